@@ -1,0 +1,83 @@
+# Every target builds what it needs: Python 3.11 or newer and make are enough.
+
+PYTHON ?= python3
+NAME ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.project-installed
+LOCKED := $(VENV)/.lock-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# mypy refuses folders without Python files, so only those that have some.
+CODE := $(sort $(foreach folder,src tests benchmarks scripts,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder))))
+BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
+UV_VERSION := 0.13.7
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help test check lint types imports sizes fix bench lock clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: lint types imports sizes ## Run every static check: lint, types, imports, sizes
+	@echo "All checks passed."
+
+lint: $(READY) ## Check style and formatting (ruff)
+	@$(BIN)/ruff check --quiet $(CODE)
+	@$(BIN)/ruff format --check --quiet $(CODE) || { \
+	  echo "Not formatted; 'make fix' will do it:"; $(BIN)/ruff format --check $(CODE); exit 1; }
+
+types: $(READY) ## Check types (mypy --strict)
+	@$(BIN)/mypy --strict --no-error-summary $(CODE)
+
+imports: $(READY) ## Check that imports go one way (import-linter)
+	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
+
+sizes: $(READY) ## Report files, functions and signatures that grew too large
+	@$(BIN)/python scripts/report_sizes.py src
+
+fix: $(READY) ## Format the code and repair what can be repaired
+	@$(BIN)/ruff check --fix --quiet $(CODE); status=$$?; $(BIN)/ruff format --quiet $(CODE); exit $$status
+
+bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
+ifneq ($(NAME),)
+	@test -f benchmarks/$(NAME).py || { \
+	  echo "No benchmark '$(NAME)'; there are: $(or $(patsubst benchmarks/%.py,%,$(BENCHMARKS)),none yet)"; exit 1; }
+	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
+else
+	@test -n "$(BENCHMARKS)" || echo "No benchmarks yet."
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+endif
+
+lock: $(READY) ## Pin dependencies again after pyproject.toml changed; ARGS=--upgrade takes newer versions
+	@$(PIP) install uv==$(UV_VERSION)
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \
+	  --generate-hashes --no-header --no-annotate --quiet $(ARGS) --output-file requirements.lock >/dev/null
+
+clean: ## Remove the virtual environment, caches and build output
+	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A changed lock means a new environment, so nothing that left the lock lingers.
+$(LOCKED): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) --version 2>&1) || found=missing; \
+	  echo "Python 3.11 or newer is needed, but $(PYTHON) is $$found." \
+	       "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "Preparing $(VENV) (once) ..."
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "$(PYTHON) cannot create virtual environments; on Debian and Ubuntu install python3-venv." >&2; exit 1; }
+	@$(PIP) install --require-hashes -r requirements.lock
+	@touch $@
+
+# The build backend comes from the lock too, hence no build isolation.
+$(READY): $(LOCKED) pyproject.toml
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,153 @@
+"""From a gang's members to what is asked of the cluster for them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from gpu_scheduler.core.lifecycle import Facts, GangRecord
+from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
+from gpu_scheduler.core.nodes import Bools
+from gpu_scheduler.core.place import Bid, Group
+from gpu_scheduler.core.queue import Standing
+from gpu_scheduler.core.state import State
+
+
+def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
+    """What has to be placed so that the gang starts, or, once it runs, what it would like in addition."""
+    assert record.gang is not None
+    roles = {role.name: role for role in facts.roles}
+    groups = _group_members(state, facts.ready, roles, facts.live)
+    bid = Bid(
+        groups,
+        needed=min(max(0, facts.minimum - facts.have), len(facts.ready)),
+        role_needs={r.name: max(0, r.minimum - facts.have_by_role.get(r.name, 0)) for r in facts.roles},
+        topology=record.gang.topology,
+        anchors=tuple(pod.node for pod in facts.live if pod.node is not None) if record.gang.topology else (),
+        excluded=excluded_nodes(state, record, facts, now),
+    )
+    for expected, count in absent_members(state, record, facts, now):
+        if count > 0:
+            pods = [stand_in(record, expected.shape, expected.role, i) for i in range(count)]
+            bid.groups.append(Group(expected.role, pods, whole=True))
+            bid.needed += count
+    return bid
+
+
+def absent_members(state: State, record: GangRecord, facts: Facts, now: float) -> Iterable[tuple[Expected, int]]:
+    """Members that must fit although their pods do not exist yet, with how many of each are still to come."""
+    gang = record.gang
+    if gang is None or not gang.expected:
+        return
+    if record.admitted_at is None:
+        active = not facts.started
+    else:
+        active = now < record.admitted_at + state.config.reserve
+    if not active:
+        return
+    ready: dict[str, int] = {}
+    for pod in facts.ready:
+        ready[pod.role] = ready.get(pod.role, 0) + 1
+    for expected in gang.expected:
+        yield expected, expected.count - facts.have_by_role.get(expected.role, 0) - ready.get(expected.role, 0)
+
+
+def stand_in(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
+    """A pod that is not there, to keep a slot with."""
+    namespace = record.key.namespace
+    return Pod(f"{record.key}/{role}/{number}", namespace, f"{record.key.name}-{number}", shape, role=role)
+
+
+def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[Group]:
+    """Members that are interchangeable: same role, same shape, and the same in the eyes of every pod rule."""
+    shapes = {id(pod.shape): pod.shape for pod in pods}.values()
+    terms = [t for s in shapes for t in (*s.affinity, *s.anti_affinity, *s.spread)]
+    matches = [term.match for term in terms] + state.cluster.census.carried_matches()
+    groups: dict[Hashable, Group] = {}
+    for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
+        seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
+        key = (pod.role, pod.shape, seen)
+        group = groups.get(key)
+        if group is None:
+            role = roles.get(pod.role)
+            group = groups[key] = Group(pod.role, [], role.topology if role is not None else ())
+            if group.topology:
+                group.anchors = tuple(p.node for p in live if p.role == pod.role and p.node is not None)
+        group.pods.append(pod)
+    return list(groups.values())
+
+
+def _member_order(pod: Pod) -> tuple[int, float, str]:
+    return pod.index, pod.created, pod.name
+
+
+def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -> Bools | None:
+    """The nodes that are being drained for somebody else, unless this gang may enter them all the same.
+
+    It may when it has strictly higher priority, or when it is sure to end before anyone who is there now: then the
+    drain is not delayed.
+    """
+    if state.target is None or state.target == record.key:
+        return None
+    owner = state.records[state.target]
+    if record.priority > owner.priority:
+        return None
+    if _ends_in_time(state, owner.target, facts, now):
+        return None
+    excluded = np.zeros(state.cluster.table.size, bool)
+    excluded[[state.cluster.table.slots[node] for node in owner.target if node in state.cluster.table.slots]] = True
+    return excluded
+
+
+def _ends_in_time(state: State, target: tuple[str, ...], facts: Facts, now: float) -> bool:
+    """Whether every member has an enforced end before the enforced end of every pod on the target."""
+    if any(pod.deadline is None for pod in facts.ready):
+        return False
+    ours = now + max((pod.deadline or 0.0 for pod in facts.ready), default=0.0)
+    for node in target:
+        for usage in state.cluster.pods_on(node):
+            end = enforced_end(state.pods.get(usage.pod.uid, usage.pod), now)
+            if not usage.pod.permanent and (end is None or end < ours):
+                return False
+    return True
+
+
+def enforced_end(pod: Pod, now: float) -> float | None:
+    """When Kubernetes itself will end a pod, at the latest; None when it never will."""
+    if pod.deadline is None:
+        return None
+    return (pod.started if pod.started is not None else now) + pod.deadline
+
+
+def standing_of(record: GangRecord, facts: Facts, bid: Bid) -> Standing:
+    """The gang's place in the queue. What is refused to one gang of a signature would be refused to all of them."""
+    assert record.gang is not None
+    plain = not (
+        record.nomination
+        or record.target
+        or facts.live
+        or record.gang.expected
+        or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
+    )
+    priority = record.priority
+    queue = record.gang.queue
+    signature: Hashable = record.key
+    if plain:
+        what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in bid.groups)
+        needs = tuple(bid.role_needs.items())
+        signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, record.preempts)
+    return Standing(signature, priority, queue, record.gang.created)
+
+
+def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:
+    """Stand-ins for the members that a nomination speaks of, each on the slot it was nominated for."""
+    waiting: dict[str, list[Pod]] = {}
+    for pod in sorted(facts.ready, key=_member_order, reverse=True):
+        waiting.setdefault(pod.role, []).append(pod)
+    kept = []
+    for number, slot in enumerate(record.nomination):
+        if waiting.get(slot.role):
+            pod = waiting[slot.role].pop()
+            kept.append((stand_in(record, pod.shape, slot.role, number), slot))
+    return kept

@@ -1,0 +1,54 @@
+"""How many pods of a shape every node can take, kept up to date by looking only at the nodes that changed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.fit import capacity_on, may_use
+from gpu_scheduler.core.model import Shape
+from gpu_scheduler.core.nodes import Bools, Ints
+
+_REMEMBERED = 2048
+
+
+class Capacity:
+    """The capacity of every node for one shape, as far as nodes alone decide; `total` is their sum."""
+
+    __slots__ = ("_allowed", "_position", "_shape", "_version", "counts", "total")
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._version = -1
+        self._position = 0
+        self._allowed: Bools = np.zeros(0, bool)
+        self.counts: Ints = np.zeros(0, np.int64)
+        self.total = 0
+
+    def refresh(self, cluster: Cluster) -> None:
+        """Catches up with everything that changed since the last look."""
+        seen = self._position - cluster.forgotten_changes
+        changes = cluster.changes
+        if self._version != cluster.table.version or seen < 0:
+            everywhere = cluster.table.everywhere
+            self._version = cluster.table.version
+            self._allowed = may_use(cluster, self._shape, everywhere)
+            self.counts = capacity_on(cluster, self._shape, everywhere) * self._allowed
+            self.total = int(self.counts.sum())
+        elif seen < len(changes):
+            nodes = np.array(sorted(set(changes[seen:])))
+            fresh = capacity_on(cluster, self._shape, nodes) * self._allowed[nodes]
+            self.total += int(fresh.sum() - self.counts[nodes].sum())
+            self.counts[nodes] = fresh
+        self._position = cluster.forgotten_changes + len(changes)
+
+
+def capacity_of(cluster: Cluster, shape: Shape) -> Capacity:
+    """The shape's capacity as of now. The arrays are the cache itself: read them, do not write."""
+    found: Capacity | None = cluster.memo.get(shape)
+    if found is None:
+        if len(cluster.memo) >= _REMEMBERED:
+            del cluster.memo[next(iter(cluster.memo))]
+        found = cluster.memo[shape] = Capacity(shape)
+    found.refresh(cluster)
+    return found

@@ -1,0 +1,90 @@
+"""Counts of pods per node, for the rules in which pods look at other pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from gpu_scheduler.core.model import Pod, PodTerm
+from gpu_scheduler.core.nodes import Ints, extend
+from gpu_scheduler.core.selectors import PodMatch
+
+Save = Callable[[Any, Any], None]
+"""Remembers what a container holds under a key, so that a trial can be undone."""
+
+_REMEMBERED = 64
+"""How many counted questions are kept up to date; one asked again later is counted afresh."""
+
+
+class Census:
+    """How many pods on each node a match speaks of, and how many carry an anti-affinity term of their own."""
+
+    def __init__(self, size: int, save: Save, placed: Callable[[], Iterable[tuple[Pod, int]]]) -> None:
+        self._size = size
+        self._save = save
+        self._placed = placed
+        self._matching: dict[tuple[PodMatch, bool], Ints] = {}
+        self._carriers: dict[PodTerm, Ints] = {}
+
+    def matching(self, match: PodMatch, *, staying: bool = False) -> Ints:
+        """How many matched pods each node has; `staying` leaves out those being deleted."""
+        key = (match, staying)
+        found = self._matching.pop(key, None)
+        if found is None:
+            found = np.zeros(self._size, np.int64)
+            for pod, slot in self._placed():
+                if _speaks_of(match, pod, staying):
+                    found[slot] += 1
+            if len(self._matching) >= _REMEMBERED:
+                del self._matching[next(iter(self._matching))]
+            # Counted within a trial, it includes the trial's pods: undoing the trial must drop it.
+            self._save(self._matching, key)
+        self._matching[key] = found
+        return found
+
+    def keeping_away(self, pod: Pod) -> Iterable[tuple[PodTerm, Ints]]:
+        """The anti-affinity terms of placed pods that this pod would offend, with their carriers per node."""
+        for term, carriers in self._carriers.items():
+            if term.match.matches(pod.labels, pod.namespace, pod.namespace_labels):
+                yield term, carriers
+
+    def carried_matches(self) -> list[PodMatch]:
+        """Which pods the anti-affinity terms of placed pods speak of."""
+        return [term.match for term in self._carriers]
+
+    def add(self, pod: Pod, slot: int, change: int) -> None:
+        """Counts a pod in (+1) or out (-1)."""
+        for (match, staying), counts in self._matching.items():
+            if _speaks_of(match, pod, staying):
+                self._save(counts, slot)
+                counts[slot] += change
+        for term in pod.shape.anti_affinity:
+            carriers = self._carriers.get(term)
+            if carriers is None:
+                self._save(self._carriers, term)
+                carriers = self._carriers[term] = np.zeros(self._size, np.int64)
+            self._save(carriers, slot)
+            carriers[slot] += change
+            if change < 0 and not carriers.any():
+                self._save(self._carriers, term)
+                del self._carriers[term]
+
+    def clear(self, slot: int) -> None:
+        """Forgets a node whose slot is given back."""
+        for counts in (*self._matching.values(), *self._carriers.values()):
+            counts[slot] = 0
+
+    def grow(self, size: int) -> None:
+        """Makes room for more nodes."""
+        self._size = size
+        for table in (self._matching, self._carriers):
+            for key, counts in table.items():
+                table[key] = extend(counts, size)  # type: ignore[index]
+
+
+def _speaks_of(match: PodMatch, pod: Pod, staying: bool) -> bool:
+    if staying and pod.deleting:
+        return False
+    return match.matches(pod.labels, pod.namespace, pod.namespace_labels)

@@ -1,0 +1,425 @@
+"""The mutable truth: what every node has left, which GPU is whose, and trials that can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpu_scheduler.core.census import Census
+from gpu_scheduler.core.devices import MAX_DEVICES, choose_share, choose_whole
+from gpu_scheduler.core.model import MILLI, NODE_ALIAS, Node, Pod, Shape
+from gpu_scheduler.core.nodes import Bools, Ints, NodeTable, extend
+from gpu_scheduler.core.topology import DEFAULT_LEVELS, Levels, Topology
+
+PODS = "pods"
+_MISSING = object()
+_ABSURD = 1 << 55
+"""Quantities may go up to 2^63-1; beyond this they are all the same to us, and sums of them stay in 64 bits."""
+
+
+class Usage(NamedTuple):
+    """A pod on a node. `unrecorded` means that it uses GPUs there and nobody knows which."""
+
+    pod: Pod
+    node: str
+    devices: tuple[int, ...]
+    unrecorded: bool
+
+
+class Demand:
+    """A shape's request as rows of the resource table; `gpu_row` is the row of whole GPUs, or -1."""
+
+    __slots__ = ("amounts", "gpu_row", "plain", "rows")
+
+    def __init__(self, shape: Shape, row_of: dict[str, int]) -> None:
+        asked = [(row_of[name], min(amount, _ABSURD)) for name, amount in shape.request if amount > 0]
+        asked.append((row_of[PODS], 1))
+        self.gpu_row = row_of[shape.gpu_resource] if shape.gpus else -1
+        self.plain = [(row, amount) for row, amount in asked if row != self.gpu_row]
+        self.rows = np.array([row for row, _ in asked])
+        self.amounts = np.array([amount for _, amount in asked], np.int64)
+
+
+class Trial:
+    """A stretch of changes that is undone unless it is kept."""
+
+    __slots__ = ("_cluster", "_kept", "_mark")
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._kept = False
+
+    def __enter__(self) -> Trial:
+        self._mark = self._cluster.begin()
+        return self
+
+    def keep(self) -> None:
+        """Lets the changes stand."""
+        self._kept = True
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.end(self._mark, self._kept)
+
+
+class Cluster:
+    """Nodes, what pods use of them, and the GPU table. The only writer of all of these.
+
+    A device that is used counts once against its node's GPU row, however many shares it carries; a pod whose
+    devices nobody recorded counts by its request. So a row is never promised twice. `memo` is where capacity.py
+    keeps what it knows of a shape.
+    """
+
+    def __init__(self, levels: Levels = DEFAULT_LEVELS) -> None:
+        self.table = NodeTable()
+        self.topology = Topology(self.table, levels)
+        self.memo: dict[Shape, Any] = {}
+        self._journal: list[tuple[Any, Any, Any]] = []
+        self._depth = 0
+        size = self.table.size
+        self.row_of: dict[str, int] = {}
+        self.allocatable: Ints = np.zeros((0, size), np.int64)
+        self.free: Ints = np.zeros((0, size), np.int64)
+        for name in ("cpu", "memory", "ephemeral-storage", PODS):
+            self.row(name)
+        self.device_used: Ints = np.zeros((8, size), np.int64)
+        self.device_ok: Bools = np.zeros((8, size), bool)
+        self.assigns: Bools = np.zeros(size, bool)
+        self.gpu_row: Ints = np.full(size, -1, np.int64)
+        self.gpus: Ints = np.zeros(size, np.int64)
+        self.unrecorded: Ints = np.zeros(size, np.int64)
+        self.map_users: dict[tuple[int, int, str], int] = {}
+        self.ports: dict[tuple[int, str, int, str], int] = {}
+        self.usage: dict[str, Usage] = {}
+        self.census = Census(size, self._save, self.placed)
+        self.changes: list[int] = []
+        self.forgotten_changes = 0
+        self._on_node: dict[str, dict[str, Usage]] = {}
+        self._aliases: dict[str, set[str]] = {}
+        self._demands: dict[Shape, Demand] = {}
+
+    # -- nodes
+
+    def put_node(self, node: Node) -> bool:
+        """Adds or updates a node; False when nothing that matters to placement changed."""
+        slot = self.table.slots.get(node.name)
+        old = self.table.nodes[slot] if slot is not None else None
+        if old == node:
+            return False
+        assert self._depth == 0, "nodes change between decisions, never within one"
+        if old is not None:
+            self._take_off(old.name)
+        slot = self.table.put(node)
+        self._fit_arrays()
+        for name in (*node.allocatable, *([node.gpu_resource] if node.gpu_resource else [])):
+            self.row(name)
+        self.allocatable[:, slot] = 0
+        for name, amount in node.allocatable.items():
+            self.allocatable[self.row_of[name], slot] = min(amount, _ABSURD // 2)
+        self.free[:, slot] = self.allocatable[:, slot]
+        self.assigns[slot] = node.assigns_devices
+        self.gpu_row[slot] = self.row_of[node.gpu_resource] if node.gpu_resource else -1
+        self.gpus[slot] = node.gpus
+        self._fit_devices(node.gpus)
+        self.device_ok[:, slot] = False
+        self.device_ok[: node.gpus, slot] = True
+        self.device_ok[[i for i in node.unhealthy if i < node.gpus], slot] = False
+        alias = node.labels.get(NODE_ALIAS)
+        if alias is not None:
+            self._aliases.setdefault(alias, set()).add(node.name)
+        for usage in self.pods_on(node.name):
+            seen = usage._replace(unrecorded=self._is_unrecorded(usage.pod, usage.devices, slot))
+            self._enter(seen)
+            self._count(seen, slot, +1)
+        self._touch(slot)
+        return True
+
+    def remove_node(self, name: str) -> None:
+        """Takes a node out; its pods are remembered, and count again if it returns."""
+        if name not in self.table.slots:
+            return
+        assert self._depth == 0, "nodes change between decisions, never within one"
+        self._take_off(name)
+        slot = self.table.remove(name)
+        self.allocatable[:, slot] = 0
+        self.free[:, slot] = 0
+        self.device_ok[:, slot] = False
+        self.assigns[slot] = False
+        self.gpu_row[slot] = -1
+        self.gpus[slot] = 0
+        self._touch(slot)
+
+    def named_by_map(self, name: str) -> list[str]:
+        """The nodes that a gpu-scheduling-map may mean by a name: by label first, else by the node's own name."""
+        labelled = self._aliases.get(name)
+        if labelled:
+            return sorted(labelled)
+        return [name] if name in self.table.slots else []
+
+    # -- pods
+
+    def add(self, pod: Pod, node: str, devices: tuple[int, ...] | None) -> None:
+        """Records a pod on a node, as seen or as decided; a pod that is there already is replaced."""
+        if pod.uid in self.usage:
+            self.forget(pod.uid)
+        slot = self.table.slots.get(node)
+        known = tuple(device for device in devices or () if device < MAX_DEVICES)
+        usage = Usage(pod, node, known, slot is not None and self._is_unrecorded(pod, known, slot))
+        self._enter(usage)
+        if slot is not None:
+            self._count(usage, slot, +1)
+            self._touch(slot)
+
+    def assume(self, pods: Sequence[Pod], slot: int) -> list[tuple[int, ...]]:
+        """Puts pods of one shape on a node and returns the devices chosen for each; the caller has checked the fit."""
+        shape = pods[0].shape
+        node = self.table.name(slot)
+        self._count_request(shape, slot, len(pods), recorded=self._records_devices(shape, slot))
+        self._count_ports(shape, slot, len(pods))
+        picks = self._choose_devices(shape, slot, len(pods))
+        for pod, devices in zip(pods, picks, strict=True):
+            self._enter(Usage(pod, node, devices, False))
+            self.census.add(pod, slot, +1)
+        self._touch(slot)
+        return picks
+
+    def forget(self, uid: str) -> bool:
+        """Takes a pod off its node; False when it was on none."""
+        usage = self.usage.get(uid)
+        if usage is None:
+            return False
+        self._save(self.usage, uid)
+        del self.usage[uid]
+        on_node = self._on_node[usage.node]
+        self._save(on_node, uid)
+        del on_node[uid]
+        if not on_node and not self._depth:
+            del self._on_node[usage.node]
+        slot = self.table.slots.get(usage.node)
+        if slot is not None:
+            self._count(usage, slot, -1)
+            self._touch(slot)
+        return True
+
+    def pods_on(self, node: str) -> list[Usage]:
+        """Who is on a node."""
+        return list(self._on_node.get(node, {}).values())
+
+    def demand(self, shape: Shape) -> Demand:
+        """The shape's request as table rows."""
+        found = self._demands.get(shape)
+        if found is None:
+            for name, _ in shape.request:
+                self.row(name)
+            if len(self._demands) > 8192:
+                self._demands.clear()
+            found = self._demands[shape] = Demand(shape, self.row_of)
+        return found
+
+    def row(self, name: str) -> int:
+        """The row of a resource, made when first named."""
+        row = self.row_of.get(name)
+        if row is None:
+            row = self.row_of[name] = len(self.row_of)
+            if row >= len(self.free):
+                self._lengthen(("free", "allocatable"), max(8, 2 * row))
+        return row
+
+    def free_devices(self, slot: int) -> int:
+        """The healthy untouched devices of a node, as a bit set."""
+        idle = self.device_ok[:, slot] & (self.device_used[:, slot] == 0)
+        return int.from_bytes(np.packbits(idle, bitorder="little").tobytes(), "little")
+
+    # -- trials
+
+    def trial(self) -> Trial:
+        """Changes made inside are undone at its end unless kept."""
+        return Trial(self)
+
+    def begin(self) -> int:
+        """Starts remembering; returns where to go back to."""
+        self._depth += 1
+        return len(self._journal)
+
+    def end(self, mark: int, keep: bool) -> None:
+        """Ends a trial: lets its changes stand, or puts back every cell it wrote."""
+        if not keep:
+            journal = self._journal
+            while len(journal) > mark:
+                container, key, old = journal.pop()
+                if container is None:
+                    self.changes.append(key)
+                elif old is _MISSING:
+                    container.pop(key, None)
+                else:
+                    container[key] = old
+        self._depth -= 1
+        if self._depth == 0:
+            self._journal.clear()
+
+    def _save(self, container: Any, key: Any) -> None:
+        if self._depth:
+            if isinstance(container, dict):
+                old = container.get(key, _MISSING)
+            else:
+                old = container[key]
+                if isinstance(old, np.ndarray):
+                    old = old.copy()
+            self._journal.append((container, key, old))
+
+    def _touch(self, slot: int) -> None:
+        self.changes.append(slot)
+        if self._depth:
+            self._journal.append((None, slot, None))
+        elif len(self.changes) > 4 * self.table.size + 4096:
+            self.forgotten_changes += len(self.changes)
+            self.changes.clear()
+
+    # -- counting
+
+    def _enter(self, usage: Usage) -> None:
+        uid = usage.pod.uid
+        self._save(self.usage, uid)
+        self.usage[uid] = usage
+        on_node = self._on_node.get(usage.node)
+        if on_node is None:
+            on_node = self._on_node[usage.node] = {}
+        self._save(on_node, uid)
+        on_node[uid] = usage
+
+    def _count(self, usage: Usage, slot: int, sign: int) -> None:
+        pod = usage.pod
+        shape = pod.shape
+        self._count_request(shape, slot, sign, bool(usage.devices))
+        self._count_ports(shape, slot, sign)
+        self._count_devices(shape, slot, usage.devices, sign)
+        self.census.add(pod, slot, sign)
+        if usage.unrecorded:
+            self._save(self.unrecorded, slot)
+            self.unrecorded[slot] += sign
+
+    def _count_request(self, shape: Shape, slot: int, change: int, recorded: bool) -> None:
+        demand = self.demand(shape)
+        free = self.free
+        self._save(free, (slice(0, len(free)), slot))
+        for row, amount in demand.plain:
+            free[row, slot] -= amount * change
+        if demand.gpu_row >= 0 and not recorded:
+            free[demand.gpu_row, slot] -= shape.gpus * change
+
+    def _count_ports(self, shape: Shape, slot: int, change: int) -> None:
+        for port in shape.host_ports:
+            key = (slot, port.protocol, port.port, port.ip)
+            self._save(self.ports, key)
+            left = self.ports.pop(key, 0) + change
+            if left:
+                self.ports[key] = left
+
+    def _count_devices(self, shape: Shape, slot: int, devices: tuple[int, ...], sign: int) -> None:
+        if not devices:
+            return
+        self._fit_devices(max(devices) + 1)
+        self._save(self.device_used, (slice(0, len(self.device_used)), slot))
+        milli = shape.gpu_milli or MILLI
+        for device in devices:
+            if shape.device_map is not None and self._join_map(slot, device, shape.device_map.group, sign):
+                continue
+            before = int(self.device_used[device, slot])
+            after = before + sign * milli
+            self.device_used[device, slot] = after
+            row = int(self.gpu_row[slot])
+            if row >= 0 and (before == 0) != (after == 0):
+                self.free[row, slot] -= sign
+
+    def _join_map(self, slot: int, device: int, group: str, sign: int) -> bool:
+        """Counts one more (or fewer) user of a map's device; True when others of its group use it too."""
+        key = (slot, device, group)
+        self._save(self.map_users, key)
+        users = self.map_users.pop(key, 0) + sign
+        if users:
+            self.map_users[key] = users
+        return users > 1 if sign > 0 else users > 0
+
+    def _records_devices(self, shape: Shape, slot: int) -> bool:
+        """Whether we decide which devices a pod of this shape gets on this node."""
+        return bool(shape.device_map or shape.gpu_milli or (shape.gpus and self.assigns[slot]))
+
+    def _is_unrecorded(self, pod: Pod, devices: tuple[int, ...], slot: int) -> bool:
+        return bool(self.assigns[slot]) and not devices and pod.shape.wants_devices
+
+    def _choose_devices(self, shape: Shape, slot: int, count: int) -> list[tuple[int, ...]]:
+        """Chooses and counts devices for `count` pods of a shape."""
+        if shape.device_map is not None:
+            picks = [shape.device_map.devices] * count
+        elif shape.gpu_milli:
+            picks = self._choose_shares(shape.gpu_milli, slot, count)
+        elif self._records_devices(shape, slot):
+            picks = []
+            free = self.free_devices(slot)
+            for _ in range(count):
+                chosen = choose_whole(free, shape.gpus)
+                assert chosen is not None, "the caller counted these devices as free"
+                for device in chosen:
+                    free ^= 1 << device
+                picks.append(chosen)
+        else:
+            return [()] * count
+        for devices in picks:
+            self._count_devices(shape, slot, devices, +1)
+        return picks
+
+    def _choose_shares(self, share: int, slot: int, count: int) -> list[tuple[int, ...]]:
+        ok, used = self.device_ok[:, slot], self.device_used[:, slot]
+        row = int(self.gpu_row[slot])
+        openable = int(self.free[row, slot]) if row >= 0 else MAX_DEVICES
+        left = [MILLI - int(milli) if fine else 0 for fine, milli in zip(ok, used, strict=True)]
+        picks: list[tuple[int, ...]] = []
+        for _ in range(count):
+            allowed = left if openable > 0 else [milli if milli < MILLI else 0 for milli in left]
+            chosen = choose_share(allowed, share)
+            assert chosen is not None, "the caller counted this share as free"
+            openable -= left[chosen] == MILLI
+            left[chosen] -= share
+            picks.append((chosen,))
+        return picks
+
+    def _take_off(self, name: str) -> None:
+        """Uncounts the pods of a node before it changes or goes; they stay remembered."""
+        slot = self.table.slots[name]
+        for usage in self._on_node.get(name, {}).values():
+            self._count(usage, slot, -1)
+        old = self.table.nodes[slot]
+        assert old is not None
+        alias = old.labels.get(NODE_ALIAS)
+        if alias is not None:
+            self._aliases[alias].discard(name)
+
+    def placed(self) -> Iterator[tuple[Pod, int]]:
+        """Every pod on a node that exists, with the node's slot."""
+        for usage in self.usage.values():
+            slot = self.table.slots.get(usage.node)
+            if slot is not None:
+                yield usage.pod, slot
+
+    def _fit_arrays(self) -> None:
+        size = self.table.size
+        if len(self.assigns) == size:
+            return
+        self.allocatable, self.free = extend(self.allocatable, size), extend(self.free, size)
+        self.device_used, self.device_ok = extend(self.device_used, size), extend(self.device_ok, size)
+        self.assigns, self.gpu_row = extend(self.assigns, size), extend(self.gpu_row, size, fill=-1)
+        self.gpus, self.unrecorded = extend(self.gpus, size), extend(self.unrecorded, size)
+        self.census.grow(size)
+
+    def _fit_devices(self, count: int) -> None:
+        if min(count, MAX_DEVICES) > len(self.device_used):
+            self._lengthen(("device_used", "device_ok"), min(count, MAX_DEVICES))
+
+    def _lengthen(self, names: tuple[str, ...], rows: int) -> None:
+        """Gives tables more rows; what a trial remembers of them goes over to the longer ones."""
+        for name in names:
+            old = getattr(self, name)
+            new = np.concatenate((old, np.zeros((rows - len(old), self.table.size), old.dtype)))
+            setattr(self, name, new)
+            self._journal = [(new if box is old else box, key, was) for box, key, was in self._journal]

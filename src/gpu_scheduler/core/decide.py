@@ -1,0 +1,268 @@
+"""One cycle: who has changed, who goes first, who can start, who must wait and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpu_scheduler.core.bid import absent_members, make_bid, slots_for, standing_of
+from gpu_scheduler.core.drain import choose_target, fits_empty
+from gpu_scheduler.core.events import Effect, Release, Report
+from gpu_scheduler.core.hold import heal, watch_minimum
+from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
+from gpu_scheduler.core.model import GangKey, Slot
+from gpu_scheduler.core.observe import end_quarantines, retry_due
+from gpu_scheduler.core.place import Bid, Placement, least_counts, place_gang
+from gpu_scheduler.core.plan import Plan
+from gpu_scheduler.core.preempt import find_victims
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.refuse import refuse_bid
+from gpu_scheduler.core.state import State
+
+
+def run_cycle(state: State, now: float) -> list[Effect]:
+    """Decides everything that can be decided now. Each numbered step relies on the ones before it."""
+    if not state.leading:
+        return []
+    # 1. What time alone has changed.
+    state.ring(now)
+    end_quarantines(state, now)
+    effects = retry_due(state, now)
+    plan = Plan(state)
+    # 2. Every gang that something happened to: its phase, its deadlines, its place in the queue.
+    seen = list(state.dirty)
+    state.dirty.clear()
+    for key in seen:
+        if key in state.records:
+            advance(state, state.records[key], now, plan)
+    # 3. Returning capacity belongs to broken gangs first, then to those for whom others were evicted.
+    for record in _by_rank(state, state.broken):
+        heal(state, record, now, plan)
+    for record in _by_rank(state, state.nominated):
+        _try_nominated(state, record, now, plan)
+    # 4. The queue, in order, until nobody who could be helped is left.
+    state.queue.wake(state.changes)
+    state.changes = Wake.NOTHING
+    while plan.room and (key := state.queue.pop(state.share)) is not None:
+        decide(state, state.records[key], now, plan)
+    # 5. A head that others keep from starting gets nodes that run empty for it.
+    choose_target(state, now)
+    # 6. One commit for all of it, and a word to everyone concerned.
+    commit = plan.commit()
+    if commit is not None:
+        effects.append(commit)
+    effects += [Release(sequence) for sequence in state.ledger.finished()]
+    effects += _tell(state, dict.fromkeys((*seen, *state.dirty)))
+    state.dirty.clear()
+    return effects
+
+
+def _by_rank(state: State, keys: Iterable[GangKey]) -> list[GangRecord]:
+    records = [state.records[key] for key in keys if key in state.records]
+    return sorted(records, key=lambda r: (-r.priority, r.below_since or r.nominated_at or 0.0, r.key))
+
+
+def _tell(state: State, keys: Iterable[GangKey]) -> list[Effect]:
+    """A report for every gang whose status is no longer what was told last."""
+    effects: list[Effect] = []
+    for key in keys:
+        record = state.records.get(key)
+        if record is None:
+            continue
+        facts = state.facts_of(record)
+        facts.hold_over = record.below_since is not None and key not in state.broken
+        record.phase = phase_of(facts)
+        status = report(record, facts, record.refusal or state.queue.refusal(key))
+        if status != record.told:
+            record.told = status
+            effects.append(Report(key, status))
+    return effects
+
+
+# -- one gang that something happened to
+
+
+def advance(state: State, record: GangRecord, now: float, plan: Plan) -> None:
+    """Looks at a gang afresh: deadlines that have passed, and whether it wants a decision."""
+    if state.drop_if_empty(record):
+        return
+    facts = state.facts_of(record)
+    state.count_live(record, bool(facts.live))
+    watch_minimum(state, record, facts, now, plan)
+    _expire(state, record, facts, now)
+    record.refusal = _why_not_ask(state, record, facts, now)
+    asks = record.refusal is None and not facts.evicting and record.key not in state.broken and not record.nomination
+    if not asks or not (facts.ready or _awaits_admission(state, record, facts, now)):
+        state.queue.withdraw(record.key)
+        if not facts.ready:
+            record.waiting_since = None
+        return
+    if record.waiting_since is None:
+        # A new leader must agree about how long a gang has waited, so the pods' own times count.
+        record.waiting_since = min(now, max((pod.created for pod in facts.ready), default=now))
+        if record.gang is not None and record.gang.timeout is not None:
+            state.at(record.waiting_since + record.gang.timeout, record.key)
+        state.at(record.waiting_since + state.config.drain_after, record.key)
+    bid = make_bid(state, record, facts, now)
+    state.queue.offer(record.key, standing_of(record, facts, bid))
+
+
+def _why_not_ask(state: State, record: GangRecord, facts: Facts, now: float) -> Unplaceable | None:
+    """What has to change about the gang itself before it makes sense to decide anything."""
+    gang = record.gang
+    missing = facts.short_of_quorum
+    if gang is None:
+        found = Refusal(Reason.GANG_GONE)
+    elif gang.problem:
+        found = Refusal(Reason.INVALID, gang.problem)
+    elif gang.paused:
+        found = Refusal(Reason.PAUSED)
+    elif missing and facts.gated:
+        found = Refusal(Reason.GATED, facts.gated[0].gates[0].subject, short_by=missing)
+    elif missing and not facts.started and not _awaits_admission(state, record, facts, now):
+        found = Refusal(Reason.MEMBERS_MISSING, short_by=missing)
+    elif record.not_before > now:
+        found = Refusal(Reason.BACK_OFF)
+    else:
+        return None
+    return Unplaceable((found,), facts.minimum, facts.have) if facts.ready or facts.gated or missing else None
+
+
+def _awaits_admission(state: State, record: GangRecord, facts: Facts, now: float) -> bool:
+    """Whether members that do not exist yet are to be proved placeable before their pods are made."""
+    if record.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
+        return False
+    return any(count > 0 for _, count in absent_members(state, record, facts, now))
+
+
+def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
+    """Ends nominations, reservations and waits that have lasted too long."""
+    config = state.config
+    if record.nominated_at is not None and now >= record.nominated_at + config.nominate:
+        _drop_nomination(state, record)
+        state.back_off(record, now)
+    if record.admitted_at is not None and now >= record.admitted_at + config.reserve and record.reserved:
+        state.lift(record)
+        state.changes |= Wake.FREED
+        if not facts.started:
+            record.admitted_at = None
+            state.back_off(record, now)
+    timeout = record.gang.timeout if record.gang is not None else None
+    waited = now - record.waiting_since if record.waiting_since is not None and facts.missing else 0.0
+    if timeout is not None and waited >= timeout:
+        record.timed_out = True
+        record.waiting_since = now
+        state.at(now + timeout, record.key)
+        _drop_nomination(state, record)
+        state.clear_target(record)
+        state.back_off(record, now)
+    if facts.started and not facts.missing:
+        record.timed_out = False
+
+
+def _drop_nomination(state: State, record: GangRecord) -> None:
+    if record.nomination:
+        record.nomination, record.nominated_at = (), None
+        state.nominated.pop(record.key, None)
+        state.lift(record)
+        state.changes |= Wake.FREED
+
+
+# -- one gang whose turn it is
+
+
+def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
+    """Starts a gang, or finds out why it cannot start and lets it wait for that to change."""
+    state.dirty[record.key] = None
+    kept = _kept_slots(state, record)
+    state.lift(record)
+    facts = state.facts_of(record)
+    bid = make_bid(state, record, facts, now)
+    refusal = _check_quota(state, record, bid)
+    placement = place_gang(state.cluster, bid) if refusal is None else None
+    if placement:
+        _start(state, record, placement, now, plan)
+        return
+    state.reserve(record, kept)
+    refused = Unplaceable((refusal,), bid.needed, 0) if refusal is not None else refuse_bid(state.cluster, bid)
+    if refusal is None and placement is None:
+        if not fits_empty(state, bid):
+            refused = Unplaceable((Refusal(Reason.TOO_LARGE), *refused.refusals), refused.needed, refused.fitting)
+        elif _nominate(state, record, bid, now, plan):
+            return
+    for key in state.queue.park(record.key, refused):
+        state.dirty[key] = None
+
+
+def _start(state: State, record: GangRecord, placement: Placement, now: float, plan: Plan) -> None:
+    """Takes a placement: real members are bound, slots of members still to come are kept for a while."""
+    state.queue.withdraw(record.key)
+    _drop_nomination(state, record)
+    state.clear_target(record)
+    record.waiting_since, record.refusal = None, None
+    plan.start(record, placement)
+    if record.reserved and record.admitted_at is None:
+        record.admitted_at = now
+        state.at(now + state.config.reserve, record.key)
+    facts = state.facts_of(record)
+    if facts.ready:
+        bid = make_bid(state, record, facts, now)
+        state.queue.offer(record.key, standing_of(record, facts, bid))
+
+
+def _kept_slots(state: State, record: GangRecord) -> Placement:
+    """The slots that are kept for a gang now."""
+    kept = [state.cluster.usage[uid] for uid in record.reserved]
+    return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
+
+
+def _check_quota(state: State, record: GangRecord, bid: Bid) -> Refusal | None:
+    """Whether the queue may take the minimum; members beyond it that would pass a limit are left out of the bid."""
+    quota = state.quota
+    name, namespace = state.queue_of(record), record.key.namespace
+    everyone = quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
+    if quota.refuse(name, namespace, everyone) is None:
+        return None
+    counts = least_counts(state.cluster, bid)
+    least = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
+    refusal = quota.refuse(name, namespace, quota.total_charge(least))
+    if refusal is None:
+        trimmed = zip(bid.groups, counts, strict=True)
+        bid.groups = [replace(group, pods=group.pods[:count]) for group, count in trimmed if count]
+    return refusal
+
+
+def _nominate(state: State, record: GangRecord, bid: Bid, now: float, plan: Plan) -> bool:
+    """Evicts for a gang, if that is sure to make room, and keeps the room until the victims are gone."""
+    if any(group.whole for group in bid.groups):
+        return False
+    eviction = find_victims(state, record, bid)
+    if eviction is None:
+        return False
+    for pod, cause in eviction.pods.values():
+        plan.delete(pod, cause)
+        state.dirty[state.key_of(pod)] = None
+    state.queue.withdraw(record.key)
+    record.nomination = tuple(slot for _, slot in eviction.placement)
+    record.nominated_at = now
+    record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
+    state.nominated[record.key] = None
+    state.at(now + state.config.nominate, record.key)
+    state.reserve(record, slots_for(record, state.facts_of(record)))
+    return True
+
+
+def _try_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> None:
+    """Decides a nominated gang afresh once its slots are really free; until then they stay kept for it."""
+    state.lift(record)
+    facts = state.facts_of(record)
+    if facts.short_of_quorum or facts.blocked or not facts.exists:
+        _drop_nomination(state, record)
+        return
+    bid = make_bid(state, record, facts, now)
+    placement = place_gang(state.cluster, bid) if plan.room and _check_quota(state, record, bid) is None else None
+    if placement:
+        state.dirty[record.key] = None
+        _start(state, record, placement, now, plan)
+    else:
+        state.reserve(record, slots_for(record, facts))

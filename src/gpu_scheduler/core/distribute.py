@@ -1,0 +1,169 @@
+"""Which nodes take how many pods of one group: array expressions for the common rules, None where they do not reach."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.fit import matches_itself, matching_all, pod_refusals, spread_domains, starts_affinity
+from gpu_scheduler.core.model import HOSTNAME, Pod, Spread, TaintEffect
+from gpu_scheduler.core.nodes import Codes, Ints
+from gpu_scheduler.core.reasons import Reason
+
+Shares = list[tuple[int, int]]
+"""Node slots with the number of pods each takes, in the order they are to be placed."""
+
+
+def fill_nodes(counts: Ints, wanted: int, liking: Ints | None = None) -> Shares | None:
+    """Spends `wanted` pods on as few nodes as possible, the last on the node it fills best; None if they do not fit.
+
+    With a `liking`, nodes that are liked more come first, whatever they can take.
+    """
+    if liking is None:
+        tightest = int(np.where(counts >= wanted, counts, np.iinfo(np.int64).max).argmin())
+        if counts[tightest] >= wanted:
+            return [(tightest, wanted)]
+        order = np.argsort(-counts, kind="stable")
+    else:
+        order = np.lexsort((-counts, -liking))
+    order = order[counts[order] > 0]
+    reached = np.cumsum(counts[order])
+    full = int(np.searchsorted(reached, wanted))
+    if full == len(order):
+        return None
+    shares = [(int(slot), int(counts[slot])) for slot in order[:full]]
+    rest = wanted - (int(reached[full - 1]) if full else 0)
+    last = order[full]
+    if liking is None:
+        others = order[full:]
+        fitting = others[counts[others] >= rest]
+        last = fitting[np.argmin(counts[fitting])]
+    shares.append((int(last), rest))
+    return shares
+
+
+def likings(cluster: Cluster, pod: Pod) -> Ints | None:
+    """How much each node is to a pod's taste; None when all are equal to it."""
+    shape = pod.shape
+    table = cluster.table
+    score = np.zeros(table.size, np.int64)
+    for preference in shape.preferences:
+        if preference.node is not None:
+            score += preference.weight * table.match_term(preference.node, table.everywhere)
+        elif preference.pods is not None:
+            near = cluster.census.matching(preference.pods.match)
+            codes = table.domain_codes(preference.pods.key)
+            sums = np.bincount(codes[codes >= 0], weights=near[codes >= 0], minlength=1).astype(np.int64)
+            score += preference.weight * np.where(codes >= 0, sums[codes], 0)
+    for number, taints in enumerate(table.taint_sets):
+        soft = [t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE]
+        unwelcome = sum(not any(o.tolerates(t) for o in shape.tolerations) for t in soft)
+        if unwelcome:
+            score -= unwelcome * (table.taint_set == number)
+    if not shape.wants_devices and cluster.gpus.any():
+        # A pod without GPUs on a node with free ones strands them.
+        idle = (cluster.device_ok & (cluster.device_used == 0)).sum(axis=0)
+        score = score * (len(cluster.device_ok) + 1) - idle
+    return score if score.any() else None
+
+
+def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares | None:
+    """Shares for a group whose members look at each other or at other pods; None if these rules cannot say."""
+    counts = counts.copy()
+    for reason, _, refused in pod_refusals(cluster, pod, cluster.table.everywhere):
+        if reason is not Reason.SPREAD:
+            counts[refused] = 0
+    alone = [t.key for t in pod.shape.anti_affinity if matches_itself(pod, t.match)]
+    even = [s for s in pod.shape.spread if matches_itself(pod, s.match)]
+    for spread in pod.shape.spread:
+        counts[cluster.table.domain_codes(spread.key) < 0] = 0
+        if spread not in even:
+            return None
+    if HOSTNAME in alone:
+        counts[cluster.table.domain_codes(HOSTNAME) >= 0] = np.minimum(
+            counts[cluster.table.domain_codes(HOSTNAME) >= 0], 1
+        )
+    wide = [key for key in alone if key != HOSTNAME]
+    if len(wide) + len(even) > 1:
+        return None
+
+    def spend(within: Ints) -> Shares | None:
+        if wide:
+            return fill_nodes(_one_per_domain(within, cluster.table.domain_codes(wide[0])), wanted)
+        if even:
+            return _level_out(cluster, pod, even[0], within, wanted)
+        return fill_nodes(within, wanted, likings(cluster, pod))
+
+    if pod.shape.affinity and starts_affinity(cluster, pod, matching_all(cluster, pod)):
+        keys = [term.key for term in pod.shape.affinity]
+        tries = (spend(part) for part in _common_domains(cluster, keys, counts, wanted))
+        return next((shares for shares in tries if shares), None)
+    return spend(counts)
+
+
+def _one_per_domain(counts: Ints, codes: Codes) -> Ints:
+    """At most one pod in every domain, on the node of it that is fullest; nodes outside all domains are not limited."""
+    capped = np.where(codes >= 0, 0, counts)
+    order = np.lexsort((counts, counts == 0))
+    order = order[(counts[order] > 0) & (codes[order] >= 0)]
+    _, first = np.unique(codes[order], return_index=True)
+    capped[order[first]] = 1
+    return capped
+
+
+def _common_domains(cluster: Cluster, keys: list[str], counts: Ints, wanted: int) -> list[Ints]:
+    """The counts within each joint domain of the keys that can take all, tightest first."""
+    joint = np.stack([cluster.table.domain_codes(key) for key in keys])
+    inside = (joint >= 0).all(axis=0) & (counts > 0)
+    if not inside.any():
+        return []
+    _, numbered = np.unique(joint[:, inside], axis=1, return_inverse=True)
+    codes = np.full(len(counts), -1)
+    codes[inside] = numbered.reshape(-1)
+    sums = np.bincount(codes[inside], weights=counts[inside])
+    large = np.flatnonzero(sums >= wanted)
+    return [np.where(codes == code, counts, 0) for code in large[np.argsort(sums[large], kind="stable")]]
+
+
+def _level_out(cluster: Cluster, pod: Pod, spread: Spread, counts: Ints, wanted: int) -> Shares | None:
+    """Water-filling: each pod goes to the emptiest domain that can take one, as long as the skew allows."""
+    _, sums = spread_domains(cluster, pod, spread)
+    codes = cluster.table.domain_codes(spread.key)
+    levels = {int(code): int(level) for code, level in enumerate(sums) if level >= 0}
+    width = max(len(sums), int(codes.max(initial=-1)) + 1)
+    room = np.bincount(codes[codes >= 0], weights=counts[codes >= 0], minlength=width).astype(np.int64)
+    stuck = [level for code, level in levels.items() if not room[code]]
+    if len(levels) < spread.min_domains:
+        stuck.append(0)
+    heap = [(levels.get(code, 0), code) for code in range(width) if room[code]]
+    heapq.heapify(heap)
+    ceiling = min(stuck, default=None)
+    turns: list[int] = []
+    while heap and len(turns) < wanted:
+        level, code = heapq.heappop(heap)
+        lowest = level if code in levels else min((low for low, other in heap if other in levels), default=level)
+        if ceiling is not None:
+            lowest = min(lowest, ceiling)
+        if level + 1 - lowest > spread.max_skew:
+            break
+        turns.append(code)
+        room[code] -= 1
+        if room[code]:
+            heapq.heappush(heap, (level + 1, code))
+        elif code in levels:
+            ceiling = level + 1 if ceiling is None else min(ceiling, level + 1)
+    if len(turns) < wanted:
+        return None
+    return _seat_turns(turns, codes, counts)
+
+
+def _seat_turns(turns: list[int], codes: Codes, counts: Ints) -> Shares:
+    """Nodes for a sequence of domains: each domain's pods are packed, the sequence is kept."""
+    seats: dict[int, list[int]] = {}
+    for code in set(turns):
+        packed = fill_nodes(np.where(codes == code, counts, 0), turns.count(code))
+        assert packed is not None, "the domain had room for its turns"
+        seats[code] = [slot for slot, share in reversed(packed) for _ in range(share)]
+    return [(seats[code].pop(), 1) for code in turns]

@@ -1,0 +1,88 @@
+"""Drain targets: nodes that are let run empty for a gang that has been first in the queue for too long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_scheduler.core.bid import make_bid
+from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.nodes import Ints
+from gpu_scheduler.core.place import Bid, Placement, place_gang
+from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.state import State
+
+
+def choose_target(state: State, now: float) -> None:
+    """Gives a target to the first gang that has waited too long for others to end; a target is not given away.
+
+    Only a gang of strictly higher priority that has itself waited too long takes it over.
+    """
+    head = _longest_blocked_head(state, now)
+    if head is None:
+        return
+    if state.target is not None:
+        owner = state.records[state.target]
+        if head.priority <= owner.priority:
+            return
+        state.clear_target(owner)
+        state.dirty[owner.key] = None
+    placement = place_on_empty(state, head, now)
+    if placement is None:
+        return
+    head.target = tuple(sorted({slot.node for _, slot in placement}))
+    state.target = head.key
+    state.dirty[head.key] = None
+
+
+def _longest_blocked_head(state: State, now: float) -> GangRecord | None:
+    """The first gang, in order, that has waited too long for something that runs."""
+    since = now - state.config.drain_after
+    heads = []
+    for key in state.queue.parked(Wake.FREED):
+        record = state.records[key]
+        waited = record.waiting_since is not None and record.waiting_since <= since
+        if waited and not record.target and not record.nomination and record.refusal is not None:
+            heads.append(record)
+    if not heads:
+        return None
+    return min(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
+
+
+def place_on_empty(state: State, record: GangRecord, now: float) -> Placement | None:
+    """Where the gang's minimum would go if everything that can end had ended, on the nodes that are emptiest now."""
+    bid = make_bid(state, record, state.facts_of(record), now)
+    wish = Bid(
+        [replace(group, anchors=()) for group in bid.groups],
+        bid.needed,
+        bid.role_needs,
+        bid.topology,
+        liking=_emptiness(state),
+    )
+    with state.empty.trial():
+        return place_gang(state.empty, wish)
+
+
+def fits_empty(state: State, bid: Bid) -> bool:
+    """Whether the bid's minimum would fit if everything that can end had ended."""
+    groups = [replace(group, anchors=()) for group in bid.groups]
+    key = (tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups), bid.needed, bid.topology)
+    now = state.empty.table.version, state.empty.forgotten_changes + len(state.empty.changes)
+    if state.empty_answers.get(key, (None, False))[0] != now:
+        with state.empty.trial():
+            found = place_gang(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology)) is not None
+        if len(state.empty_answers) > 4096:
+            state.empty_answers.clear()
+        now = state.empty.table.version, state.empty.forgotten_changes + len(state.empty.changes)
+        state.empty_answers[key] = (now, found)
+    return state.empty_answers[key][1]
+
+
+def _emptiness(state: State) -> Ints:
+    """How empty each node is now, in thousandths of its scarcest resource in use."""
+    total = np.maximum(state.cluster.allocatable, 1)
+    free = np.clip(state.cluster.free, 0, None)[:, : total.shape[1]]
+    used = 1000 - (1000.0 * free / total)
+    used[state.cluster.allocatable == 0] = 0
+    return np.asarray(-used.max(axis=0), np.int64)

@@ -1,0 +1,74 @@
+"""The engine: the only door to the scheduler's state. Events in, effects out; time is an argument."""
+
+from __future__ import annotations
+
+from gpu_scheduler.core import observe
+from gpu_scheduler.core.decide import run_cycle
+from gpu_scheduler.core.events import (
+    BindFailed,
+    Committed,
+    DeleteFailed,
+    Effect,
+    Event,
+    Fenced,
+    GangGone,
+    GangSeen,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    QueueGone,
+    QueueSeen,
+    TookOver,
+)
+from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.state import Config, State
+
+
+class Engine:
+    """Decides for one cluster. Until `TookOver` it only watches; after `Fenced` it only watches again."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.state = State(config or Config())
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Takes in one event. What it returns carries on decisions already made; new ones are made in `run_cycle`."""
+        state = self.state
+        match event:
+            case PodSeen():
+                return observe.see_pod(state, event, now)
+            case PodGone():
+                return observe.lose_pod(state, event, now)
+            case NodeSeen():
+                return observe.see_node(state, event, now)
+            case NodeGone():
+                return observe.lose_node(state, event, now)
+            case GangSeen():
+                observe.see_gang(state, event.gang)
+            case GangGone():
+                observe.lose_gang(state, event.key)
+            case QueueSeen():
+                state.quota.put(event.queue)
+                state.changes |= Wake.QUEUE
+            case QueueGone():
+                state.quota.remove(event.name)
+                state.changes |= Wake.QUEUE
+            case Committed():
+                return observe.begin_carrying_out(state, event, now)
+            case BindFailed():
+                observe.note_failed_bind(state, event, now)
+            case DeleteFailed():
+                observe.note_failed_delete(state, event, now)
+            case TookOver():
+                return observe.take_over(state, event, now)
+            case Fenced():
+                observe.step_down(state)
+        return []
+
+    def run_cycle(self, now: float) -> list[Effect]:
+        """Decides everything that can be decided now."""
+        return run_cycle(self.state, now)
+
+    def next_timer(self) -> float | None:
+        """When `run_cycle` should be called even if nothing happens; None for never."""
+        return self.state.next_timer()

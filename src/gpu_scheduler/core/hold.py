@@ -1,0 +1,131 @@
+"""Gangs that lost members: their slots are kept, their replacements go first, and after a while they start anew."""
+
+from __future__ import annotations
+
+from gpu_scheduler.core.bid import make_bid, stand_in
+from gpu_scheduler.core.events import DeleteCause
+from gpu_scheduler.core.fit import fits
+from gpu_scheduler.core.lifecycle import Facts, GangRecord
+from gpu_scheduler.core.model import OnMemberLost, Pod, Shape, Slot
+from gpu_scheduler.core.place import Bid, Group, Placement, place_gang
+from gpu_scheduler.core.plan import Plan
+from gpu_scheduler.core.state import State
+
+
+def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, plan: Plan) -> None:
+    """Notes since when a gang is below its minimum; when the hold is over, restarts what a controller recreates."""
+    if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
+        record.below_since = None
+        state.broken.pop(record.key, None)
+        return
+    if record.below_since is None:
+        record.below_since = now
+    hold = record.gang.hold if record.gang.hold is not None else state.config.hold
+    deadline = record.below_since + (0.0 if facts.policy is OnMemberLost.RESTART else hold)
+    if now < deadline:
+        state.broken[record.key] = None
+        state.at(deadline, record.key)
+        return
+    state.broken.pop(record.key, None)
+    replaceable = [pod for pod in facts.live if pod.controlled]
+    if facts.open:
+        state.broken[record.key] = None  # binds on their way are never called back: wait until they are seen
+    elif replaceable:
+        for pod in replaceable:
+            plan.delete(pod, DeleteCause.RESTART)
+        facts.evicting += len(replaceable)
+    else:
+        facts.hold_over = True
+
+
+def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
+    """Places the replacements of a broken gang, in their old slots if these are free, and keeps slots for the rest."""
+    state.lift(record)
+    facts = state.facts_of(record)
+    if record.gang is None or facts.evicting or not plan.room:
+        return
+    placed = _reseat(state, record, facts.ready)
+    facts.ready = [pod for pod in facts.ready if all(pod is not done for done, _ in placed)]
+    if facts.ready:
+        bid = make_bid(state, record, facts, now)
+        bid.needed, bid.role_needs = 0, {}
+        placed += place_gang(state.cluster, bid) or []
+    if placed:
+        plan.start(record, placed)
+    _keep_slots(state, record, now)
+
+
+def _keep_slots(state: State, record: GangRecord, now: float) -> None:
+    """Stand-ins for the members that are still missing: the shape of a waiting replacement, else of a sibling."""
+    facts = state.facts_of(record)
+    missing = facts.missing
+    if not missing:
+        return
+    kept: Placement = []
+    groups: list[Group] = []
+    for role, count in _missing_by_role(facts).items():
+        shape = _likely_shape(facts, role)
+        if shape is None:
+            continue
+        absent = [stand_in(record, shape, role, i) for i in range(count)]
+        seated = _reseat(state, record, absent)
+        kept += seated
+        rest = absent[len(seated) :]
+        if rest:
+            groups.append(Group(role, rest))
+    if groups and record.gang is not None:
+        bid = Bid(groups, 0, topology=record.gang.topology)
+        bid.anchors = tuple(pod.node for pod in facts.live if pod.node is not None)
+        kept += place_gang(state.cluster, bid) or []
+    queue = state.queue_of(record)
+    for pod, _ in kept:
+        state.quota.charge(pod, queue)
+        record.reserved.append(pod.uid)
+
+
+def _missing_by_role(facts: Facts) -> dict[str, int]:
+    """How many members of each role are missing; those that no role asks for are taken to be like a living one."""
+    missing = {role.name: max(0, role.minimum - facts.have_by_role.get(role.name, 0)) for role in facts.roles}
+    rest = facts.missing - sum(missing.values())
+    if rest > 0:
+        like = facts.ready[0].role if facts.ready else facts.live[0].role if facts.live else ""
+        missing[like] = missing.get(like, 0) + rest
+    return {role: count for role, count in missing.items() if count}
+
+
+def _likely_shape(facts: Facts, role: str) -> Shape | None:
+    for pods in (facts.ready, facts.live):
+        for pod in pods:
+            if pod.role == role:
+                return pod.shape
+    return None
+
+
+def _reseat(state: State, record: GangRecord, pods: list[Pod]) -> Placement:
+    """Puts pods where members were lost, on the very devices, as far as those are free."""
+    placed: Placement = []
+    for pod in pods:
+        for slot in record.lost:
+            if slot.role == pod.role and _is_free(state, pod, slot):
+                state.cluster.add(pod, slot.node, slot.devices)
+                placed.append((pod, slot))
+                record.lost.remove(slot)
+                record.lost.append(slot)
+                break
+        else:
+            break
+    return placed
+
+
+def _is_free(state: State, pod: Pod, slot: Slot) -> bool:
+    """Whether a lost member's slot can be taken again as it was."""
+    cluster = state.cluster
+    number = cluster.table.slots.get(slot.node)
+    if number is None or pod.shape.gpu_milli or not fits(cluster, pod, number):
+        return False
+    if pod.shape.device_map is not None:
+        return slot.devices == pod.shape.device_map.devices
+    if not cluster.assigns[number]:
+        return not slot.devices
+    free = cluster.free_devices(number)
+    return len(slot.devices) == pod.shape.gpus and all(free >> device & 1 for device in slot.devices)

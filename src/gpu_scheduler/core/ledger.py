@@ -1,0 +1,112 @@
+"""What has been decided and is not over yet: commits, and their binds and deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpu_scheduler.core.events import Bind, Commit, Delete
+
+
+@dataclass(slots=True)
+class OpenBind:
+    """A decided bind. It is over when its pod is seen bound, ended, gone, or at a higher attempt; never on a reply."""
+
+    bind: Bind
+    sequence: int
+    refused_since: float | None = None
+    retry_at: float | None = None
+    given_up: bool = False
+
+
+@dataclass(slots=True)
+class OpenDelete:
+    """A decided delete. It is over when its pod is seen deleting, ended or gone."""
+
+    delete: Delete
+    sequence: int
+    retry_at: float | None = None
+
+
+class Ledger:
+    """Open entries by pod. `stages` says of every open bind whether it is committed."""
+
+    def __init__(self) -> None:
+        self.binds: dict[str, OpenBind] = {}
+        self.deletes: dict[str, OpenDelete] = {}
+        self.stages: dict[str, bool] = {}
+        self.next_sequence = 0
+        self._commits: dict[int, Commit] = {}
+        self._left: dict[int, int] = {}
+        self._committed: set[int] = set()
+
+    @property
+    def open_commits(self) -> int:
+        """How many commits the Lease names, or soon will."""
+        return len(self._left)
+
+    def write(self, binds: tuple[Bind, ...], deletes: tuple[Delete, ...]) -> Commit:
+        """Enters a new decision, not yet committed."""
+        commit = Commit(self.next_sequence, binds, deletes)
+        self.next_sequence += 1
+        self._enter(commit, committed=False)
+        return commit
+
+    def adopt(self, commit: Commit) -> None:
+        """Enters a commit that an earlier leader left open."""
+        self._committed.add(commit.sequence)
+        self._enter(commit, committed=True)
+
+    def mark_committed(self, sequence: int) -> tuple[list[OpenBind], list[OpenDelete]]:
+        """Notes that a commit is in the Lease; returns the entries that may now be carried out."""
+        commit = self._commits.get(sequence)
+        if commit is None:
+            return [], []
+        self._committed.add(sequence)
+        binds = [e for bind in commit.binds if (e := self.binds.get(bind.uid)) and e.sequence == sequence]
+        for entry in binds:
+            self.stages[entry.bind.uid] = True
+        return binds, [e for d in commit.deletes if (e := self.deletes.get(d.uid)) and e.sequence == sequence]
+
+    def is_committed(self, sequence: int) -> bool:
+        """Whether the Lease names the commit."""
+        return sequence in self._committed
+
+    def end_bind(self, uid: str) -> OpenBind | None:
+        """Takes out a bind that is over."""
+        entry = self.binds.pop(uid, None)
+        if entry is not None:
+            del self.stages[uid]
+            self._left[entry.sequence] -= 1
+        return entry
+
+    def end_delete(self, uid: str) -> None:
+        """Takes out a delete that is over."""
+        entry = self.deletes.pop(uid, None)
+        if entry is not None:
+            self._left[entry.sequence] -= 1
+
+    def finished(self) -> list[int]:
+        """Commits whose entries are all over; asking removes them."""
+        done = [s for s, left in self._left.items() if not left and s in self._committed]
+        for sequence in done:
+            del self._left[sequence]
+            del self._commits[sequence]
+            self._committed.discard(sequence)
+        return done
+
+    def due(self, now: float) -> Iterator[OpenBind | OpenDelete]:
+        """Committed entries whose next try has come."""
+        for entry in (*self.binds.values(), *self.deletes.values()):
+            if entry.retry_at is not None and entry.retry_at <= now and entry.sequence in self._committed:
+                entry.retry_at = None
+                yield entry
+
+    def _enter(self, commit: Commit, *, committed: bool) -> None:
+        self._commits[commit.sequence] = commit
+        self._left[commit.sequence] = len(commit.binds) + len(commit.deletes)
+        for bind in commit.binds:
+            self.binds[bind.uid] = OpenBind(bind, commit.sequence)
+            self.stages[bind.uid] = committed
+        for delete in commit.deletes:
+            self.deletes[delete.uid] = OpenDelete(delete, commit.sequence)

@@ -1,0 +1,232 @@
+"""A gang's life: what is known of it, the phase that follows from that, and which phase may follow which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Role, Slot
+from gpu_scheduler.core.reasons import Unplaceable
+
+
+class Phase(Enum):
+    """Where a gang stands."""
+
+    GATHERING = "gathering"
+    BLOCKED = "blocked"
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    NOMINATED = "nominated"
+    COMMITTING = "committing"
+    BINDING = "binding"
+    RUNNING = "running"
+    HOLDING = "holding"
+    RESTARTING = "restarting"
+    DEGRADED = "degraded"
+    FINISHED = "finished"
+    FAILED = "failed"
+    ORPHANED = "orphaned"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is told about a gang. The last five fields are read back by a new leader."""
+
+    phase: Phase
+    minimum: int
+    waiting: int
+    running: int
+    succeeded: int
+    failed: int
+    refusal: Unplaceable | None = None
+    timed_out: bool = False
+    below_since: float | None = None
+    admitted_at: float | None = None
+    nomination: tuple[Slot, ...] = ()
+    nominated_at: float | None = None
+    target: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class GangRecord:
+    """All that the engine remembers of one gang. Only `members` and `gang` are facts; the rest can be derived again."""
+
+    key: GangKey
+    gang: Gang | None = None
+    members: dict[str, Pod] = field(default_factory=dict)
+    phase: Phase = Phase.GATHERING
+    waiting_since: float | None = None
+    not_before: float = 0.0
+    failures: int = 0
+    timed_out: bool = False
+    refusal: Unplaceable | None = None
+    below_since: float | None = None
+    admitted_at: float | None = None
+    nomination: tuple[Slot, ...] = ()
+    nominated_at: float | None = None
+    target: tuple[str, ...] = ()
+    lost: list[Slot] = field(default_factory=list)
+    reserved: list[str] = field(default_factory=list)
+    live_priority: int | None = None
+    told: Status | None = None
+
+    @property
+    def priority(self) -> int:
+        """The gang's own priority, else the highest of its members."""
+        if self.gang is not None and self.gang.priority is not None:
+            return self.gang.priority
+        return max((pod.priority for pod in self.members.values()), default=0)
+
+    @property
+    def preempts(self) -> bool:
+        """Whether every member allows others to be evicted for it."""
+        return all(pod.preempts for pod in self.members.values())
+
+
+@dataclass(slots=True)
+class Facts:
+    """A gang's members, sorted by what can be done with them."""
+
+    exists: bool = True
+    blocked: bool = False
+    minimum: int = 1
+    roles: tuple[Role, ...] = ()
+    policy: OnMemberLost = OnMemberLost.HOLD
+    ready: list[Pod] = field(default_factory=list)
+    gated: list[Pod] = field(default_factory=list)
+    committing: int = 0
+    binding: int = 0
+    evicting: int = 0
+    live: list[Pod] = field(default_factory=list)
+    succeeded: int = 0
+    failed: int = 0
+    have_by_role: dict[str, int] = field(default_factory=dict)
+    reserved: bool = False
+    nominated: bool = False
+    hold_over: bool = False
+
+    @property
+    def open(self) -> int:
+        """Members that are decided and not yet seen on their node."""
+        return self.committing + self.binding
+
+    @property
+    def have(self) -> int:
+        """Members that count towards the minimum."""
+        return len(self.live) + self.succeeded + self.open
+
+    @property
+    def missing(self) -> int:
+        """How many members short of its minima the gang is."""
+        by_role = sum(max(0, role.minimum - self.have_by_role.get(role.name, 0)) for role in self.roles)
+        return max(0, self.minimum - self.have, by_role)
+
+    @property
+    def started(self) -> bool:
+        """Whether some members hold nodes, or are about to."""
+        return bool(self.live) or self.open > 0
+
+    @property
+    def broken(self) -> bool:
+        """Started, and short of its minimum."""
+        return self.started and self.missing > 0
+
+    @property
+    def short_of_quorum(self) -> int:
+        """How many members must still appear before a decision makes sense."""
+        ready_by_role: dict[str, int] = {}
+        for pod in self.ready:
+            ready_by_role[pod.role] = ready_by_role.get(pod.role, 0) + 1
+        by_role = sum(
+            max(0, role.minimum - self.have_by_role.get(role.name, 0) - ready_by_role.get(role.name, 0))
+            for role in self.roles
+        )
+        return max(0, self.minimum - self.have - len(self.ready), by_role)
+
+
+def survey(record: GangRecord, binding: Mapping[str, bool], evicting: Collection[str]) -> Facts:
+    """Sorts a gang's members. `binding` maps pods with an open bind to whether it is committed."""
+    facts = Facts()
+    gang = record.gang
+    if gang is None:
+        facts.exists = False
+    else:
+        facts.minimum, facts.roles, facts.policy = gang.minimum, gang.roles, gang.on_member_lost
+        facts.blocked = gang.paused or bool(gang.problem)
+    facts.reserved = record.admitted_at is not None
+    facts.nominated = bool(record.nomination)
+    for uid, pod in record.members.items():
+        counts = True
+        if pod.phase is PodPhase.SUCCEEDED:
+            facts.succeeded += 1
+        elif pod.phase is PodPhase.FAILED:
+            facts.failed += 1
+            counts = False
+        elif uid in evicting or pod.deleting:
+            facts.evicting += uid in evicting
+            counts = False
+        elif pod.node is not None:
+            facts.live.append(pod)
+        elif uid in binding:
+            if binding[uid]:
+                facts.binding += 1
+            else:
+                facts.committing += 1
+        else:
+            (facts.gated if pod.gates else facts.ready).append(pod)
+            counts = False
+        if counts:
+            facts.have_by_role[pod.role] = facts.have_by_role.get(pod.role, 0) + 1
+    return facts
+
+
+# The phase follows from the facts: the first row that holds. So a new leader, who has only the facts, agrees.
+PHASES: tuple[tuple[Phase, Callable[[Facts], bool]], ...] = (
+    (Phase.ORPHANED, lambda f: not f.exists),
+    (Phase.RESTARTING, lambda f: f.evicting > 0),
+    (Phase.COMMITTING, lambda f: f.committing > 0),
+    (Phase.BINDING, lambda f: f.binding > 0),
+    (Phase.RUNNING, lambda f: f.started and (f.missing == 0 or f.policy is OnMemberLost.SHRINK)),
+    (Phase.HOLDING, lambda f: f.started and not f.hold_over),
+    (Phase.DEGRADED, lambda f: f.started),
+    (Phase.FINISHED, lambda f: f.succeeded > 0 and f.missing == 0 and not f.ready and not f.gated),
+    (Phase.FAILED, lambda f: f.failed > 0 and not f.ready and not f.gated),
+    (Phase.BLOCKED, lambda f: f.blocked),
+    (Phase.NOMINATED, lambda f: f.nominated),
+    (Phase.RESERVED, lambda f: f.reserved),
+    (Phase.GATHERING, lambda f: f.short_of_quorum > 0),
+    (Phase.WAITING, lambda f: True),
+)
+
+
+def phase_of(facts: Facts) -> Phase:
+    """The phase that the facts mean."""
+    return next(phase for phase, holds in PHASES if holds(facts))
+
+
+# A bind follows a commit. Into every other phase a gang may come from anywhere: pods can appear, vanish and end at any
+# moment, and a new leader starts from whatever it finds.
+ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
+    Phase.BINDING: frozenset({Phase.COMMITTING, Phase.RESTARTING, Phase.ORPHANED}),
+    Phase.COMMITTING: frozenset(Phase) - {Phase.BINDING, Phase.BLOCKED},
+}
+
+
+def report(record: GangRecord, facts: Facts, refusal: Unplaceable | None) -> Status:
+    """What there is to tell about a gang now."""
+    return Status(
+        phase=record.phase,
+        minimum=facts.minimum,
+        waiting=len(facts.ready) + len(facts.gated),
+        running=len(facts.live),
+        succeeded=facts.succeeded,
+        failed=facts.failed,
+        refusal=refusal,
+        timed_out=record.timed_out,
+        below_since=record.below_since,
+        admitted_at=record.admitted_at,
+        nomination=record.nomination,
+        nominated_at=record.nominated_at,
+        target=record.target,
+    )

@@ -1,0 +1,339 @@
+"""The words of the core as frozen values: what a pod needs, what a node offers, what a gang promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, PodMatch, Requirement
+
+MILLI = 1000
+"""Parts of one GPU; a share is counted in them."""
+
+HOSTNAME = "kubernetes.io/hostname"
+NODE_ALIAS = "gpu-node-name"
+"""The node label that a gpu-scheduling-map names nodes by."""
+
+NOT_READY = "node.kubernetes.io/not-ready"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+
+
+class TaintEffect(Enum):
+    """What a taint does to pods that do not tolerate it."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's reason to keep pods away."""
+
+    key: str
+    value: str
+    effect: TaintEffect
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A pod's leave to ignore taints; an empty key with `exists` tolerates all, no effect means every effect."""
+
+    key: str = ""
+    exists: bool = False
+    value: str = ""
+    effect: TaintEffect | None = None
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether this toleration covers the taint."""
+        if self.effect is not None and self.effect is not taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        return self.exists or (bool(self.key) and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port of the node itself that a pod takes."""
+
+    port: int
+    protocol: str = "TCP"
+    ip: str = "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class PodTerm:
+    """Near (affinity) or away from (anti-affinity) the pods it matches, within one domain of a node label."""
+
+    match: PodMatch
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Even distribution of the matched pods over the domains of a node label."""
+
+    match: PodMatch
+    key: str
+    max_skew: int = 1
+    min_domains: int = 1
+    honor_affinity: bool = True
+    honor_taints: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMap:
+    """One entry of a gpu-scheduling-map: this node, these GPUs; pods of one `group` share them on purpose."""
+
+    node: str
+    devices: tuple[int, ...]
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What a pod would like: the weight is added for nodes (or for domains of pods) that match."""
+
+    weight: int
+    node: NodeTerm | None = None
+    pods: PodTerm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pod needs, without who it is: pods of one shape are interchangeable to a node.
+
+    `request` holds cpu in milli and everything else in units, GPUs under their resource name; `gpus` of
+    `gpu_resource` are whole cards, `gpu_milli` is a share of one.
+    """
+
+    request: tuple[tuple[str, int], ...] = ()
+    gpu_resource: str = ""
+    gpus: int = 0
+    gpu_milli: int = 0
+    device_map: DeviceMap | None = None
+    node_labels: tuple[Requirement, ...] = ()
+    node_terms: NodeTerms | None = None
+    volume_terms: tuple[NodeTerms, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    preferences: tuple[Preference, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        # A shape is a dictionary key on every hot path, so its deep hash is taken once.
+        object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _SHAPE_FIELDS)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def wants_devices(self) -> bool:
+        """Whether a GPU of any kind is asked for."""
+        return bool(self.gpus or self.gpu_milli or self.device_map)
+
+    @property
+    def has_pod_terms(self) -> bool:
+        """Whether other pods decide where this one may go."""
+        return bool(self.affinity or self.anti_affinity or self.spread)
+
+
+_SHAPE_FIELDS = tuple(name for name in Shape.__dataclass_fields__ if name != "_hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine as its API object describes it; `gpus` counts its cards, healthy or not."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    gpu_resource: str = ""
+    gpus: int = 0
+    assigns_devices: bool = False
+    unhealthy: frozenset[int] = frozenset()
+
+
+class PodPhase(Enum):
+    """A pod's own phase, as the API has it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class GangKey(NamedTuple):
+    """A gang's name: the dialect it is written in, its namespace, its name there."""
+
+    dialect: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod as it was last seen. `gates` says what keeps it from being scheduled at all (scheduling gates, DRA claims,
+    unbound volumes); `controlled` means that somebody recreates it; `permanent` marks static and DaemonSet pods."""
+
+    uid: str
+    namespace: str
+    name: str
+    shape: Shape
+    labels: Mapping[str, str] = field(default_factory=dict)
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    gang: GangKey | None = None
+    role: str = ""
+    phase: PodPhase = PodPhase.PENDING
+    node: str | None = None
+    devices: tuple[int, ...] | None = None
+    attempt: int = 0
+    version: str = ""
+    priority: int = 0
+    preempts: bool = True
+    queue: str = ""
+    created: float = 0.0
+    index: int = 0
+    ours: bool = True
+    controlled: bool = False
+    permanent: bool = False
+    deleting: bool = False
+    gates: tuple[Gate, ...] = ()
+    nominated_node: str | None = None
+    grace: float = 30.0
+    started: float | None = None
+    deadline: float | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether its containers have ended for good."""
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds a node and may be working there."""
+        return self.node is not None and not self.terminal
+
+
+class GateKind(Enum):
+    """What keeps a single pod from being scheduled, whatever the nodes look like."""
+
+    SCHEDULING_GATE = "scheduling-gate"
+    RESOURCE_CLAIM = "resource-claim"
+    UNBOUND_CLAIM = "unbound-claim"
+    MISSING_CLAIM = "missing-claim"
+    BAD_MAP = "bad-map"
+    BAD_REQUEST = "bad-request"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One such reason, with the name of what is in the way."""
+
+    kind: GateKind
+    subject: str
+
+
+class OnMemberLost(Enum):
+    """What a gang does when a running member is lost."""
+
+    HOLD = "hold"
+    RESTART = "restart"
+    SHRINK = "shrink"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyRule:
+    """Members within one domain of a level (a configured name or a node label key)."""
+
+    level: str
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A kind of member with a minimum and, if it wants, a topology of its own; lower `rank` is bound first."""
+
+    name: str
+    minimum: int = 0
+    topology: tuple[TopologyRule, ...] = ()
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Members that must fit before the gang starts although their pods do not exist yet."""
+
+    shape: Shape
+    count: int
+    role: str = ""
+
+
+class Slot(NamedTuple):
+    """A place for one member: a node and the devices on it."""
+
+    node: str
+    devices: tuple[int, ...]
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that start together or not at all.
+
+    The last five fields are the scheduler's own notes, kept on the gang's API object so that a new leader finds
+    them again: since when the gang is below its minimum, when members that do not exist yet were admitted, the slots
+    it was nominated for (and since when), and the nodes being drained for it.
+    """
+
+    key: GangKey
+    minimum: int = 1
+    roles: tuple[Role, ...] = ()
+    expected: tuple[Expected, ...] = ()
+    queue: str = ""
+    priority: int | None = None
+    created: float = 0.0
+    timeout: float | None = None
+    topology: tuple[TopologyRule, ...] = ()
+    on_member_lost: OnMemberLost = OnMemberLost.HOLD
+    hold: float | None = None
+    expected_runtime: float | None = None
+    paused: bool = False
+    problem: str = ""
+    below_since: float | None = None
+    admitted_at: float | None = None
+    nomination: tuple[Slot, ...] = ()
+    nominated_at: float | None = None
+    target: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A share of the cluster: `quota` is granted, `limit` is never passed, between them a queue borrows.
+
+    Amounts are in the units of requests; a resource without a quota is unlimited. `namespaces` empty means all.
+    """
+
+    name: str
+    weight: int = 1
+    quota: Mapping[str, int] = field(default_factory=dict)
+    limit: Mapping[str, int] = field(default_factory=dict)
+    borrowing: bool = True
+    reclaimable: bool = True
+    open: bool = True
+    namespaces: tuple[str, ...] = ()
+
+
+DEFAULT_QUEUE = Queue("")

@@ -1,0 +1,307 @@
+"""What each event changes. Nothing is decided here, only noted, counted and, where promised, carried on."""
+
+from __future__ import annotations
+
+from gpu_scheduler.core.events import (
+    BindFailed,
+    BindFailure,
+    Committed,
+    DeleteFailed,
+    Effect,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    RaiseAttempt,
+    SendBind,
+    SendDelete,
+    TookOver,
+)
+from gpu_scheduler.core.ledger import Ledger, OpenBind, OpenDelete
+from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.model import Gang, GangKey, Pod, PodPhase, Slot
+from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.state import State
+
+# -- nodes
+
+
+def see_node(state: State, event: NodeSeen, now: float) -> list[Effect]:
+    """A node came or changed; binds on their way to one that is no longer ready are given up."""
+    if not state.put_node(event.node):
+        return []
+    state.changes |= Wake.NODE | Wake.FREED
+    return [] if event.node.ready else give_up_node(state, event.node.name, now)
+
+
+def lose_node(state: State, event: NodeGone, now: float) -> list[Effect]:
+    """A node went; so do the binds on their way to it."""
+    state.remove_node(event.name)
+    state.changes |= Wake.NODE
+    return give_up_node(state, event.name, now)
+
+
+def give_up_node(state: State, node: str, now: float) -> list[Effect]:
+    """Gives up every committed bind to a node."""
+    entries = [entry for entry in state.ledger.binds.values() if entry.bind.node == node]
+    return [effect for entry in entries for effect in give_up(state, entry, now)]
+
+
+def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
+    """Marks the pod so that a delayed bind fails; the entry is over only when the mark is seen."""
+    entry.given_up = True
+    entry.retry_at = now + state.config.retry
+    if not state.ledger.is_committed(entry.sequence):
+        return []
+    return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]
+
+
+# -- pods
+
+
+def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
+    """A pod came or changed: who it belongs to, what it uses, and which decisions about it are over."""
+    pod = event.pod
+    old = state.pods.get(pod.uid)
+    if old == pod:
+        return []
+    state.pods[pod.uid] = pod
+    if not pod.ours or pod.permanent:
+        return _see_foreign(state, old, pod, now)
+    record = state.join(pod)
+    _remember_loss(state, record, (old, pod), now)
+    _end_entries(state, record, pod, now)
+    if pod.live:
+        assert pod.node is not None
+        state.occupy(pod, pod.node, pod.devices)
+        if old is None or not old.live:
+            state.changes |= Wake.POD_BOUND
+    elif pod.uid not in state.ledger.binds:
+        state.vacate(pod.uid)
+    return []
+
+
+def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Effect]:
+    """A pod that is not ours is only usage; one that kube-scheduler has nominated counts where it will land."""
+    if old is not None and old.ours and not old.permanent:
+        _leave_gang(state, old)
+    node = pod.node or pod.nominated_node
+    if node is None or pod.terminal:
+        state.vacate(pod.uid)
+        state.empty.forget(pod.uid)
+        return []
+    state.cluster.add(pod, node, pod.devices)
+    if pod.permanent:
+        state.empty.add(pod, node, pod.devices)
+    if old is None or old.node != pod.node:
+        return _give_up_overfull(state, node, now)
+    return []
+
+
+def _give_up_overfull(state: State, node: str, now: float) -> list[Effect]:
+    """Another scheduler filled a node that binds of ours are on their way to: they would be refused there."""
+    slot = state.cluster.table.slots.get(node)
+    if slot is None or not (state.cluster.free[:, slot] < 0).any():
+        return []
+    return give_up_node(state, node, now)
+
+
+def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
+    """A pod went. If nobody wrote that it ended, its devices stay taken for its grace period and some more."""
+    pod = state.pods.pop(event.uid, None)
+    if pod is None:
+        return []
+    state.empty.forget(pod.uid)
+    if not pod.ours or pod.permanent:
+        state.vacate(pod.uid)
+        return []
+    record = state.records[state.key_of(pod)]
+    _remember_loss(state, record, (pod, None), now)
+    _leave_gang(state, pod)
+    state.ledger.end_delete(pod.uid)
+    state.ledger.end_bind(pod.uid)
+    usage = state.cluster.usage.get(pod.uid)
+    if pod.live and usage is not None and usage.devices:
+        state.quarantined[pod.uid] = now + pod.grace + state.config.quarantine
+    else:
+        state.vacate(pod.uid)
+    return []
+
+
+def end_quarantines(state: State, now: float) -> None:
+    """Frees devices whose vanished pods cannot be using them any more."""
+    for uid in [uid for uid, until in state.quarantined.items() if until <= now]:
+        del state.quarantined[uid]
+        state.vacate(uid)
+
+
+def _leave_gang(state: State, pod: Pod) -> None:
+    record = state.records.get(state.key_of(pod))
+    if record is not None:
+        record.members.pop(pod.uid, None)
+        state.dirty[record.key] = None
+
+
+def _remember_loss(state: State, record: GangRecord, change: tuple[Pod | None, Pod | None], now: float) -> None:
+    """Notes the slot of a member that stopped working, so that its replacement is offered the same one."""
+    old, pod = change
+    if old is None or not old.live or old.deleting or old.node is None:
+        return
+    if pod is None or pod.deleting or pod.phase is PodPhase.FAILED:
+        record.lost = [*record.lost[-15:], Slot(old.node, old.devices or (), old.role)]
+        if pod is not None and pod.phase is PodPhase.FAILED:
+            state.back_off(record, now)
+
+
+def _end_entries(state: State, record: GangRecord, pod: Pod, now: float) -> None:
+    ledger = state.ledger
+    if pod.deleting or pod.terminal:
+        ledger.end_delete(pod.uid)
+    entry = ledger.binds.get(pod.uid)
+    if entry is None:
+        return
+    given_up = pod.attempt > entry.bind.attempt
+    if pod.node is not None or pod.terminal or pod.deleting or given_up:
+        ledger.end_bind(pod.uid)
+        if given_up:
+            state.back_off(record, now)
+
+
+# -- gangs
+
+
+def see_gang(state: State, gang: Gang) -> None:
+    """A gang object came or changed. What earlier leaders noted on it is taken over once, when it is first seen."""
+    record = state.record_of(gang.key)
+    first = record.gang is None
+    record.gang = gang
+    state.dirty[gang.key] = None
+    if first:
+        record.below_since = gang.below_since
+        record.admitted_at = gang.admitted_at
+        record.nomination, record.nominated_at = gang.nomination, gang.nominated_at
+        record.target = gang.target
+        if gang.nomination:
+            state.nominated[gang.key] = None
+        if gang.target and state.target is None:
+            state.target = gang.key
+
+
+def lose_gang(state: State, key: GangKey) -> None:
+    """A gang object went: its members go on, what was kept for it is freed."""
+    record = state.records.get(key)
+    if record is None:
+        return
+    record.gang = None
+    record.nomination, record.admitted_at, record.below_since = (), None, None
+    state.nominated.pop(key, None)
+    state.clear_target(record)
+    if record.reserved:
+        state.lift(record)
+        state.changes |= Wake.FREED
+    state.dirty[key] = None
+
+
+# -- decisions on their way
+
+
+def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
+    """We lead: what earlier leaders committed is counted as taken, and rolled forward to the same nodes and devices."""
+    state.leading = True
+    ledger = state.ledger
+    ledger.next_sequence = max(ledger.next_sequence, event.next_sequence)
+    for commit in event.open:
+        ledger.adopt(commit)
+        ledger.next_sequence = max(ledger.next_sequence, commit.sequence + 1)
+    effects: list[Effect] = []
+    for entry in list(ledger.binds.values()):
+        effects += _roll_forward(state, entry, now)
+    for uid, delete in list(ledger.deletes.items()):
+        pod = state.pods.get(uid)
+        if pod is None or pod.deleting or pod.terminal:
+            ledger.end_delete(uid)
+        else:
+            effects.append(SendDelete(delete.delete))
+    for key in state.records:
+        state.dirty[key] = None
+    return effects
+
+
+def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
+    bind = entry.bind
+    pod = state.pods.get(bind.uid)
+    if pod is None:
+        state.ledger.end_bind(bind.uid)
+        return []
+    _end_entries(state, state.join(pod), pod, now)
+    if bind.uid not in state.ledger.binds:
+        return []
+    state.occupy(pod, bind.node, bind.devices or None)
+    slot = state.cluster.table.slots.get(bind.node)
+    if slot is None or not state.cluster.table.ready[slot]:
+        return give_up(state, entry, now)
+    return send_bind(state, entry)
+
+
+def step_down(state: State) -> None:
+    """Another leads: everything that was only decided is forgotten, everything seen is kept."""
+    state.leading = False
+    for uid in list(state.ledger.binds):
+        state.vacate(uid)
+    for record in state.records.values():
+        state.lift(record)
+    state.ledger = Ledger()
+
+
+def begin_carrying_out(state: State, event: Committed, now: float) -> list[Effect]:
+    """A commit is in the Lease: its binds and deletes may be sent."""
+    binds, deletes = state.ledger.mark_committed(event.sequence)
+    effects: list[Effect] = []
+    for entry in binds:
+        effects += give_up(state, entry, now) if entry.given_up else send_bind(state, entry)
+        pod = state.pods[entry.bind.uid]
+        state.dirty[state.key_of(pod)] = None
+    return effects + [SendDelete(entry.delete) for entry in deletes]
+
+
+def send_bind(state: State, entry: OpenBind) -> list[Effect]:
+    """Sends a bind with the version of the pod that it was decided for, if that version is still to be seen."""
+    pod = state.pods.get(entry.bind.uid)
+    if pod is None or pod.attempt != entry.bind.attempt:
+        return []
+    return [SendBind(entry.bind, pod.version)]
+
+
+def note_failed_bind(state: State, event: BindFailed, now: float) -> None:
+    """A bind did not land: it is tried again, and given up when it has been refused for too long."""
+    entry = state.ledger.binds.get(event.uid)
+    if entry is None:
+        return
+    entry.retry_at = now + state.config.retry
+    if event.failure is BindFailure.REFUSED:
+        if entry.refused_since is None:
+            entry.refused_since = now
+        elif now - entry.refused_since >= state.config.refused_for:
+            entry.given_up = True
+    else:
+        entry.refused_since = None
+
+
+def note_failed_delete(state: State, event: DeleteFailed, now: float) -> None:
+    """A delete was refused for now: it stays committed and is tried again."""
+    entry = state.ledger.deletes.get(event.uid)
+    if entry is not None:
+        entry.retry_at = now + state.config.retry
+
+
+def retry_due(state: State, now: float) -> list[Effect]:
+    """Sends again what is due."""
+    effects: list[Effect] = []
+    for entry in list(state.ledger.due(now)):
+        if isinstance(entry, OpenDelete):
+            effects.append(SendDelete(entry.delete))
+        elif entry.given_up:
+            effects += give_up(state, entry, now)
+        else:
+            effects += send_bind(state, entry)
+    return effects

@@ -1,0 +1,52 @@
+"""One cycle's decisions, gathered so that they are committed as one."""
+
+from __future__ import annotations
+
+from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
+from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.place import Placement
+from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.state import State
+
+
+class Plan:
+    """Binds and deletes of one cycle. The members are assumed and charged as they are added."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._binds: list[Bind] = []
+        self._deletes: list[Delete] = []
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be decided: not so much that a new leader would have long to roll forward."""
+        ledger, config = self._state.ledger, self._state.config
+        open_binds = len(ledger.binds) + len(self._binds)
+        return open_binds < config.max_open_binds and ledger.open_commits < config.max_open_commits
+
+    def start(self, record: GangRecord, placement: Placement) -> None:
+        """Takes a gang's placement (already assumed): real members are bound, stand-ins keep their slots."""
+        state = self._state
+        queue = state.queue_of(record)
+        ranks = {role.name: role.rank for role in record.gang.roles} if record.gang is not None else {}
+        if ranks:
+            placement = sorted(placement, key=lambda item: ranks.get(item[0].role, 0))
+        for pod, slot in placement:
+            state.quota.charge(pod, queue)
+            if pod.uid in record.members:
+                self._binds.append(Bind(pod.uid, pod.namespace, pod.name, pod.attempt, slot.node, slot.devices))
+                state.ledger.stages[pod.uid] = False
+            else:
+                record.reserved.append(pod.uid)
+        state.changes |= Wake.POD_BOUND
+
+    def delete(self, pod: Pod, cause: DeleteCause) -> None:
+        """Decides that a pod has to go."""
+        self._deletes.append(Delete(pod.uid, pod.namespace, pod.name, cause))
+
+    def commit(self) -> Commit | None:
+        """Enters everything into the ledger as one commit; None when there is nothing."""
+        if not self._binds and not self._deletes:
+            return None
+        return self._state.ledger.write(tuple(self._binds), tuple(self._deletes))

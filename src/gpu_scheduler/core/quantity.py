@@ -1,0 +1,130 @@
+"""Kubernetes quantities ("500m", "1.5Gi", "1e3") to integers, as k8s.io/apimachinery ParseQuantity reads them.
+
+Three departures, all where Go's own answer would mislead a scheduler:
+
+- every amount stops at 2^63-1 in magnitude. Go caps the binary suffixes only, and its Value() of "1e30" is 0;
+- negative amounts are exact and round away from zero. Go promises the same, but its Value() of "-1Pi" is -2882303760;
+- texts over MAX_LENGTH characters and exponents outside int32, which Go wraps round or never finishes, are refused.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+MAX_VALUE: Final = 2**63 - 1
+MAX_LENGTH: Final = 256
+
+_NANO_PER_UNIT: Final = 10**9
+_NANO_PER_MILLI: Final = 10**6
+_MAX_NANO: Final = MAX_VALUE * _NANO_PER_UNIT
+_MAX_EXPONENT: Final = 2**31 - 1
+
+_SUFFIXES: Final[dict[str, tuple[int, int]]] = {
+    "n": (10, -9),
+    "u": (10, -6),
+    "m": (10, -3),
+    "": (10, 0),
+    "k": (10, 3),
+    "M": (10, 6),
+    "G": (10, 9),
+    "T": (10, 12),
+    "P": (10, 15),
+    "E": (10, 18),
+    "Ki": (2, 10),
+    "Mi": (2, 20),
+    "Gi": (2, 30),
+    "Ti": (2, 40),
+    "Pi": (2, 50),
+    "Ei": (2, 60),
+}
+
+# [0-9] and not \d: Python's \d and int() would take the digits of every script, Kubernetes takes ASCII only.
+_SHAPE: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<suffix>[A-Za-z]*))"
+)
+
+# Beyond these shifts the digits no longer matter: one nano unit shifted up by 28 is over the cap, and the longest
+# accepted number (under 10^256, times 2^60) shifted down by 300 is under one nano unit.
+_HIGHEST_SHIFT: Final = 28
+_LOWEST_SHIFT: Final = -300
+
+
+class QuantityError(ValueError):
+    """A text that is no quantity; the message is one line with the text and what would be right."""
+
+
+def parse_nano(text: str) -> int:
+    """Read a quantity as nano units, rounded away from zero, at most MAX_VALUE whole units in magnitude."""
+    return _read_nano(text)
+
+
+def parse_value(text: str) -> int:
+    """Read a quantity as whole units (Quantity.Value), rounded away from zero, at most MAX_VALUE in magnitude."""
+    return _round_away(_read_nano(text), _NANO_PER_UNIT)
+
+
+def parse_milli(text: str) -> int:
+    """Read a quantity as milli units (Quantity.MilliValue), rounded away from zero, at most MAX_VALUE in magnitude."""
+    milli = _round_away(_read_nano(text), _NANO_PER_MILLI)
+    return max(-MAX_VALUE, min(MAX_VALUE, milli))
+
+
+@lru_cache(maxsize=4096)  # a cluster writes the same few quantities on every pod
+def _read_nano(text: str) -> int:
+    match = _SHAPE.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if match is None:
+        raise _refuse(text)
+    base, power = _read_power(match, text)
+    fraction = match["fraction"] or ""
+    digits = match["whole"] + fraction
+    if not digits:
+        return _read_without_digits(text, base, power)
+    nano = _scale_to_nano(int(digits), base, power, places=len(fraction))
+    return -nano if match["sign"] == "-" else nano
+
+
+def _read_power(match: re.Match[str], text: str) -> tuple[int, int]:
+    """What the suffix multiplies the number by, as base and power."""
+    if match["exponent"] is not None:
+        exponent = int(match["exponent"])
+        if abs(exponent) > _MAX_EXPONENT:
+            raise _refuse(text)
+        return 10, exponent
+    power = _SUFFIXES.get(match["suffix"])
+    if power is None:
+        raise _refuse(text)
+    return power
+
+
+def _read_without_digits(text: str, base: int, power: int) -> int:
+    """Zero for the digitless texts that Go takes for zero ("+", ".", "Ki"), an error for the others."""
+    # Go's fast path reads a missing number as 0, its exact path finds no digits. The latter handles what may not fit
+    # an int64 or is finer than nano, so "Ti" is zero there and "Pi" is an error.
+    if not text or (base == 2 and power > 40) or (base == 10 and power < -9):
+        raise _refuse(text)
+    return 0
+
+
+def _scale_to_nano(mantissa: int, base: int, power: int, places: int) -> int:
+    """The nano units in mantissa * base**power / 10**places, rounded up and capped."""
+    if base == 2:
+        mantissa <<= power
+        power = 0
+    # Clamped before 10**shift is written out: "1e999999999" must not cost a gigabyte.
+    shift = max(_LOWEST_SHIFT, min(_HIGHEST_SHIFT, power - places + 9))
+    nano = mantissa * 10**shift if shift >= 0 else _round_away(mantissa, 10**-shift)
+    return min(nano, _MAX_NANO)
+
+
+def _round_away(amount: int, unit: int) -> int:
+    """How many units the amount takes, rounded away from zero."""
+    return -(-amount // unit) if amount >= 0 else amount // unit
+
+
+def _refuse(text: str) -> QuantityError:
+    if len(text) > MAX_LENGTH:
+        return QuantityError(f"quantity {text[:20]!r}... has {len(text)} characters; write at most {MAX_LENGTH}")
+    return QuantityError(
+        f"quantity {text!r} is not a number with a known suffix; write for example 2, 500m, 1.5Gi or 1e3"
+    )

@@ -1,0 +1,156 @@
+"""The order of waiting gangs: lines of gangs that ask for the same, woken only by what could help them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.reasons import Unplaceable, Wake
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a gang stands in the queue. Gangs of one `signature` are refused together: they ask for the same."""
+
+    signature: Hashable
+    priority: int
+    queue: str
+    created: float
+
+
+@dataclass(slots=True)
+class _Line:
+    """Gangs with one signature, oldest first. It is parked while `refused` is set, else ready."""
+
+    standing: Standing
+    gangs: list[tuple[float, GangKey]] = field(default_factory=list)
+    refused: Unplaceable | None = None
+    last_refusal: Unplaceable | None = None
+
+
+class GangQueue:
+    """Every gang that wants a decision, ready or parked."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, _Line] = {}
+        self._standing: dict[GangKey, Standing] = {}
+        self._ready: dict[str, list[tuple[int, float, GangKey, int, Hashable]]] = {}
+        self._pushed = 0
+
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def __contains__(self, key: GangKey) -> bool:
+        return key in self._standing
+
+    def offer(self, key: GangKey, standing: Standing) -> None:
+        """Puts a gang into the line of those that ask for the same.
+
+        A line that is parked stays so, for what was just refused would be refused again, unless it is the gang's own.
+        """
+        old = self._standing.get(key)
+        if old is not None and old.signature != standing.signature:
+            self.withdraw(key)
+            old = None
+        line = self._lines.get(standing.signature)
+        if line is None:
+            line = self._lines[standing.signature] = _Line(standing)
+        if old is None:
+            self._standing[key] = standing
+            heapq.heappush(line.gangs, (standing.created, key))
+        if line.refused is None or standing.signature == key:
+            self._make_ready(line)
+
+    def withdraw(self, key: GangKey) -> None:
+        """Takes a gang out, wherever it stands."""
+        standing = self._standing.pop(key, None)
+        if standing is not None:
+            self._tidy(self._lines[standing.signature])
+
+    def park(self, key: GangKey, refused: Unplaceable) -> list[GangKey]:
+        """Lets the whole line of a refused gang wait; returns those of it who have not been told why yet."""
+        line = self._lines[self._standing[key].signature]
+        news = [key] if line.last_refusal is not None else [k for _, k in line.gangs if k in self._standing]
+        line.refused = line.last_refusal = refused
+        return news
+
+    def refusal(self, key: GangKey) -> Unplaceable | None:
+        """Why a gang's line was last refused."""
+        standing = self._standing.get(key)
+        return self._lines[standing.signature].last_refusal if standing is not None else None
+
+    def wake(self, changes: Wake) -> None:
+        """Makes the lines ready that one of the changes could help."""
+        for line in list(self._lines.values()):
+            if line.refused is not None and line.refused.wake_on & changes:
+                self._make_ready(line)
+
+    def pop(self, share_of: Callable[[str], float]) -> GangKey | None:
+        """The next gang to decide: highest priority, then the queue with the smallest share, then the oldest.
+
+        It stays in its line until it is withdrawn (started) or parked (refused).
+        """
+        best: tuple[int, float, float, GangKey] | None = None
+        for queue in list(self._ready):
+            head = self._head(queue)
+            if head is not None:
+                priority, created, key = head
+                rank = (priority, share_of(queue), created, key)
+                if best is None or rank < best:
+                    best = rank
+        return None if best is None else best[3]
+
+    def in_order(self, share_of: Callable[[str], float]) -> list[GangKey]:
+        """Every gang in the order in which they would be served."""
+        shares = {standing.queue: 0.0 for standing in self._standing.values()}
+        for queue in shares:
+            shares[queue] = share_of(queue)
+        return sorted(self._standing, key=lambda key: _rank(self._standing[key], shares, key))
+
+    def parked(self, changes: Wake) -> Iterator[GangKey]:
+        """The head of every line that waits for one of these changes."""
+        for line in list(self._lines.values()):
+            if line.refused is not None and line.refused.wake_on & changes:
+                self._tidy(line)
+                if line.gangs:
+                    yield line.gangs[0][1]
+
+    def _make_ready(self, line: _Line) -> None:
+        line.refused = None
+        self._tidy(line)
+        if line.gangs:
+            created, key = line.gangs[0]
+            heads = self._ready.setdefault(line.standing.queue, [])
+            self._pushed += 1  # ties are broken before two signatures, which have no order, are compared
+            heapq.heappush(heads, (-line.standing.priority, created, key, self._pushed, line.standing.signature))
+
+    def _head(self, queue: str) -> tuple[int, float, GangKey] | None:
+        """The first gang of a queue whose line is ready; entries that no longer hold are dropped on the way."""
+        heads = self._ready[queue]
+        while heads:
+            priority, created, key, _, signature = heads[0]
+            line = self._lines.get(signature)
+            if line is not None and line.refused is None and line.gangs and line.gangs[0] == (created, key):
+                return priority, created, key
+            heapq.heappop(heads)
+        del self._ready[queue]
+        return None
+
+    def _tidy(self, line: _Line) -> None:
+        """Drops withdrawn gangs from the head of a line, and the line when nobody is left."""
+        before = line.gangs[0] if line.gangs else None
+        while line.gangs:
+            standing = self._standing.get(line.gangs[0][1])
+            if standing is not None and standing.signature == line.standing.signature:
+                break
+            heapq.heappop(line.gangs)
+        if not line.gangs:
+            self._lines.pop(line.standing.signature, None)
+        elif line.refused is None and line.gangs[0] != before:
+            self._make_ready(line)
+
+
+def _rank(standing: Standing, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
+    return -standing.priority, shares[standing.queue], standing.created, key

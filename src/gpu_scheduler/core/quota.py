@@ -1,0 +1,136 @@
+"""Queues: what each may use, what it uses, and how far it is beyond its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Pod, Queue, Shape
+from gpu_scheduler.core.reasons import Reason, Refusal
+
+Charge = tuple[tuple[str, int], ...]
+"""Amounts by resource. GPUs are counted in milli, so that a share of one is charged as the share it is."""
+
+
+def charge_of(shape: Shape) -> Charge:
+    """What one pod of a shape costs its queue; devices of a map count even without a request."""
+    amounts = [(name, amount) for name, amount in shape.request if name != shape.gpu_resource]
+    if shape.device_map is not None:
+        milli = len(shape.device_map.devices) * MILLI
+    else:
+        milli = shape.gpus * MILLI + shape.gpu_milli
+    if milli:
+        amounts.append((shape.gpu_resource, milli))
+    return tuple(amounts)
+
+
+class QuotaBook:
+    """Who uses how much. `gpu_resources` are the names whose quotas are counted in cards."""
+
+    def __init__(self, gpu_resources: Iterable[str]) -> None:
+        self._gpu_resources = frozenset(gpu_resources)
+        self._queues: dict[str, Queue] = {}
+        self._used: dict[str, dict[str, int]] = {}
+        self._charged: dict[str, tuple[str, Charge]] = {}
+        self._charges: dict[Shape, Charge] = {}
+
+    def put(self, queue: Queue) -> None:
+        """Adds or changes a queue."""
+        self._queues[queue.name] = queue
+
+    def remove(self, name: str) -> None:
+        """Takes a queue away; what it uses stays charged to its name."""
+        self._queues.pop(name, None)
+
+    def queue(self, name: str) -> Queue | None:
+        """A queue by name; the nameless one always exists."""
+        return self._queues.get(name) or (DEFAULT_QUEUE if not name else None)
+
+    def charge(self, pod: Pod, queue: str) -> None:
+        """Counts a pod against a queue; a pod that is counted already is not counted again."""
+        if pod.uid in self._charged:
+            return
+        charge = self._charges.get(pod.shape)
+        if charge is None:
+            if len(self._charges) > 8192:
+                self._charges.clear()
+            charge = self._charges[pod.shape] = charge_of(pod.shape)
+        self._charged[pod.uid] = (queue, charge)
+        used = self._used.setdefault(queue, {})
+        for name, amount in charge:
+            used[name] = used.get(name, 0) + amount
+
+    def refund(self, uid: str) -> None:
+        """Gives back what a pod was charged."""
+        found = self._charged.pop(uid, None)
+        if found is not None:
+            queue, charge = found
+            used = self._used[queue]
+            for name, amount in charge:
+                used[name] -= amount
+
+    def used(self, queue: str) -> Mapping[str, int]:
+        """What a queue uses now, GPUs in milli."""
+        return self._used.get(queue, {})
+
+    def share(self, name: str, totals: Mapping[str, int]) -> float:
+        """The queue's dominant share of the cluster, divided by its weight."""
+        queue = self.queue(name)
+        weight = max(1, queue.weight) if queue is not None else 1
+        largest = 0.0
+        for resource, amount in self.used(name).items():
+            total = totals.get(resource, 0) * self._scale(resource)
+            if total > 0:
+                largest = max(largest, amount / total)
+        return largest / weight
+
+    def refuse(self, name: str, namespace: str, wanted: Mapping[str, int]) -> Refusal | None:
+        """Why a queue may not take this much more now; None when it may."""
+        queue = self.queue(name)
+        if queue is None:
+            return Refusal(Reason.NO_QUEUE, name)
+        if queue.namespaces and namespace not in queue.namespaces:
+            return Refusal(Reason.QUEUE_FORBIDDEN, name)
+        if not queue.open:
+            return Refusal(Reason.QUEUE_CLOSED, name)
+        ceilings = [queue.limit] if queue.borrowing else [queue.limit, queue.quota]
+        for ceiling in ceilings:
+            for resource, most in ceiling.items():
+                asked = wanted.get(resource, 0)
+                short = self.used(name).get(resource, 0) + asked - most * self._scale(resource)
+                if asked and short > 0:
+                    never = asked > most * self._scale(resource)
+                    reason = Reason.OVER_QUOTA if never else Reason.QUOTA
+                    return Refusal(reason, resource, short_by=-(-short // self._scale(resource)))
+        return None
+
+    def within_quota(self, name: str, wanted: Mapping[str, int]) -> bool:
+        """Whether a queue that takes this much more stays within what it was granted."""
+        queue = self.queue(name)
+        if queue is None or not queue.quota:
+            return False
+        return all(
+            self.used(name).get(resource, 0) + wanted.get(resource, 0) <= most * self._scale(resource)
+            for resource, most in queue.quota.items()
+        )
+
+    def stays_above(self, name: str, given_back: Mapping[str, int]) -> bool:
+        """Whether a queue that gives this back still uses all of its quota: then it loses only what it borrowed."""
+        queue = self.queue(name)
+        if queue is None or not queue.quota or not queue.reclaimable:
+            return False
+        touched = [r for r in queue.quota if given_back.get(r)]
+        return bool(touched) and all(
+            self.used(name).get(resource, 0) - given_back[resource] >= queue.quota[resource] * self._scale(resource)
+            for resource in touched
+        )
+
+    def total_charge(self, shapes: Iterable[Shape]) -> dict[str, int]:
+        """What pods of these shapes cost together."""
+        total: dict[str, int] = {}
+        for shape in shapes:
+            for name, amount in charge_of(shape):
+                total[name] = total.get(name, 0) + amount
+        return total
+
+    def _scale(self, resource: str) -> int:
+        return MILLI if resource in self._gpu_resources else 1

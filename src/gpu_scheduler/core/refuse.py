@@ -1,0 +1,96 @@
+"""Why a bid was refused: which rule keeps which nodes away, and what is short by how much."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_scheduler.core.capacity import capacity_of
+from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.fit import may_use, pod_refusals, refusals
+from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.nodes import Bools, Ints
+from gpu_scheduler.core.place import Bid, least_counts
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+
+
+def refuse_bid(cluster: Cluster, bid: Bid) -> Unplaceable:
+    """The reasons, the most telling first. Only asked when the bid has just been refused."""
+    wanted = least_counts(cluster, bid)
+    if not sum(wanted):
+        wanted = tuple(len(group.pods) for group in bid.groups)
+    room = [_room(cluster, group.pods[0], bid.excluded) for group in bid.groups]
+    fitting = sum(min(int(r.sum()), w) for r, w in zip(room, wanted, strict=True))
+    short = [w - min(int(r.sum()), w) for r, w in zip(room, wanted, strict=True)]
+    worst = int(np.argmax(short))
+    pod = bid.groups[worst].pods[0]
+    found: list[Refusal] = []
+    if short[worst] > 0:
+        found += _named_by_map(cluster, pod)
+        found += _scarcest(cluster, pod, short[worst])
+        found += tally(cluster, pod, bid.excluded)
+    elif bid.topology or any(group.topology for group in bid.groups):
+        rules = bid.topology or next(group.topology for group in bid.groups if group.topology)
+        level = next((rule.level for rule in rules if rule.required), rules[0].level)
+        largest = _largest_domain(cluster, room[worst], level)
+        found.append(Refusal(Reason.TOPOLOGY, level, short_by=max(1, wanted[worst] - largest)))
+    else:
+        found.append(Refusal(Reason.NOT_FOUND_YET))
+    return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting)
+
+
+def tally(cluster: Cluster, pod: Pod, excluded: Bools | None = None) -> list[Refusal]:
+    """For every rule, on how many nodes it is the first to refuse the pod; the most frequent first."""
+    open_to = cluster.table.alive.copy()
+    counts: dict[tuple[Reason, str], int] = {}
+    if excluded is not None:
+        counts[Reason.RESERVED, ""] = int((open_to & excluded).sum())
+        open_to &= ~excluded
+    for reason, subject, refused in refusals(cluster, pod, cluster.table.everywhere):
+        first = open_to & refused
+        number = int(first.sum())
+        if number:
+            counts[reason, subject] = counts.get((reason, subject), 0) + number
+            open_to &= ~refused
+    order = sorted(counts.items(), key=lambda item: -item[1])
+    return [Refusal(reason, subject, nodes=number) for (reason, subject), number in order if number]
+
+
+def _room(cluster: Cluster, pod: Pod, excluded: Bools | None) -> Ints:
+    counts = capacity_of(cluster, pod.shape).counts
+    if excluded is not None:
+        counts = np.where(excluded, 0, counts)
+    for _, _, refused in pod_refusals(cluster, pod, cluster.table.everywhere):
+        counts = np.where(refused, 0, counts)
+    return counts
+
+
+def _named_by_map(cluster: Cluster, pod: Pod) -> list[Refusal]:
+    if pod.shape.device_map is None:
+        return []
+    name = pod.shape.device_map.node
+    found = cluster.named_by_map(name)
+    if len(found) == 1:
+        return []
+    return [Refusal(Reason.AMBIGUOUS_NODE if found else Reason.UNKNOWN_NODE, name)]
+
+
+def _scarcest(cluster: Cluster, pod: Pod, members: int) -> list[Refusal]:
+    """The resource that most limits the nodes which would otherwise do, and how much of it the members lack."""
+    allowed = may_use(cluster, pod.shape, cluster.table.everywhere)
+    demand = cluster.demand(pod.shape)
+    if not allowed.any():
+        return []
+    names = {row: name for name, row in cluster.row_of.items()}
+    fits = np.maximum(cluster.free[demand.rows][:, allowed], 0) // demand.amounts[:, None]
+    scarce = int(fits.sum(axis=1).argmin())
+    short = int(members * demand.amounts[scarce])
+    if pod.shape.gpu_milli:
+        return [Refusal(Reason.RESOURCE, pod.shape.gpu_resource, short_by=members)]
+    refusing = int((fits[scarce] == 0).sum())
+    return [Refusal(Reason.RESOURCE, names[int(demand.rows[scarce])], nodes=refusing, short_by=short)]
+
+
+def _largest_domain(cluster: Cluster, room: Ints, level: str) -> int:
+    codes = cluster.topology.codes(level)
+    inside = codes >= 0
+    return int(np.bincount(codes[inside], weights=room[inside]).max()) if inside.any() else 0

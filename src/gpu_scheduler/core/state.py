@@ -1,0 +1,214 @@
+"""Everything the engine knows, and the few ways to change it that keep its parts in step."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.ledger import Ledger
+from gpu_scheduler.core.lifecycle import Facts, GangRecord, survey
+from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
+from gpu_scheduler.core.queue import GangQueue
+from gpu_scheduler.core.quota import QuotaBook
+from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.topology import DEFAULT_LEVELS, Levels
+
+ALONE = "pod"
+"""The dialect of a pod that names no gang: it is a gang of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What an operator may set. Times are in seconds."""
+
+    levels: Levels = DEFAULT_LEVELS
+    gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
+    gangs: bool = True
+    hold: float = 300.0
+    reserve: float = 300.0
+    drain_after: float = 300.0
+    nominate: float = 600.0
+    refused_for: float = 60.0
+    quarantine: float = 30.0
+    retry: float = 1.0
+    longest_back_off: float = 60.0
+    max_open_binds: int = 2000
+    max_open_commits: int = 500
+
+
+class State:
+    """The cluster, the gangs, the queues and the open decisions, as far as events have told."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.cluster = Cluster(config.levels)
+        # The same nodes with nothing but what never ends on them: what could ever fit.
+        self.empty = Cluster(config.levels)
+        self.pods: dict[str, Pod] = {}
+        self.records: dict[GangKey, GangRecord] = {}
+        self.queue = GangQueue()
+        self.quota = QuotaBook(config.gpu_resources)
+        self.ledger = Ledger()
+        self.leading = False
+        self.dirty: dict[GangKey, None] = {}
+        self.changes = Wake.NOTHING
+        self.quarantined: dict[str, float] = {}
+        self.broken: dict[GangKey, None] = {}
+        self.nominated: dict[GangKey, None] = {}
+        self.target: GangKey | None = None
+        self.live_priorities: dict[int, int] = {}
+        self.empty_answers: dict[Hashable, tuple[object, bool]] = {}
+        self._timers: list[tuple[float, GangKey]] = []
+        self._totals: tuple[int, dict[str, int]] = (-1, {})
+
+    # -- gangs
+
+    def key_of(self, pod: Pod) -> GangKey:
+        """The gang a pod belongs to; a gang of one for a pod without, and for every pod when gangs are off."""
+        if pod.gang is not None and self.config.gangs and pod.gang.namespace == pod.namespace:
+            return pod.gang
+        return GangKey(ALONE, pod.namespace, pod.uid)
+
+    def record_of(self, key: GangKey) -> GangRecord:
+        """A gang's record, made when first asked for."""
+        record = self.records.get(key)
+        if record is None:
+            record = self.records[key] = GangRecord(key)
+        return record
+
+    def join(self, pod: Pod) -> GangRecord:
+        """Enters a pod into its gang."""
+        record = self.record_of(self.key_of(pod))
+        if record.gang is None and record.key.dialect == ALONE:
+            record.gang = Gang(record.key, queue=pod.queue, priority=pod.priority, created=pod.created)
+        record.members[pod.uid] = pod
+        self.dirty[record.key] = None
+        return record
+
+    def drop_if_empty(self, record: GangRecord) -> bool:
+        """Forgets a gang of which nothing is left."""
+        if record.members or (record.gang is not None and record.key.dialect != ALONE):
+            return False
+        self.queue.withdraw(record.key)
+        self.lift(record)
+        self.count_live(record, False)
+        self.records.pop(record.key, None)
+        self.broken.pop(record.key, None)
+        self.nominated.pop(record.key, None)
+        if self.target == record.key:
+            self.clear_target(record)
+        return True
+
+    def facts_of(self, record: GangRecord) -> Facts:
+        """A gang's members, sorted."""
+        return survey(record, self.ledger.stages, self.ledger.deletes)
+
+    def back_off(self, record: GangRecord, now: float) -> None:
+        """Lets a gang that failed wait before its next try, longer each time unless the last one is long ago."""
+        if now - record.not_before > 5 * self.config.longest_back_off:
+            record.failures = 0
+        record.failures += 1
+        record.not_before = now + min(self.config.longest_back_off, 2.0**record.failures)
+        self.at(record.not_before, record.key)
+
+    def count_live(self, record: GangRecord, live: bool) -> None:
+        """Keeps the table of priorities at which gangs run, so that a hopeless preemption costs nothing."""
+        priority = record.priority if live else None
+        if priority == record.live_priority:
+            return
+        for changed, step in ((record.live_priority, -1), (priority, +1)):
+            if changed is not None:
+                self.live_priorities[changed] = self.live_priorities.get(changed, 0) + step
+                if not self.live_priorities[changed]:
+                    del self.live_priorities[changed]
+        record.live_priority = priority
+
+    def queue_of(self, record: GangRecord) -> str:
+        """The queue a gang is charged to."""
+        return record.gang.queue if record.gang is not None else ""
+
+    def at(self, when: float, key: GangKey) -> None:
+        """Looks at a gang again at a time."""
+        heapq.heappush(self._timers, (when, key))
+
+    def ring(self, now: float) -> None:
+        """Marks the gangs whose time has come."""
+        while self._timers and self._timers[0][0] <= now:
+            _, key = heapq.heappop(self._timers)
+            if key in self.records:
+                self.dirty[key] = None
+
+    def next_timer(self) -> float | None:
+        """When something is next due, or None."""
+        times = [*self.quarantined.values()]
+        if self._timers:
+            times.append(self._timers[0][0])
+        times += [entry.retry_at for entry in self.ledger.binds.values() if entry.retry_at is not None]
+        times += [entry.retry_at for entry in self.ledger.deletes.values() if entry.retry_at is not None]
+        return min(times, default=None)
+
+    # -- what pods use
+
+    def occupy(self, pod: Pod, node: str, devices: tuple[int, ...] | None) -> None:
+        """Counts a pod on a node, as seen or as decided."""
+        self.cluster.add(pod, node, devices)
+        if pod.ours:
+            self.quota.charge(pod, self.queue_of(self.record_of(self.key_of(pod))))
+
+    def vacate(self, uid: str) -> None:
+        """Frees what a pod used."""
+        if self.cluster.forget(uid):
+            self.changes |= Wake.FREED
+        self.quota.refund(uid)
+
+    def reserve(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
+        """Keeps slots for members that are not there yet; `lift` gives them up."""
+        queue = self.queue_of(record)
+        for pod, slot in pods:
+            self.cluster.add(pod, slot.node, slot.devices)
+            self.quota.charge(pod, queue)
+            record.reserved.append(pod.uid)
+
+    def lift(self, record: GangRecord) -> None:
+        """Gives up the slots kept for a gang's absent members."""
+        for uid in record.reserved:
+            self.cluster.forget(uid)
+            self.quota.refund(uid)
+        record.reserved = []
+
+    def clear_target(self, record: GangRecord) -> None:
+        """Stops draining nodes for a gang."""
+        if record.target:
+            record.target = ()
+            self.changes |= Wake.FREED
+        if self.target == record.key:
+            self.target = None
+
+    # -- nodes
+
+    def put_node(self, node: Node) -> bool:
+        """Adds or updates a node everywhere; False when nothing changed."""
+        changed = self.cluster.put_node(node)
+        if changed:
+            self.empty.put_node(node)
+        return changed
+
+    def remove_node(self, name: str) -> None:
+        """Takes a node out everywhere."""
+        self.cluster.remove_node(name)
+        self.empty.remove_node(name)
+
+    def totals(self) -> Mapping[str, int]:
+        """What the whole cluster has of every resource."""
+        version, totals = self._totals
+        if version != self.cluster.table.version:
+            sums = self.cluster.allocatable.sum(axis=1)
+            totals = {name: int(sums[row]) for name, row in self.cluster.row_of.items()}
+            self._totals = (self.cluster.table.version, totals)
+        return totals
+
+    def share(self, queue: str) -> float:
+        """How much of the cluster a queue uses, for its weight."""
+        return self.quota.share(queue, self.totals())

@@ -1,0 +1,73 @@
+"""Domains: nodes that share a label path, at any number of levels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_scheduler.core.model import TopologyRule
+from gpu_scheduler.core.nodes import Codes, NodeTable
+
+Levels = tuple[tuple[str, str], ...]
+"""Level names with their node labels, widest first."""
+
+DEFAULT_LEVELS: Levels = (
+    ("zone", "topology.kubernetes.io/zone"),
+    ("rack", "gpu-scheduler.io/rack"),
+    ("nvlink", "gpu-scheduler.io/nvlink-block"),
+)
+NODE = "node"
+"""The tightest level, which every cluster has."""
+
+
+class Topology:
+    """The tree of domains over a node table. A domain is its whole label path: rack 1 of zone a is not rack 1 of b."""
+
+    def __init__(self, table: NodeTable, levels: Levels) -> None:
+        self._table = table
+        self._levels = levels
+        self._names = [name for name, _ in levels]
+        self._cache: dict[str, tuple[int, Codes]] = {}
+
+    def codes(self, level: str) -> Codes:
+        """The domain of every node at a level (a configured name or a label key), numbered from 0; -1 for none."""
+        version, codes = self._cache.get(level, (-1, None))
+        if codes is None or version != self._table.version:
+            codes = self._number(level)
+            self._cache[level] = (self._table.version, codes)
+        return codes
+
+    def search_levels(self, rules: tuple[TopologyRule, ...]) -> list[str]:
+        """The levels to try, tightest first; ends at the tightest required one, or in "" (no domain) without any."""
+        if not rules:
+            return [""]
+        order = [NODE, *reversed(self._names)]
+        rank = {name: i for i, name in enumerate(order)}
+        required = [rule.level for rule in rules if rule.required]
+        preferred = [rule.level for rule in rules if not rule.required]
+        widest = min(required, key=lambda level: rank.get(level, len(order)), default="")
+        # A label that is no configured level has no place in the tree: it is tried after single nodes.
+        foreign = [level for level in preferred if level not in rank and level != widest]
+        if widest in rank:
+            return foreign + order[: rank[widest] + 1]
+        top = max((rank[level] for level in preferred if level in rank), default=0)
+        return [NODE, *foreign, *order[1 : top + 1], widest]
+
+    def _number(self, level: str) -> Codes:
+        alive = self._table.alive
+        if level == NODE:
+            return np.where(alive, np.arange(self._table.size), -1).astype(np.int32)
+        if level not in self._names:
+            return np.where(alive, self._table.domain_codes(level), -1).astype(np.int32)
+        path = np.zeros(self._table.size, np.int64)
+        own = path
+        for name, label in self._levels:
+            column = self._table.column(label)
+            own = column.codes
+            path = path * (len(column.values) + 1) + own + 1
+            if name == level:
+                break
+            _, path = np.unique(path, return_inverse=True)
+        inside = alive & (own >= 0)
+        codes = np.full(self._table.size, -1, np.int32)
+        codes[inside] = np.unique(path[inside], return_inverse=True)[1]
+        return codes
