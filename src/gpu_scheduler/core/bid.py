@@ -56,14 +56,14 @@ def absent_members(state: State, record: GangRecord, facts: Facts, now: float) -
 def stand_in(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
     """A pod that is not there, to keep a slot with."""
     namespace = record.key.namespace
-    return Pod(f"{record.key}/{role}/{number}", namespace, f"{record.key.name}-{number}", shape, role=role)
+    return Pod(f"{'/'.join(record.key)}/{role}/{number}", namespace, f"{record.key.name}-{number}", shape, role=role)
 
 
 def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[Group]:
     """Members that are interchangeable: same role, same shape, and the same in the eyes of every pod rule."""
     shapes = {id(pod.shape): pod.shape for pod in pods}.values()
-    terms = [t for s in shapes for t in (*s.affinity, *s.anti_affinity, *s.spread)]
-    matches = [term.match for term in terms] + state.cluster.census.carried_matches()
+    own = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
+    matches = own + [spread.match for s in shapes for spread in s.spread] + state.cluster.census.carried_matches()
     groups: dict[Hashable, Group] = {}
     for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
         seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
@@ -120,7 +120,7 @@ def enforced_end(pod: Pod, now: float) -> float | None:
     return (pod.started if pod.started is not None else now) + pod.deadline
 
 
-def standing_of(record: GangRecord, facts: Facts, bid: Bid) -> Standing:
+def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Standing:
     """The gang's place in the queue. What is refused to one gang of a signature would be refused to all of them."""
     assert record.gang is not None
     plain = not (
@@ -128,6 +128,7 @@ def standing_of(record: GangRecord, facts: Facts, bid: Bid) -> Standing:
         or record.target
         or facts.live
         or record.gang.expected
+        or state.cluster.census.carried_matches()
         or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
     )
     priority = record.priority

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.fit import capacity_on, may_use
+from gpu_scheduler.core.fit import capacity_at, capacity_on, is_simple, may_use
 from gpu_scheduler.core.model import Shape
 from gpu_scheduler.core.nodes import Bools, Ints
 
 _REMEMBERED = 2048
+_FEW = 8
+"""Up to so many nodes plain numbers are faster than arrays."""
 
 
 class Capacity:
@@ -36,11 +38,23 @@ class Capacity:
             self.counts = capacity_on(cluster, self._shape, everywhere) * self._allowed
             self.total = int(self.counts.sum())
         elif seen < len(changes):
-            nodes = np.array(sorted(set(changes[seen:])))
-            fresh = capacity_on(cluster, self._shape, nodes) * self._allowed[nodes]
-            self.total += int(fresh.sum() - self.counts[nodes].sum())
-            self.counts[nodes] = fresh
+            changed = set(changes[seen:])
+            if len(changed) <= _FEW and is_simple(self._shape):
+                self._refresh_few(cluster, changed)
+            else:
+                nodes = np.array(sorted(changed))
+                fresh = capacity_on(cluster, self._shape, nodes) * self._allowed[nodes]
+                self.total += int(fresh.sum() - self.counts[nodes].sum())
+                self.counts[nodes] = fresh
         self._position = cluster.forgotten_changes + len(changes)
+
+    def _refresh_few(self, cluster: Cluster, slots: set[int]) -> None:
+        counts = self.counts
+        for slot in slots:
+            if self._allowed.item(slot):
+                fresh = capacity_at(cluster, self._shape, slot)
+                self.total += fresh - counts.item(slot)
+                counts[slot] = fresh
 
 
 def capacity_of(cluster: Cluster, shape: Shape) -> Capacity:

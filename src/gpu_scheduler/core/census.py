@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_scheduler.core.model import Pod, PodTerm
+from gpu_scheduler.core.model import Pod, PodTerm, Shape
 from gpu_scheduler.core.nodes import Ints, extend
 from gpu_scheduler.core.selectors import PodMatch
 
@@ -49,6 +49,10 @@ class Census:
         for term, carriers in self._carriers.items():
             if term.match.matches(pod.labels, pod.namespace, pod.namespace_labels):
                 yield term, carriers
+
+    def counts(self, shape: Shape) -> bool:
+        """Whether pods of a shape need to be counted at all."""
+        return bool(self._matching or shape.anti_affinity)
 
     def carried_matches(self) -> list[PodMatch]:
         """Which pods the anti-affinity terms of placed pods speak of."""

@@ -31,11 +31,13 @@ class Usage(NamedTuple):
 class Demand:
     """A shape's request as rows of the resource table; `gpu_row` is the row of whole GPUs, or -1."""
 
-    __slots__ = ("amounts", "gpu_row", "plain", "rows")
+    __slots__ = ("amounts", "asked", "gpu_row", "plain", "pods_row", "rows")
 
     def __init__(self, shape: Shape, row_of: dict[str, int]) -> None:
         asked = [(row_of[name], min(amount, _ABSURD)) for name, amount in shape.request if amount > 0]
-        asked.append((row_of[PODS], 1))
+        self.pods_row = row_of[PODS]
+        asked.append((self.pods_row, 1))
+        self.asked = asked
         self.gpu_row = row_of[shape.gpu_resource] if shape.gpus else -1
         self.plain = [(row, amount) for row, amount in asked if row != self.gpu_row]
         self.rows = np.array([row for row, _ in asked])
@@ -89,6 +91,8 @@ class Cluster:
         self.gpu_row: Ints = np.full(size, -1, np.int64)
         self.gpus: Ints = np.zeros(size, np.int64)
         self.unrecorded: Ints = np.zeros(size, np.int64)
+        # Whole devices that may be given out; without limit where they are not ours to assign.
+        self.idle: Ints = np.zeros(size, np.int64)
         self.map_users: dict[tuple[int, int, str], int] = {}
         self.ports: dict[tuple[int, str, int, str], int] = {}
         self.usage: dict[str, Usage] = {}
@@ -128,9 +132,10 @@ class Cluster:
         alias = node.labels.get(NODE_ALIAS)
         if alias is not None:
             self._aliases.setdefault(alias, set()).add(node.name)
+        self._count_idle(slot)
         for usage in self.pods_on(node.name):
             seen = usage._replace(unrecorded=self._is_unrecorded(usage.pod, usage.devices, slot))
-            self._enter(seen)
+            self._enter(node.name, {usage.pod.uid: seen})
             self._count(seen, slot, +1)
         self._touch(slot)
         return True
@@ -166,7 +171,7 @@ class Cluster:
         slot = self.table.slots.get(node)
         known = tuple(device for device in devices or () if device < MAX_DEVICES)
         usage = Usage(pod, node, known, slot is not None and self._is_unrecorded(pod, known, slot))
-        self._enter(usage)
+        self._enter(node, {pod.uid: usage})
         if slot is not None:
             self._count(usage, slot, +1)
             self._touch(slot)
@@ -178,9 +183,10 @@ class Cluster:
         self._count_request(shape, slot, len(pods), recorded=self._records_devices(shape, slot))
         self._count_ports(shape, slot, len(pods))
         picks = self._choose_devices(shape, slot, len(pods))
-        for pod, devices in zip(pods, picks, strict=True):
-            self._enter(Usage(pod, node, devices, False))
-            self.census.add(pod, slot, +1)
+        self._enter(node, {p.uid: Usage(p, node, devices, False) for p, devices in zip(pods, picks, strict=True)})
+        if self.census.counts(shape):
+            for pod in pods:
+                self.census.add(pod, slot, +1)
         self._touch(slot)
         return picks
 
@@ -278,15 +284,14 @@ class Cluster:
 
     # -- counting
 
-    def _enter(self, usage: Usage) -> None:
-        uid = usage.pod.uid
-        self._save(self.usage, uid)
-        self.usage[uid] = usage
-        on_node = self._on_node.get(usage.node)
-        if on_node is None:
-            on_node = self._on_node[usage.node] = {}
-        self._save(on_node, uid)
-        on_node[uid] = usage
+    def _enter(self, node: str, usages: dict[str, Usage]) -> None:
+        on_node = self._on_node.setdefault(node, {})
+        if self._depth:
+            for uid in usages:
+                self._save(self.usage, uid)
+                self._save(on_node, uid)
+        self.usage.update(usages)
+        on_node.update(usages)
 
     def _count(self, usage: Usage, slot: int, sign: int) -> None:
         pod = usage.pod
@@ -298,6 +303,7 @@ class Cluster:
         if usage.unrecorded:
             self._save(self.unrecorded, slot)
             self.unrecorded[slot] += sign
+            self._count_idle(slot)
 
     def _count_request(self, shape: Shape, slot: int, change: int, recorded: bool) -> None:
         demand = self.demand(shape)
@@ -331,6 +337,16 @@ class Cluster:
             row = int(self.gpu_row[slot])
             if row >= 0 and (before == 0) != (after == 0):
                 self.free[row, slot] -= sign
+        self._count_idle(slot)
+
+    def _count_idle(self, slot: int) -> None:
+        self._save(self.idle, slot)
+        if not self.assigns[slot]:
+            self.idle[slot] = _ABSURD
+        elif self.unrecorded[slot]:
+            self.idle[slot] = 0
+        else:
+            self.idle[slot] = self.free_devices(slot).bit_count()
 
     def _join_map(self, slot: int, device: int, group: str, sign: int) -> bool:
         """Counts one more (or fewer) user of a map's device; True when others of its group use it too."""
@@ -363,11 +379,21 @@ class Cluster:
                 for device in chosen:
                     free ^= 1 << device
                 picks.append(chosen)
+            self._take_whole(slot, [device for devices in picks for device in devices])
+            return picks
         else:
             return [()] * count
         for devices in picks:
             self._count_devices(shape, slot, devices, +1)
         return picks
+
+    def _take_whole(self, slot: int, devices: list[int]) -> None:
+        """Counts untouched devices as taken; the GPU row's cell has been saved with the request."""
+        self._save(self.device_used, (slice(0, len(self.device_used)), slot))
+        self._save(self.idle, slot)
+        self.device_used[devices, slot] = MILLI
+        self.idle[slot] -= len(devices)
+        self.free[self.gpu_row[slot], slot] -= len(devices)
 
     def _choose_shares(self, share: int, slot: int, count: int) -> list[tuple[int, ...]]:
         ok, used = self.device_ok[:, slot], self.device_used[:, slot]
@@ -410,6 +436,7 @@ class Cluster:
         self.device_used, self.device_ok = extend(self.device_used, size), extend(self.device_ok, size)
         self.assigns, self.gpu_row = extend(self.assigns, size), extend(self.gpu_row, size, fill=-1)
         self.gpus, self.unrecorded = extend(self.gpus, size), extend(self.unrecorded, size)
+        self.idle = extend(self.idle, size)
         self.census.grow(size)
 
     def _fit_devices(self, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_scheduler.core.bid import absent_members, make_bid, slots_for, standing_of
+from gpu_scheduler.core.bid import absent_members, excluded_nodes, make_bid, slots_for, standing_of
 from gpu_scheduler.core.drain import choose_target, fits_empty
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
@@ -41,10 +41,10 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     for record in _by_rank(state, state.nominated):
         _try_nominated(state, record, now, plan)
     # 4. The queue, in order, until nobody who could be helped is left.
-    state.queue.wake(state.changes)
+    state.queue.wake(state.changes, state.could_help)
     state.changes = Wake.NOTHING
-    while plan.room and (key := state.queue.pop(state.share)) is not None:
-        decide(state, state.records[key], now, plan)
+    while plan.room and (first := state.queue.pop(state.share)) is not None:
+        decide(state, state.records[first], now, plan)
     # 5. A head that others keep from starting gets nodes that run empty for it.
     choose_target(state, now)
     # 6. One commit for all of it, and a word to everyone concerned.
@@ -103,8 +103,12 @@ def advance(state: State, record: GangRecord, now: float, plan: Plan) -> None:
         if record.gang is not None and record.gang.timeout is not None:
             state.at(record.waiting_since + record.gang.timeout, record.key)
         state.at(record.waiting_since + state.config.drain_after, record.key)
-    bid = make_bid(state, record, facts, now)
-    state.queue.offer(record.key, standing_of(record, facts, bid))
+    _offer(state, record, facts, now)
+
+
+def _offer(state: State, record: GangRecord, facts: Facts, now: float) -> None:
+    record.facts, record.bid = facts, make_bid(state, record, facts, now)
+    state.queue.offer(record.key, standing_of(state, record, facts, record.bid))
 
 
 def _why_not_ask(state: State, record: GangRecord, facts: Facts, now: float) -> Unplaceable | None:
@@ -173,12 +177,15 @@ def _drop_nomination(state: State, record: GangRecord) -> None:
 
 def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     """Starts a gang, or finds out why it cannot start and lets it wait for that to change."""
+    last = state.queue.refusal(record.key)
+    if last is not None and last.short and not record.reserved and not state.could_help(last, record.priority):
+        state.queue.park(record.key, last)
+        return
     state.dirty[record.key] = None
     kept = _kept_slots(state, record)
     state.lift(record)
-    facts = state.facts_of(record)
-    bid = make_bid(state, record, facts, now)
-    refusal = _check_quota(state, record, bid)
+    facts, bid = _current_bid(state, record, now)
+    refusal, bid = _check_quota(state, record, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
     if placement:
         _start(state, record, placement, now, plan)
@@ -187,11 +194,22 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     refused = Unplaceable((refusal,), bid.needed, 0) if refusal is not None else refuse_bid(state.cluster, bid)
     if refusal is None and placement is None:
         if not fits_empty(state, bid):
-            refused = Unplaceable((Refusal(Reason.TOO_LARGE), *refused.refusals), refused.needed, refused.fitting)
-        elif _nominate(state, record, bid, now, plan):
+            refused = replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
+        elif _nominate(state, record, facts, bid, now, plan):
             return
     for key in state.queue.park(record.key, refused):
         state.dirty[key] = None
+
+
+def _current_bid(state: State, record: GangRecord, now: float) -> tuple[Facts, Bid]:
+    """What a gang asks for: as of the last time something happened to it, but for what time and others change."""
+    facts, bid = record.facts, record.bid
+    others_matter = state.cluster.census.carried_matches()
+    if facts is None or bid is None or others_matter or any(group.whole for group in bid.groups):
+        facts = state.facts_of(record)
+        return facts, make_bid(state, record, facts, now)
+    bid.excluded = excluded_nodes(state, record, facts, now)
+    return facts, bid
 
 
 def _start(state: State, record: GangRecord, placement: Placement, now: float, plan: Plan) -> None:
@@ -204,10 +222,12 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
     if record.reserved and record.admitted_at is None:
         record.admitted_at = now
         state.at(now + state.config.reserve, record.key)
-    facts = state.facts_of(record)
-    if facts.ready:
-        bid = make_bid(state, record, facts, now)
-        state.queue.offer(record.key, standing_of(record, facts, bid))
+    if record.bid is None or len(placement) < record.bid.size:
+        facts = state.facts_of(record)
+        if facts.ready:
+            _offer(state, record, facts, now)
+    else:
+        record.facts = record.bid = None
 
 
 def _kept_slots(state: State, record: GangRecord) -> Placement:
@@ -216,23 +236,22 @@ def _kept_slots(state: State, record: GangRecord) -> Placement:
     return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
 
 
-def _check_quota(state: State, record: GangRecord, bid: Bid) -> Refusal | None:
+def _check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | None, Bid]:
     """Whether the queue may take the minimum; members beyond it that would pass a limit are left out of the bid."""
     quota = state.quota
     name, namespace = state.queue_of(record), record.key.namespace
+    if not quota.limits(name):
+        return None, bid
     everyone = quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
     if quota.refuse(name, namespace, everyone) is None:
-        return None
+        return None, bid
     counts = least_counts(state.cluster, bid)
     least = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
-    refusal = quota.refuse(name, namespace, quota.total_charge(least))
-    if refusal is None:
-        trimmed = zip(bid.groups, counts, strict=True)
-        bid.groups = [replace(group, pods=group.pods[:count]) for group, count in trimmed if count]
-    return refusal
+    trimmed = [replace(g, pods=g.pods[:count]) for g, count in zip(bid.groups, counts, strict=True) if count]
+    return quota.refuse(name, namespace, quota.total_charge(least)), replace(bid, groups=trimmed)
 
 
-def _nominate(state: State, record: GangRecord, bid: Bid, now: float, plan: Plan) -> bool:
+def _nominate(state: State, record: GangRecord, facts: Facts, bid: Bid, now: float, plan: Plan) -> bool:
     """Evicts for a gang, if that is sure to make room, and keeps the room until the victims are gone."""
     if any(group.whole for group in bid.groups):
         return False
@@ -248,7 +267,7 @@ def _nominate(state: State, record: GangRecord, bid: Bid, now: float, plan: Plan
     record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
     state.nominated[record.key] = None
     state.at(now + state.config.nominate, record.key)
-    state.reserve(record, slots_for(record, state.facts_of(record)))
+    state.reserve(record, slots_for(record, facts))
     return True
 
 
@@ -260,7 +279,8 @@ def _try_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> 
         _drop_nomination(state, record)
         return
     bid = make_bid(state, record, facts, now)
-    placement = place_gang(state.cluster, bid) if plan.room and _check_quota(state, record, bid) is None else None
+    refusal, bid = _check_quota(state, record, bid)
+    placement = place_gang(state.cluster, bid) if plan.room and refusal is None else None
     if placement:
         state.dirty[record.key] = None
         _start(state, record, placement, now, plan)

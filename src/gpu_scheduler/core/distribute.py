@@ -48,6 +48,8 @@ def likings(cluster: Cluster, pod: Pod) -> Ints | None:
     """How much each node is to a pod's taste; None when all are equal to it."""
     shape = pod.shape
     table = cluster.table
+    if shape.wants_devices and not shape.preferences and len(table.taint_sets) == 1:
+        return None
     score = np.zeros(table.size, np.int64)
     for preference in shape.preferences:
         if preference.node is not None:

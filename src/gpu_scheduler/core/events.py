@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue
@@ -129,8 +130,7 @@ Event = (
 # -- effects
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(NamedTuple):
     """Put this pod, at this attempt, on this node with these devices."""
 
     uid: str
@@ -149,8 +149,7 @@ class DeleteCause(Enum):
     RECLAIMED = "reclaimed"
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Delete this pod, and no other that may carry its name later."""
 
     uid: str

@@ -27,7 +27,6 @@ from gpu_scheduler.core.selectors import PodMatch
 Verdict = tuple[Reason, str, Bools]
 """A rule, what it is about, and which of the nodes it refuses."""
 
-UNLIMITED = 1 << 30
 _KEEPS_OUT = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
 
 
@@ -123,20 +122,34 @@ def capacity_on(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
     return np.maximum(counts, 0, out=counts)
 
 
+def is_simple(shape: Shape) -> bool:
+    """Whether only sums decide how many pods of the shape fit a node: no ports, no shares, no map."""
+    return not (shape.host_ports or shape.gpu_milli or shape.device_map)
+
+
+def capacity_at(cluster: Cluster, shape: Shape, slot: int) -> int:
+    """`capacity_on` for a single node and a simple shape, in plain numbers."""
+    demand = cluster.demand(shape)
+    read = cluster.free.item
+    count: int = cluster.idle.item(slot) // shape.gpus if shape.gpus else read(demand.pods_row, slot)
+    for row, amount in demand.asked:
+        count = min(count, read(row, slot) // amount)
+    return max(count, 0)
+
+
 def device_capacity(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
     """How many pods of the shape find their devices on each node: counted per card, never as a sum over the node."""
     if shape.device_map is not None:
         entry = shape.device_map
         counts = (_map_exists(cluster, entry, nodes) & _map_free(cluster, entry, nodes)).astype(np.int64)
     else:
-        ok, used = cluster.device_ok[:, nodes], cluster.device_used[:, nodes]
-        idle = (ok & (used == 0)).sum(axis=0)
+        idle = cluster.idle[nodes]
         if shape.gpus:
-            counts = np.where(cluster.assigns[nodes], idle // shape.gpus, UNLIMITED)
-        else:
-            touched = np.where(ok & (used > 0), np.maximum(MILLI - used, 0) // shape.gpu_milli, 0).sum(axis=0)
-            openable = np.minimum(idle, np.maximum(_gpu_row_free(cluster, nodes), 0))
-            counts = np.where(cluster.assigns[nodes], touched + openable * (MILLI // shape.gpu_milli), 0)
+            return np.asarray(idle // shape.gpus)
+        ok, used = cluster.device_ok[:, nodes], cluster.device_used[:, nodes]
+        touched = np.where(ok & (used > 0), np.maximum(MILLI - used, 0) // shape.gpu_milli, 0).sum(axis=0)
+        openable = np.minimum(idle, np.maximum(_gpu_row_free(cluster, nodes), 0))
+        counts = np.where(cluster.assigns[nodes], touched + openable * (MILLI // shape.gpu_milli), 0)
     return np.where(cluster.unrecorded[nodes] > 0, 0, counts)
 
 
@@ -161,7 +174,7 @@ def _map_exists(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
     silent = cluster.gpus[nodes] == 0
     known = all(device < MAX_DEVICES for device in entry.devices)
     there = [cluster.device_ok[d][nodes] if d < len(cluster.device_ok) else ~silent & False for d in entry.devices]
-    return (silent & known) | np.logical_and.reduce(there)
+    return np.asarray((silent & known) | np.all(there, axis=0))
 
 
 def _map_free(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:

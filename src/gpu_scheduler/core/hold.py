@@ -79,7 +79,7 @@ def _keep_slots(state: State, record: GangRecord, now: float) -> None:
         kept += place_gang(state.cluster, bid) or []
     queue = state.queue_of(record)
     for pod, _ in kept:
-        state.quota.charge(pod, queue)
+        state.quota.charge((pod,), queue)
         record.reserved.append(pod.uid)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu_scheduler.core.events import Bind, Commit, Delete
@@ -15,7 +14,6 @@ class OpenBind:
     bind: Bind
     sequence: int
     refused_since: float | None = None
-    retry_at: float | None = None
     given_up: bool = False
 
 
@@ -25,20 +23,21 @@ class OpenDelete:
 
     delete: Delete
     sequence: int
-    retry_at: float | None = None
 
 
 class Ledger:
-    """Open entries by pod. `stages` says of every open bind whether it is committed."""
+    """Open entries by pod. `stages` says whether an open bind is committed, `retries` when to send something again."""
 
     def __init__(self) -> None:
         self.binds: dict[str, OpenBind] = {}
         self.deletes: dict[str, OpenDelete] = {}
         self.stages: dict[str, bool] = {}
+        self.retries: dict[str, float] = {}
         self.next_sequence = 0
         self._commits: dict[int, Commit] = {}
         self._left: dict[int, int] = {}
         self._committed: set[int] = set()
+        self._maybe_over: set[int] = set()
 
     @property
     def open_commits(self) -> int:
@@ -55,6 +54,7 @@ class Ledger:
     def adopt(self, commit: Commit) -> None:
         """Enters a commit that an earlier leader left open."""
         self._committed.add(commit.sequence)
+        self._maybe_over.add(commit.sequence)
         self._enter(commit, committed=True)
 
     def mark_committed(self, sequence: int) -> tuple[list[OpenBind], list[OpenDelete]]:
@@ -63,10 +63,12 @@ class Ledger:
         if commit is None:
             return [], []
         self._committed.add(sequence)
-        binds = [e for bind in commit.binds if (e := self.binds.get(bind.uid)) and e.sequence == sequence]
+        self._maybe_over.add(sequence)
+        binds = [self.binds[bind.uid] for bind in commit.binds if bind.uid in self.binds]
+        deletes = [self.deletes[delete.uid] for delete in commit.deletes if delete.uid in self.deletes]
         for entry in binds:
             self.stages[entry.bind.uid] = True
-        return binds, [e for d in commit.deletes if (e := self.deletes.get(d.uid)) and e.sequence == sequence]
+        return binds, deletes
 
     def is_committed(self, sequence: int) -> bool:
         """Whether the Lease names the commit."""
@@ -77,30 +79,39 @@ class Ledger:
         entry = self.binds.pop(uid, None)
         if entry is not None:
             del self.stages[uid]
-            self._left[entry.sequence] -= 1
+            self._end(uid, entry.sequence)
         return entry
 
     def end_delete(self, uid: str) -> None:
         """Takes out a delete that is over."""
         entry = self.deletes.pop(uid, None)
         if entry is not None:
-            self._left[entry.sequence] -= 1
+            self._end(uid, entry.sequence)
+
+    def _end(self, uid: str, sequence: int) -> None:
+        self.retries.pop(uid, None)
+        self._left[sequence] -= 1
+        self._maybe_over.add(sequence)
 
     def finished(self) -> list[int]:
         """Commits whose entries are all over; asking removes them."""
-        done = [s for s, left in self._left.items() if not left and s in self._committed]
+        done = sorted(s for s in self._maybe_over if s in self._committed and not self._left[s])
+        self._maybe_over.clear()
         for sequence in done:
             del self._left[sequence]
             del self._commits[sequence]
             self._committed.discard(sequence)
         return done
 
-    def due(self, now: float) -> Iterator[OpenBind | OpenDelete]:
-        """Committed entries whose next try has come."""
-        for entry in (*self.binds.values(), *self.deletes.values()):
-            if entry.retry_at is not None and entry.retry_at <= now and entry.sequence in self._committed:
-                entry.retry_at = None
-                yield entry
+    def due(self, now: float) -> list[OpenBind | OpenDelete]:
+        """Committed entries whose next try has come; asking takes them off the list."""
+        found: list[OpenBind | OpenDelete] = []
+        for uid in [uid for uid, when in self.retries.items() if when <= now]:
+            entry = self.binds.get(uid) or self.deletes[uid]
+            if entry.sequence in self._committed:
+                del self.retries[uid]
+                found.append(entry)
+        return found
 
     def _enter(self, commit: Commit, *, committed: bool) -> None:
         self._commits[commit.sequence] = commit

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Role, Slot
+from gpu_scheduler.core.place import Bid
 from gpu_scheduler.core.reasons import Unplaceable
 
 
@@ -50,7 +51,10 @@ class Status:
 
 @dataclass(slots=True)
 class GangRecord:
-    """All that the engine remembers of one gang. Only `members` and `gang` are facts; the rest can be derived again."""
+    """All that the engine remembers of one gang. Only `members` and `gang` are facts; the rest can be derived again.
+
+    `facts` and `bid` are what followed from them when something last happened to the gang.
+    """
 
     key: GangKey
     gang: Gang | None = None
@@ -70,6 +74,8 @@ class GangRecord:
     reserved: list[str] = field(default_factory=list)
     live_priority: int | None = None
     told: Status | None = None
+    facts: Facts | None = None
+    bid: Bid | None = None
 
     @property
     def priority(self) -> int:

@@ -50,7 +50,7 @@ def give_up_node(state: State, node: str, now: float) -> list[Effect]:
 def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
     """Marks the pod so that a delayed bind fails; the entry is over only when the mark is seen."""
     entry.given_up = True
-    entry.retry_at = now + state.config.retry
+    state.ledger.retries[entry.bind.uid] = now + state.config.retry
     if not state.ledger.is_committed(entry.sequence):
         return []
     return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]
@@ -277,7 +277,7 @@ def note_failed_bind(state: State, event: BindFailed, now: float) -> None:
     entry = state.ledger.binds.get(event.uid)
     if entry is None:
         return
-    entry.retry_at = now + state.config.retry
+    state.ledger.retries[event.uid] = now + state.config.retry
     if event.failure is BindFailure.REFUSED:
         if entry.refused_since is None:
             entry.refused_since = now
@@ -289,15 +289,14 @@ def note_failed_bind(state: State, event: BindFailed, now: float) -> None:
 
 def note_failed_delete(state: State, event: DeleteFailed, now: float) -> None:
     """A delete was refused for now: it stays committed and is tried again."""
-    entry = state.ledger.deletes.get(event.uid)
-    if entry is not None:
-        entry.retry_at = now + state.config.retry
+    if event.uid in state.ledger.deletes:
+        state.ledger.retries[event.uid] = now + state.config.retry
 
 
 def retry_due(state: State, now: float) -> list[Effect]:
     """Sends again what is due."""
     effects: list[Effect] = []
-    for entry in list(state.ledger.due(now)):
+    for entry in state.ledger.due(now):
         if isinstance(entry, OpenDelete):
             effects.append(SendDelete(entry.delete))
         elif entry.given_up:

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.distribute import distribute, fill_nodes, likings
 from gpu_scheduler.core.fit import fits
 from gpu_scheduler.core.model import Pod, Slot, TopologyRule
-from gpu_scheduler.core.nodes import Bools, Ints
+from gpu_scheduler.core.nodes import Bools, Codes, Ints
 from gpu_scheduler.core.search import Budget, search
+from gpu_scheduler.core.topology import NODE
 
 MAX_DOMAINS = 64
 """How many domains are tried for one gang before it is told "not found yet"."""
@@ -61,6 +63,9 @@ Counts = tuple[int, ...]
 def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     """Places every member, else the minimum and as many more as fit; they are assumed. None: nothing has changed."""
     everyone = tuple(len(group.pods) for group in bid.groups)
+    if everyone == (bid.needed,) and not bid.topology and bid.liking is None:
+        # One group that must be placed whole, anywhere: it is placed or not, and there is nothing to undo.
+        return _place_group(cluster, bid.groups[0], bid.needed, _usable(cluster, bid), None)
     minimum = least_counts(cluster, bid)
     for counts in dict.fromkeys((everyone, minimum)):
         with cluster.trial() as trial:
@@ -142,21 +147,25 @@ def _level_domains(cluster: Cluster, bid: Bid, counts: Counts, level: str, usabl
     waste = np.zeros(width)
     for group, wanted in zip(bid.groups, counts, strict=True):
         if wanted:
-            sums = _domain_capacity(cluster, group, codes, inside, width)
+            sums = _domain_capacity(cluster, group, level, inside, width)
             possible &= sums >= wanted
             waste += sums - wanted
-    order = np.flatnonzero(possible)
-    for code in order[np.argsort(waste[order], kind="stable")].tolist():
+    waste[~possible] = np.inf
+    while not np.isinf(waste[code := int(waste.argmin())]):
         within = codes == code
         yield within if usable is None else within & usable
+        waste[code] = np.inf
 
 
-def _domain_capacity(cluster: Cluster, group: Group, codes: Ints, inside: Bools, width: int) -> Ints:
+def _domain_capacity(cluster: Cluster, group: Group, level: str, inside: Bools, width: int) -> npt.NDArray[np.float64]:
     """How many of a group each domain can take; a role with a rule of its own must fit one of its sub-domains."""
     counts = capacity_of(cluster, group.pods[0].shape).counts
     own = next((rule.level for rule in group.topology if rule.required), None)
+    codes = cluster.topology.codes(level)
+    if own is None and level == NODE:
+        return (counts[:width] * inside[:width]).astype(np.float64)
     if own is None:
-        return np.bincount(codes[inside], weights=counts[inside], minlength=width)
+        return np.bincount(codes[inside], weights=counts[inside], minlength=width).astype(np.float64)
     below = cluster.topology.codes(own)
     both = inside & (below >= 0)
     pairs = codes[both].astype(np.int64) * (int(below.max(initial=0)) + 1) + below[both]
@@ -167,7 +176,7 @@ def _domain_capacity(cluster: Cluster, group: Group, codes: Ints, inside: Bools,
     return best
 
 
-def _anchored(cluster: Cluster, codes: Ints, width: int, anchors: tuple[str, ...]) -> Bools:
+def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ...]) -> Bools:
     """Which domains members may go to when siblings already run in some: only there."""
     homes = {int(codes[cluster.table.slots[node]]) for node in anchors if node in cluster.table.slots}
     if not homes:

@@ -32,13 +32,15 @@ class Plan:
         ranks = {role.name: role.rank for role in record.gang.roles} if record.gang is not None else {}
         if ranks:
             placement = sorted(placement, key=lambda item: ranks.get(item[0].role, 0))
-        for pod, slot in placement:
-            state.quota.charge(pod, queue)
-            if pod.uid in record.members:
-                self._binds.append(Bind(pod.uid, pod.namespace, pod.name, pod.attempt, slot.node, slot.devices))
-                state.ledger.stages[pod.uid] = False
+        state.quota.charge([pod for pod, _ in placement], queue)
+        members, stages = record.members, state.ledger.stages
+        for pod, (node, devices, _) in placement:
+            uid = pod.uid
+            if uid in members:
+                self._binds.append(Bind(uid, pod.namespace, pod.name, pod.attempt, node, devices))
+                stages[uid] = False
             else:
-                record.reserved.append(pod.uid)
+                record.reserved.append(uid)
         state.changes |= Wake.POD_BOUND
 
     def delete(self, pod: Pod, cause: DeleteCause) -> None:

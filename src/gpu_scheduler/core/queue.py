@@ -81,10 +81,12 @@ class GangQueue:
         standing = self._standing.get(key)
         return self._lines[standing.signature].last_refusal if standing is not None else None
 
-    def wake(self, changes: Wake) -> None:
-        """Makes the lines ready that one of the changes could help."""
+    def wake(self, changes: Wake, helps: Callable[[Unplaceable, int], bool]) -> None:
+        """Makes the lines ready that one of the changes could help; `helps` is asked about refusal and priority."""
         for line in list(self._lines.values()):
-            if line.refused is not None and line.refused.wake_on & changes:
+            if line.refused is None or not line.refused.wake_on & changes:
+                continue
+            if changes & Wake.NODE or helps(line.refused, line.standing.priority):
                 self._make_ready(line)
 
     def pop(self, share_of: Callable[[str], float]) -> GangKey | None:
@@ -92,15 +94,12 @@ class GangQueue:
 
         It stays in its line until it is withdrawn (started) or parked (refused).
         """
-        best: tuple[int, float, float, GangKey] | None = None
-        for queue in list(self._ready):
-            head = self._head(queue)
-            if head is not None:
-                priority, created, key = head
-                rank = (priority, share_of(queue), created, key)
-                if best is None or rank < best:
-                    best = rank
-        return None if best is None else best[3]
+        heads = [(head, queue) for queue in list(self._ready) if (head := self._head(queue)) is not None]
+        if len(heads) < 2:
+            return heads[0][0][2] if heads else None
+        highest = min(priority for (priority, _, _), _ in heads)
+        ranks = [(share_of(queue), created, key) for (priority, created, key), queue in heads if priority == highest]
+        return min(ranks)[2]
 
     def in_order(self, share_of: Callable[[str], float]) -> list[GangKey]:
         """Every gang in the order in which they would be served."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Pod, Queue, Shape
@@ -31,7 +32,6 @@ class QuotaBook:
         self._queues: dict[str, Queue] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._charged: dict[str, tuple[str, Charge]] = {}
-        self._charges: dict[Shape, Charge] = {}
 
     def put(self, queue: Queue) -> None:
         """Adds or changes a queue."""
@@ -45,19 +45,22 @@ class QuotaBook:
         """A queue by name; the nameless one always exists."""
         return self._queues.get(name) or (DEFAULT_QUEUE if not name else None)
 
-    def charge(self, pod: Pod, queue: str) -> None:
-        """Counts a pod against a queue; a pod that is counted already is not counted again."""
-        if pod.uid in self._charged:
-            return
-        charge = self._charges.get(pod.shape)
-        if charge is None:
-            if len(self._charges) > 8192:
-                self._charges.clear()
-            charge = self._charges[pod.shape] = charge_of(pod.shape)
-        self._charged[pod.uid] = (queue, charge)
+    def limits(self, name: str) -> bool:
+        """Whether there is anything a queue could refuse."""
+        queue = self.queue(name)
+        return queue is not DEFAULT_QUEUE
+
+    def charge(self, pods: Iterable[Pod], queue: str) -> None:
+        """Counts pods against a queue; a pod that is counted already is not counted again."""
+        charged = self._charged
+        fresh = [pod for pod in pods if pod.uid not in charged]
         used = self._used.setdefault(queue, {})
-        for name, amount in charge:
-            used[name] = used.get(name, 0) + amount
+        entries: dict[Shape, tuple[str, Charge]] = {}
+        for shape, count in Counter(pod.shape for pod in fresh).items():
+            entries[shape] = (queue, charge_of(shape))
+            for name, amount in entries[shape][1]:
+                used[name] = used.get(name, 0) + amount * count
+        charged.update((pod.uid, entries[pod.shape]) for pod in fresh)
 
     def refund(self, uid: str) -> None:
         """Gives back what a pod was charged."""

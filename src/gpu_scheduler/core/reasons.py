@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 
+from gpu_scheduler.core.model import Shape
+
 
 class Wake(Flag):
     """Kinds of change that can turn a refusal into a placement."""
@@ -112,11 +114,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Why a gang cannot start now: `fitting` of the `needed` members would find a place."""
+    """Why a gang cannot start now: `fitting` of the `needed` members would find a place.
+
+    `short` lists the shapes for which all nodes together have too little, with the number that is wanted: until
+    there is that much, freed capacity changes nothing.
+    """
 
     refusals: tuple[Refusal, ...]
     needed: int = 0
     fitting: int = 0
+    short: tuple[tuple[Shape, int], ...] = ()
 
     @property
     def wake_on(self) -> Wake:

@@ -35,7 +35,9 @@ def refuse_bid(cluster: Cluster, bid: Bid) -> Unplaceable:
         found.append(Refusal(Reason.TOPOLOGY, level, short_by=max(1, wanted[worst] - largest)))
     else:
         found.append(Refusal(Reason.NOT_FOUND_YET))
-    return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting)
+    lacking = tuple((g.pods[0].shape, w) for g, w in zip(bid.groups, wanted, strict=True) if w)
+    lacking = tuple((shape, w) for shape, w in lacking if capacity_of(cluster, shape).total < w)
+    return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting, lacking)
 
 
 def tally(cluster: Cluster, pod: Pod, excluded: Bools | None = None) -> list[Refusal]:

@@ -6,13 +6,14 @@ import heapq
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.ledger import Ledger
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, survey
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
 from gpu_scheduler.core.queue import GangQueue
 from gpu_scheduler.core.quota import QuotaBook
-from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.reasons import Unplaceable, Wake
 from gpu_scheduler.core.topology import DEFAULT_LEVELS, Levels
 
 ALONE = "pod"
@@ -125,6 +126,12 @@ class State:
                     del self.live_priorities[changed]
         record.live_priority = priority
 
+    def could_help(self, refused: Unplaceable, priority: int) -> bool:
+        """Whether a refused gang of this priority could start now: there is enough for it, or someone to evict."""
+        if any(running < priority for running in self.live_priorities):
+            return True
+        return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
+
     def queue_of(self, record: GangRecord) -> str:
         """The queue a gang is charged to."""
         return record.gang.queue if record.gang is not None else ""
@@ -142,11 +149,9 @@ class State:
 
     def next_timer(self) -> float | None:
         """When something is next due, or None."""
-        times = [*self.quarantined.values()]
+        times = [*self.quarantined.values(), *self.ledger.retries.values()]
         if self._timers:
             times.append(self._timers[0][0])
-        times += [entry.retry_at for entry in self.ledger.binds.values() if entry.retry_at is not None]
-        times += [entry.retry_at for entry in self.ledger.deletes.values() if entry.retry_at is not None]
         return min(times, default=None)
 
     # -- what pods use
@@ -155,7 +160,7 @@ class State:
         """Counts a pod on a node, as seen or as decided."""
         self.cluster.add(pod, node, devices)
         if pod.ours:
-            self.quota.charge(pod, self.queue_of(self.record_of(self.key_of(pod))))
+            self.quota.charge((pod,), self.queue_of(self.record_of(self.key_of(pod))))
 
     def vacate(self, uid: str) -> None:
         """Frees what a pod used."""
@@ -168,7 +173,7 @@ class State:
         queue = self.queue_of(record)
         for pod, slot in pods:
             self.cluster.add(pod, slot.node, slot.devices)
-            self.quota.charge(pod, queue)
+            self.quota.charge((pod,), queue)
             record.reserved.append(pod.uid)
 
     def lift(self, record: GangRecord) -> None:

@@ -59,7 +59,7 @@ class Topology:
         if level not in self._names:
             return np.where(alive, self._table.domain_codes(level), -1).astype(np.int32)
         path = np.zeros(self._table.size, np.int64)
-        own = path
+        own: Codes = np.zeros(self._table.size, np.int32)
         for name, label in self._levels:
             column = self._table.column(label)
             own = column.codes
