@@ -21,6 +21,8 @@ from gpu_scheduler.core.events import (
     QueueSeen,
     TookOver,
 )
+from gpu_scheduler.core.explain import Explanation, explain
+from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import Config, State
 
@@ -68,6 +70,10 @@ class Engine:
     def run_cycle(self, now: float) -> list[Effect]:
         """Decides everything that can be decided now."""
         return run_cycle(self.state, now)
+
+    def explain(self, key: GangKey, now: float) -> Explanation | None:
+        """Why a gang waits and what would help, computed on the spot; None for a gang that is not known."""
+        return explain(self.state, key, now)
 
     def next_timer(self) -> float | None:
         """When `run_cycle` should be called even if nothing happens; None for never."""

@@ -1,0 +1,221 @@
+"""Why a gang waits, and what would help: values that were really computed, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from gpu_scheduler.core.bid import enforced_end, make_bid
+from gpu_scheduler.core.lifecycle import GangRecord, Phase, phase_of
+from gpu_scheduler.core.model import GangKey, Pod, Shape, Toleration
+from gpu_scheduler.core.place import Bid, place_gang
+from gpu_scheduler.core.reasons import Reason, Unplaceable
+from gpu_scheduler.core.state import State
+
+MOST_TRIED = 64
+"""How many running gangs are tried for "fits when it ends"; the ones that end soonest, then the largest."""
+
+
+class IfOnly(Enum):
+    """A change under which the gang, or part of it, would fit now."""
+
+    NOTHING_CHANGED = "as it is"
+    FEWER_MEMBERS = "with fewer members"
+    NO_TOPOLOGY = "without its topology rule"
+    NO_NODE_RULES = "without its node selector and affinity"
+    ALL_TOLERATED = "if it tolerated every taint"
+    NO_POD_RULES = "without its pod affinity, anti-affinity and spread rules"
+    NO_DRAIN = "if no nodes were drained for another gang"
+    GANG_ENDED = "when another gang ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """What was tried and fitted: `members` of the gang, `gang` being the one that would have to end."""
+
+    if_only: IfOnly
+    members: int
+    gang: GangKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who uses how much of what the gang lacks; `gang` is None for pods that are not ours."""
+
+    name: str
+    amount: int
+    gang: GangKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything there is to say about a gang that waits. `position` counts from 1 over all waiting gangs.
+
+    `earliest_start` supposes that gangs end when they are expected or forced to, and that nobody else comes first.
+    """
+
+    key: GangKey
+    phase: Phase
+    refusal: Unplaceable | None
+    position: int | None
+    waiting: int
+    waiting_since: float | None
+    earliest_start: float | None
+    holders: tuple[Holder, ...]
+    counterfactuals: tuple[Counterfactual, ...]
+
+
+def explain(state: State, key: GangKey, now: float) -> Explanation | None:
+    """Explains one gang; None when it is not known."""
+    record = state.records.get(key)
+    if record is None:
+        return None
+    facts = state.facts_of(record)
+    refusal = record.refusal or state.queue.refusal(key)
+    order = state.queue.in_order(state.share)
+    helped: tuple[Counterfactual, ...] = ()
+    start = None
+    if record.gang is not None and (facts.ready or key in state.queue):
+        with state.cluster.trial():
+            for uid in record.reserved:
+                state.cluster.forget(uid)
+            bid = make_bid(state, record, facts, now)
+            helped = tuple(_what_would_help(state, record, bid))
+            start = _earliest_start(state, record, bid, now)
+    return Explanation(
+        key=key,
+        phase=phase_of(facts),
+        refusal=refusal,
+        position=order.index(key) + 1 if key in state.queue else None,
+        waiting=len(order),
+        waiting_since=record.waiting_since,
+        earliest_start=start,
+        holders=tuple(_holders(state, record, refusal)),
+        counterfactuals=helped,
+    )
+
+
+def _what_would_help(state: State, record: GangRecord, bid: Bid) -> Iterator[Counterfactual]:
+    """Every single change that was tried and found to be enough."""
+    if _would_fit(state, bid):
+        yield Counterfactual(IfOnly.NOTHING_CHANGED, bid.size)
+        return
+    some = _fitting(state, bid)
+    if some:
+        yield Counterfactual(IfOnly.FEWER_MEMBERS, some)
+    for if_only, changed in _changed_bids(bid):
+        if _would_fit(state, changed):
+            yield Counterfactual(if_only, bid.size)
+    for other, pods in _running(state, record):
+        with state.cluster.trial():
+            for pod in pods:
+                state.cluster.forget(pod.uid)
+            if _would_fit(state, bid):
+                yield Counterfactual(IfOnly.GANG_ENDED, bid.size, other.key)
+
+
+def _would_fit(state: State, bid: Bid) -> bool:
+    with state.cluster.trial():
+        return bool(place_gang(state.cluster, bid))
+
+
+def _fitting(state: State, bid: Bid) -> int:
+    """How many of the members would find a place if some were enough."""
+    with state.cluster.trial():
+        groups = [replace(group, whole=False) for group in bid.groups]
+        return len(place_gang(state.cluster, replace(bid, groups=groups, needed=0, role_needs={})) or ())
+
+
+def _changed_bids(bid: Bid) -> Iterator[tuple[IfOnly, Bid]]:
+    """The bid with one of its own rules, or what others cause, taken away."""
+    shapes = [group.pods[0].shape for group in bid.groups]
+    if bid.topology or any(group.topology for group in bid.groups):
+        groups = [replace(group, topology=()) for group in bid.groups]
+        yield IfOnly.NO_TOPOLOGY, replace(bid, topology=(), groups=groups)
+    if any(shape.node_labels or shape.node_terms is not None for shape in shapes):
+        yield IfOnly.NO_NODE_RULES, _reshaped(bid, node_labels=(), node_terms=None)
+    yield IfOnly.ALL_TOLERATED, _reshaped(bid, tolerations=(Toleration(exists=True),))
+    if any(shape.has_pod_terms for shape in shapes):
+        yield IfOnly.NO_POD_RULES, _reshaped(bid, affinity=(), anti_affinity=(), spread=())
+    if bid.excluded is not None:
+        yield IfOnly.NO_DRAIN, replace(bid, excluded=None)
+
+
+def _reshaped(bid: Bid, **changes: object) -> Bid:
+    """The bid with every shape changed."""
+    shapes: dict[Shape, Shape] = {}
+    groups = []
+    for group in bid.groups:
+        shape = group.pods[0].shape
+        changed = shapes.setdefault(shape, replace(shape, **changes))  # type: ignore[arg-type]
+        groups.append(replace(group, pods=[replace(pod, shape=changed) for pod in group.pods]))
+    return replace(bid, groups=groups)
+
+
+# -- other gangs
+
+
+def _running(state: State, record: GangRecord) -> list[tuple[GangRecord, list[Pod]]]:
+    """Other gangs that hold nodes, those that end soonest first, then the largest."""
+    found = []
+    for other in state.records.values():
+        pods = [pod for pod in other.members.values() if pod.live]
+        if pods and other is not record:
+            found.append((other, pods))
+    found.sort(key=lambda item: (_end_of(item[0], item[1]) is None, _end_of(*item) or 0.0, -len(item[1]), item[0].key))
+    return found[:MOST_TRIED]
+
+
+def _end_of(record: GangRecord, pods: list[Pod]) -> float | None:
+    """When a running gang is expected, or forced, to end."""
+    ends = []
+    for pod in pods:
+        end = enforced_end(pod, pod.started or 0.0)
+        if record.gang is not None and record.gang.expected_runtime is not None and pod.started is not None:
+            expected = pod.started + record.gang.expected_runtime
+            end = expected if end is None else min(end, expected)
+        if end is None:
+            return None
+        ends.append(end)
+    return max(ends, default=None)
+
+
+def _earliest_start(state: State, record: GangRecord, bid: Bid, now: float) -> float | None:
+    """When enough will have ended, going by the ends that are known; None when those are not enough."""
+    if _would_fit(state, bid):
+        return now
+    with state.cluster.trial():
+        for other, pods in _running(state, record):
+            end = _end_of(other, pods)
+            if end is None:
+                return None
+            for pod in pods:
+                state.cluster.forget(pod.uid)
+            if _would_fit(state, bid):
+                return max(now, end)
+    return None
+
+
+def _holders(state: State, record: GangRecord, refusal: Unplaceable | None) -> list[Holder]:
+    """Who holds the resource that is short, the largest first."""
+    scarce = next((r.subject for r in refusal.refusals if r.reason is Reason.RESOURCE), None) if refusal else None
+    if scarce is None:
+        return []
+    amounts: dict[tuple[str, GangKey | None], int] = {}
+    for usage in state.cluster.usage.values():
+        pod = usage.pod
+        held = _amount_of(pod.shape, scarce, usage.devices)
+        if not held or pod.uid in record.members or pod.uid in record.reserved:
+            continue
+        gang = state.key_of(pod) if pod.ours and pod.uid in state.pods else None
+        name = str(gang) if gang is not None and pod.gang is not None else f"{pod.namespace}/{pod.name}"
+        amounts[name, gang] = amounts.get((name, gang), 0) + held
+    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0][0]))
+    return [Holder(name, amount, gang) for (name, gang), amount in ranked[:5]]
+
+
+def _amount_of(shape: Shape, resource: str, devices: tuple[int, ...]) -> int:
+    if resource == shape.gpu_resource:
+        return shape.gpus or len(devices)
+    return dict(shape.request).get(resource, 0)
