@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
+from gpu_scheduler.core.domains import Bid, Group
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
 from gpu_scheduler.core.nodes import Bools
-from gpu_scheduler.core.place import Bid, Group
 from gpu_scheduler.core.queue import Standing
 from gpu_scheduler.core.state import State
 
@@ -27,12 +27,22 @@ def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
         anchors=tuple(pod.node for pod in facts.live if pod.node is not None) if record.gang.topology else (),
         excluded=excluded_nodes(state, record, facts, now),
     )
-    for expected, count in absent_members(state, record, facts, now):
-        if count > 0:
-            pods = [stand_in(record, expected.shape, expected.role, i) for i in range(count)]
-            bid.groups.append(Group(expected.role, pods, whole=True))
-            bid.needed += count
+    for group in expected_groups(record, absent_members(state, record, facts, now)):
+        bid.groups.append(group)
+        bid.needed += len(group.pods)
     return bid
+
+
+def expected_groups(record: GangRecord, absent: Iterable[tuple[Expected, int]]) -> list[Group]:
+    """Stand-ins for members that are still to come."""
+    groups: list[Group] = []
+    number = 0
+    for expected, count in absent:
+        if count > 0:
+            pods = [stand_in(record, expected.shape, expected.role, number + i) for i in range(count)]
+            groups.append(Group(expected.role, pods, whole=True))
+            number += count
+    return groups
 
 
 def absent_members(state: State, record: GangRecord, facts: Facts, now: float) -> Iterable[tuple[Expected, int]]:
@@ -86,7 +96,7 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     """The nodes that are being drained for somebody else, unless this gang may enter them all the same.
 
     It may when it has strictly higher priority, or when it is sure to end before anyone who is there now: then the
-    drain is not delayed.
+    drain is not delayed. Where slots are kept for it already, it may always go: else each would wait for the other.
     """
     if state.target is None or state.target == record.key:
         return None
@@ -95,8 +105,10 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
         return None
     if _ends_in_time(state, owner.target, facts, now):
         return None
+    own = {slot.node for slot in record.nomination} | {state.cluster.usage[uid].node for uid in record.reserved}
+    slots = state.cluster.table.slots
     excluded = np.zeros(state.cluster.table.size, bool)
-    excluded[[state.cluster.table.slots[node] for node in owner.target if node in state.cluster.table.slots]] = True
+    excluded[[slots[node] for node in owner.target if node in slots and node not in own]] = True
     return excluded
 
 
@@ -105,12 +117,10 @@ def _ends_in_time(state: State, target: tuple[str, ...], facts: Facts, now: floa
     if any(pod.deadline is None for pod in facts.ready):
         return False
     ours = now + max((pod.deadline or 0.0 for pod in facts.ready), default=0.0)
-    for node in target:
-        for usage in state.cluster.pods_on(node):
-            end = enforced_end(state.pods.get(usage.pod.uid, usage.pod), now)
-            if not usage.pod.permanent and (end is None or end < ours):
-                return False
-    return True
+    there = [usage.pod for node in target for usage in state.cluster.pods_on(node) if not usage.pod.permanent]
+    ends = [enforced_end(state.pods.get(pod.uid, pod), now) for pod in there]
+    # A target that has run empty waits for nobody but its owner.
+    return bool(ends) and all(end is not None and end >= ours for end in ends)
 
 
 def enforced_end(pod: Pod, now: float) -> float | None:

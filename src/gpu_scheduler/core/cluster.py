@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_scheduler.core.census import Census
-from gpu_scheduler.core.devices import MAX_DEVICES, choose_share, choose_whole
-from gpu_scheduler.core.model import MILLI, NODE_ALIAS, Node, Pod, Shape
-from gpu_scheduler.core.nodes import Bools, Ints, NodeTable, extend
+from gpu_scheduler.core.devices import MAX_DEVICES, DeviceTable
+from gpu_scheduler.core.model import NODE_ALIAS, Node, Pod, Shape
+from gpu_scheduler.core.nodes import Ints, NodeTable, extend
 from gpu_scheduler.core.topology import DEFAULT_LEVELS, Levels, Topology
 
 PODS = "pods"
@@ -85,15 +85,8 @@ class Cluster:
         self.free: Ints = np.zeros((0, size), np.int64)
         for name in ("cpu", "memory", "ephemeral-storage", PODS):
             self.row(name)
-        self.device_used: Ints = np.zeros((8, size), np.int64)
-        self.device_ok: Bools = np.zeros((8, size), bool)
-        self.assigns: Bools = np.zeros(size, bool)
         self.gpu_row: Ints = np.full(size, -1, np.int64)
-        self.gpus: Ints = np.zeros(size, np.int64)
-        self.unrecorded: Ints = np.zeros(size, np.int64)
-        # Whole devices that may be given out; without limit where they are not ours to assign.
-        self.idle: Ints = np.zeros(size, np.int64)
-        self.map_users: dict[tuple[int, int, str], int] = {}
+        self.devices = DeviceTable(size, self._save, self._replace)
         self.ports: dict[tuple[int, str, int, str], int] = {}
         self.usage: dict[str, Usage] = {}
         self.census = Census(size, self._save, self.placed)
@@ -122,17 +115,11 @@ class Cluster:
         for name, amount in node.allocatable.items():
             self.allocatable[self.row_of[name], slot] = min(amount, _ABSURD // 2)
         self.free[:, slot] = self.allocatable[:, slot]
-        self.assigns[slot] = node.assigns_devices
         self.gpu_row[slot] = self.row_of[node.gpu_resource] if node.gpu_resource else -1
-        self.gpus[slot] = node.gpus
-        self._fit_devices(node.gpus)
-        self.device_ok[:, slot] = False
-        self.device_ok[: node.gpus, slot] = True
-        self.device_ok[[i for i in node.unhealthy if i < node.gpus], slot] = False
+        self.devices.put(slot, node)
         alias = node.labels.get(NODE_ALIAS)
         if alias is not None:
             self._aliases.setdefault(alias, set()).add(node.name)
-        self._count_idle(slot)
         for usage in self.pods_on(node.name):
             seen = usage._replace(unrecorded=self._is_unrecorded(usage.pod, usage.devices, slot))
             self._enter(node.name, {usage.pod.uid: seen})
@@ -149,10 +136,8 @@ class Cluster:
         slot = self.table.remove(name)
         self.allocatable[:, slot] = 0
         self.free[:, slot] = 0
-        self.device_ok[:, slot] = False
-        self.assigns[slot] = False
         self.gpu_row[slot] = -1
-        self.gpus[slot] = 0
+        self.devices.put(slot, None)
         self._touch(slot)
 
     def named_by_map(self, name: str) -> list[str]:
@@ -180,9 +165,13 @@ class Cluster:
         """Puts pods of one shape on a node and returns the devices chosen for each; the caller has checked the fit."""
         shape = pods[0].shape
         node = self.table.name(slot)
-        self._count_request(shape, slot, len(pods), recorded=self._records_devices(shape, slot))
+        self._count_request(shape, slot, len(pods), recorded=self.devices.records(shape, slot))
         self._count_ports(shape, slot, len(pods))
-        picks = self._choose_devices(shape, slot, len(pods))
+        row = self.gpu_row.item(slot)
+        openable = self.free.item(row, slot) if row >= 0 else MAX_DEVICES
+        picks, touched = self.devices.choose(shape, slot, len(pods), openable)
+        if row >= 0:
+            self.free[row, slot] -= touched
         self._enter(node, {p.uid: Usage(p, node, devices, False) for p, devices in zip(pods, picks, strict=True)})
         if self.census.counts(shape):
             for pod in pods:
@@ -229,13 +218,12 @@ class Cluster:
         if row is None:
             row = self.row_of[name] = len(self.row_of)
             if row >= len(self.free):
-                self._lengthen(("free", "allocatable"), max(8, 2 * row))
+                for table in ("free", "allocatable"):
+                    old = getattr(self, table)
+                    new = np.concatenate((old, np.zeros((max(8, row), self.table.size), np.int64)))
+                    setattr(self, table, new)
+                    self._replace(old, new)
         return row
-
-    def free_devices(self, slot: int) -> int:
-        """The healthy untouched devices of a node, as a bit set."""
-        idle = self.device_ok[:, slot] & (self.device_used[:, slot] == 0)
-        return int.from_bytes(np.packbits(idle, bitorder="little").tobytes(), "little")
 
     # -- trials
 
@@ -298,12 +286,13 @@ class Cluster:
         shape = pod.shape
         self._count_request(shape, slot, sign, bool(usage.devices))
         self._count_ports(shape, slot, sign)
-        self._count_devices(shape, slot, usage.devices, sign)
+        touched = self.devices.take(shape, slot, usage.devices, sign)
+        row = self.gpu_row.item(slot)
+        if row >= 0:
+            self.free[row, slot] -= touched
         self.census.add(pod, slot, sign)
         if usage.unrecorded:
-            self._save(self.unrecorded, slot)
-            self.unrecorded[slot] += sign
-            self._count_idle(slot)
+            self.devices.note_unrecorded(slot, sign)
 
     def _count_request(self, shape: Shape, slot: int, change: int, recorded: bool) -> None:
         demand = self.demand(shape)
@@ -322,93 +311,8 @@ class Cluster:
             if left:
                 self.ports[key] = left
 
-    def _count_devices(self, shape: Shape, slot: int, devices: tuple[int, ...], sign: int) -> None:
-        if not devices:
-            return
-        self._fit_devices(max(devices) + 1)
-        self._save(self.device_used, (slice(0, len(self.device_used)), slot))
-        milli = shape.gpu_milli or MILLI
-        for device in devices:
-            if shape.device_map is not None and self._join_map(slot, device, shape.device_map.group, sign):
-                continue
-            before = int(self.device_used[device, slot])
-            after = before + sign * milli
-            self.device_used[device, slot] = after
-            row = int(self.gpu_row[slot])
-            if row >= 0 and (before == 0) != (after == 0):
-                self.free[row, slot] -= sign
-        self._count_idle(slot)
-
-    def _count_idle(self, slot: int) -> None:
-        self._save(self.idle, slot)
-        if not self.assigns[slot]:
-            self.idle[slot] = _ABSURD
-        elif self.unrecorded[slot]:
-            self.idle[slot] = 0
-        else:
-            self.idle[slot] = self.free_devices(slot).bit_count()
-
-    def _join_map(self, slot: int, device: int, group: str, sign: int) -> bool:
-        """Counts one more (or fewer) user of a map's device; True when others of its group use it too."""
-        key = (slot, device, group)
-        self._save(self.map_users, key)
-        users = self.map_users.pop(key, 0) + sign
-        if users:
-            self.map_users[key] = users
-        return users > 1 if sign > 0 else users > 0
-
-    def _records_devices(self, shape: Shape, slot: int) -> bool:
-        """Whether we decide which devices a pod of this shape gets on this node."""
-        return bool(shape.device_map or shape.gpu_milli or (shape.gpus and self.assigns[slot]))
-
     def _is_unrecorded(self, pod: Pod, devices: tuple[int, ...], slot: int) -> bool:
-        return bool(self.assigns[slot]) and not devices and pod.shape.wants_devices
-
-    def _choose_devices(self, shape: Shape, slot: int, count: int) -> list[tuple[int, ...]]:
-        """Chooses and counts devices for `count` pods of a shape."""
-        if shape.device_map is not None:
-            picks = [shape.device_map.devices] * count
-        elif shape.gpu_milli:
-            picks = self._choose_shares(shape.gpu_milli, slot, count)
-        elif self._records_devices(shape, slot):
-            picks = []
-            free = self.free_devices(slot)
-            for _ in range(count):
-                chosen = choose_whole(free, shape.gpus)
-                assert chosen is not None, "the caller counted these devices as free"
-                for device in chosen:
-                    free ^= 1 << device
-                picks.append(chosen)
-            self._take_whole(slot, [device for devices in picks for device in devices])
-            return picks
-        else:
-            return [()] * count
-        for devices in picks:
-            self._count_devices(shape, slot, devices, +1)
-        return picks
-
-    def _take_whole(self, slot: int, devices: list[int]) -> None:
-        """Counts untouched devices as taken; the GPU row's cell has been saved with the request."""
-        self._save(self.device_used, (slice(0, len(self.device_used)), slot))
-        self._save(self.idle, slot)
-        self.device_used[devices, slot] = MILLI
-        self.idle[slot] -= len(devices)
-        self.free[self.gpu_row[slot], slot] -= len(devices)
-
-    def _choose_shares(self, share: int, slot: int, count: int) -> list[tuple[int, ...]]:
-        ok, used = self.device_ok[:, slot], self.device_used[:, slot]
-        row = int(self.gpu_row[slot])
-        openable = int(self.free[row, slot]) if row >= 0 else MAX_DEVICES
-        left = [MILLI - int(milli) if fine else 0 for fine, milli in zip(ok, used, strict=True)]
-        picks: list[tuple[int, ...]] = []
-        for _ in range(count):
-            allowed = left if openable > 0 else [milli if milli < MILLI else 0 for milli in left]
-            chosen = choose_share(allowed, share)
-            assert chosen is not None, "the caller counted this share as free"
-            openable -= left[chosen] == MILLI
-            left[chosen] -= share
-            picks.append((chosen,))
-        return picks
+        return bool(self.devices.assigned[slot]) and not devices and pod.shape.wants_devices
 
     def _take_off(self, name: str) -> None:
         """Uncounts the pods of a node before it changes or goes; they stay remembered."""
@@ -430,23 +334,13 @@ class Cluster:
 
     def _fit_arrays(self) -> None:
         size = self.table.size
-        if len(self.assigns) == size:
+        if len(self.gpu_row) == size:
             return
         self.allocatable, self.free = extend(self.allocatable, size), extend(self.free, size)
-        self.device_used, self.device_ok = extend(self.device_used, size), extend(self.device_ok, size)
-        self.assigns, self.gpu_row = extend(self.assigns, size), extend(self.gpu_row, size, fill=-1)
-        self.gpus, self.unrecorded = extend(self.gpus, size), extend(self.unrecorded, size)
-        self.idle = extend(self.idle, size)
+        self.gpu_row = extend(self.gpu_row, size, fill=-1)
+        self.devices.grow(size)
         self.census.grow(size)
 
-    def _fit_devices(self, count: int) -> None:
-        if min(count, MAX_DEVICES) > len(self.device_used):
-            self._lengthen(("device_used", "device_ok"), min(count, MAX_DEVICES))
-
-    def _lengthen(self, names: tuple[str, ...], rows: int) -> None:
-        """Gives tables more rows; what a trial remembers of them goes over to the longer ones."""
-        for name in names:
-            old = getattr(self, name)
-            new = np.concatenate((old, np.zeros((rows - len(old), self.table.size), old.dtype)))
-            setattr(self, name, new)
-            self._journal = [(new if box is old else box, key, was) for box, key, was in self._journal]
+    def _replace(self, old: Any, new: Any) -> None:
+        """An array grew into another one: what a trial remembers of it goes over."""
+        self._journal = [(new if box is old else box, key, was) for box, key, was in self._journal]

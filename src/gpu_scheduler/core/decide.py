@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_scheduler.core.bid import absent_members, excluded_nodes, make_bid, slots_for, standing_of
+from gpu_scheduler.core.bid import absent_members, excluded_nodes, expected_groups, make_bid, slots_for, standing_of
+from gpu_scheduler.core.domains import Bid, Placement
 from gpu_scheduler.core.drain import choose_target, fits_empty
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
 from gpu_scheduler.core.model import GangKey, Slot
 from gpu_scheduler.core.observe import end_quarantines, retry_due
-from gpu_scheduler.core.place import Bid, Placement, least_counts, place_gang
+from gpu_scheduler.core.place import least_counts, place_gang
 from gpu_scheduler.core.plan import Plan
 from gpu_scheduler.core.preempt import find_victims
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
@@ -40,6 +41,9 @@ def run_cycle(state: State, now: float) -> list[Effect]:
         heal(state, record, now, plan)
     for record in _by_rank(state, state.nominated):
         _try_nominated(state, record, now, plan)
+    for record in _by_rank(state, state.admitted):
+        _reserve_again(state, record, now)
+    state.admitted.clear()
     # 4. The queue, in order, until nobody who could be helped is left.
     state.queue.wake(state.changes, state.could_help)
     state.changes = Wake.NOTHING
@@ -91,6 +95,7 @@ def advance(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     watch_minimum(state, record, facts, now, plan)
     _expire(state, record, facts, now)
     record.refusal = _why_not_ask(state, record, facts, now)
+    _drop_stale_notes(state, record, facts)
     asks = record.refusal is None and not facts.evicting and record.key not in state.broken and not record.nomination
     if not asks or not (facts.ready or _awaits_admission(state, record, facts, now)):
         state.queue.withdraw(record.key)
@@ -145,23 +150,36 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
     if record.nominated_at is not None and now >= record.nominated_at + config.nominate:
         _drop_nomination(state, record)
         state.back_off(record, now)
-    if record.admitted_at is not None and now >= record.admitted_at + config.reserve and record.reserved:
-        state.lift(record)
-        state.changes |= Wake.FREED
+    ended = (facts.succeeded or facts.failed) and not (facts.started or facts.ready or facts.gated)
+    if record.admitted_at is not None and (ended or now >= record.admitted_at + config.reserve):
+        if record.reserved and record.key not in state.broken:
+            state.lift(record)
+            state.changes |= Wake.FREED
         if not facts.started:
             record.admitted_at = None
             state.back_off(record, now)
     timeout = record.gang.timeout if record.gang is not None else None
-    waited = now - record.waiting_since if record.waiting_since is not None and facts.missing else 0.0
-    if timeout is not None and waited >= timeout:
-        record.timed_out = True
-        record.waiting_since = now
-        state.at(now + timeout, record.key)
-        _drop_nomination(state, record)
-        state.clear_target(record)
-        state.back_off(record, now)
+    if timeout is not None and record.waiting_since is not None and facts.missing:
+        # A back-off does not count as waiting; how long the gang has been blocked in all is what drains nodes for it.
+        due = max(record.waiting_since, record.not_before) + timeout
+        if now >= due:
+            record.timed_out = True
+            _drop_nomination(state, record)
+            state.back_off(record, now)
+            state.at(record.not_before + timeout, record.key)
+        elif now >= record.waiting_since + timeout:
+            state.at(due, record.key)
     if facts.started and not facts.missing:
         record.timed_out = False
+
+
+def _drop_stale_notes(state: State, record: GangRecord, facts: Facts) -> None:
+    """Gives up what was kept for a gang that has started, or that must change itself before it can."""
+    if record.nomination and not facts.missing:
+        _drop_nomination(state, record)
+    stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
+    if record.target and (stuck or not facts.missing or record.key in state.broken):
+        state.clear_target(record)
 
 
 def _drop_nomination(state: State, record: GangRecord) -> None:
@@ -178,27 +196,39 @@ def _drop_nomination(state: State, record: GangRecord) -> None:
 def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     """Starts a gang, or finds out why it cannot start and lets it wait for that to change."""
     last = state.queue.refusal(record.key)
-    if last is not None and last.short and not record.reserved and not state.could_help(last, record.priority):
+    if last is not None and not record.reserved and not _could_start(state, record, last):
         state.queue.park(record.key, last)
         return
     state.dirty[record.key] = None
+    facts, bid = _current_bid(state, record, now)
     kept = _kept_slots(state, record)
     state.lift(record)
-    facts, bid = _current_bid(state, record, now)
     refusal, bid = _check_quota(state, record, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
     if placement:
         _start(state, record, placement, now, plan)
         return
     state.reserve(record, kept)
+    if refusal is not None:
+        state.clear_target(record)
     refused = Unplaceable((refusal,), bid.needed, 0) if refusal is not None else refuse_bid(state.cluster, bid)
-    if refusal is None and placement is None:
+    if placement is not None:
+        refused = replace(refused, short=())  # of members beyond the minimum any one is welcome
+    elif refusal is None:
         if not fits_empty(state, bid):
+            state.clear_target(record)
             refused = replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
         elif _nominate(state, record, facts, bid, now, plan):
             return
     for key in state.queue.park(record.key, refused):
         state.dirty[key] = None
+
+
+def _could_start(state: State, record: GangRecord, last: Unplaceable) -> bool:
+    """Whether another try makes sense; a refusal that only a change of nodes could cure is out of date after one."""
+    if not last.short or not last.wake_on & Wake.FREED:
+        return True
+    return state.could_help(last, record.priority, state.queue_of(record))
 
 
 def _current_bid(state: State, record: GangRecord, now: float) -> tuple[Facts, Bid]:
@@ -243,12 +273,21 @@ def _check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | 
     if not quota.limits(name):
         return None, bid
     everyone = quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
-    if quota.refuse(name, namespace, everyone) is None:
+    refusal = quota.refuse(name, namespace, everyone)
+    if refusal is None:
         return None, bid
-    counts = least_counts(state.cluster, bid)
-    least = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
+    counts = list(least_counts(state.cluster, bid))
+    shapes = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
+    if shapes and (short := quota.refuse(name, namespace, quota.total_charge(shapes))) is not None:
+        return short, bid
+    for i, group in enumerate(bid.groups):
+        for pod in group.pods[counts[i] :]:
+            if quota.refuse(name, namespace, quota.total_charge([*shapes, pod.shape])) is not None:
+                break
+            shapes.append(pod.shape)
+            counts[i] += 1
     trimmed = [replace(g, pods=g.pods[:count]) for g, count in zip(bid.groups, counts, strict=True) if count]
-    return quota.refuse(name, namespace, quota.total_charge(least)), replace(bid, groups=trimmed)
+    return (None, replace(bid, groups=trimmed)) if trimmed else (refusal, bid)
 
 
 def _nominate(state: State, record: GangRecord, facts: Facts, bid: Bid, now: float, plan: Plan) -> bool:
@@ -286,3 +325,16 @@ def _try_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> 
         _start(state, record, placement, now, plan)
     else:
         state.reserve(record, slots_for(record, facts))
+
+
+def _reserve_again(state: State, record: GangRecord, now: float) -> None:
+    """Keeps slots anew for a gang that an earlier leader admitted and whose members have not all come."""
+    gang, admitted_at = record.gang, record.admitted_at
+    if gang is None or admitted_at is None or record.reserved or now >= admitted_at + state.config.reserve:
+        return
+    have = state.facts_of(record).have_by_role
+    groups = expected_groups(record, [(e, e.count - have.get(e.role, 0)) for e in gang.expected])
+    placement = place_gang(state.cluster, Bid(groups, 0, topology=gang.topology)) if groups else None
+    if placement:
+        state.quota.charge([pod for pod, _ in placement], gang.queue)
+        record.reserved += [pod.uid for pod, _ in placement]

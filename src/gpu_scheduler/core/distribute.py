@@ -12,6 +12,8 @@ from gpu_scheduler.core.model import HOSTNAME, Pod, Spread, TaintEffect
 from gpu_scheduler.core.nodes import Codes, Ints
 from gpu_scheduler.core.reasons import Reason
 
+_NEVER = np.iinfo(np.int64).max
+
 Shares = list[tuple[int, int]]
 """Node slots with the number of pods each takes, in the order they are to be placed."""
 
@@ -22,7 +24,7 @@ def fill_nodes(counts: Ints, wanted: int, liking: Ints | None = None) -> Shares 
     With a `liking`, nodes that are liked more come first, whatever they can take.
     """
     if liking is None:
-        tightest = int(np.where(counts >= wanted, counts, np.iinfo(np.int64).max).argmin())
+        tightest = int(np.where(counts >= wanted, counts, _NEVER).argmin())
         if counts[tightest] >= wanted:
             return [(tightest, wanted)]
         order = np.argsort(-counts, kind="stable")
@@ -64,10 +66,10 @@ def likings(cluster: Cluster, pod: Pod) -> Ints | None:
         unwelcome = sum(not any(o.tolerates(t) for o in shape.tolerations) for t in soft)
         if unwelcome:
             score -= unwelcome * (table.taint_set == number)
-    if not shape.wants_devices and cluster.gpus.any():
+    if not shape.wants_devices and cluster.devices.count.any():
         # A pod without GPUs on a node with free ones strands them.
-        idle = (cluster.device_ok & (cluster.device_used == 0)).sum(axis=0)
-        score = score * (len(cluster.device_ok) + 1) - idle
+        idle = (cluster.devices.ok & (cluster.devices.used == 0)).sum(axis=0)
+        score = score * (len(cluster.devices.ok) + 1) - idle
     return score if score.any() else None
 
 
@@ -77,17 +79,13 @@ def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares 
     for reason, _, refused in pod_refusals(cluster, pod, cluster.table.everywhere):
         if reason is not Reason.SPREAD:
             counts[refused] = 0
-    alone = [t.key for t in pod.shape.anti_affinity if matches_itself(pod, t.match)]
+    counts = cap_nodes(cluster, pod, counts)
+    wide = [t.key for t in pod.shape.anti_affinity if t.key != HOSTNAME and matches_itself(pod, t.match)]
     even = [s for s in pod.shape.spread if matches_itself(pod, s.match)]
     for spread in pod.shape.spread:
         counts[cluster.table.domain_codes(spread.key) < 0] = 0
         if spread not in even:
             return None
-    if HOSTNAME in alone:
-        counts[cluster.table.domain_codes(HOSTNAME) >= 0] = np.minimum(
-            counts[cluster.table.domain_codes(HOSTNAME) >= 0], 1
-        )
-    wide = [key for key in alone if key != HOSTNAME]
     if len(wide) + len(even) > 1:
         return None
 
@@ -103,6 +101,13 @@ def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares 
         tries = (spend(part) for part in _common_domains(cluster, keys, counts, wanted))
         return next((shares for shares in tries if shares), None)
     return spend(counts)
+
+
+def cap_nodes(cluster: Cluster, pod: Pod, counts: Ints) -> Ints:
+    """The counts, at most one on a node where members keep away from each other."""
+    if not any(term.key == HOSTNAME and matches_itself(pod, term.match) for term in pod.shape.anti_affinity):
+        return counts
+    return np.where(cluster.table.domain_codes(HOSTNAME) >= 0, np.minimum(counts, 1), counts)
 
 
 def _one_per_domain(counts: Ints, codes: Codes) -> Ints:

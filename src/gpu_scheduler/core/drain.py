@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from gpu_scheduler.core.bid import make_bid
+from gpu_scheduler.core.domains import Bid, Placement
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.nodes import Ints
-from gpu_scheduler.core.place import Bid, Placement, place_gang
-from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.reasons import Reason, Wake
 from gpu_scheduler.core.state import State
 
 
@@ -19,21 +20,32 @@ def choose_target(state: State, now: float) -> None:
 
     Only a gang of strictly higher priority that has itself waited too long takes it over.
     """
+    _check_target(state, now)
     head = _longest_blocked_head(state, now)
-    if head is None:
+    owner = state.records[state.target] if state.target is not None else None
+    if head is None or (owner is not None and head.priority <= owner.priority):
         return
-    if state.target is not None:
-        owner = state.records[state.target]
-        if head.priority <= owner.priority:
-            return
+    placement = place_on_empty(state, head, now)
+    if not placement:
+        return
+    if owner is not None:
         state.clear_target(owner)
         state.dirty[owner.key] = None
-    placement = place_on_empty(state, head, now)
-    if placement is None:
-        return
+    state.target_version = state.empty.table.version
     head.target = tuple(sorted({slot.node for _, slot in placement}))
     state.target = head.key
     state.dirty[head.key] = None
+
+
+def _check_target(state: State, now: float) -> None:
+    """Gives up a target whose nodes have changed so that they would not do even when empty."""
+    if state.target is None or state.target_version == state.empty.table.version:
+        return
+    owner = state.records[state.target]
+    state.target_version = state.empty.table.version
+    if not place_on_empty(state, owner, now, within=owner.target):
+        state.clear_target(owner)
+        state.dirty[owner.key] = None
 
 
 def _longest_blocked_head(state: State, now: float) -> GangRecord | None:
@@ -43,14 +55,23 @@ def _longest_blocked_head(state: State, now: float) -> GangRecord | None:
     for key in state.queue.parked(Wake.FREED):
         record = state.records[key]
         waited = record.waiting_since is not None and record.waiting_since <= since
-        if waited and not record.target and not record.nomination and record.refusal is not None:
+        if waited and not record.target and not record.nomination and _wants_nodes(state, record):
             heads.append(record)
     if not heads:
         return None
     return min(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
 
 
-def place_on_empty(state: State, record: GangRecord, now: float) -> Placement | None:
+def _wants_nodes(state: State, record: GangRecord) -> bool:
+    """Whether a gang waits for nodes, not for its queue, and to start, not to grow."""
+    refused = state.queue.refusal(record.key)
+    waits = refused is not None and all(refusal.reason is not Reason.QUOTA for refusal in refused.refusals)
+    return waits and state.facts_of(record).missing > 0
+
+
+def place_on_empty(
+    state: State, record: GangRecord, now: float, within: tuple[str, ...] | None = None
+) -> Placement | None:
     """Where the gang's minimum would go if everything that can end had ended, on the nodes that are emptiest now."""
     bid = make_bid(state, record, state.facts_of(record), now)
     wish = Bid(
@@ -60,6 +81,10 @@ def place_on_empty(state: State, record: GangRecord, now: float) -> Placement | 
         bid.topology,
         liking=_emptiness(state),
     )
+    if within is not None:
+        slots = state.empty.table.slots
+        wish.excluded = np.ones(state.empty.table.size, bool)
+        wish.excluded[[slots[node] for node in within if node in slots]] = False
     with state.empty.trial():
         return place_gang(state.empty, wish)
 
@@ -67,15 +92,15 @@ def place_on_empty(state: State, record: GangRecord, now: float) -> Placement | 
 def fits_empty(state: State, bid: Bid) -> bool:
     """Whether the bid's minimum would fit if everything that can end had ended."""
     groups = [replace(group, anchors=()) for group in bid.groups]
-    key = (tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups), bid.needed, bid.topology)
-    now = state.empty.table.version, state.empty.forgotten_changes + len(state.empty.changes)
-    if state.empty_answers.get(key, (None, False))[0] != now:
+    what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
+    key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
+    version = state.empty.table.version, state.empty_version
+    if state.empty_answers.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
         with state.empty.trial():
             found = place_gang(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology)) is not None
         if len(state.empty_answers) > 4096:
             state.empty_answers.clear()
-        now = state.empty.table.version, state.empty.forgotten_changes + len(state.empty.changes)
-        state.empty_answers[key] = (now, found)
+        state.empty_answers[key] = (version, found)
     return state.empty_answers[key][1]
 
 

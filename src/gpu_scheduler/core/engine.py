@@ -50,8 +50,8 @@ class Engine:
             case GangGone():
                 observe.lose_gang(state, event.key)
             case QueueSeen():
-                state.quota.put(event.queue)
-                state.changes |= Wake.QUEUE
+                if state.quota.put(event.queue):
+                    state.changes |= Wake.QUEUE | Wake.FREED  # what may be reclaimed now is as good as free
             case QueueGone():
                 state.quota.remove(event.name)
                 state.changes |= Wake.QUEUE

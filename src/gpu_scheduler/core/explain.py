@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpu_scheduler.core.bid import enforced_end, make_bid
+from gpu_scheduler.core.domains import Bid
 from gpu_scheduler.core.lifecycle import GangRecord, Phase, phase_of
 from gpu_scheduler.core.model import GangKey, Pod, Shape, Toleration
-from gpu_scheduler.core.place import Bid, place_gang
+from gpu_scheduler.core.place import place_gang
 from gpu_scheduler.core.reasons import Reason, Unplaceable
 from gpu_scheduler.core.state import State
 

@@ -27,6 +27,7 @@ from gpu_scheduler.core.selectors import PodMatch
 Verdict = tuple[Reason, str, Bools]
 """A rule, what it is about, and which of the nodes it refuses."""
 
+UNLIMITED = 1 << 30
 _KEEPS_OUT = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
 
 
@@ -67,7 +68,7 @@ def static_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ve
     if shape.device_map is not None:
         yield Reason.MAP_NODE, shape.device_map.node, ~_is_named(cluster, shape.device_map, nodes)
     if shape.gpu_milli or (shape.device_map is not None and shape.gpus):
-        yield Reason.NO_ASSIGNED_DEVICES, "", ~cluster.assigns[nodes]
+        yield Reason.NO_ASSIGNED_DEVICES, "", ~cluster.devices.assigned[nodes]
 
 
 def may_use(cluster: Cluster, shape: Shape, nodes: Nodes) -> Bools:
@@ -102,7 +103,7 @@ def local_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ver
     if shape.host_ports:
         yield Reason.HOST_PORT, "", ~_ports_free(cluster, shape.host_ports, nodes)
     if shape.wants_devices:
-        yield Reason.DEVICES_UNRECORDED, "", cluster.unrecorded[nodes] > 0
+        yield Reason.DEVICES_UNRECORDED, "", cluster.devices.unrecorded[nodes] > 0
     if shape.device_map is not None:
         yield Reason.DEVICE_MISSING, "", ~_map_exists(cluster, shape.device_map, nodes)
         yield Reason.DEVICE_HELD, "", ~_map_free(cluster, shape.device_map, nodes)
@@ -131,7 +132,7 @@ def capacity_at(cluster: Cluster, shape: Shape, slot: int) -> int:
     """`capacity_on` for a single node and a simple shape, in plain numbers."""
     demand = cluster.demand(shape)
     read = cluster.free.item
-    count: int = cluster.idle.item(slot) // shape.gpus if shape.gpus else read(demand.pods_row, slot)
+    count: int = cluster.devices.idle.item(slot) // shape.gpus if shape.gpus else read(demand.pods_row, slot)
     for row, amount in demand.asked:
         count = min(count, read(row, slot) // amount)
     return max(count, 0)
@@ -141,16 +142,20 @@ def device_capacity(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
     """How many pods of the shape find their devices on each node: counted per card, never as a sum over the node."""
     if shape.device_map is not None:
         entry = shape.device_map
-        counts = (_map_exists(cluster, entry, nodes) & _map_free(cluster, entry, nodes)).astype(np.int64)
+        # Pods of one entry are of one group, so they share its devices.
+        counts = np.where(_map_exists(cluster, entry, nodes) & _map_free(cluster, entry, nodes), UNLIMITED, 0)
     else:
-        idle = cluster.idle[nodes]
+        idle = cluster.devices.idle[nodes]
         if shape.gpus:
             return np.asarray(idle // shape.gpus)
-        ok, used = cluster.device_ok[:, nodes], cluster.device_used[:, nodes]
+        ok, used = cluster.devices.ok[:, nodes], cluster.devices.used[:, nodes]
         touched = np.where(ok & (used > 0), np.maximum(MILLI - used, 0) // shape.gpu_milli, 0).sum(axis=0)
         openable = np.minimum(idle, np.maximum(_gpu_row_free(cluster, nodes), 0))
-        counts = np.where(cluster.assigns[nodes], touched + openable * (MILLI // shape.gpu_milli), 0)
-    return np.where(cluster.unrecorded[nodes] > 0, 0, counts)
+        ours = cluster.devices.assigned[nodes]
+        if shape.gpu_resource:
+            ours = ours & (cluster.gpu_row[nodes] == cluster.row(shape.gpu_resource))
+        counts = np.where(ours, touched + openable * (MILLI // shape.gpu_milli), 0)
+    return np.where(cluster.devices.unrecorded[nodes] > 0, 0, counts)
 
 
 def _gpu_row_free(cluster: Cluster, nodes: Nodes) -> Ints:
@@ -171,23 +176,31 @@ def _ports_free(cluster: Cluster, wanted: tuple[HostPort, ...], nodes: Nodes) ->
 
 def _map_exists(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
     """Whether a node that advertises GPUs has the named ones, healthy; one that advertises none is believed."""
-    silent = cluster.gpus[nodes] == 0
+    silent = cluster.devices.count[nodes] == 0
     known = all(device < MAX_DEVICES for device in entry.devices)
-    there = [cluster.device_ok[d][nodes] if d < len(cluster.device_ok) else ~silent & False for d in entry.devices]
+    there = [cluster.devices.ok[d][nodes] if d < len(cluster.devices.ok) else ~silent & False for d in entry.devices]
     return np.asarray((silent & known) | np.all(there, axis=0))
 
 
 def _map_free(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
-    """Whether nobody outside the map's own group holds one of its devices."""
+    """Whether nobody outside the map's own group holds one of its devices.
+
+    Where a device plugin owns the cards nobody knows which are in use, but once none is left the map's are too.
+    """
     free = np.ones(cluster.table.size, bool)
+    fresh = np.zeros(cluster.table.size, np.int64)
     for device in entry.devices:
-        if device < len(cluster.device_used):
-            used = cluster.device_used[device]
+        if device >= len(cluster.devices.used):
+            fresh += 1
+        else:
+            used = cluster.devices.used[device]
             alone = used == 0
-            for slot, taken, group in cluster.map_users:
+            fresh += alone
+            for slot, taken, group in cluster.devices.map_users:
                 if taken == device and group == entry.group and used[slot] == MILLI:
                     alone[slot] = True
             free &= alone
+    free &= (cluster.gpu_row < 0) | (fresh <= _gpu_row_free(cluster, cluster.table.everywhere))
     return free[nodes]
 
 

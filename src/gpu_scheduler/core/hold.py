@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from gpu_scheduler.core.bid import make_bid, stand_in
+from gpu_scheduler.core.domains import Bid, Group, Placement
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.fit import fits
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import OnMemberLost, Pod, Shape, Slot
-from gpu_scheduler.core.place import Bid, Group, Placement, place_gang
+from gpu_scheduler.core.place import place_gang
 from gpu_scheduler.core.plan import Plan
+from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
 
 
@@ -16,7 +18,7 @@ def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, pl
     """Notes since when a gang is below its minimum; when the hold is over, restarts what a controller recreates."""
     if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
         record.below_since = None
-        state.broken.pop(record.key, None)
+        _stop_holding(state, record)
         return
     if record.below_since is None:
         record.below_since = now
@@ -26,16 +28,24 @@ def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, pl
         state.broken[record.key] = None
         state.at(deadline, record.key)
         return
-    state.broken.pop(record.key, None)
-    replaceable = [pod for pod in facts.live if pod.controlled]
     if facts.open:
         state.broken[record.key] = None  # binds on their way are never called back: wait until they are seen
-    elif replaceable:
+        return
+    _stop_holding(state, record)
+    replaceable = [pod for pod in facts.live if pod.controlled]
+    if replaceable:
         for pod in replaceable:
             plan.delete(pod, DeleteCause.RESTART)
         facts.evicting += len(replaceable)
     else:
         facts.hold_over = True
+
+
+def _stop_holding(state: State, record: GangRecord) -> None:
+    if record.key in state.broken:
+        del state.broken[record.key]
+        state.lift(record)
+        state.changes |= Wake.FREED
 
 
 def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
@@ -44,15 +54,32 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     facts = state.facts_of(record)
     if record.gang is None or facts.evicting or not plan.room:
         return
-    placed = _reseat(state, record, facts.ready)
-    facts.ready = [pod for pod in facts.ready if all(pod is not done for done, _ in placed)]
-    if facts.ready:
-        bid = make_bid(state, record, facts, now)
-        bid.needed, bid.role_needs = 0, {}
-        placed += place_gang(state.cluster, bid) or []
-    if placed:
-        plan.start(record, placed)
+    if not facts.blocked and record.not_before <= now:
+        wanted = _replacements(facts)
+        placed = _reseat(state, record, wanted)
+        facts.ready = [pod for pod in wanted if all(pod is not done for done, _ in placed)]
+        if facts.ready:
+            bid = make_bid(state, record, facts, now)
+            bid.needed, bid.role_needs, bid.excluded = 0, {}, None
+            placed += place_gang(state.cluster, bid) or []
+        if placed:
+            plan.start(record, placed)
     _keep_slots(state, record, now)
+
+
+def _replacements(facts: Facts) -> list[Pod]:
+    """The waiting members that the gang is short of; those beyond its minima would take the slots of lost ones."""
+    lacking = {role.name: max(0, role.minimum - facts.have_by_role.get(role.name, 0)) for role in facts.roles}
+    anyone = facts.missing - sum(lacking.values())
+    chosen: list[Pod] = []
+    for pod in facts.ready:
+        if lacking.get(pod.role, 0) > 0:
+            lacking[pod.role] -= 1
+            chosen.append(pod)
+        elif anyone > 0:
+            anyone -= 1
+            chosen.append(pod)
+    return chosen
 
 
 def _keep_slots(state: State, record: GangRecord, now: float) -> None:
@@ -70,7 +97,7 @@ def _keep_slots(state: State, record: GangRecord, now: float) -> None:
         absent = [stand_in(record, shape, role, i) for i in range(count)]
         seated = _reseat(state, record, absent)
         kept += seated
-        rest = absent[len(seated) :]
+        rest = absent[len(seated) :]  # they are alike: where one finds no old slot, those after it find none either
         if rest:
             groups.append(Group(role, rest))
     if groups and record.gang is not None:
@@ -112,8 +139,6 @@ def _reseat(state: State, record: GangRecord, pods: list[Pod]) -> Placement:
                 record.lost.remove(slot)
                 record.lost.append(slot)
                 break
-        else:
-            break
     return placed
 
 
@@ -125,7 +150,7 @@ def _is_free(state: State, pod: Pod, slot: Slot) -> bool:
         return False
     if pod.shape.device_map is not None:
         return slot.devices == pod.shape.device_map.devices
-    if not cluster.assigns[number]:
+    if not cluster.devices.assigned[number]:
         return not slot.devices
-    free = cluster.free_devices(number)
+    free = cluster.devices.free(number)
     return len(slot.devices) == pod.shape.gpus and all(free >> device & 1 for device in slot.devices)

@@ -117,6 +117,7 @@ class Ledger:
         self._commits[commit.sequence] = commit
         self._left[commit.sequence] = len(commit.binds) + len(commit.deletes)
         for bind in commit.binds:
+            self.end_bind(bind.uid)  # an earlier commit's bind of the pod is over, only its release was lost
             self.binds[bind.uid] = OpenBind(bind, commit.sequence)
             self.stages[bind.uid] = committed
         for delete in commit.deletes:

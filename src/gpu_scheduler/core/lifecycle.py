@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpu_scheduler.core.domains import Bid
 from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Role, Slot
-from gpu_scheduler.core.place import Bid
 from gpu_scheduler.core.reasons import Unplaceable
 
 
@@ -215,7 +215,6 @@ def phase_of(facts: Facts) -> Phase:
 # moment, and a new leader starts from whatever it finds.
 ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
     Phase.BINDING: frozenset({Phase.COMMITTING, Phase.RESTARTING, Phase.ORPHANED}),
-    Phase.COMMITTING: frozenset(Phase) - {Phase.BINDING, Phase.BLOCKED},
 }
 
 

@@ -27,11 +27,12 @@ from gpu_scheduler.core.state import State
 
 
 def see_node(state: State, event: NodeSeen, now: float) -> list[Effect]:
-    """A node came or changed; binds on their way to one that is no longer ready are given up."""
+    """A node came or changed; binds on their way to one that can no longer take them are given up."""
     if not state.put_node(event.node):
         return []
     state.changes |= Wake.NODE | Wake.FREED
-    return [] if event.node.ready else give_up_node(state, event.node.name, now)
+    name = event.node.name
+    return _give_up_unfit(state, name, now) if event.node.ready else give_up_node(state, name, now)
 
 
 def lose_node(state: State, event: NodeGone, now: float) -> list[Effect]:
@@ -50,9 +51,9 @@ def give_up_node(state: State, node: str, now: float) -> list[Effect]:
 def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
     """Marks the pod so that a delayed bind fails; the entry is over only when the mark is seen."""
     entry.given_up = True
-    state.ledger.retries[entry.bind.uid] = now + state.config.retry
     if not state.ledger.is_committed(entry.sequence):
         return []
+    state.ledger.retries[entry.bind.uid] = now + state.config.retry
     return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]
 
 
@@ -68,6 +69,8 @@ def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
     state.pods[pod.uid] = pod
     if not pod.ours or pod.permanent:
         return _see_foreign(state, old, pod, now)
+    if old is not None and state.key_of(old) != state.key_of(pod):
+        _leave_gang(state, old)
     record = state.join(pod)
     _remember_loss(state, record, (old, pod), now)
     _end_entries(state, record, pod, now)
@@ -88,22 +91,28 @@ def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Ef
     node = pod.node or pod.nominated_node
     if node is None or pod.terminal:
         state.vacate(pod.uid)
-        state.empty.forget(pod.uid)
+        _forget_permanent(state, pod.uid)
         return []
     state.cluster.add(pod, node, pod.devices)
     if pod.permanent:
         state.empty.add(pod, node, pod.devices)
+        state.empty_version += 1
     if old is None or old.node != pod.node:
-        return _give_up_overfull(state, node, now)
+        return _give_up_unfit(state, node, now)
     return []
 
 
-def _give_up_overfull(state: State, node: str, now: float) -> list[Effect]:
-    """Another scheduler filled a node that binds of ours are on their way to: they would be refused there."""
-    slot = state.cluster.table.slots.get(node)
-    if slot is None or not (state.cluster.free[:, slot] < 0).any():
+def _give_up_unfit(state: State, node: str, now: float) -> list[Effect]:
+    """Another scheduler filled a node, or it shrank: binds of ours on their way there would be refused."""
+    cluster = state.cluster
+    slot = cluster.table.slots.get(node)
+    if slot is None or not state.ledger.binds:
         return []
-    return give_up_node(state, node, now)
+    if (cluster.free[:, slot] < 0).any():
+        return give_up_node(state, node, now)
+    there = [entry for entry in state.ledger.binds.values() if entry.bind.node == node and cluster.devices.count[slot]]
+    broken = [entry for entry in there if not cluster.devices.ok[list(entry.bind.devices), slot].all()]
+    return [effect for entry in broken for effect in give_up(state, entry, now)]
 
 
 def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
@@ -111,7 +120,7 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
     pod = state.pods.pop(event.uid, None)
     if pod is None:
         return []
-    state.empty.forget(pod.uid)
+    _forget_permanent(state, pod.uid)
     if not pod.ours or pod.permanent:
         state.vacate(pod.uid)
         return []
@@ -126,6 +135,13 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
     else:
         state.vacate(pod.uid)
     return []
+
+
+def _forget_permanent(state: State, uid: str) -> None:
+    """What a pod that never ends leaves behind is as good as a larger node."""
+    if state.empty.forget(uid):
+        state.empty_version += 1
+        state.changes |= Wake.NODE
 
 
 def end_quarantines(state: State, now: float) -> None:
@@ -171,20 +187,18 @@ def _end_entries(state: State, record: GangRecord, pod: Pod, now: float) -> None
 
 
 def see_gang(state: State, gang: Gang) -> None:
-    """A gang object came or changed. What earlier leaders noted on it is taken over once, when it is first seen."""
+    """A gang object came or changed. While another leads, what it noted there is ours too."""
     record = state.record_of(gang.key)
-    first = record.gang is None
+    moved = state.queue_of(record) != gang.queue
     record.gang = gang
     state.dirty[gang.key] = None
-    if first:
-        record.below_since = gang.below_since
-        record.admitted_at = gang.admitted_at
+    if moved:
+        for uid in (*record.members, *record.reserved):
+            state.quota.move(uid, gang.queue)
+    if not state.leading:
+        record.below_since, record.admitted_at = gang.below_since, gang.admitted_at
         record.nomination, record.nominated_at = gang.nomination, gang.nominated_at
         record.target = gang.target
-        if gang.nomination:
-            state.nominated[gang.key] = None
-        if gang.target and state.target is None:
-            state.target = gang.key
 
 
 def lose_gang(state: State, key: GangKey) -> None:
@@ -193,7 +207,7 @@ def lose_gang(state: State, key: GangKey) -> None:
     if record is None:
         return
     record.gang = None
-    record.nomination, record.admitted_at, record.below_since = (), None, None
+    record.nomination, record.nominated_at, record.admitted_at, record.below_since = (), None, None, None
     state.nominated.pop(key, None)
     state.clear_target(record)
     if record.reserved:
@@ -210,7 +224,7 @@ def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
     state.leading = True
     ledger = state.ledger
     ledger.next_sequence = max(ledger.next_sequence, event.next_sequence)
-    for commit in event.open:
+    for commit in sorted(event.open, key=lambda commit: commit.sequence):
         ledger.adopt(commit)
         ledger.next_sequence = max(ledger.next_sequence, commit.sequence + 1)
     effects: list[Effect] = []
@@ -222,9 +236,25 @@ def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
             ledger.end_delete(uid)
         else:
             effects.append(SendDelete(delete.delete))
-    for key in state.records:
-        state.dirty[key] = None
+    _take_notes_over(state)
     return effects
+
+
+def _take_notes_over(state: State) -> None:
+    """What earlier leaders noted on the gangs begins to hold, and to expire, for us."""
+    config = state.config
+    for key, record in state.records.items():
+        state.dirty[key] = None
+        if record.nomination:
+            state.nominated[key] = None
+            state.at((record.nominated_at or 0.0) + config.nominate, key)
+        if record.admitted_at is not None:
+            state.admitted[key] = None
+            state.at(record.admitted_at + config.reserve, key)
+    owners = sorted((r for r in state.records.values() if r.target), key=lambda r: (-r.priority, r.key))
+    for other in owners[1:]:
+        other.target = ()
+    state.target = owners[0].key if owners else None
 
 
 def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
@@ -250,6 +280,8 @@ def step_down(state: State) -> None:
         state.vacate(uid)
     for record in state.records.values():
         state.lift(record)
+        record.told = None
+    state.nominated.clear()
     state.ledger = Ledger()
 
 

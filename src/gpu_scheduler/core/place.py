@@ -2,62 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.distribute import distribute, fill_nodes, likings
-from gpu_scheduler.core.fit import fits
-from gpu_scheduler.core.model import Pod, Slot, TopologyRule
-from gpu_scheduler.core.nodes import Bools, Codes, Ints
-from gpu_scheduler.core.search import Budget, search
-from gpu_scheduler.core.topology import NODE
+from gpu_scheduler.core.domains import Bid, Counts, Group, Placement, domains, own_domains, reach, usable_nodes
+from gpu_scheduler.core.fit import fits, matches_itself
+from gpu_scheduler.core.model import Pod, Slot
+from gpu_scheduler.core.nodes import Bools, Ints
+from gpu_scheduler.core.search import Seekers, search
 
-MAX_DOMAINS = 64
-"""How many domains are tried for one gang before it is told "not found yet"."""
-
-
-@dataclass(slots=True)
-class Group:
-    """Waiting members of one role that are interchangeable. `anchors` are the nodes of their running siblings; of a
-    `whole` group every member belongs to the minimum."""
-
-    role: str
-    pods: list[Pod]
-    topology: tuple[TopologyRule, ...] = ()
-    anchors: tuple[str, ...] = ()
-    whole: bool = False
-
-
-@dataclass(slots=True)
-class Bid:
-    """What one gang asks for: of the groups' pods at least `needed` in all, and `role_needs` of each role.
-
-    `excluded` nodes may not be used; `liking` overrides the pods' own taste.
-    """
-
-    groups: list[Group]
-    needed: int
-    role_needs: dict[str, int] = field(default_factory=dict)
-    topology: tuple[TopologyRule, ...] = ()
-    anchors: tuple[str, ...] = ()
-    excluded: Bools | None = None
-    liking: Ints | None = None
-
-    @property
-    def size(self) -> int:
-        """How many members wait."""
-        return sum(len(group.pods) for group in self.groups)
-
-
-Placement = list[tuple[Pod, Slot]]
-"""Every placed member with its slot."""
-
-Counts = tuple[int, ...]
+Unit = list[tuple[Group, int]]
+"""What is placed at once, with how many of each: one group, or all groups of a role with a topology of its own."""
 
 
 def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
@@ -65,17 +24,16 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     everyone = tuple(len(group.pods) for group in bid.groups)
     if everyone == (bid.needed,) and not bid.topology and bid.liking is None:
         # One group that must be placed whole, anywhere: it is placed or not, and there is nothing to undo.
-        return _place_group(cluster, bid.groups[0], bid.needed, _usable(cluster, bid), None)
+        return _place_group(cluster, bid.groups[0], bid.needed, usable_nodes(cluster, bid), None)
     minimum = least_counts(cluster, bid)
     for counts in dict.fromkeys((everyone, minimum)):
         with cluster.trial() as trial:
             found = _place_counts(cluster, bid, counts)
             if found is not None:
-                placed, within = found
                 if counts != everyone:
-                    placed += _add_surplus(cluster, bid, placed, within)
+                    found += _add_surplus(cluster, bid, found)
                 trial.keep()
-                return placed
+                return found
     return None
 
 
@@ -103,88 +61,17 @@ def least_counts(cluster: Cluster, bid: Bid) -> Counts:
     return tuple(counts)
 
 
-def _place_counts(cluster: Cluster, bid: Bid, counts: Counts) -> tuple[Placement, Bools | None] | None:
+def _place_counts(cluster: Cluster, bid: Bid, counts: Counts) -> Placement | None:
     """Exactly these counts within one domain of the gang's topology, tightest first."""
-    for within in _domains(cluster, bid, counts):
+    if not any(counts):
+        return []
+    for within in domains(cluster, bid, counts):
         with cluster.trial() as trial:
             placed = _place_groups(cluster, bid, counts, within)
             if placed is not None:
                 trial.keep()
-                return placed, within
+                return placed
     return None
-
-
-def _domains(cluster: Cluster, bid: Bid, counts: Counts) -> Iterator[Bools | None]:
-    """The node masks that may hold the whole gang, in the order to try them; None is the whole cluster."""
-    if not bid.topology:
-        yield _usable(cluster, bid)
-        return
-    usable = _usable(cluster, bid)
-    tried = 0
-    for level in cluster.topology.search_levels(bid.topology):
-        if not level:
-            yield usable
-            continue
-        for within in _level_domains(cluster, bid, counts, level, usable):
-            yield within
-            tried += 1
-            if tried >= MAX_DOMAINS:
-                return
-
-
-def _usable(cluster: Cluster, bid: Bid) -> Bools | None:
-    return None if bid.excluded is None else cluster.table.alive & ~bid.excluded
-
-
-def _level_domains(cluster: Cluster, bid: Bid, counts: Counts, level: str, usable: Bools | None) -> Iterator[Bools]:
-    """Domains of a level in which every group has the capacity it needs, least waste first."""
-    codes = cluster.topology.codes(level)
-    width = int(codes.max(initial=-1)) + 1
-    if not width:
-        return
-    inside = codes >= 0 if usable is None else (codes >= 0) & usable
-    possible = _anchored(cluster, codes, width, bid.anchors)
-    waste = np.zeros(width)
-    for group, wanted in zip(bid.groups, counts, strict=True):
-        if wanted:
-            sums = _domain_capacity(cluster, group, level, inside, width)
-            possible &= sums >= wanted
-            waste += sums - wanted
-    waste[~possible] = np.inf
-    while not np.isinf(waste[code := int(waste.argmin())]):
-        within = codes == code
-        yield within if usable is None else within & usable
-        waste[code] = np.inf
-
-
-def _domain_capacity(cluster: Cluster, group: Group, level: str, inside: Bools, width: int) -> npt.NDArray[np.float64]:
-    """How many of a group each domain can take; a role with a rule of its own must fit one of its sub-domains."""
-    counts = capacity_of(cluster, group.pods[0].shape).counts
-    own = next((rule.level for rule in group.topology if rule.required), None)
-    codes = cluster.topology.codes(level)
-    if own is None and level == NODE:
-        return (counts[:width] * inside[:width]).astype(np.float64)
-    if own is None:
-        return np.bincount(codes[inside], weights=counts[inside], minlength=width).astype(np.float64)
-    below = cluster.topology.codes(own)
-    both = inside & (below >= 0)
-    pairs = codes[both].astype(np.int64) * (int(below.max(initial=0)) + 1) + below[both]
-    found, number = np.unique(pairs, return_inverse=True)
-    sums = np.bincount(number, weights=counts[both], minlength=len(found))
-    best = np.zeros(width)
-    np.maximum.at(best, found // (int(below.max(initial=0)) + 1), sums)
-    return best
-
-
-def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ...]) -> Bools:
-    """Which domains members may go to when siblings already run in some: only there."""
-    homes = {int(codes[cluster.table.slots[node]]) for node in anchors if node in cluster.table.slots}
-    if not homes:
-        return np.ones(width, bool)
-    possible = np.zeros(width, bool)
-    if len(homes) == 1 and (home := homes.pop()) >= 0:
-        possible[home] = True
-    return possible
 
 
 # -- groups within one domain
@@ -192,36 +79,91 @@ def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ..
 
 def _place_groups(cluster: Cluster, bid: Bid, counts: Counts, within: Bools | None) -> Placement | None:
     """Groups scarcest first; one that fails moves to the front; then a bounded search."""
-    units = [(group, wanted) for group, wanted in zip(bid.groups, counts, strict=True) if wanted]
-    if len(units) > 1:
-        units.sort(key=lambda unit: capacity_of(cluster, unit[0].pods[0].shape).total / unit[1])
+    units = _order_units(_units(cluster, bid, counts))
     for _ in range(len(units) + 1):
         placed: Placement = []
         with cluster.trial() as trial:
-            for i, (group, wanted) in enumerate(units):
-                liking = bid.liking if bid.liking is not None else _spare(cluster, units[i + 1 :])
-                part = _place_group(cluster, group, wanted, within, liking)
+            for i, unit in enumerate(units):
+                liking = bid.liking if bid.liking is not None else _spare(cluster, unit, units[i + 1 :])
+                part = _place_unit(cluster, unit, within, liking)
                 if part is None:
                     break
                 placed += part
             else:
                 trial.keep()
                 return placed
-        if i == 0:
+        front = [units[i], *units[:i], *units[i + 1 :]]
+        again = _order_units(front)
+        if again == units:
+            # Its company may be there already, and what came before it in its way.
+            again = front
+        if again == units:
             break
-        units.insert(0, units.pop(i))
-    return _search_groups(cluster, units, within)
+        units = again
+    for order in [_order_units(units), units]:
+        found = _search_groups(cluster, [pair for unit in order for pair in unit], within)
+        if found is not None or order == units:
+            return found
+    return None
 
 
-def _spare(cluster: Cluster, later: list[tuple[Group, int]]) -> Ints | None:
-    """Likes the nodes that the groups still to come could use least."""
-    if not later:
+def _units(cluster: Cluster, bid: Bid, counts: Counts) -> list[Unit]:
+    """What is placed at once, the scarcest first; a map has no choice at all."""
+    units: dict[str | int, Unit] = {}
+    for number, (group, wanted) in enumerate(zip(bid.groups, counts, strict=True)):
+        if wanted:
+            units.setdefault(group.role if group.topology else number, []).append((group, wanted))
+
+    def plenty(unit: Unit) -> tuple[bool, float]:
+        shapes = [(group.pods[0].shape, wanted) for group, wanted in unit]
+        free = all(shape.device_map is None for shape, _ in shapes)
+        return free, min(capacity_of(cluster, shape).total / wanted for shape, wanted in shapes)
+
+    return sorted(units.values(), key=plenty) if len(units) > 1 else list(units.values())
+
+
+def _order_units(units: list[Unit]) -> list[Unit]:
+    """The same order, but nobody before those whose company it needs to be let in anywhere."""
+    if len(units) < 2 or not any(group.pods[0].shape.affinity for unit in units for group, _ in unit):
+        return units
+    left, ordered = list(units), []
+    while left:
+        bound = (any(_needs(unit, other) for other in left if other is not unit) for unit in left)
+        ordered.append(left.pop(next((i for i, waits in enumerate(bound) if not waits), 0)))
+    return ordered
+
+
+def _needs(unit: Unit, other: Unit) -> bool:
+    """Whether a unit's affinity speaks of another one's pods and not of its own."""
+    for group, _ in unit:
+        pod = group.pods[0]
+        terms = pod.shape.affinity
+        if terms and not all(matches_itself(pod, term.match) for term in terms):
+            return any(matches_itself(theirs.pods[0], term.match) for theirs, _ in other for term in terms)
+    return False
+
+
+def _spare(cluster: Cluster, unit: Unit, later: list[Unit]) -> Ints | None:
+    """Likes the nodes that the groups still to come could use least, unless they need this one's company."""
+    if not later or unit[0][0].pods[0].shape.device_map is not None:
         return None
     cost = np.zeros(cluster.table.size)
-    for group, _ in later:
+    for group, _ in (pair for other in later if not _needs(other, unit) for pair in other):
         capacity = capacity_of(cluster, group.pods[0].shape)
         cost += capacity.counts * (1024 / max(capacity.total, 1))
     return -np.ceil(cost).astype(np.int64)
+
+
+def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, liking: Ints | None) -> Placement | None:
+    """One group, or all groups of a role within one domain of the role's topology."""
+    if len(unit) == 1:
+        return _place_group(cluster, *unit[0], within, liking)
+    first = unit[0][0]
+    plain = [Group(group.role, group.pods) for group, _ in unit]
+    role = Bid(plain, 0, topology=first.topology, anchors=first.anchors)
+    if within is not None:
+        role.excluded = ~within
+    return _place_counts(cluster, role, tuple(wanted for _, wanted in unit))
 
 
 def _place_group(
@@ -234,7 +176,7 @@ def _place_group(
     if within is not None:
         alone.excluded = ~within
     plain = Group(group.role, group.pods)
-    for domain in _domains(cluster, alone, (wanted,)):
+    for domain in domains(cluster, alone, (wanted,)):
         placed = _fill_group(cluster, plain, wanted, domain, liking)
         if placed is not None:
             return placed
@@ -282,7 +224,7 @@ def _fill_checked(cluster: Cluster, group: Group, wanted: int, counts: Ints, wit
                 trial.keep()
                 return placed
     pods = group.pods[:wanted]
-    slots = search(cluster, pods, [within] * wanted, Budget(_tries(cluster)))
+    slots = search(cluster, [Seekers(pods)], within, _tries(cluster))
     return None if slots is None else list(zip(pods, slots, strict=True))
 
 
@@ -298,15 +240,15 @@ def _replay(cluster: Cluster, group: Group, shares: list[tuple[int, int]]) -> Pl
     return placed
 
 
-def _search_groups(cluster: Cluster, units: list[tuple[Group, int]], within: Bools | None) -> Placement | None:
-    """Every member one by one, groups with a topology of their own left out: their domains were all tried."""
-    if len(units) < 2 or any(group.topology for group, _ in units):
+def _search_groups(cluster: Cluster, units: Unit, within: Bools | None) -> Placement | None:
+    """Every member one by one; what a role would only prefer is given up."""
+    if len(units) < 2:
         return None
     if any(capacity_of(cluster, group.pods[0].shape).total < wanted for group, wanted in units):
         return None
-    pods = [pod for group, wanted in units for pod in group.pods[:wanted]]
-    slots = search(cluster, pods, [within] * len(pods), Budget(_tries(cluster)))
-    return None if slots is None else list(zip(pods, slots, strict=True))
+    groups = [Seekers(group.pods[:wanted], own_domains(cluster, group)) for group, wanted in units]
+    slots = search(cluster, groups, within, _tries(cluster))
+    return None if slots is None else list(zip(chain.from_iterable(g.pods for g in groups), slots, strict=True))
 
 
 def _tries(cluster: Cluster) -> int:
@@ -314,8 +256,9 @@ def _tries(cluster: Cluster) -> int:
     return max(64, min(4000, 100_000 // cluster.table.size))
 
 
-def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement, within: Bools | None) -> Placement:
+def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
     """As many of the members beyond the minimum as fit now, without moving anyone."""
+    within = reach(cluster, bid, placed)
     done = {pod.uid for pod, _ in placed}
     more: Placement = []
     for group in bid.groups:
@@ -324,7 +267,7 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement, within: Bools | 
             continue
         rest = Group(group.role, left, group.topology, group.anchors)
         if group.topology:
-            nodes = tuple(slot.node for pod, slot in placed if slot.role == group.role)
+            nodes = tuple(slot.node for _, slot in (*placed, *more) if slot.role == group.role)
             rest.anchors = group.anchors + nodes
         more += _place_most(cluster, rest, within)
     return more

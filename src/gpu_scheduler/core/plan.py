@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.core.domains import Placement
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
+from gpu_scheduler.core.ledger import OpenDelete
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Pod
-from gpu_scheduler.core.place import Placement
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
 
@@ -44,8 +45,11 @@ class Plan:
         state.changes |= Wake.POD_BOUND
 
     def delete(self, pod: Pod, cause: DeleteCause) -> None:
-        """Decides that a pod has to go."""
-        self._deletes.append(Delete(pod.uid, pod.namespace, pod.name, cause))
+        """Decides that a pod has to go; nobody else in this cycle counts on it, or decides the same again."""
+        ledger = self._state.ledger
+        delete = Delete(pod.uid, pod.namespace, pod.name, cause)
+        self._deletes.append(delete)
+        ledger.deletes[pod.uid] = OpenDelete(delete, ledger.next_sequence)
 
     def commit(self) -> Commit | None:
         """Enters everything into the ledger as one commit; None when there is nothing."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_scheduler.core.domains import Bid, Placement
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import Pod, Shape
-from gpu_scheduler.core.place import Bid, Placement, place_gang
+from gpu_scheduler.core.place import place_gang
 from gpu_scheduler.core.state import State
 
 _SINGLES = 64
@@ -49,7 +50,7 @@ def find_victims(state: State, record: GangRecord, bid: Bid) -> Eviction | None:
     if not record.preempts:
         return None
     victims = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
-    if not victims:
+    if not victims or _is_being_freed(state, bid):
         return None
     for victim in victims[:_SINGLES]:
         placement = _prove(state, bid, (victim,))
@@ -78,7 +79,22 @@ def _prove(state: State, bid: Bid, victims: Iterable[Victim]) -> Placement | Non
         for victim in victims:
             for pod in victim.pods:
                 state.cluster.forget(pod.uid)
+            if victim.whole:
+                # What is held for its lost members goes with it.
+                for uid in victim.record.reserved:
+                    state.cluster.forget(uid)
         return place_gang(state.cluster, bid)
+
+
+def _is_being_freed(state: State, bid: Bid) -> bool:
+    """Whether the bid only has to wait for pods that are on their way out already."""
+    going = {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.deletes.keys()
+    if not going:
+        return False
+    with state.cluster.trial():
+        for uid in going:
+            state.cluster.forget(uid)
+        return place_gang(state.cluster, bid) is not None
 
 
 def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
@@ -88,6 +104,7 @@ def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
     entitled = state.quota.within_quota(queue, wanted)
     if not entitled and not any(priority < record.priority for priority in state.live_priorities):
         return
+    lent: dict[str, list[Shape]] = {}
     borrowed: list[Victim] = []
     for other in state.records.values():
         lower = other.priority < record.priority
@@ -99,14 +116,14 @@ def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
             continue
         if lower:
             yield from _parts(other, theirs, DeleteCause.PREEMPTED)
+            lent.setdefault(state.queue_of(other), []).extend(pod.shape for pod in theirs.live)
         else:
             borrowed += _parts(other, theirs, DeleteCause.RECLAIMED)
-    yield from _reclaimable(state, borrowed)
+    yield from _reclaimable(state, borrowed, lent)
 
 
-def _reclaimable(state: State, victims: list[Victim]) -> Iterator[Victim]:
-    """Those that can all go together without pushing their queues below what they were granted."""
-    given: dict[str, list[Shape]] = {}
+def _reclaimable(state: State, victims: list[Victim], given: dict[str, list[Shape]]) -> Iterator[Victim]:
+    """Those that can all go, with what is `given` anyway, and not push their queues below what they were granted."""
     for victim in sorted(victims, key=lambda v: v.rank):
         queue = state.queue_of(victim.record)
         shapes = [*given.get(queue, ()), *(pod.shape for pod in victim.pods)]

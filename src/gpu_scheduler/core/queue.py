@@ -51,7 +51,7 @@ class GangQueue:
         A line that is parked stays so, for what was just refused would be refused again, unless it is the gang's own.
         """
         old = self._standing.get(key)
-        if old is not None and old.signature != standing.signature:
+        if old is not None and old != standing:
             self.withdraw(key)
             old = None
         line = self._lines.get(standing.signature)
@@ -81,12 +81,12 @@ class GangQueue:
         standing = self._standing.get(key)
         return self._lines[standing.signature].last_refusal if standing is not None else None
 
-    def wake(self, changes: Wake, helps: Callable[[Unplaceable, int], bool]) -> None:
-        """Makes the lines ready that one of the changes could help; `helps` is asked about refusal and priority."""
+    def wake(self, changes: Wake, helps: Callable[[Unplaceable, int, str], bool]) -> None:
+        """Makes the lines ready that a change could help; `helps` is asked about refusal, priority and queue."""
         for line in list(self._lines.values()):
             if line.refused is None or not line.refused.wake_on & changes:
                 continue
-            if changes & Wake.NODE or helps(line.refused, line.standing.priority):
+            if changes & Wake.NODE or helps(line.refused, line.standing.priority, line.standing.queue):
                 self._make_ready(line)
 
     def pop(self, share_of: Callable[[str], float]) -> GangKey | None:

@@ -33,9 +33,11 @@ class QuotaBook:
         self._used: dict[str, dict[str, int]] = {}
         self._charged: dict[str, tuple[str, Charge]] = {}
 
-    def put(self, queue: Queue) -> None:
-        """Adds or changes a queue."""
+    def put(self, queue: Queue) -> bool:
+        """Adds or changes a queue; False when nothing changed."""
+        old = self._queues.get(queue.name)
         self._queues[queue.name] = queue
+        return old != queue
 
     def remove(self, name: str) -> None:
         """Takes a queue away; what it uses stays charged to its name."""
@@ -70,6 +72,16 @@ class QuotaBook:
             used = self._used[queue]
             for name, amount in charge:
                 used[name] -= amount
+
+    def move(self, uid: str, queue: str) -> None:
+        """Charges a pod to another queue, if it is charged at all."""
+        if uid in self._charged:
+            _, charge = self._charged[uid]
+            self.refund(uid)
+            self._charged[uid] = (queue, charge)
+            used = self._used.setdefault(queue, {})
+            for name, amount in charge:
+                used[name] = used.get(name, 0) + amount
 
     def used(self, queue: str) -> Mapping[str, int]:
         """What a queue uses now, GPUs in milli."""
@@ -115,6 +127,12 @@ class QuotaBook:
             self.used(name).get(resource, 0) + wanted.get(resource, 0) <= most * self._scale(resource)
             for resource, most in queue.quota.items()
         )
+
+    def may_reclaim(self, name: str) -> bool:
+        """Whether a queue has been granted something that it does not use."""
+        queue = self.queue(name)
+        used = self.used(name)
+        return queue is not None and any(used.get(r, 0) < most * self._scale(r) for r, most in queue.quota.items())
 
     def stays_above(self, name: str, given_back: Mapping[str, int]) -> bool:
         """Whether a queue that gives this back still uses all of its quota: then it loses only what it borrowed."""

@@ -6,10 +6,11 @@ import numpy as np
 
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.domains import Bid
 from gpu_scheduler.core.fit import may_use, pod_refusals, refusals
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.nodes import Bools, Ints
-from gpu_scheduler.core.place import Bid, least_counts
+from gpu_scheduler.core.place import least_counts
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 
 

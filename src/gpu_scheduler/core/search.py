@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,50 +12,121 @@ from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.distribute import likings
 from gpu_scheduler.core.fit import pod_refusals
 from gpu_scheduler.core.model import Pod, Slot
-from gpu_scheduler.core.nodes import Bools, Ints
+from gpu_scheduler.core.nodes import Bools, Codes, Ints
 
 _DEEPEST = 64
-"""Members beyond this many are placed without going back: a search that deep would not end in time."""
+"""All members but this many are placed without going back: a search that deep would not end in time."""
 
 
-@dataclass(slots=True)
-class Budget:
-    """How many placements may still be tried."""
+class Seekers(NamedTuple):
+    """Interchangeable pods that look for a place; with `domains` all of their role must end in one of them."""
 
-    tries: int
+    pods: list[Pod]
+    domains: Codes | None = None
 
 
-def search(cluster: Cluster, pods: list[Pod], allowed: list[Bools | None], budget: Budget) -> list[Slot] | None:
-    """Places the pods in order, each within its own allowed nodes; on success they are assumed.
+Line = list[tuple[int, Pod]]
+"""Members in the order they are placed, each with the number of its group."""
 
-    None means that nothing was found within the budget, which is not a proof that nothing exists.
+
+def search(cluster: Cluster, groups: list[Seekers], allowed: Bools | None, tries: int) -> list[Slot] | None:
+    """Places the groups' pods in order within the allowed nodes; on success they are assumed.
+
+    None means that nothing was found within `tries` steps back, which is not a proof that nothing exists.
     """
-    if not pods:
-        return []
-    nodes = candidates(cluster, pods[0], allowed[0])
-    if len(pods) > _DEEPEST:
-        nodes = nodes[:1]
-    seen: set[bytes] = set()
-    kinds = {pod.shape for pod in pods}
-    alike = not any(shape.has_pod_terms or shape.device_map for shape in kinds) and all(a is None for a in allowed)
-    for slot in nodes.tolist():
-        if budget.tries <= 0:
+    line = [(number, pod) for number, group in enumerate(groups) for pod in group.pods]
+    surely = max(0, len(line) - _DEEPEST)
+    with cluster.trial() as trial:
+        ahead = _Search(cluster, groups, allowed, tries)
+        slots = ahead.advance(line[:surely])
+        rest = None if slots is None else ahead.place(line[surely:])
+        if slots is None or rest is None:
             return None
-        if alike:
-            # Two nodes that can take the same of every remaining shape lead to the same end.
-            state = b"".join(capacity_of(cluster, shape).counts[slot].tobytes() for shape in kinds)
-            state += cluster.free[:, slot].tobytes() + cluster.device_used[:, slot].tobytes()
-            if state in seen:
-                continue
-            seen.add(state)
-        budget.tries -= 1
-        with cluster.trial() as trial:
-            devices = cluster.assume(pods[:1], slot)[0]
-            rest = search(cluster, pods[1:], allowed[1:], budget)
-            if rest is not None:
-                trial.keep()
-                return [Slot(cluster.table.name(slot), devices, pods[0].role), *rest]
-    return None
+        trial.keep()
+        return slots + rest
+
+
+class _Search:
+    """Depth first. `path` is where the members so far are; `dead` holds the arrangements that led nowhere: in which
+    order equal members got there makes no difference."""
+
+    def __init__(self, cluster: Cluster, groups: list[Seekers], allowed: Bools | None, tries: int) -> None:
+        self._cluster = cluster
+        self._groups = groups
+        self._allowed = allowed
+        self._tries = tries
+        self._path: list[tuple[int, int]] = []
+        self._dead: set[object] = set()
+
+    def advance(self, line: Line) -> list[Slot] | None:
+        """Places each on the first node that takes it."""
+        slots = []
+        for number, pod in line:
+            nodes = candidates(self._cluster, pod, self._open_to(number))
+            if not len(nodes):
+                return None
+            self._path.append((number, int(nodes[0])))
+            slots.append(_seat(self._cluster, pod, int(nodes[0])))
+        return slots
+
+    def place(self, line: Line) -> list[Slot] | None:
+        """Places each on the first node from which all those after it find one, too."""
+        if not line:
+            return []
+        state = self._state(line)
+        if state in self._dead:
+            return None
+        number, pod = line[0]
+        for slot in self._distinct(candidates(self._cluster, pod, self._open_to(number)), line):
+            if self._tries <= 0:
+                return None
+            self._path.append((number, slot))
+            with self._cluster.trial() as trial:
+                here = _seat(self._cluster, pod, slot)
+                rest = self.place(line[1:])
+                if rest is not None:
+                    trial.keep()
+                    return [here, *rest]
+            self._path.pop()
+            self._tries -= 1
+        self._dead.add(state)
+        return None
+
+    def _open_to(self, number: int) -> Bools | None:
+        """The nodes that a group may use, now that members of its role are where they are."""
+        codes = self._groups[number].domains
+        if codes is None:
+            return self._allowed
+        role = self._groups[number].pods[0].role
+        homes = {int(codes[slot]) for other, slot in self._path if self._groups[other].pods[0].role == role}
+        inside = codes == homes.pop() if homes else codes >= 0
+        return inside if self._allowed is None else inside & self._allowed
+
+    def _state(self, line: Line) -> object:
+        placed = tuple(sorted(self._path))
+        if any(pod.shape.gpu_milli for _, pod in line):
+            # Which cards the shares before went to does depend on their order.
+            nodes = sorted({slot for _, slot in placed})
+            return placed, self._cluster.devices.used[:, nodes].tobytes()
+        return placed
+
+    def _distinct(self, nodes: Ints, line: Line) -> Iterable[int]:
+        """One of each kind of node: two that can take the same of every remaining shape lead to the same end."""
+        cluster = self._cluster
+        shapes = {pod.shape for _, pod in line}
+        different = any(shape.has_pod_terms or shape.device_map for shape in shapes)
+        if different or cluster.census.carried_matches() or any(g.domains is not None for g in self._groups):
+            return (int(slot) for slot in nodes)
+        found: dict[bytes, int] = {}
+        for slot in nodes.tolist():
+            kind = b"".join(capacity_of(cluster, shape).counts[slot].tobytes() for shape in shapes)
+            kind += cluster.free[:, slot].tobytes() + cluster.devices.used[:, slot].tobytes()
+            found.setdefault(kind + cluster.devices.ok[:, slot].tobytes(), slot)
+        return found.values()
+
+
+def _seat(cluster: Cluster, pod: Pod, slot: int) -> Slot:
+    return Slot(cluster.table.name(slot), cluster.assume([pod], slot)[0], pod.role)
 
 
 def candidates(cluster: Cluster, pod: Pod, allowed: Bools | None) -> Ints:

@@ -47,6 +47,7 @@ class State:
         self.cluster = Cluster(config.levels)
         # The same nodes with nothing but what never ends on them: what could ever fit.
         self.empty = Cluster(config.levels)
+        self.empty_version = 0
         self.pods: dict[str, Pod] = {}
         self.records: dict[GangKey, GangRecord] = {}
         self.queue = GangQueue()
@@ -58,7 +59,10 @@ class State:
         self.quarantined: dict[str, float] = {}
         self.broken: dict[GangKey, None] = {}
         self.nominated: dict[GangKey, None] = {}
+        # Gangs that an earlier leader admitted: their slots have to be kept anew.
+        self.admitted: dict[GangKey, None] = {}
         self.target: GangKey | None = None
+        self.target_version = -1
         self.live_priorities: dict[int, int] = {}
         self.empty_answers: dict[Hashable, tuple[object, bool]] = {}
         self._timers: list[tuple[float, GangKey]] = []
@@ -98,6 +102,7 @@ class State:
         self.records.pop(record.key, None)
         self.broken.pop(record.key, None)
         self.nominated.pop(record.key, None)
+        self.admitted.pop(record.key, None)
         if self.target == record.key:
             self.clear_target(record)
         return True
@@ -126,9 +131,9 @@ class State:
                     del self.live_priorities[changed]
         record.live_priority = priority
 
-    def could_help(self, refused: Unplaceable, priority: int) -> bool:
+    def could_help(self, refused: Unplaceable, priority: int, queue: str) -> bool:
         """Whether a refused gang of this priority could start now: there is enough for it, or someone to evict."""
-        if any(running < priority for running in self.live_priorities):
+        if any(running < priority for running in self.live_priorities) or self.quota.may_reclaim(queue):
             return True
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 

@@ -36,6 +36,22 @@ class Topology:
             self._cache[level] = (self._table.version, codes)
         return codes
 
+    def required_codes(self, level: str, rules: tuple[TopologyRule, ...]) -> Codes:
+        """The domains of a level, cut along every required level: what lies outside one of these is in no domain."""
+        cuts = [rule.level for rule in rules if rule.required and rule.level != level]
+        if not cuts:
+            return self.codes(level)
+        key = "\0".join((level, *cuts))
+        version, codes = self._cache.get(key, (-1, None))
+        if codes is None or version != self._table.version:
+            parts = np.stack([self.codes(name) for name in (level, *cuts)])
+            inside = (parts >= 0).all(axis=0)
+            codes = np.where(inside, parts[0], -1).astype(np.int32)
+            if level != NODE and inside.any():
+                codes[inside] = np.unique(parts[:, inside], axis=1, return_inverse=True)[1].reshape(-1)
+            self._cache[key] = (self._table.version, codes)
+        return codes
+
     def search_levels(self, rules: tuple[TopologyRule, ...]) -> list[str]:
         """The levels to try, tightest first; ends at the tightest required one, or in "" (no domain) without any."""
         if not rules:

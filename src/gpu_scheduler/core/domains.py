@@ -1,0 +1,158 @@
+"""What a gang asks for, and the topology domains that may hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_scheduler.core.capacity import capacity_of
+from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.distribute import cap_nodes
+from gpu_scheduler.core.model import Pod, Slot, TopologyRule
+from gpu_scheduler.core.nodes import Bools, Codes, Ints
+from gpu_scheduler.core.topology import NODE
+
+MAX_DOMAINS = 64
+"""How many domains of a level are tried for one gang before it goes on to the next, or is told "not found yet"."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Waiting members of one role that are interchangeable. `anchors` are the nodes of their running siblings; of a
+    `whole` group every member belongs to the minimum."""
+
+    role: str
+    pods: list[Pod]
+    topology: tuple[TopologyRule, ...] = ()
+    anchors: tuple[str, ...] = ()
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Bid:
+    """What one gang asks for: of the groups' pods at least `needed` in all, and `role_needs` of each role.
+
+    `excluded` nodes may not be used; `liking` overrides the pods' own taste.
+    """
+
+    groups: list[Group]
+    needed: int
+    role_needs: dict[str, int] = field(default_factory=dict)
+    topology: tuple[TopologyRule, ...] = ()
+    anchors: tuple[str, ...] = ()
+    excluded: Bools | None = None
+    liking: Ints | None = None
+
+    @property
+    def size(self) -> int:
+        """How many members wait."""
+        return sum(len(group.pods) for group in self.groups)
+
+
+Placement = list[tuple[Pod, Slot]]
+"""Every placed member with its slot."""
+
+Counts = tuple[int, ...]
+
+
+def domains(cluster: Cluster, bid: Bid, counts: Counts) -> Iterator[Bools | None]:
+    """The node masks that may hold the whole gang, in the order to try them; None is the whole cluster."""
+    if not bid.topology:
+        yield usable_nodes(cluster, bid)
+        return
+    usable = usable_nodes(cluster, bid)
+    for level in cluster.topology.search_levels(bid.topology):
+        if level:
+            yield from islice(_level_domains(cluster, bid, counts, level, usable), MAX_DOMAINS)
+        else:
+            yield usable
+
+
+def usable_nodes(cluster: Cluster, bid: Bid) -> Bools | None:
+    return None if bid.excluded is None else cluster.table.alive & ~bid.excluded
+
+
+def _level_domains(cluster: Cluster, bid: Bid, counts: Counts, level: str, usable: Bools | None) -> Iterator[Bools]:
+    """Domains of a level in which every group has the capacity it needs, least waste first."""
+    codes = cluster.topology.required_codes(level, bid.topology)
+    width = int(codes.max(initial=-1)) + 1
+    if not width:
+        return
+    inside = codes >= 0 if usable is None else (codes >= 0) & usable
+    possible = _anchored(cluster, codes, width, bid.anchors)
+    waste = np.zeros(width)
+    for group, wanted in zip(bid.groups, counts, strict=True):
+        if wanted:
+            sums = _domain_capacity(cluster, group, level, codes, inside)
+            possible &= sums >= wanted
+            waste += sums - wanted
+    waste[~possible] = np.inf
+    while not np.isinf(waste[code := int(waste.argmin())]):
+        within = codes == code
+        yield within if usable is None else within & usable
+        waste[code] = np.inf
+
+
+def _domain_capacity(
+    cluster: Cluster, group: Group, level: str, codes: Codes, inside: Bools
+) -> npt.NDArray[np.float64]:
+    """How many of a group each domain can take; a role with a rule of its own must fit one of its sub-domains."""
+    pod = group.pods[0]
+    counts = cap_nodes(cluster, pod, capacity_of(cluster, pod.shape).counts)
+    own = next((rule.level for rule in group.topology if rule.required), None)
+    width = int(codes.max()) + 1
+    if own is None and level == NODE:
+        return (counts[:width] * inside[:width]).astype(np.float64)
+    if own is None:
+        return np.bincount(codes[inside], weights=counts[inside], minlength=width).astype(np.float64)
+    below = cluster.topology.required_codes(own, group.topology)
+    both = inside & (below >= 0)
+    pairs = codes[both].astype(np.int64) * (int(below.max(initial=0)) + 1) + below[both]
+    found, number = np.unique(pairs, return_inverse=True)
+    sums = np.bincount(number, weights=counts[both], minlength=len(found))
+    best = np.zeros(width)
+    np.maximum.at(best, found // (int(below.max(initial=0)) + 1), sums)
+    return best
+
+
+def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ...]) -> Bools:
+    """Which domains members may go to when siblings already run in some: only there."""
+    homes = {int(codes[cluster.table.slots[node]]) for node in anchors if node in cluster.table.slots}
+    if not homes:
+        return np.ones(width, bool)
+    possible = np.zeros(width, bool)
+    if len(homes) == 1 and (home := homes.pop()) >= 0:
+        possible[home] = True
+    return possible
+
+
+def own_domains(cluster: Cluster, group: Group) -> Codes | None:
+    """The domains that a role must be in one of, as far as running siblings leave the choice; None without a rule."""
+    level = cluster.topology.search_levels(group.topology)[-1]
+    if not level:
+        return None
+    codes = cluster.topology.required_codes(level, group.topology)
+    possible = _anchored(cluster, codes, int(codes.max(initial=-1)) + 1, group.anchors)
+    return np.where(np.append(possible, False)[codes], codes, -1)
+
+
+def reach(cluster: Cluster, bid: Bid, placed: Placement) -> Bools | None:
+    """Where more members may go: the required domain that the gang is in, or else the one with most room."""
+    usable = usable_nodes(cluster, bid)
+    level = cluster.topology.search_levels(bid.topology)[-1]
+    if not level:
+        return usable
+    codes = cluster.topology.required_codes(level, bid.topology)
+    room = np.zeros(int(codes.max(initial=-1)) + 2)
+    for group in bid.groups:
+        counts = capacity_of(cluster, group.pods[0].shape).counts
+        np.add.at(room, codes, counts if usable is None else counts * usable)
+    nodes = (*bid.anchors, *(slot.node for _, slot in placed))
+    possible = _anchored(cluster, codes, len(room) - 1, nodes)
+    home = int(np.where(possible, room[:-1], -1).argmax()) if possible.any() else -2
+    inside: Bools = codes == home
+    return inside if usable is None else inside & usable

@@ -1,0 +1,158 @@
+"""Gangs whose members look at each other, or have no choice, or are many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from gpu_scheduler.core.domains import Bid, Group
+from gpu_scheduler.core.model import HOSTNAME, Node, PodTerm, Shape, Spread
+from gpu_scheduler.core.place import place_gang
+from tests.unit.clusters import (
+    RACK,
+    ZONE,
+    apps,
+    build_cluster,
+    gang_of,
+    gpu_node,
+    mapped,
+    node,
+    plain,
+    pod,
+    share,
+    whole,
+)
+from tests.unit.oracle import Fleet
+
+
+def group(app: str, shape: Shape, size: int = 1) -> Group:
+    """Members of the role and the application of one name."""
+    return Group(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
+
+
+def near(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
+    return replace(shape, affinity=(PodTerm(apps(app), key),))
+
+
+def away(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
+    return replace(shape, anti_affinity=(PodTerm(apps(app), key),))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Groups, nodes, and where each role's members must go (sorted); without `expected` the gang must be refused."""
+
+    id: str
+    groups: Sequence[Group]
+    nodes: Sequence[Node]
+    expected: dict[str, str] | None
+
+
+SMALL = [node("n1", allocatable={"cpu": 100}), node("n2", allocatable={"cpu": 200})]
+CASES = [
+    Case(
+        "a role that needs another's company waits for it, though it is scarcer",
+        [group("follower", near("leader", whole(1))), group("leader", plain())],
+        [gpu_node("n1", 1), node("n2")],
+        {"follower": "n1", "leader": "n1"},
+    ),
+    Case(
+        "a chain of roles that need company",
+        [group("c", near("b", plain())), group("b", near("a", plain())), group("a", whole(1))],
+        [node("n1"), gpu_node("n2", 1)],
+        {"a": "n2", "b": "n2", "c": "n2"},
+    ),
+    Case(
+        "a role goes where the company it brings fits, not where it would be least in the way",
+        [group("follower", near("leader", plain(200))), group("leader", plain(100))],
+        [*SMALL, node("n3", allocatable={"cpu": 300})],
+        {"follower": "n3", "leader": "n3"},
+    ),
+    Case(
+        "two roles that need each other are refused, as nobody may come first",
+        [group("a", near("b", plain())), group("b", near("a", plain()))],
+        [node("n1")],
+        None,
+    ),
+    Case(
+        "a role keeps away from another that does not mind",
+        [group("a", away("b", plain(100))), group("b", plain(200))],
+        SMALL,
+        {"a": "n1", "b": "n2"},
+    ),
+    Case(
+        "the role with one choice goes before the role with two",
+        [group("either", plain(100), 2), group("large", plain(200))],
+        [*SMALL, node("n3", allocatable={"cpu": 100})],
+        {"either": "n1 n3", "large": "n2"},
+    ),
+    Case(
+        "a map goes before a role that could take its card",
+        [group("any", whole(1)), group("mapped", mapped("n1", 0))],
+        [gpu_node("n1", 2)],
+        {"any": "n1", "mapped": "n1"},
+    ),
+    Case(
+        "members of one map entry share its cards",
+        [group("mapped", mapped("n1", 0, 1), 3)],
+        [gpu_node("n1", 2)],
+        {"mapped": "n1 n1 n1"},
+    ),
+    Case(
+        "shares of several sizes fill cards to the brim",
+        [group("a", share(600)), group("b", share(500), 2), group("c", share(400))],
+        [gpu_node("n1", 2)],
+        {"a": "n1", "b": "n1 n1", "c": "n1"},
+    ),
+    Case(
+        "a lone card too few",
+        [group("a", whole(2)), group("b", share(100))],
+        [gpu_node("n1", 2)],
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_roles_find_their_places(case: Case) -> None:
+    bid = Bid(list(case.groups), sum(len(each.pods) for each in case.groups))
+    placement = place_gang(build_cluster(Fleet(list(case.nodes))), bid)
+    if case.expected is None:
+        assert placement is None
+        return
+    assert placement is not None
+    found = {each.role: " ".join(sorted(s.node for _, s in placement if s.role == each.role)) for each in case.groups}
+    assert found == case.expected
+
+
+def test_a_map_and_a_counted_card_never_meet() -> None:
+    bid = Bid([group("any", whole(1)), group("mapped", mapped("n1", 0))], 2)
+    placement = place_gang(build_cluster(Fleet([gpu_node("n1", 2)])), bid)
+    assert placement is not None
+    assert {slot.role: slot.devices for _, slot in placement} == {"mapped": (0,), "any": (1,)}
+
+
+def racks(count: int, size: int) -> list[Node]:
+    return [
+        node(f"n{i}-{j}", labels={ZONE: "ab"[i % 2], RACK: str(i)}, allocatable={"cpu": 2000})
+        for i in range(count)
+        for j in range(size)
+    ]
+
+
+def test_a_thousand_members_with_two_spreads_are_placed() -> None:
+    both = replace(plain(100), spread=(Spread(apps("a"), ZONE), Spread(apps("a"), RACK)))
+    placement = place_gang(build_cluster(Fleet(racks(8, 8))), gang_of(both, 1100))
+    assert placement is not None
+    sizes = [sum(slot.node.startswith(f"n{i}-") for _, slot in placement) for i in range(8)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_more_members_than_steps_back_are_allowed_on_a_large_cluster() -> None:
+    both = replace(plain(100), spread=(Spread(apps("a"), ZONE), Spread(apps("a"), RACK)))
+    nodes = [*racks(4, 2), *(node(f"full-{i}", allocatable={"cpu": 0}) for i in range(2100))]
+    placement = place_gang(build_cluster(Fleet(nodes)), gang_of(both, 80))
+    assert placement is not None
+    assert len(placement) == 80

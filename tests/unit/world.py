@@ -1,0 +1,490 @@
+"""A small API server with controllers and kubelets, for driving the engine without any of them.
+
+The world holds the truth. What changes in it becomes events on one stream per object (a watch keeps the order of one
+object's events, not that between objects), and the engine's effects are requests that land, fail or arrive late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import (
+    Bind,
+    BindFailed,
+    BindFailure,
+    Commit,
+    Committed,
+    DeleteFailed,
+    Effect,
+    Event,
+    GangGone,
+    GangSeen,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    QueueGone,
+    QueueSeen,
+    RaiseAttempt,
+    Release,
+    Report,
+    SendBind,
+    SendDelete,
+    TookOver,
+)
+from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, PodPhase, Queue, Shape
+from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.core.state import Config
+
+GPU = "nvidia.com/gpu"
+NAMESPACE = "team"
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    LANDS = "lands"
+    REFUSED = "refused"
+    REPLY_LOST = "reply lost"
+    LATE = "late"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A request on its way, and the leader who sent it."""
+
+    effect: Effect
+    epoch: int
+
+
+# -- objects
+
+
+def shape_of(gpus: int = 1, **changes: Any) -> Shape:
+    """A pod that wants so many whole GPUs and some CPU."""
+    request = (("cpu", 1000), *(((GPU, gpus),) if gpus else ()))
+    return Shape(request=request, gpu_resource=GPU, gpus=gpus, **changes)
+
+
+def share_of(milli: int) -> Shape:
+    """A pod that wants a share of one GPU."""
+    return Shape(request=(("cpu", 1000),), gpu_resource=GPU, gpu_milli=milli)
+
+
+def a_node(name: str, gpus: int = 4, *, assigns: bool = True, cpu: int = 64_000, **changes: Any) -> Node:
+    """A machine with GPUs."""
+    allocatable = {"cpu": cpu, "pods": 110, GPU: gpus}
+    return Node(name, allocatable, gpu_resource=GPU, gpus=gpus, assigns_devices=assigns, **changes)
+
+
+def a_key(name: str, namespace: str = NAMESPACE) -> GangKey:
+    """The name of a gang."""
+    return GangKey("test", namespace, name)
+
+
+def a_pod(name: str, shape: Shape | None = None, **changes: Any) -> Pod:
+    """A pod of our scheduler that is nobody's member."""
+    return Pod(name, changes.pop("namespace", NAMESPACE), name, shape if shape is not None else shape_of(), **changes)
+
+
+def members(key: GangKey, count: int, shape: Shape | None = None, **changes: Any) -> list[Pod]:
+    """Pods of one gang, with a controller behind them unless told otherwise."""
+    stem = "-".join(part for part in (key.name, changes.get("role", "")) if part)
+    changes.setdefault("controlled", True)
+    return [
+        a_pod(f"{stem}-{i}", shape, namespace=key.namespace, gang=key, **{"index": i, **changes}) for i in range(count)
+    ]
+
+
+# -- the world
+
+
+class World:
+    """The truth, what of it has been told, and what has been asked for."""
+
+    def __init__(self, config: Config | None = None, *nodes: Node) -> None:
+        self.config = config or Config()
+        self.now = 1000.0
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.gangs: dict[GangKey, Gang] = {}
+        self.queues: dict[str, Queue] = {}
+        self.lease: dict[int, Commit] = {}
+        self.streams: dict[Hashable, deque[Event]] = {}
+        self.flights: list[Flight] = []
+        self.late: list[Bind] = []
+        self.late_versions: dict[Bind, str] = {}
+        self.templates: dict[tuple[str, str], Pod] = {}
+        self.status: dict[GangKey, Status] = {}
+        self.seen_nodes: dict[str, Node] = {}
+        self.seen_pods: dict[str, Pod] = {}
+        self.seen_gangs: dict[GangKey, Gang] = {}
+        self.journal: list[tuple[float, Event | None, list[Effect]]] = []
+        self.onlookers: list[Callable[[Event], None]] = []
+        self.watchers: list[Callable[[list[Effect]], None]] = []
+        self.epoch = 0
+        self.next_sequence = 0
+        self._count = 0
+        self.engine = Engine(self.config)
+        for node in nodes:
+            self.put_node(node)
+        self.take_over()
+
+    # -- the truth changes
+
+    def put_node(self, node: Node) -> None:
+        """A node registers or changes."""
+        self.nodes[node.name] = node
+        self._tell(("node", node.name), NodeSeen(node))
+
+    def change_node(self, name: str, **changes: Any) -> None:
+        """A node changes."""
+        self.put_node(replace(self.nodes[name], **changes))
+
+    def remove_node(self, name: str) -> None:
+        """A node is deleted; its pods are collected by the kubelet rule later."""
+        del self.nodes[name]
+        self._tell(("node", name), NodeGone(name))
+
+    def create(self, *pods: Pod) -> None:
+        """Pods are created; a controlled one will be created again whenever it is lost."""
+        for pod in pods:
+            if pod.controlled:
+                self.templates[pod.namespace, pod.name] = pod
+            self._put_pod(replace(pod, created=pod.created or self.now))
+
+    def change_pod(self, uid: str, **changes: Any) -> None:
+        """A pod changes."""
+        self._put_pod(replace(self.pods[uid], **changes))
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod object vanishes."""
+        del self.pods[uid]
+        self._tell(("pod", uid), PodGone(uid))
+
+    def put_gang(self, gang: Gang) -> None:
+        """A gang object is created or changed."""
+        self.gangs[gang.key] = gang
+        self._tell(("gang", gang.key), GangSeen(gang))
+
+    def change_gang(self, key: GangKey, **changes: Any) -> None:
+        """A gang object changes."""
+        self.put_gang(replace(self.gangs[key], **changes))
+
+    def remove_gang(self, key: GangKey) -> None:
+        """A gang object is deleted."""
+        del self.gangs[key]
+        self._tell(("gang", key), GangGone(key))
+
+    def put_queue(self, queue: Queue) -> None:
+        """A queue is created or changed."""
+        self.queues[queue.name] = queue
+        self._tell(("queue", queue.name), QueueSeen(queue))
+
+    def remove_queue(self, name: str) -> None:
+        """A queue is deleted."""
+        del self.queues[name]
+        self._tell(("queue", name), QueueGone(name))
+
+    def submit(self, gang: Gang, *pods: Pod) -> None:
+        """A job comes: its gang object and its pods."""
+        self.put_gang(gang if gang.created else replace(gang, created=self.now))
+        self.create(*pods)
+
+    def start(self, name: str, count: int, shape: Shape | None = None, **gang: Any) -> GangKey:
+        """Submits a plain gang of equal pods that needs them all, and returns its key."""
+        key = a_key(name, gang.pop("namespace", NAMESPACE))
+        of_pods = {k: gang.pop(k) for k in ("controlled", "role", "deadline", "preempts") if k in gang}
+        priority = gang.get("priority") or 0
+        pods = members(key, count, shape, priority=priority, **of_pods)
+        self.submit(Gang(key, **{"minimum": count, **gang}), *pods)
+        return key
+
+    def end(self, uid: str, phase: PodPhase = PodPhase.SUCCEEDED) -> None:
+        """A pod's containers end."""
+        self.change_pod(uid, phase=phase)
+
+    def finish(self, key: GangKey) -> None:
+        """Every running member of a gang succeeds."""
+        for pod in self.members(key):
+            if pod.live:
+                self.end(pod.uid)
+
+    def remove_job(self, key: GangKey) -> None:
+        """A job is deleted with everything of it."""
+        for pod in self.members(key):
+            self.templates.pop((pod.namespace, pod.name), None)
+            self.remove_pod(pod.uid)
+        self.gangs.pop(key, None)
+        self._tell(("gang", key), GangGone(key))
+
+    # -- what can be asked
+
+    def members(self, key: GangKey) -> list[Pod]:
+        """The pods of a gang that exist."""
+        return [pod for pod in self.pods.values() if pod.gang == key]
+
+    def bound(self, key: GangKey) -> list[Pod]:
+        """The members of a gang that hold a node."""
+        return [pod for pod in self.members(key) if pod.live]
+
+    def phase(self, key: GangKey) -> Phase:
+        """What was last told about a gang."""
+        return self.status[key].phase
+
+    def reasons(self, key: GangKey) -> set[Reason]:
+        """Why a gang waits, as it was last told."""
+        refusal = self.status[key].refusal
+        return {r.reason for r in refusal.refusals} if refusal is not None else set()
+
+    # -- events come in
+
+    def deliver(self, turn: int = 0, *, twice: bool = False) -> None:
+        """Delivers the next event of one of the objects that have some."""
+        subject = list(self.streams)[turn % len(self.streams)]
+        event = self.streams[subject].popleft()
+        if not self.streams[subject]:
+            del self.streams[subject]
+        for _ in range(1 + twice):
+            self.handle(event)
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Lets the engine take in one event."""
+        for watch in self.onlookers:
+            watch(event)
+        match event:
+            case NodeSeen(node):
+                self.seen_nodes[node.name] = node
+            case NodeGone(name):
+                self.seen_nodes.pop(name, None)
+            case PodSeen(pod):
+                self.seen_pods[pod.uid] = pod
+            case PodGone(uid):
+                self.seen_pods.pop(uid, None)
+            case GangSeen(gang):
+                self.seen_gangs[gang.key] = gang
+            case GangGone(key):
+                self.seen_gangs.pop(key, None)
+            case _:
+                pass
+        return self._do(event, self.engine.handle(event, self.now))
+
+    def run_cycle(self) -> list[Effect]:
+        """Lets the engine decide."""
+        return self._do(None, self.engine.run_cycle(self.now))
+
+    def take_over(self) -> None:
+        """A new leader: it lists everything, then learns which commits are open."""
+        self.epoch += 1
+        self.engine = Engine(self.config)
+        self.streams.clear()
+        self.journal.clear()
+        for told in (self.status, self.seen_nodes, self.seen_pods, self.seen_gangs):
+            told.clear()
+        seen: list[Event] = [NodeSeen(node) for node in self.nodes.values()]
+        seen += [PodSeen(pod) for pod in self.pods.values()]
+        seen += [GangSeen(gang) for gang in self.gangs.values()]
+        seen += [QueueSeen(queue) for queue in self.queues.values()]
+        for event in seen:
+            self.handle(event)
+        self.handle(TookOver(tuple(self.lease.values()), self.next_sequence))
+
+    def crash(self, *, lands: bool = False) -> None:
+        """The leader dies. What it had sent is lost, or lands before (and, for binds, long after) its death."""
+        flights, self.flights = self.flights, []
+        for flight in flights:
+            if lands:
+                self.carry_out(flight, Fate.LATE if isinstance(flight.effect, SendBind) else Fate.LANDS)
+        self.take_over()
+
+    # -- effects go out
+
+    def carry_out_all(self) -> None:
+        """Every request lands."""
+        while self.flights:
+            self.carry_out(self.flights.pop(0))
+
+    def carry_out(self, flight: Flight, fate: Fate = Fate.LANDS) -> None:
+        """One request meets its fate."""
+        effect = flight.effect
+        swaps = flight.epoch == self.epoch
+        match effect:
+            case Commit() if swaps and fate is not Fate.LOST:
+                self.lease[effect.sequence] = effect
+                self._tell(("lease",), Committed(effect.sequence))
+            case Commit() if swaps:
+                self.flights.append(flight)  # undecided is not forgotten: the swap is tried again
+            case Release() if swaps:
+                self.lease.pop(effect.sequence, None)
+            case SendBind():
+                self._carry_out_bind(effect, fate)
+            case SendDelete(delete) if fate in (Fate.LANDS, Fate.REPLY_LOST, Fate.LATE):
+                self._delete(delete.uid)
+            case SendDelete(delete):
+                self._tell(("reply", delete.uid), DeleteFailed(delete.uid))
+            case RaiseAttempt(uid, attempt) if fate not in (Fate.REFUSED, Fate.LOST):
+                if uid in self.pods:
+                    self.change_pod(uid, attempt=max(attempt, self.pods[uid].attempt))
+            case Report(key, status) if key in self.gangs and fate is not Fate.LOST:
+                self._note(key, status)
+            case _:
+                pass
+
+    def land_late(self, turn: int = 0) -> None:
+        """A bind that everyone had forgotten reaches the API server."""
+        bind = self.late.pop(turn % len(self.late))
+        self._bind(bind, self.late_versions[bind])
+
+    def _carry_out_bind(self, sent: SendBind, fate: Fate) -> None:
+        bind = sent.bind
+        failure: BindFailure | None = BindFailure.UNKNOWN
+        if fate is Fate.REFUSED:
+            failure = BindFailure.REFUSED
+        elif fate is Fate.LATE:
+            self.late.append(bind)
+            self.late_versions[bind] = sent.version
+        elif fate is not Fate.LOST:
+            landed = self._bind(bind, sent.version)
+            if fate is Fate.LANDS:
+                failure = None if landed else BindFailure.MOVED
+        if failure is not None:
+            self._tell(("reply", bind.uid), BindFailed(bind.uid, failure))
+
+    def _bind(self, bind: Bind, version: str) -> bool:
+        pod = self.pods.get(bind.uid)
+        if pod is None or pod.node is not None or pod.deleting or pod.terminal or pod.version != version:
+            return False
+        self.change_pod(bind.uid, node=bind.node, devices=bind.devices or None)
+        return True
+
+    def _delete(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or pod.deleting:
+            return
+        if pod.live:
+            self.change_pod(uid, deleting=True)
+        else:
+            self.remove_pod(uid)
+
+    def _note(self, key: GangKey, status: Status) -> None:
+        noted = replace(
+            self.gangs[key],
+            below_since=status.below_since,
+            admitted_at=status.admitted_at,
+            nomination=status.nomination,
+            nominated_at=status.nominated_at,
+            target=status.target,
+        )
+        if noted != self.gangs[key]:
+            self.put_gang(noted)
+
+    # -- kubelets and controllers
+
+    def run_kubelets(self) -> None:
+        """Bound pods start, deleted ones end, those that do not fit are rejected, those of lost nodes are collected."""
+        for pod in list(self.pods.values()):
+            if pod.node is None:
+                continue
+            node = self.nodes.get(pod.node)
+            if node is None:
+                self.remove_pod(pod.uid)
+            elif not node.ready:
+                continue
+            elif pod.deleting:
+                if pod.live:
+                    self.end(pod.uid, PodPhase.FAILED)
+                self.remove_pod(pod.uid)
+            elif pod.phase is PodPhase.PENDING:
+                if self._kubelet_admits(pod, node):
+                    self.change_pod(pod.uid, phase=PodPhase.RUNNING, started=self.now)
+                else:
+                    self.end(pod.uid, PodPhase.FAILED)
+
+    def _kubelet_admits(self, pod: Pod, node: Node) -> bool:
+        there = [p for p in self.pods.values() if p.node == node.name and p.phase is PodPhase.RUNNING]
+        for name, amount in pod.shape.request:
+            used = sum(dict(p.shape.request).get(name, 0) for p in there)
+            if used + amount > node.allocatable.get(name, 0):
+                return False
+        return True
+
+    def run_controllers(self) -> None:
+        """Controllers replace the pods they lost or that failed; those that succeeded are done."""
+        by_name = {(pod.namespace, pod.name): pod for pod in self.pods.values()}
+        for name, template in list(self.templates.items()):
+            pod = by_name.get(name)
+            if pod is not None and pod.phase is PodPhase.SUCCEEDED:
+                del self.templates[name]
+            elif pod is None or pod.phase is PodPhase.FAILED:
+                if pod is not None:
+                    self.remove_pod(pod.uid)
+                self._count += 1
+                self._put_pod(replace(template, uid=f"{template.uid}~{self._count}", created=self.now))
+
+    # -- time passes
+
+    def settle(self, *, controllers: bool = True) -> None:
+        """Everything that needs no time happens: events arrive, cycles run, requests land, pods start and end."""
+        for _ in range(200):
+            while self.streams:
+                self.deliver()
+            before = len(self.flights)
+            self.run_cycle()
+            quiet = len(self.flights) == before == 0
+            self.carry_out_all()
+            self.run_kubelets()
+            if controllers:
+                self.run_controllers()
+            if quiet and not self.streams:
+                return
+        raise AssertionError("the engine and the world keep each other busy without any time passing")
+
+    def pass_time(self, seconds: float, *, controllers: bool = True) -> None:
+        """Time passes, and the engine is called whenever it asked for it."""
+        until = self.now + seconds
+        self.settle(controllers=controllers)
+        for _ in range(2000):
+            timer = self.engine.next_timer()
+            if timer is None or timer > until:
+                break
+            self.now = max(self.now, timer)
+            self.settle(controllers=controllers)
+        else:
+            raise AssertionError(f"more than 2000 timers rang in {seconds} s")
+        self.now = until
+        self.settle(controllers=controllers)
+
+    # -- inside
+
+    def _put_pod(self, pod: Pod) -> None:
+        self._count += 1
+        pod = replace(pod, version=str(self._count))
+        self.pods[pod.uid] = pod
+        self._tell(("pod", pod.uid), PodSeen(pod))
+
+    def _tell(self, subject: Hashable, event: Event) -> None:
+        self.streams.setdefault(subject, deque()).append(event)
+
+    def _do(self, event: Event | None, effects: list[Effect]) -> list[Effect]:
+        self.journal.append((self.now, event, effects))
+        for watch in self.watchers:
+            watch(effects)
+        for effect in effects:
+            if isinstance(effect, Commit):
+                self.next_sequence = max(self.next_sequence, effect.sequence + 1)
+            elif isinstance(effect, Report):
+                self.status[effect.key] = effect.status
+        self.flights += [Flight(effect, self.epoch) for effect in effects]
+        return effects
+
+
+def binds_in(effects: Iterable[Effect]) -> list[Bind]:
+    """The binds that these effects decide."""
+    return [bind for effect in effects if isinstance(effect, Commit) for bind in effect.binds]
