@@ -784,6 +784,36 @@ def test_reservation_for_members_that_never_come_expires() -> None:
     assert len(world.bound(rival)) == 3
 
 
+def test_members_that_never_come_do_not_starve_a_gang_that_backs_off_now_and_then() -> None:
+    world = a_world(3)
+    world.submit(expecting("a", 3, priority=5))
+    world.settle()
+    rival = world.start("b", 3, timeout=40.0)
+    world.pass_time(1000)
+    assert len(world.bound(rival)) == 3
+
+
+def test_many_gangs_whose_members_never_come_do_not_starve_one_whose_members_are_there() -> None:
+    world = a_world(3)
+    for name in "acd":
+        world.submit(expecting(name, 3, priority=5))
+        world.pass_time(100)
+    world.pass_time(2000)
+    rival = world.start("b", 3, timeout=40.0)
+    world.pass_time(1000)
+    assert len(world.bound(rival)) == 3
+
+
+def test_members_that_come_after_their_reservation_expired_need_not_wait_for_the_next() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.pass_time(310)
+    world.create(*members(gang.key, 3, role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 3
+
+
 def test_new_leader_finds_the_reservation_again_and_its_end() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
@@ -1187,6 +1217,17 @@ def test_members_beyond_the_minimum_stay_out_when_the_limit_is_reached() -> None
     key = world.start("a", 4, minimum=2, queue="q")
     world.settle()
     assert len(world.bound(key)) == 2
+
+
+def test_member_beyond_the_minimum_starts_when_the_limit_has_room_for_it_alone() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    key = world.start("a", 4, minimum=1, queue="q")
+    world.settle()
+    assert len(world.bound(key)) == 2
+    world.end("a-0")
+    world.settle()
+    assert {pod.uid for pod in world.bound(key)} == {"a-1", "a-2"}
 
 
 def test_pod_seen_before_its_gang_is_charged_to_the_gangs_queue() -> None:

@@ -13,6 +13,9 @@ from gpu_scheduler.core.nodes import Bools
 from gpu_scheduler.core.queue import Standing
 from gpu_scheduler.core.state import State
 
+_LAST = -(1 << 31)
+"""Below every priority that Kubernetes knows."""
+
 
 def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
     """What has to be placed so that the gang starts, or, once it runs, what it would like in addition."""
@@ -101,7 +104,7 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     if state.target is None or state.target == record.key:
         return None
     owner = state.records[state.target]
-    if record.priority > owner.priority:
+    if rank_of(record, facts) > owner.priority:
         return None
     if _ends_in_time(state, owner.target, facts, now):
         return None
@@ -141,7 +144,7 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Sta
         or state.cluster.census.carried_matches()
         or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
     )
-    priority = record.priority
+    priority = rank_of(record, facts)
     queue = record.gang.queue
     signature: Hashable = record.key
     if plain:
@@ -149,6 +152,11 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Sta
         needs = tuple(bid.role_needs.items())
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, record.preempts)
     return Standing(signature, priority, queue, record.gang.created)
+
+
+def rank_of(record: GangRecord, facts: Facts) -> int:
+    """The priority a gang asks with. One that kept slots for members who never came asks last until they do."""
+    return record.priority if facts.ready or not record.readmit_at else _LAST
 
 
 def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:

@@ -141,6 +141,8 @@ def _awaits_admission(state: State, record: GangRecord, facts: Facts, now: float
     """Whether members that do not exist yet are to be proved placeable before their pods are made."""
     if record.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
         return False
+    if now < record.readmit_at:
+        return False
     return any(count > 0 for _, count in absent_members(state, record, facts, now))
 
 
@@ -156,8 +158,9 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
             state.lift(record)
             state.changes |= Wake.FREED
         if not facts.started:
-            record.admitted_at = None
-            state.back_off(record, now)
+            # As long as it kept slots for nothing, so long others have their turn.
+            record.admitted_at, record.readmit_at = None, now + config.reserve
+            state.at(record.readmit_at, record.key)
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
         # A back-off does not count as waiting; how long the gang has been blocked in all is what drains nodes for it.
@@ -282,7 +285,9 @@ def _check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | 
         return short, bid
     for i, group in enumerate(bid.groups):
         for pod in group.pods[counts[i] :]:
-            if quota.refuse(name, namespace, quota.total_charge([*shapes, pod.shape])) is not None:
+            over = quota.refuse(name, namespace, quota.total_charge([*shapes, pod.shape]))
+            if over is not None:
+                refusal = over
                 break
             shapes.append(pod.shape)
             counts[i] += 1

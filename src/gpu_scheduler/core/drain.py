@@ -63,10 +63,12 @@ def _longest_blocked_head(state: State, now: float) -> GangRecord | None:
 
 
 def _wants_nodes(state: State, record: GangRecord) -> bool:
-    """Whether a gang waits for nodes, not for its queue, and to start, not to grow."""
+    """Whether a gang waits for nodes, not for its queue, to start, not to grow, and with members who come."""
     refused = state.queue.refusal(record.key)
-    waits = refused is not None and all(refusal.reason is not Reason.QUOTA for refusal in refused.refusals)
-    return waits and state.facts_of(record).missing > 0
+    if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
+        return False
+    facts = state.facts_of(record)
+    return facts.missing > 0 and bool(facts.ready or not record.readmit_at)
 
 
 def place_on_empty(

@@ -64,6 +64,7 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
             placed += place_gang(state.cluster, bid) or []
         if placed:
             plan.start(record, placed)
+            state.dirty[record.key] = None
     _keep_slots(state, record, now)
 
 

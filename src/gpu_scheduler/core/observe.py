@@ -207,6 +207,8 @@ def lose_gang(state: State, key: GangKey) -> None:
     if record is None:
         return
     record.gang = None
+    for uid in record.members:
+        state.quota.move(uid, state.queue_of(record))  # a new leader, who never saw the object, would charge nobody
     record.nomination, record.nominated_at, record.admitted_at, record.below_since = (), None, None, None
     state.nominated.pop(key, None)
     state.clear_target(record)
