@@ -60,14 +60,17 @@ class GangQueue:
         if old is None:
             self._standing[key] = standing
             heapq.heappush(line.gangs, (standing.created, key))
-        if line.refused is None or standing.signature == key:
+        if standing.signature == key or (line.refused is None and line.gangs[0][1] == key):
             self._make_ready(line)
 
     def withdraw(self, key: GangKey) -> None:
         """Takes a gang out, wherever it stands."""
         standing = self._standing.pop(key, None)
-        if standing is not None:
-            self._tidy(self._lines[standing.signature])
+        if standing is None:
+            return
+        line = self._lines[standing.signature]
+        if line.gangs[0][1] == key and self._drop_gone(line) and line.refused is None:
+            self._push(line)
 
     def park(self, key: GangKey, refused: Unplaceable) -> list[GangKey]:
         """Lets the whole line of a refused gang wait; returns those of it who have not been told why yet."""
@@ -112,18 +115,18 @@ class GangQueue:
         """The head of every line that waits for one of these changes."""
         for line in list(self._lines.values()):
             if line.refused is not None and line.refused.wake_on & changes:
-                self._tidy(line)
-                if line.gangs:
-                    yield line.gangs[0][1]
+                yield line.gangs[0][1]
 
     def _make_ready(self, line: _Line) -> None:
         line.refused = None
-        self._tidy(line)
-        if line.gangs:
-            created, key = line.gangs[0]
-            heads = self._ready.setdefault(line.standing.queue, [])
-            self._pushed += 1  # ties are broken before two signatures, which have no order, are compared
-            heapq.heappush(heads, (-line.standing.priority, created, key, self._pushed, line.standing.signature))
+        self._push(line)
+
+    def _push(self, line: _Line) -> None:
+        """Lets the head of a line be found by `pop`."""
+        created, key = line.gangs[0]
+        heads = self._ready.setdefault(line.standing.queue, [])
+        self._pushed += 1  # ties are broken before two signatures, which have no order, are compared
+        heapq.heappush(heads, (-line.standing.priority, created, key, self._pushed, line.standing.signature))
 
     def _head(self, queue: str) -> tuple[int, float, GangKey] | None:
         """The first gang of a queue whose line is ready; entries that no longer hold are dropped on the way."""
@@ -137,18 +140,16 @@ class GangQueue:
         del self._ready[queue]
         return None
 
-    def _tidy(self, line: _Line) -> None:
-        """Drops withdrawn gangs from the head of a line, and the line when nobody is left."""
-        before = line.gangs[0] if line.gangs else None
+    def _drop_gone(self, line: _Line) -> bool:
+        """Drops withdrawn gangs from the head of a line, and the line when nobody is left; False then."""
+        signature = line.standing.signature
         while line.gangs:
             standing = self._standing.get(line.gangs[0][1])
-            if standing is not None and standing.signature == line.standing.signature:
-                break
+            if standing is not None and standing.signature == signature:
+                return True
             heapq.heappop(line.gangs)
-        if not line.gangs:
-            self._lines.pop(line.standing.signature, None)
-        elif line.refused is None and line.gangs[0] != before:
-            self._make_ready(line)
+        del self._lines[signature]
+        return False
 
 
 def _rank(standing: Standing, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:

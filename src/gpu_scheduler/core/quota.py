@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Pod, Queue, Shape
 from gpu_scheduler.core.reasons import Reason, Refusal
@@ -55,14 +55,15 @@ class QuotaBook:
     def charge(self, pods: Iterable[Pod], queue: str) -> None:
         """Counts pods against a queue; a pod that is counted already is not counted again."""
         charged = self._charged
-        fresh = [pod for pod in pods if pod.uid not in charged]
         used = self._used.setdefault(queue, {})
-        entries: dict[Shape, tuple[str, Charge]] = {}
-        for shape, count in Counter(pod.shape for pod in fresh).items():
-            entries[shape] = (queue, charge_of(shape))
-            for name, amount in entries[shape][1]:
-                used[name] = used.get(name, 0) + amount * count
-        charged.update((pod.uid, entries[pod.shape]) for pod in fresh)
+        fresh = [pod for pod in pods if pod.uid not in charged]
+        for _, alike in groupby(fresh, key=lambda pod: id(pod.shape)):  # one sum for pods that share their shape
+            same = list(alike)
+            entry = (queue, charge_of(same[0].shape))
+            for pod in same:
+                charged[pod.uid] = entry
+            for name, amount in entry[1]:
+                used[name] = used.get(name, 0) + amount * len(same)
 
     def refund(self, uid: str) -> None:
         """Gives back what a pod was charged."""
