@@ -217,6 +217,11 @@ class World:
             if pod.live:
                 self.end(pod.uid)
 
+    def lose(self, uid: str) -> None:
+        """A running pod is deleted in an orderly way, and its controller is slow to replace it."""
+        self.change_pod(uid, deleting=True)
+        self.settle(controllers=False)
+
     def remove_job(self, key: GangKey) -> None:
         """A job is deleted with everything of it."""
         for pod in self.members(key):
@@ -488,3 +493,13 @@ class World:
 def binds_in(effects: Iterable[Effect]) -> list[Bind]:
     """The binds that these effects decide."""
     return [bind for effect in effects if isinstance(effect, Commit) for bind in effect.binds]
+
+
+def a_world(*gpus: int, config: Config | None = None) -> World:
+    """A world with one node for every number of GPUs: n0, n1, ..."""
+    return World(config, *(a_node(f"n{i}", count) for i, count in enumerate(gpus)))
+
+
+def sent(effects: Iterable[Effect], kind: type[Any]) -> list[Any]:
+    """The effects of one kind."""
+    return [effect for effect in effects if isinstance(effect, kind)]

@@ -156,7 +156,7 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Sta
 
 def rank_of(record: GangRecord, facts: Facts) -> int:
     """The priority a gang asks with. One that kept slots for members who never came asks last until they do."""
-    return record.priority if facts.ready or not record.readmit_at else _LAST
+    return record.priority if facts.ready or not record.stood_up else _LAST
 
 
 def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:

@@ -50,7 +50,7 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     while plan.room and (first := state.queue.pop(state.share)) is not None:
         decide(state, state.records[first], now, plan)
     # 5. A head that others keep from starting gets nodes that run empty for it.
-    choose_target(state, now)
+    drained_for = choose_target(state, now)
     # 6. One commit for all of it, and a word to everyone concerned.
     commit = plan.commit()
     if commit is not None:
@@ -58,6 +58,8 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     effects += [Release(sequence) for sequence in state.ledger.finished()]
     effects += _tell(state, dict.fromkeys((*seen, *state.dirty)))
     state.dirty.clear()
+    if drained_for is not None:
+        state.dirty[drained_for] = None  # it may now have what is refused to others who ask for the same
     return effects
 
 
@@ -141,8 +143,6 @@ def _awaits_admission(state: State, record: GangRecord, facts: Facts, now: float
     """Whether members that do not exist yet are to be proved placeable before their pods are made."""
     if record.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
         return False
-    if now < record.readmit_at:
-        return False
     return any(count > 0 for _, count in absent_members(state, record, facts, now))
 
 
@@ -158,9 +158,7 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
             state.lift(record)
             state.changes |= Wake.FREED
         if not facts.started:
-            # As long as it kept slots for nothing, so long others have their turn.
-            record.admitted_at, record.readmit_at = None, now + config.reserve
-            state.at(record.readmit_at, record.key)
+            record.admitted_at, record.stood_up = None, True
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
         # A back-off does not count as waiting; how long the gang has been blocked in all is what drains nodes for it.

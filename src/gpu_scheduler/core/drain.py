@@ -9,25 +9,26 @@ import numpy as np
 from gpu_scheduler.core.bid import make_bid
 from gpu_scheduler.core.domains import Bid, Placement
 from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.nodes import Ints
 from gpu_scheduler.core.place import place_gang
 from gpu_scheduler.core.reasons import Reason, Wake
 from gpu_scheduler.core.state import State
 
 
-def choose_target(state: State, now: float) -> None:
-    """Gives a target to the first gang that has waited too long for others to end; a target is not given away.
+def choose_target(state: State, now: float) -> GangKey | None:
+    """Gives a target to the first gang that has waited too long for others to end, and says to which.
 
-    Only a gang of strictly higher priority that has itself waited too long takes it over.
+    A target is not given away: only a gang of strictly higher priority that has itself waited too long takes it over.
     """
     _check_target(state, now)
     head = _longest_blocked_head(state, now)
     owner = state.records[state.target] if state.target is not None else None
     if head is None or (owner is not None and head.priority <= owner.priority):
-        return
+        return None
     placement = place_on_empty(state, head, now)
     if not placement:
-        return
+        return None
     if owner is not None:
         state.clear_target(owner)
         state.dirty[owner.key] = None
@@ -35,6 +36,7 @@ def choose_target(state: State, now: float) -> None:
     head.target = tuple(sorted({slot.node for _, slot in placement}))
     state.target = head.key
     state.dirty[head.key] = None
+    return head.key
 
 
 def _check_target(state: State, now: float) -> None:
@@ -68,7 +70,7 @@ def _wants_nodes(state: State, record: GangRecord) -> bool:
     if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
         return False
     facts = state.facts_of(record)
-    return facts.missing > 0 and bool(facts.ready or not record.readmit_at)
+    return facts.missing > 0 and bool(facts.ready or not record.stood_up)
 
 
 def place_on_empty(

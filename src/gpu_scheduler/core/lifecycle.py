@@ -67,7 +67,7 @@ class GangRecord:
     refusal: Unplaceable | None = None
     below_since: float | None = None
     admitted_at: float | None = None
-    readmit_at: float = 0.0
+    stood_up: bool = False
     nomination: tuple[Slot, ...] = ()
     nominated_at: float | None = None
     target: tuple[str, ...] = ()

@@ -108,7 +108,13 @@ def _give_up_unfit(state: State, node: str, now: float) -> list[Effect]:
     slot = cluster.table.slots.get(node)
     if slot is None or not state.ledger.binds:
         return []
-    if (cluster.free[:, slot] < 0).any():
+    with cluster.trial():
+        # Slots kept for winners lie on top of their victims: that is no overfull node.
+        for key in state.nominated:
+            for uid in state.records[key].reserved:
+                cluster.forget(uid)
+        overfull = bool((cluster.free[:, slot] < 0).any())
+    if overfull:
         return give_up_node(state, node, now)
     there = [entry for entry in state.ledger.binds.values() if entry.bind.node == node and cluster.devices.count[slot]]
     broken = [entry for entry in there if not cluster.devices.ok[list(entry.bind.devices), slot].all()]

@@ -1,0 +1,274 @@
+"""Nodes that run empty for a gang that would otherwise never start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.core.model import Gang, GangKey, Pod, Queue, Role
+from gpu_scheduler.core.reasons import Reason
+from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, members, shape_of
+
+
+def small_job(world: World, number: int, **changes: Any) -> GangKey:
+    return world.start(f"small-{number}", 1, controlled=False, **changes)
+
+
+def test_large_gang_starts_under_an_endless_stream_of_small_ones() -> None:
+    world = a_world(2, 2)
+    running = [small_job(world, i) for i in range(4)]
+    world.settle()
+    large = world.start("large", 2, shape_of(2))
+    number = 4
+    for _ in range(40):
+        world.finish(running.pop(0))
+        running.append(small_job(world, number))
+        number += 1
+        world.pass_time(30)
+        if world.bound(large):
+            break
+    assert len(world.bound(large)) == 2
+    world.finish(large)
+    world.settle()
+    assert all(world.bound(key) for key in running)
+
+
+def test_large_gang_with_a_short_timeout_does_not_starve_either() -> None:
+    world = a_world(2, 2)
+    running = [small_job(world, i) for i in range(4)]
+    world.settle()
+    large = world.start("large", 2, shape_of(2), timeout=60.0)
+    number = 4
+    for _ in range(60):
+        world.finish(running.pop(0))
+        running.append(small_job(world, number))
+        number += 1
+        world.pass_time(30)
+        if world.bound(large):
+            break
+    assert len(world.bound(large)) == 2
+
+
+def test_owner_of_a_target_is_not_refused_with_an_older_pod_that_asks_for_the_same() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=1))
+    world.settle()
+    world.create(a_pod("owner", shape_of(2), created=world.now - 10))
+    world.pass_time(301)
+    assert world.engine.state.target is not None
+    world.create(a_pod("older", shape_of(2), created=1.0))
+    world.settle()
+    world.end("occupant")
+    world.settle()
+    assert world.pods["owner"].node == "n0"
+
+
+def drained(*gpus: int, deadline: float | None = None) -> tuple[World, GangKey]:
+    """A world whose first node is being drained for a gang, with one occupant that has this enforced end."""
+    world = a_world(*gpus)
+    occupant = Pod("occupant", NAMESPACE, "occupant", shape_of(1), deadline=deadline)
+    world.create(occupant)
+    world.settle()
+    large = world.start("large", 1, shape_of(gpus[0]), created=1.0)
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0",)
+    return world, large
+
+
+def test_nothing_enters_a_target_whose_occupant_has_no_enforced_end() -> None:
+    world, _ = drained(2)
+    world.create(a_pod("brief", deadline=1.0))
+    world.settle()
+    assert world.pods["brief"].node is None
+
+
+@pytest.mark.parametrize(("deadline", "enters"), [(100.0, True), (5000.0, False), (None, False)])
+def test_only_what_is_sure_to_end_before_the_occupants_enters_a_target(deadline: float | None, enters: bool) -> None:
+    world, _ = drained(2, deadline=1000.0)
+    world.create(a_pod("next", deadline=deadline))
+    world.settle()
+    assert (world.pods["next"].node is not None) is enters
+
+
+def test_nothing_enters_a_target_that_has_just_run_empty() -> None:
+    world, large = drained(2, deadline=1000.0)
+    world.put_queue(Queue("idle"))
+    world.end("occupant")
+    world.create(a_pod("early", deadline=500.0, created=0.5))
+    world.settle()
+    assert len(world.bound(large)) == 1
+
+
+def test_higher_priority_enters_a_target_and_equal_does_not() -> None:
+    world, _ = drained(2)
+    equal, high = world.start("equal", 1), world.start("high", 1, priority=1)
+    world.settle()
+    assert (len(world.bound(equal)), len(world.bound(high))) == (0, 1)
+
+
+def test_new_leader_keeps_the_target() -> None:
+    world, large = drained(2)
+    world.crash()
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+    world.end("occupant")
+    world.settle()
+    assert len(world.bound(large)) == 1
+
+
+def test_target_is_given_up_when_its_gang_goes() -> None:
+    world, large = drained(2)
+    rival = world.start("b", 1)
+    world.settle()
+    world.remove_job(large)
+    world.settle()
+    assert len(world.bound(rival)) == 1
+
+
+def pause(world: World, key: GangKey) -> None:
+    world.change_gang(key, paused=True)
+
+
+def lose_members(world: World, key: GangKey) -> None:
+    for pod in world.members(key):
+        del world.templates[pod.namespace, pod.name]
+        world.remove_pod(pod.uid)
+
+
+def close_queue(world: World, key: GangKey) -> None:
+    world.put_queue(Queue("shut", open=False))
+    world.change_gang(key, queue="shut")
+
+
+def lose_node(world: World, key: GangKey) -> None:
+    world.put_node(a_node("n9", 1))
+    world.remove_node("n0")
+
+
+@pytest.mark.parametrize("event", [pause, lose_members, close_queue, lose_node])
+def test_target_is_given_up_when_its_gang_can_no_longer_use_it(event: Any) -> None:
+    world, large = drained(2)
+    rival = world.start("b", 1)
+    world.settle()
+    event(world, large)
+    world.pass_time(5)
+    assert len(world.bound(rival)) == 1
+
+
+def test_gang_whose_target_lost_a_node_gets_another() -> None:
+    world = a_world(2, 2)
+    for i in range(4):
+        small_job(world, i)
+    world.settle()
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(310)
+    (node,) = world.gangs[large].target
+    world.remove_node(node)
+    world.pass_time(10)
+    assert world.gangs[large].target == (("n1",) if node == "n0" else ("n0",))
+
+
+def test_gang_that_waits_for_quota_drains_no_nodes() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    world.start("a", 2, queue="q")
+    world.settle()
+    waiting = world.start("b", 2, queue="q")
+    world.pass_time(400)
+    assert world.gangs[waiting].target == ()
+    other = world.start("c", 2)
+    world.settle()
+    assert len(world.bound(other)) == 2
+
+
+def test_members_beyond_the_minimum_drain_no_nodes() -> None:
+    world = a_world(2, 2)
+    elastic = world.start("a", 2, shape_of(2), minimum=1)
+    blocker = world.start("b", 1)
+    world.settle()
+    world.finish(blocker)
+    world.start("c", 1, shape_of(1))
+    world.settle()
+    world.pass_time(400)
+    assert world.gangs[elastic].target == ()
+
+
+def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:
+    world, large = drained(2)
+    world.put_queue(Queue("q", limit={GPU: 1}))
+    world.start("x", 1, queue="q", priority=7)
+    world.settle()
+    world.start("y", 1, queue="q", priority=7)
+    world.pass_time(400)
+    assert world.gangs[large].target == ("n0",)
+
+
+def test_stale_target_of_a_running_gang_is_dropped_by_the_next_leader() -> None:
+    world = a_world(2, 2)
+    key = world.start("a", 2)
+    world.settle()
+    world.change_gang(key, target=("n0", "n1"))
+    world.crash()
+    rival = world.start("b", 1)
+    world.settle()
+    assert len(world.bound(rival)) == 1
+
+
+def test_new_leader_that_finds_two_targets_keeps_one_and_may_give_the_other_anew() -> None:
+    world = a_world(2, 2)
+    for i in range(4):
+        small_job(world, i)
+    world.settle()
+    keys = [world.start(name, 1, shape_of(2)) for name in ("x", "y")]
+    world.pass_time(310)
+    for key, node in zip(keys, ("n0", "n1"), strict=True):
+        world.change_gang(key, target=(node,))
+    world.crash()
+    world.settle()
+    assert sum(len(world.gangs[key].target) for key in keys) == 1
+    for i in range(4):
+        world.finish(a_key(f"small-{i}"))
+    world.settle()
+    assert [len(world.bound(key)) for key in keys] == [1, 1]
+
+
+def test_gang_that_can_never_fit_gets_no_target_and_delays_nobody() -> None:
+    world = a_world(2)
+    giant = world.start("giant", 9, priority=3)
+    world.settle()
+    assert Reason.TOO_LARGE in world.reasons(giant)
+    world.pass_time(1000)
+    small = world.start("small", 2)
+    world.settle()
+    assert len(world.bound(small)) == 2
+    assert world.gangs[giant].target == ()
+
+
+def test_gang_too_large_beside_a_permanent_pod_starts_when_that_pod_goes() -> None:
+    world = a_world(2)
+    world.create(a_pod("daemon", ours=False, permanent=True, node="n0", devices=(0,)))
+    key = world.start("a", 2)
+    world.settle()
+    assert Reason.TOO_LARGE in world.reasons(key)
+    world.remove_pod("daemon")
+    world.settle()
+    assert len(world.bound(key)) == 2
+
+
+def test_what_is_too_large_for_one_gang_with_roles_is_not_believed_of_another() -> None:
+    world = World(None, a_node("gpu", 2), a_node("cpu", 0))
+    shapes = {"a": shape_of(2), "b": shape_of(1)}
+    strict, loose = a_key("strict"), a_key("loose")
+    world.start("busy", 1, shape_of(2))
+    world.settle()
+    for key, roles in (
+        (strict, (Role("a", minimum=1), Role("b", minimum=1))),
+        (loose, (Role("a"), Role("b"))),
+    ):
+        pods = [pod for role, shape in shapes.items() for pod in members(key, 1, shape, role=role)]
+        world.submit(Gang(key, minimum=1, roles=roles), *pods)
+        world.settle()
+    assert Reason.TOO_LARGE in world.reasons(strict)
+    assert Reason.TOO_LARGE not in world.reasons(loose)

@@ -1,0 +1,242 @@
+"""What happens when a running member is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendDelete, TookOver
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
+from gpu_scheduler.core.state import Config
+from tests.unit.world import Fate, a_key, a_pod, a_world, members, sent, shape_of
+
+
+def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    slot = (world.pods["a-1"].node, world.pods["a-1"].devices)
+    world.lose("a-1")
+    assert world.phase(key) is Phase.HOLDING
+    rival = world.start("b", 1)
+    world.settle(controllers=False)
+    assert world.bound(rival) == []
+    world.settle()
+    assert world.phase(key) is Phase.RUNNING
+    assert slot in [(pod.node, pod.devices) for pod in world.bound(key) if pod.uid != "a-0"]
+
+
+def test_new_leader_keeps_the_slot_of_a_lost_member_and_its_deadline() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    world.lose("a-1")
+    since = world.status[key].below_since
+    world.pass_time(100, controllers=False)
+    world.crash()
+    rival = world.start("b", 1)
+    world.settle(controllers=False)
+    assert world.bound(rival) == []
+    assert world.status[key].below_since == since
+
+
+def test_replacement_of_one_role_finds_its_slot_behind_a_waiting_member_of_another() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    roles = (Role("extra"), Role("worker", minimum=2))
+    world.submit(Gang(key, minimum=2, roles=roles), *members(key, 2, role="worker"))
+    world.settle()
+    world.create(*members(key, 1, shape_of(2), role="extra"))
+    world.settle()
+    devices = world.pods["a-worker-0"].devices
+    world.create(a_pod("filler", priority=-1))
+    world.lose("a-worker-0")
+    world.settle()
+    assert devices in [pod.devices for pod in world.bound(key)]
+    assert world.phase(key) is Phase.RUNNING
+
+
+def test_surplus_member_does_not_take_the_slot_that_is_held_for_a_lost_one() -> None:
+    world = a_world(2)
+    key = a_key("a")
+    roles = (Role("master", minimum=1), Role("worker", minimum=1))
+    world.submit(Gang(key, minimum=2, roles=roles), *members(key, 1, role="master"), *members(key, 2, role="worker"))
+    world.settle()
+    assert len(world.bound(key)) == 2
+    world.lose("a-master-0")
+    world.pass_time(10, controllers=False)
+    assert [pod.role for pod in world.bound(key)] == ["worker"]
+    world.settle()
+    assert sorted(pod.role for pod in world.bound(key)) == ["master", "worker"]
+
+
+def test_hold_that_expires_restarts_the_members_that_a_controller_recreates() -> None:
+    world = a_world(2, config=Config(hold=300))
+    key = world.start("a", 2)
+    world.settle()
+    world.lose("a-1")
+    world.pass_time(299, controllers=False)
+    assert [pod.uid for pod in world.bound(key)] == ["a-0"]
+    world.pass_time(2, controllers=False)
+    assert "a-0" not in world.pods
+    world.pass_time(60)
+    assert len(world.bound(key)) == 2
+
+
+def test_hold_that_expires_leaves_bare_pods_running_and_reports_degraded() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, controlled=False)
+    world.settle()
+    world.lose("a-1")
+    rival = world.start("b", 1)
+    world.pass_time(310)
+    assert world.phase(key) is Phase.DEGRADED
+    assert [pod.uid for pod in world.bound(key)] == ["a-0"]
+    assert len(world.bound(rival)) == 1
+
+
+def test_gang_may_set_its_own_hold() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, hold=20.0)
+    world.settle()
+    world.lose("a-1")
+    world.pass_time(21, controllers=False)
+    assert world.bound(key) == []
+
+
+def test_gang_that_restarts_on_loss_does_so_at_once() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
+    world.settle()
+    world.lose("a-1")
+    assert "a-0" not in world.pods
+    world.pass_time(60)
+    assert len(world.bound(key)) == 2
+
+
+def test_gang_that_shrinks_on_loss_runs_on_and_holds_nothing() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, on_member_lost=OnMemberLost.SHRINK)
+    world.settle()
+    world.lose("a-1")
+    rival = world.start("b", 1)
+    world.settle(controllers=False)
+    assert world.phase(key) is Phase.RUNNING
+    assert len(world.bound(rival)) == 1
+
+
+def test_restart_is_committed_before_the_first_delete_and_finished_by_the_next_leader() -> None:
+    world = a_world(2)
+    world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
+    world.settle()
+    world.change_pod("a-1", deleting=True)
+    while world.streams:
+        world.deliver()
+    effects = world.run_cycle()
+    assert sent(effects, SendDelete) == []
+    (commit,) = sent(effects, Commit)
+    assert [delete.uid for delete in commit.deletes] == ["a-0"]
+    world.carry_out(world.flights.pop(0))
+    world.crash()
+    assert [f.effect.delete.uid for f in world.flights if isinstance(f.effect, SendDelete)] == ["a-0"]
+    world.settle(controllers=False)
+    assert world.lease == {}
+
+
+def test_refused_delete_is_tried_again_until_the_pod_is_seen_going() -> None:
+    world = a_world(2)
+    world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
+    world.settle()
+    world.change_pod("a-1", deleting=True)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    for _ in range(3):
+        for flight in [*world.flights]:
+            world.flights.remove(flight)
+            world.carry_out(flight, Fate.REFUSED if isinstance(flight.effect, SendDelete) else Fate.LANDS)
+        while world.streams:
+            world.deliver()
+        world.now += 1
+        world.run_cycle()
+        assert len(world.lease) == 1
+    world.settle(controllers=False)
+    assert "a-0" not in world.pods
+    assert world.lease == {}
+
+
+def test_member_that_keeps_failing_is_not_bound_again_in_a_hot_loop() -> None:
+    world = a_world(4, 4)
+    world.start("a", 2)
+    world.settle()
+    failures = 0
+    start = world.now
+    while world.now < start + 120:
+        for pod in world.bound(a_key("a")):
+            if pod.index == 1:
+                world.end(pod.uid, PodPhase.FAILED)
+                failures += 1
+        world.pass_time(1)
+    assert failures < 15
+
+
+def test_hold_survives_a_gang_object_that_a_standby_saw_before_the_loss() -> None:
+    """A warm standby has seen every object long before it leads; what the leader noted since must not be lost."""
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    standby = Engine(world.config)
+    for node in world.nodes.values():
+        standby.handle(NodeSeen(node), world.now)
+    for pod in world.pods.values():
+        standby.handle(PodSeen(pod), world.now)
+    standby.handle(GangSeen(world.gangs[key]), world.now)
+    world.lose("a-1")
+    noted = world.gangs[key]
+    assert noted.below_since is not None
+    standby.handle(GangSeen(noted), world.now)
+    standby.handle(PodSeen(replace(world.pods["a-0"], version="later")), world.now)
+    standby.handle(PodSeen(a_pod("a-1", gang=key, node="n0", deleting=True)), world.now)
+    world.now += 200
+    standby.handle(TookOver(), world.now)
+    reports = {e.key: e.status for e in standby.run_cycle(world.now) if isinstance(e, Report)}
+    assert reports[key].below_since == noted.below_since
+
+
+def test_gang_whose_replacement_is_decided_is_reported_as_committing() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    world.remove_pod("a-1")
+    world.settle()
+    assert world.phase(key) is Phase.HOLDING
+    world.now += 61  # the lost pod's devices are out of quarantine
+    world.run_cycle()
+    assert world.phase(key) is Phase.COMMITTING
+
+
+def test_slot_is_no_longer_held_when_the_minimum_is_lowered() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    world.lose("a-1")
+    rival = world.start("b", 1)
+    world.settle(controllers=False)
+    assert world.bound(rival) == []
+    world.change_gang(key, minimum=1)
+    world.settle(controllers=False)
+    assert len(world.bound(rival)) == 1
+
+
+def test_replacement_may_use_the_slot_held_for_it_although_the_node_is_drained_for_another() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(310)
+    assert world.gangs[large].target == ("n0",)
+    world.lose("a-1")
+    world.crash()
+    world.settle()
+    assert len(world.bound(key)) == 2

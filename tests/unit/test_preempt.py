@@ -1,0 +1,255 @@
+"""Who is evicted for whom, and when the winner starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import (
+    Commit,
+    Committed,
+    Effect,
+    GangSeen,
+    NodeSeen,
+    PodSeen,
+    Report,
+    SendDelete,
+    TookOver,
+)
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase
+from gpu_scheduler.core.state import Config
+from tests.unit.world import a_key, a_node, a_world, binds_in, members, sent, shape_of
+
+
+def test_only_lower_priority_is_evicted() -> None:
+    world = a_world(2)
+    equal = world.start("a", 2, priority=5)
+    world.settle()
+    late = world.start("b", 2, priority=5)
+    world.settle()
+    assert (len(world.bound(equal)), len(world.bound(late))) == (2, 0)
+    urgent = world.start("c", 2, priority=6)
+    world.settle()
+    assert (len(world.bound(equal)), len(world.bound(urgent))) == (0, 2)
+
+
+def test_surplus_members_are_evicted_before_a_whole_gang() -> None:
+    world = a_world(4)
+    elastic = world.start("a", 3, minimum=1, priority=1)
+    fixed = world.start("b", 1, priority=1)
+    world.settle()
+    urgent = world.start("c", 2, priority=2)
+    world.settle()
+    assert [len(world.bound(key)) for key in (elastic, fixed, urgent)] == [1, 1, 2]
+
+
+def test_smallest_victim_that_makes_room_is_chosen() -> None:
+    world = a_world(4, 4)
+    large, small = world.start("a", 1, shape_of(4)), world.start("b", 1, shape_of(2))
+    other = world.start("c", 1, shape_of(2), priority=9)
+    world.settle()
+    urgent = world.start("d", 1, shape_of(2), priority=5)
+    world.settle()
+    bound = [len(world.bound(key)) for key in (large, small, other, urgent)]
+    assert sum(bound) == 3
+    assert bound[2:] == [1, 1]
+
+
+def test_nobody_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
+    world = a_world(4)
+    low = world.start("a", 2)
+    world.start("b", 2, priority=9)
+    world.settle()
+    world.start("c", 3, priority=5)
+    world.settle()
+    assert len(world.bound(low)) == 2
+
+
+def test_pod_that_never_preempts_evicts_nobody() -> None:
+    world = a_world(2)
+    low = world.start("a", 2)
+    world.settle()
+    world.start("b", 2, priority=9, preempts=False)
+    world.settle()
+    assert len(world.bound(low)) == 2
+
+
+def test_winner_is_bound_only_after_its_victims_are_seen_gone() -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    urgent = world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert commit.binds == ()
+    assert len(commit.deletes) == 2
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.carry_out_all()
+    while world.streams:
+        world.deliver()
+    world.carry_out_all()
+    while world.streams:
+        world.deliver()
+    assert all(pod.deleting for pod in world.members(a_key("a")))
+    assert binds_in(world.run_cycle()) == []
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 2
+
+
+def test_nominated_slots_are_not_taken_by_others() -> None:
+    world = a_world(2)
+    world.start("a", 1)
+    world.start("x", 1)
+    world.settle()
+    urgent = world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    world.carry_out_all()
+    while world.streams:
+        world.deliver()
+    world.carry_out_all()
+    world.change_pod("a-0", phase=PodPhase.FAILED)
+    rival = world.start("c", 1, priority=1)
+    while world.streams:
+        world.deliver()
+    assert binds_in(world.run_cycle()) == []
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 2
+    assert world.bound(rival) == []
+
+
+def test_nomination_and_drain_target_on_one_node_do_not_wait_for_each_other() -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    first = world.start("b", 1, shape_of(2), priority=9, preempts=False)
+    world.pass_time(200)
+    second = world.start("c", 1, shape_of(2), priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(second) is Phase.NOMINATED
+    world.flights.clear()
+    world.now += 150
+    world.engine.state.dirty[first] = None
+    world.run_cycle()
+    assert world.status[first].target == ("n0",)
+    world.finish(a_key("a"))
+    world.pass_time(30)
+    assert len(world.bound(first)) + len(world.bound(second)) == 1
+
+
+def test_new_leader_keeps_a_nomination_and_lets_it_expire() -> None:
+    world = a_world(2, config=Config(nominate=600))
+    world.start("a", 2)
+    world.settle()
+    urgent = world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    for flight in [f for f in world.flights if isinstance(f.effect, Report)]:
+        world.carry_out(flight)
+    world.flights.clear()
+    world.crash()
+    assert world.gangs[urgent].nomination
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    timer = world.engine.next_timer()
+    assert timer is not None
+    assert timer <= world.now + 600
+
+
+def test_two_winners_of_one_cycle_evict_a_victim_once() -> None:
+    world = a_world(4)
+    world.start("a", 1, shape_of(4))
+    world.settle()
+    winners = [world.start(name, 1, shape_of(2), priority=9) for name in "bc"]
+    world.settle()
+    assert [len(world.bound(key)) for key in winners] == [1, 1]
+    assert world.lease == {}
+
+
+def test_gang_that_restarts_and_is_preempted_in_one_cycle_is_deleted_once() -> None:
+    world = a_world(2)
+    world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
+    world.settle()
+    world.change_pod("a-1", deleting=True)
+    urgent = world.start("b", 2, priority=9)
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 2
+    assert world.lease == {}
+
+
+def test_room_that_is_being_freed_is_not_freed_twice() -> None:
+    """Victims of a first winner are on their way out; their room is enough for a second one too."""
+    world = a_world(4, 4)
+    world.start("a", 1, shape_of(4))
+    low = world.start("z", 1, shape_of(4))
+    world.settle()
+    evicted: list[str] = []
+    world.watchers.append(lambda effects: evicted.extend(e.delete.uid for e in sent(effects, SendDelete)))
+    world.start("b", 1, shape_of(2), priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    world.carry_out_all()
+    world.start("c", 1, shape_of(2), priority=8)
+    world.settle()
+    assert len(evicted) == 1
+    assert len(world.bound(low)) + len(world.bound(a_key("a"))) == 1
+
+
+def test_slots_held_for_a_broken_gang_do_not_protect_it_from_higher_priority() -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    world.lose("a-1")
+    urgent = world.start("b", 2, priority=9)
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 2
+
+
+def test_stale_nomination_of_a_running_gang_is_dropped_by_the_next_leader() -> None:
+    """The leader died after the winner was committed and before its nomination was taken off the gang object."""
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    urgent = world.start("b", 1, shape_of(2), priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    nominated = next(f.effect.status for f in world.flights if isinstance(f.effect, Report) and f.effect.key == urgent)
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 1
+    world.change_gang(urgent, nomination=nominated.nomination, nominated_at=nominated.nominated_at)
+    world.crash()
+    world.settle(controllers=False)
+    assert world.gangs[urgent].nomination == ()
+
+
+def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for_its_node() -> None:
+    engine = Engine()
+    engine.handle(TookOver(), 0.0)
+    node = a_node("n0", 2, assigns=False)
+    engine.handle(NodeSeen(node), 0.0)
+
+    def decide(name: str, priority: int, now: float) -> list[Effect]:
+        key = a_key(name)
+        engine.handle(GangSeen(Gang(key, 1, priority=priority)), now)
+        engine.handle(PodSeen(members(key, 1)[0]), now)
+        return engine.run_cycle(now)
+
+    low = binds_in(decide("low", 0, 1.0))[0]
+    engine.handle(Committed(0), 1.0)
+    engine.handle(PodSeen(replace(engine.state.pods[low.uid], node=low.node, devices=low.devices)), 1.0)
+    assert binds_in(decide("on-its-way", 5, 2.0))
+    engine.handle(Committed(1), 2.0)
+    commit = next(effect for effect in decide("winner", 9, 3.0) if isinstance(effect, Commit))
+    assert [delete.uid for delete in commit.deletes] == [low.uid]
+    effects = engine.handle(NodeSeen(replace(node, labels={**node.labels, "new": "label"})), 4.0)
+    assert effects == []

@@ -1,0 +1,266 @@
+"""What a queue may take, lend and take back, and who goes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import GangSeen, PodSeen
+from gpu_scheduler.core.model import DeviceMap, Gang, Queue, Shape
+from gpu_scheduler.core.quota import QuotaBook
+from gpu_scheduler.core.reasons import Reason
+from tests.unit.world import GPU, NAMESPACE, a_key, a_pod, a_world, members, shape_of, share_of
+
+
+def test_gang_within_quota_gets_back_what_another_queue_borrowed() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("lender", quota={GPU: 2}))
+    world.put_queue(Queue("borrower", quota={GPU: 2}))
+    borrowers = [world.start(f"x{i}", 1, queue="borrower") for i in range(4)]
+    world.settle()
+    lender = world.start("a", 2, queue="lender")
+    world.settle()
+    assert len(world.bound(lender)) == 2
+    assert sum(len(world.bound(key)) for key in borrowers) == 2
+
+
+def test_reclaim_never_pushes_a_queue_below_its_quota() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("lender", quota={GPU: 2}))
+    world.put_queue(Queue("borrower", quota={GPU: 2}))
+    borrower = world.start("x", 1, shape_of(3), queue="borrower")
+    world.settle()
+    lender = world.start("a", 2, queue="lender")
+    world.settle()
+    assert len(world.bound(borrower)) == 1
+    assert world.bound(lender) == []
+
+
+def test_reclaim_and_preemption_together_never_push_a_queue_below_its_quota() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("lender", quota={GPU: 4}))
+    world.put_queue(Queue("borrower", quota={GPU: 2}))
+    low = world.start("x", 1, shape_of(2), queue="borrower", priority=1)
+    equal = world.start("y", 1, shape_of(2), queue="borrower", priority=5)
+    world.settle()
+    world.start("a", 1, shape_of(4), queue="lender", priority=5)
+    world.settle()
+    assert [len(world.bound(key)) for key in (low, equal)] == [1, 1]
+
+
+def test_queue_that_keeps_what_it_borrowed_is_not_reclaimed_from() -> None:
+    world = a_world(2)
+    world.put_queue(Queue("lender", quota={GPU: 2}))
+    world.put_queue(Queue("borrower", quota={GPU: 0}, reclaimable=False))
+    borrower = world.start("x", 2, queue="borrower")
+    world.settle()
+    world.start("a", 2, queue="lender")
+    world.settle()
+    assert len(world.bound(borrower)) == 2
+
+
+def test_raised_quota_lets_a_waiting_gang_reclaim() -> None:
+    world = a_world(2)
+    world.put_queue(Queue("lender"))
+    world.put_queue(Queue("borrower", quota={GPU: 0}))
+    world.start("x", 2, queue="borrower")
+    world.settle()
+    lender = world.start("a", 2, queue="lender")
+    world.settle()
+    assert world.bound(lender) == []
+    world.put_queue(Queue("lender", quota={GPU: 2}))
+    world.settle()
+    assert len(world.bound(lender)) == 2
+
+
+@dataclass(frozen=True)
+class QueueCase:
+    id: str
+    queue: Queue | None
+    reason: Reason
+    cure: Queue
+    busy: int = 0
+    gpus: int = field(default=2)
+
+
+QUEUE_CASES = [
+    QueueCase("no such queue", None, Reason.NO_QUEUE, Queue("q")),
+    QueueCase("closed", Queue("q", open=False), Reason.QUEUE_CLOSED, Queue("q")),
+    QueueCase("other namespaces only", Queue("q", namespaces=("x",)), Reason.QUEUE_FORBIDDEN, Queue("q")),
+    QueueCase("larger than the limit", Queue("q", limit={GPU: 1}), Reason.OVER_QUOTA, Queue("q", limit={GPU: 2})),
+    QueueCase("limit used up", Queue("q", limit={GPU: 3}), Reason.QUOTA, Queue("q", limit={GPU: 4}), busy=2),
+    QueueCase(
+        "quota used up without borrowing",
+        Queue("q", quota={GPU: 3}, borrowing=False),
+        Reason.QUOTA,
+        Queue("q", quota={GPU: 3}),
+        busy=2,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUEUE_CASES, ids=lambda case: case.id)
+def test_queue_that_may_not_take_a_gang_says_why_and_takes_it_when_that_changes(case: QueueCase) -> None:
+    world = a_world(8)
+    if case.queue is not None:
+        world.put_queue(case.queue)
+    if case.busy:
+        world.start("busy", case.busy, queue="q")
+        world.settle()
+    key = world.start("a", case.gpus, queue="q")
+    world.settle()
+    assert world.bound(key) == []
+    assert world.reasons(key) == {case.reason}
+    world.put_queue(case.cure)
+    world.settle()
+    assert len(world.bound(key)) == case.gpus
+
+
+def test_queue_borrows_beyond_its_quota_while_there_is_room() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", quota={GPU: 1}))
+    key = world.start("a", 4, queue="q")
+    world.settle()
+    assert len(world.bound(key)) == 4
+
+
+def test_members_beyond_the_minimum_stay_out_when_the_limit_is_reached() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    key = world.start("a", 4, minimum=2, queue="q")
+    world.settle()
+    assert len(world.bound(key)) == 2
+
+
+def test_member_beyond_the_minimum_starts_when_the_limit_has_room_for_it_alone() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    key = world.start("a", 4, minimum=1, queue="q")
+    world.settle()
+    assert len(world.bound(key)) == 2
+    world.end("a-0")
+    world.settle()
+    assert {pod.uid for pod in world.bound(key)} == {"a-1", "a-2"}
+
+
+def test_pod_seen_before_its_gang_is_charged_to_the_gangs_queue() -> None:
+    engine = Engine()
+    key = a_key("a")
+    engine.handle(PodSeen(a_pod("a-0", gang=key, node="n0", devices=(0,))), 0.0)
+    engine.handle(GangSeen(Gang(key, queue="q")), 0.0)
+    assert engine.state.quota.used("q").get(GPU) == 1000
+    assert not engine.state.quota.used("").get(GPU)
+
+
+def test_gang_that_changes_its_queue_takes_its_usage_along() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("old"))
+    world.put_queue(Queue("new"))
+    key = world.start("a", 2, queue="old")
+    world.settle()
+    world.change_gang(key, queue="new")
+    world.settle()
+    assert world.engine.state.quota.used("new").get(GPU) == 2000
+    assert not world.engine.state.quota.used("old").get(GPU)
+
+
+def test_what_ended_gangs_used_is_given_back_to_their_queue() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 4}))
+    for turn in range(3):
+        key = world.start(f"a{turn}", 4, queue="q")
+        world.settle()
+        assert len(world.bound(key)) == 4
+        world.finish(key)
+        world.settle()
+    assert not any(world.engine.state.quota.used("q").values())
+
+
+def test_queue_with_the_smallest_weighted_share_goes_first() -> None:
+    world = a_world(6)
+    world.put_queue(Queue("small", weight=1))
+    world.put_queue(Queue("large", weight=2))
+    keys = {(q, i): a_key(f"{q}{i}") for i in range(6) for q in ("small", "large")}
+    for (queue, i), key in keys.items():
+        world.submit(Gang(key, queue=queue, created=float(i + 1)), *members(key, 1))
+    world.settle()
+    running = [queue for (queue, _), key in keys.items() if world.bound(key)]
+    assert (running.count("small"), running.count("large")) == (2, 4)
+
+
+def test_higher_priority_goes_before_a_smaller_share_and_age() -> None:
+    world = a_world(2)
+    old = world.start("a", 2)
+    high = world.start("b", 2, priority=1)
+    world.settle()
+    assert (len(world.bound(old)), len(world.bound(high))) == (0, 2)
+
+
+# -- the book
+
+
+def a_book(*queues: Queue) -> QuotaBook:
+    book = QuotaBook((GPU,))
+    for queue in queues:
+        book.put(queue)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("shape", "charge"),
+    [
+        (shape_of(2), {"cpu": 1000, GPU: 2000}),
+        (share_of(300), {"cpu": 1000, GPU: 300}),
+        (shape_of(0), {"cpu": 1000}),
+        (Shape(gpu_resource=GPU, device_map=DeviceMap("n0", (0, 3), "x")), {GPU: 2000}),
+    ],
+    ids=["whole GPUs", "a share", "no GPU", "a map without a request"],
+)
+def test_pod_costs_its_queue_what_it_asks_for(shape: Shape, charge: dict[str, int]) -> None:
+    book = a_book()
+    book.charge([a_pod("a", shape)], "q")
+    book.charge([a_pod("a", shape)], "q")
+    assert dict(book.used("q")) == charge
+    book.refund("a")
+    book.refund("a")
+    assert not any(book.used("q").values())
+
+
+def test_equal_shapes_of_different_pods_are_charged_and_given_back_one_by_one() -> None:
+    book = a_book()
+    book.charge([a_pod("a", shape_of(1)), a_pod("b", shape_of(1))], "q")
+    book.refund("a")
+    assert book.used("q")[GPU] == 1000
+    book.refund("b")
+    assert book.used("q")[GPU] == 0
+
+
+def test_share_of_a_queue_is_its_scarcest_resource_over_its_weight() -> None:
+    book = a_book(Queue("q", weight=2))
+    book.charge([a_pod("a", shape_of(2))], "q")
+    assert book.share("q", {"cpu": 10_000, GPU: 4}) == pytest.approx(0.25)
+    assert book.share("other", {"cpu": 10_000, GPU: 4}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("queue", "wanted", "reason", "short_by"),
+    [
+        (Queue("q", limit={GPU: 3}), 1, None, 0),
+        (Queue("q", limit={GPU: 3}), 2, Reason.QUOTA, 1),
+        (Queue("q", limit={GPU: 3}), 4, Reason.OVER_QUOTA, 3),
+        (Queue("q", quota={GPU: 1}), 9, None, 0),
+        (Queue("q", quota={GPU: 2}, borrowing=False), 1, Reason.QUOTA, 1),
+        (Queue("q", limit={"cpu": 1}), 9, None, 0),
+    ],
+    ids=["room", "used up", "never", "borrows", "does not borrow", "another resource"],
+)
+def test_refusal_says_how_much_too_much_was_asked(
+    queue: Queue, wanted: int, reason: Reason | None, short_by: int
+) -> None:
+    book = a_book(queue)
+    book.charge([a_pod("a", shape_of(2))], "q")
+    refusal = book.refuse("q", NAMESPACE, {GPU: wanted * 1000})
+    assert (refusal and refusal.reason) == reason
+    assert (refusal.short_by if refusal is not None else 0) == short_by

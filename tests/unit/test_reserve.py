@@ -1,0 +1,172 @@
+"""Slots for members whose pods do not exist yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Expected, Gang, GangKey
+from gpu_scheduler.core.state import Config
+from tests.unit.world import NAMESPACE, a_key, a_world, members, shape_of
+
+
+def expecting(name: str, count: int, **changes: Any) -> Gang:
+    key = a_key(name)
+    return Gang(key, **{"minimum": count, "expected": (Expected(shape_of(1), count, "worker"),), **changes})
+
+
+def test_expected_members_get_their_slots_before_their_pods_exist() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    assert world.phase(gang.key) is Phase.RESERVED
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+    world.create(*members(gang.key, 3, role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 3
+
+
+def test_expected_members_that_come_one_by_one_keep_their_slots_meanwhile() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 1)
+    for pod in members(gang.key, 3, role="worker"):
+        world.create(pod)
+        world.settle()
+        assert world.bound(rival) == []
+    assert len(world.bound(gang.key)) == 3
+
+
+def test_reservation_for_members_that_never_come_expires() -> None:
+    world = a_world(3, config=Config(reserve=300))
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 3)
+    world.pass_time(299)
+    assert world.bound(rival) == []
+    world.pass_time(2)
+    assert len(world.bound(rival)) == 3
+
+
+def test_members_that_never_come_do_not_starve_a_gang_that_backs_off_now_and_then() -> None:
+    world = a_world(3)
+    world.submit(expecting("a", 3, priority=5))
+    world.settle()
+    rival = world.start("b", 3, timeout=40.0)
+    world.pass_time(1000)
+    assert len(world.bound(rival)) == 3
+
+
+def test_many_gangs_whose_members_never_come_do_not_starve_one_whose_members_are_there() -> None:
+    world = a_world(3)
+    for name in "acd":
+        world.submit(expecting(name, 3, priority=5))
+        world.pass_time(100)
+    world.pass_time(2000)
+    rival = world.start("b", 3, timeout=40.0)
+    world.pass_time(1000)
+    assert len(world.bound(rival)) == 3
+
+
+def test_members_that_come_after_their_reservation_expired_need_not_wait_for_the_next() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.pass_time(310)
+    world.create(*members(gang.key, 3, role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 3
+
+
+def test_new_leader_finds_the_reservation_again_and_its_end() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    world.pass_time(200)
+    world.crash()
+    rival = world.start("b", 3)
+    world.pass_time(50)
+    assert world.bound(rival) == []
+    assert world.phase(gang.key) is Phase.RESERVED
+    world.pass_time(60)
+    assert len(world.bound(rival)) == 3
+
+
+def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    gang = Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),))
+    world.submit(gang, *members(key, 1, shape_of(0), role="driver"))
+    blocker = world.start("blocker", 1, priority=1)
+    world.settle()
+    assert world.bound(key) == []
+    world.finish(blocker)
+    world.settle()
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+    world.create(*members(key, 2, role="executor"))
+    world.settle()
+    assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor", "executor"]
+
+
+def test_reservation_of_a_driver_without_executors_expires_and_it_runs_on() -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    world.submit(
+        Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),)),
+        *members(key, 1, shape_of(0), role="driver"),
+    )
+    world.settle()
+    rival = world.start("b", 2)
+    world.pass_time(301)
+    assert len(world.bound(rival)) == 2
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+
+
+def test_two_kinds_of_expected_members_of_one_role_keep_a_slot_each() -> None:
+    world = a_world(4)
+    key = a_key("a")
+    expected = (Expected(shape_of(1), 1, "worker"), Expected(shape_of(3), 1, "worker"))
+    world.submit(Gang(key, minimum=2, expected=expected))
+    world.settle()
+    assert world.phase(key) is Phase.RESERVED
+    world.remove_gang(key)
+    world.settle()
+    rival = world.start("b", 4)
+    world.settle()
+    assert len(world.bound(rival)) == 4
+
+
+def test_gangs_of_two_dialects_with_one_name_keep_a_slot_each() -> None:
+    world = a_world(2)
+    for dialect in ("one", "two"):
+        world.put_gang(Gang(GangKey(dialect, NAMESPACE, "a"), expected=(Expected(shape_of(1), 1, "worker"),)))
+    world.settle()
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+
+
+def test_reservation_of_a_gang_that_has_ended_is_given_up_at_once() -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    world.submit(
+        Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),)),
+        *members(key, 1, shape_of(0), role="driver"),
+    )
+    world.settle()
+    rival = world.start("b", 2)
+    world.settle()
+    assert world.bound(rival) == []
+    world.finish(key)
+    world.settle()
+    assert len(world.bound(rival)) == 2
