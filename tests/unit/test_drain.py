@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_scheduler.core.model import Gang, GangKey, Pod, Queue, Role
 from gpu_scheduler.core.reasons import Reason
@@ -15,20 +18,23 @@ def small_job(world: World, number: int, **changes: Any) -> GangKey:
     return world.start(f"small-{number}", 1, controlled=False, **changes)
 
 
-def test_large_gang_starts_under_an_endless_stream_of_small_ones() -> None:
-    world = a_world(2, 2)
-    running = [small_job(world, i) for i in range(4)]
+@settings(max_examples=25, deadline=None)
+@given(pick=st.randoms(use_true_random=False))
+def test_large_gang_starts_under_an_endless_stream_of_small_ones(pick: Random) -> None:
+    nodes, gpus = pick.randint(1, 3), pick.randint(2, 4)
+    world = a_world(*[gpus] * nodes)
+    running = [small_job(world, i) for i in range(nodes * gpus)]
     world.settle()
-    large = world.start("large", 2, shape_of(2))
-    number = 4
-    for _ in range(40):
-        world.finish(running.pop(0))
-        running.append(small_job(world, number))
-        number += 1
-        world.pass_time(30)
+    large = world.start("large", pick.randint(1, nodes), shape_of(gpus))
+    for number in range(1000, 1080):
+        # Nobody knows how long the small ones run: any of them may end next, and another one comes at once.
+        ended = pick.choice([key for key in running if world.bound(key)])
+        world.finish(ended)
+        running[running.index(ended)] = small_job(world, number)
+        world.pass_time(pick.choice([5.0, 30.0, 60.0]))
         if world.bound(large):
             break
-    assert len(world.bound(large)) == 2
+    assert len(world.bound(large)) == len(world.members(large))
     world.finish(large)
     world.settle()
     assert all(world.bound(key) for key in running)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from gpu_scheduler.core.capacity import capacity_of
+from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.fit import fits, refusals
 from gpu_scheduler.core.model import (
     HOSTNAME,
@@ -953,3 +955,13 @@ def test_a_node_that_has_gone_takes_nobody() -> None:
     slot = cluster.table.slots["n1"]
     cluster.remove_node("n1")
     assert not fits(cluster, asks(), slot)
+
+
+@pytest.mark.parametrize("shape", [share(300), mapped("n", 0)], ids=["share", "map"])
+def test_a_node_with_devices_nobody_recorded_has_no_capacity_for_more(shape: Shape) -> None:
+    cluster = Cluster()
+    cluster.put_node(gpu_node("n", 2))
+    cluster.add(pod("partly", share(300)), "n", (0,))
+    assert capacity_of(cluster, share(300)).total > 0
+    cluster.add(pod("unrecorded", whole(1)), "n", None)
+    assert capacity_of(cluster, shape).total == 0
