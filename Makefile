@@ -17,14 +17,18 @@ UV_VERSION := 0.13.7
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help test check lint types imports sizes fix bench lock clean
+.PHONY: help test up check lint types imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@command -v kubectl >/dev/null || echo "kubectl is not on the PATH: the integration tests are left out."
+	@$(BIN)/python -m pytest -q $(if $(shell command -v kubectl),,--ignore=tests/integration) $(ARGS)
+
+up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on
+	@$(BIN)/gpu-scheduler up $(ARGS)
 
 check: lint types imports sizes ## Run every static check: lint, types, imports, sizes
 	@echo "All checks passed."

@@ -1,0 +1,1 @@
+"""The commands: flags, wiring, signals, logging, tables."""
