@@ -1,0 +1,202 @@
+"""The cluster's folder on disk: who may read it, who runs in it, how to reach the one that does."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shlex
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+OWN_FILES = (
+    "state.db",
+    "state.db-wal",
+    "state.db-shm",
+    "kubeconfig",
+    "token",
+    "running.json",
+    "ca.crt",
+    "ca.key",
+    "server.crt",
+    "server.key",
+    "lock",
+)
+OWN_FOLDERS = ("pods", "volumes")
+
+
+class HomeError(Exception):
+    """The folder cannot be used; the message says why and what to do."""
+
+
+def default_folder() -> Path:
+    """Where the cluster lives unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "gpu-scheduler" / "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a running cluster says about itself."""
+
+    pid: int
+    server: str
+    kubernetes: str
+    kubeconfig: str
+    node: str
+
+
+class Home:
+    """A data folder, readable by its owner only. `lock` makes sure that one cluster at a time uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @property
+    def database(self) -> Path:
+        """Where objects are stored."""
+        return self.path / "state.db"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """What `KUBECONFIG` should name."""
+        return self.path / "kubeconfig"
+
+    @property
+    def pods(self) -> Path:
+        """Working folders, volumes and logs of pods."""
+        return self.path / "pods"
+
+    def lock(self) -> None:
+        """Takes the folder for this process; says who has it when it is taken."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_ours()
+            self.path.chmod(0o700)
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise HomeError(
+                f"--data-dir: cannot use {self.path}: {error.strerror}; name a folder you can write"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            running = self.running()
+            who = f" (process {running.pid}, {running.server})" if running is not None else ""
+            raise HomeError(
+                f"a local cluster already runs in {self.path}{who}; stop it with: {self.command('down')}"
+            ) from error
+        self._lock = handle
+
+    def command(self, name: str) -> str:
+        """A command about this folder that works when pasted, also where the program is not on the PATH."""
+        beside = Path(sys.executable).with_name("gpu-scheduler")
+        program = str(beside) if shutil.which("gpu-scheduler") is None and beside.exists() else "gpu-scheduler"
+        words = [program, name]
+        if self.path.resolve() != default_folder().resolve():
+            words += ["--data-dir", str(self.path)]
+        return shlex.join(words)
+
+    def _check_ours(self) -> None:
+        """Refuses somebody else's folder: it would be closed to others, and `reset` would delete in it."""
+        if self.database.exists():
+            return
+        partial = tuple(f".{name}." for name in OWN_FILES)
+        for entry in sorted(self.path.iterdir()):
+            if entry.name not in OWN_FILES + OWN_FOLDERS and not entry.name.startswith(partial):
+                raise HomeError(
+                    f"--data-dir: {self.path} has something else in it ({entry.name}); name a new or empty folder"
+                )
+
+    def unlock(self) -> None:
+        """Lets go of the folder."""
+        if self._lock is not None:
+            (self.path / "running.json").unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def is_locked(self) -> bool:
+        """Whether some process has the folder now."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def announce(self, running: Running) -> None:
+        """Lets other commands find the cluster that runs here."""
+        self.write("running.json", json.dumps(asdict(running)))
+
+    def running(self) -> Running | None:
+        """The cluster that announced itself here last."""
+        try:
+            return Running(**json.loads((self.path / "running.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def token(self) -> str:
+        """The secret that clients show; made once."""
+        try:
+            return (self.path / "token").read_text().strip()
+        except FileNotFoundError:
+            token = secrets.token_urlsafe(32)
+            self.write("token", token)
+            return token
+
+    def read(self, name: str) -> str | None:
+        """A file of the folder, or None."""
+        try:
+            return (self.path / name).read_text()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> Path:
+        """Writes a file that only its owner may read, whole or not at all."""
+        path = self.path / name
+        partial = self.path / f".{name}.{os.getpid()}"
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        partial.replace(path)
+        return path
+
+    def write_kubeconfig(self, server: str, authority: str) -> Path:
+        """A kubeconfig with the server, its certificate authority and the token."""
+        cluster = {"server": server, "certificate-authority-data": _base64(authority)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": cluster}],
+            "users": [{"name": "local", "user": {"token": self.token()}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
+            "current-context": "local",
+        }
+        return self.write("kubeconfig", yaml.safe_dump(config, sort_keys=False))
+
+    def erase(self) -> None:
+        """Deletes what a cluster stores here, and nothing else: the folder may be anybody's."""
+        for name in OWN_FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in OWN_FILES:
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
