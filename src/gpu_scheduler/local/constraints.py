@@ -1,0 +1,261 @@
+"""What a single value may be, in the words that clients of the API know: the vocabulary of the rule tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpu_scheduler.local.decoding import Path, write_path
+from gpu_scheduler.local.errors import Cause
+
+Check = Callable[[Any, Path, list[Cause]], None]
+"""(value, where it is, causes found so far): adds what is wrong."""
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_LABEL_TEXT = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with"
+    f" an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
+)
+_SUBDOMAIN_TEXT = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and"
+    f" end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
+)
+_DNS1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_DNS1035_TEXT = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character,"
+    " and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is"
+    f" '{_DNS1035}')"
+)
+_NAME_PART = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric"
+    " character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is"
+    f" '{_QUALIFIED}')"
+)
+_LABEL_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
+    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is"
+    " '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+_ENV_NAME_TEXT = "a valid environment variable name must consist only of printable ASCII characters other than '='"
+_CONFIG_KEY_TEXT = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or"
+    " 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+
+_match_label = re.compile(_LABEL).fullmatch
+_match_subdomain = re.compile(_SUBDOMAIN).fullmatch
+_match_dns1035 = re.compile(_DNS1035).fullmatch
+_match_qualified = re.compile(_QUALIFIED).fullmatch
+_match_env = re.compile(r"[ -<>-~]+").fullmatch
+_match_port = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
+_match_config_key = re.compile(r"[-._a-zA-Z0-9]+").fullmatch
+
+
+def show(value: Any) -> str:
+    """A value as messages quote it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def add_invalid(causes: list[Cause], path: Path, value: Any, why: str) -> None:
+    """The value breaks a rule."""
+    causes.append(Cause(write_path(path), f"Invalid value: {show(value)}: {why}"))
+
+
+def add_required(causes: list[Cause], path: Path, why: str = "") -> None:
+    """The value is missing."""
+    causes.append(Cause(write_path(path), "Required value" + (f": {why}" if why else ""), "FieldValueRequired"))
+
+
+def add_forbidden(causes: list[Cause], path: Path, why: str) -> None:
+    """The value must not be there, or must not change."""
+    causes.append(Cause(write_path(path), f"Forbidden: {why}", "FieldValueForbidden"))
+
+
+def add_duplicate(causes: list[Cause], path: Path, value: Any) -> None:
+    """There is another one like it."""
+    causes.append(Cause(write_path(path), f"Duplicate value: {show(value)}", "FieldValueDuplicate"))
+
+
+def add_unsupported(causes: list[Cause], path: Path, value: Any, options: Iterable[str]) -> None:
+    """The value is none of those that exist."""
+    known = ", ".join(show(option) for option in options)
+    causes.append(
+        Cause(
+            write_path(path), f"Unsupported value: {show(value)}: supported values: {known}", "FieldValueNotSupported"
+        )
+    )
+
+
+def one_of(*options: str) -> Check:
+    """One of these words."""
+    known = frozenset(options)
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if value not in known:
+            add_unsupported(causes, path, value, options)
+
+    return check
+
+
+def each(check_item: Check) -> Check:
+    """Every item of a list."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        for index, item in enumerate(value):
+            check_item(item, (path, index), causes)
+
+    return check
+
+
+def at_least(low: int) -> Check:
+    """A number that is not smaller."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if value < low:
+            add_invalid(causes, path, value, f"must be greater than or equal to {low}")
+
+    return check
+
+
+def between(low: int, high: int, why: str = "") -> Check:
+    """A number in a range, ends included."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if not low <= value <= high:
+            add_invalid(causes, path, value, why or f"must be between {low} and {high}, inclusive")
+
+    return check
+
+
+def at_most_items(limit: int) -> Check:
+    """A list that is not longer."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if len(value) > limit:
+            text = f"Too many: {len(value)}: must have at most {limit} items"
+            causes.append(Cause(write_path(path), text, "FieldValueTooMany"))
+
+    return check
+
+
+def _pattern(match: Callable[[str], Any], longest: int, text: str) -> Check:
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if not value:
+            return  # a missing name is reported as missing
+        if len(value) > longest:
+            add_invalid(causes, path, value, f"must be no more than {longest} bytes")
+        if not match(value):
+            add_invalid(causes, path, value, text)
+
+    return check
+
+
+dns_label = _pattern(_match_label, 63, _LABEL_TEXT)
+dns_subdomain = _pattern(_match_subdomain, 253, _SUBDOMAIN_TEXT)
+dns1035_label = _pattern(_match_dns1035, 63, _DNS1035_TEXT)
+env_name = _pattern(_match_env, 2**20, _ENV_NAME_TEXT)
+config_key = _pattern(_match_config_key, 253, _CONFIG_KEY_TEXT)
+
+
+def port_name(value: Any, path: Path, causes: list[Cause]) -> None:
+    """The name of a container's port."""
+    if len(value) > 15:
+        add_invalid(causes, path, value, "must be no more than 15 characters")
+    if not _match_port(value):
+        add_invalid(causes, path, value, "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    elif not any(letter.isalpha() for letter in value):
+        add_invalid(causes, path, value, "must contain at least one letter (a-z)")
+
+
+def path_segment(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A name that only has to fit into a URL."""
+    if value in (".", ".."):
+        add_invalid(causes, path, value, f"may not be '{value}'")
+    for letter in ("/", "%"):
+        if letter in value:
+            add_invalid(causes, path, value, f"may not contain '{letter}'")
+
+
+def _key_problems(key: str) -> list[str]:
+    prefix, slash, name = key.rpartition("/")
+    problems = []
+    if slash:
+        if not prefix:
+            problems.append("prefix part must be non-empty")
+        elif len(prefix) > 253:
+            problems.append("prefix part must be no more than 253 bytes")
+        elif not _match_subdomain(prefix):
+            problems.append(f"prefix part {_SUBDOMAIN_TEXT}")
+    if not name:
+        problems.append("name part must be non-empty")
+    elif len(name) > 63:
+        problems.append("name part must be no more than 63 bytes")
+    if name and not _match_qualified(name):
+        problems.append(_NAME_PART)
+    return problems
+
+
+def label_key(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A key of a label, an annotation, a taint or a resource."""
+    if value:
+        for problem in _key_problems(value):
+            add_invalid(causes, path, value, problem)
+
+
+def label_map(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A map of labels."""
+    for key, text in value.items():
+        # Nearly every label is fine, so one match each settles it.
+        if not (len(key) <= 63 and _match_qualified(key)):
+            for problem in _key_problems(key):
+                add_invalid(causes, path, key, problem)
+        if text and (len(text) > 63 or not _match_qualified(text)):
+            if len(text) > 63:
+                add_invalid(causes, path, text, "must be no more than 63 bytes")
+            if not _match_qualified(text):
+                add_invalid(causes, path, text, _LABEL_VALUE)
+
+
+def annotation_map(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A map of annotations: keys like those of labels, 256 KiB in all."""
+    size = 0
+    for key, text in value.items():
+        size += len(key) + (len(text) if text.isascii() else len(text.encode()))
+        if not (len(key) <= 63 and _match_qualified(key)):
+            for problem in _key_problems(key.lower()):
+                add_invalid(causes, path, key, problem)
+    if size > 262144:
+        text = "Too long: may not be more than 262144 bytes"
+        causes.append(Cause(write_path(path), text, "FieldValueTooLong"))
+
+
+def unique(*keys: str) -> Check:
+    """A list whose items differ in these fields (in their value, when none is named)."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if len(value) < 2:
+            return
+        seen = set()
+        for index, item in enumerate(value):
+            mark = tuple(show(item.get(key)) for key in keys) if keys else show(item)
+            if mark in seen:
+                place: Path = (path, index)
+                shown = item if not keys else item.get(keys[0]) if len(keys) == 1 else {k: item.get(k) for k in keys}
+                add_duplicate(causes, (place, keys[0]) if len(keys) == 1 else place, shown)
+            seen.add(mark)
+
+    return check
+
+
+def both(*checks: Check) -> Check:
+    """All of these."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        for one in checks:
+            one(value, path, causes)
+
+    return check

@@ -1,0 +1,324 @@
+"""What the API server fills in: by type, so a pod template gets what a pod gets.
+
+DEFAULTS holds plain values: they are put where a field is missing, null or "". COMPLETIONS compute what depends on
+other fields of the same struct; a struct's parts are complete when its own turn comes.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from gpu_scheduler.core.quantity import QuantityError, parse_nano
+from gpu_scheduler.local.decoding import Complete
+
+Json = dict[str, Any]
+
+_FILE_MODE = {"defaultMode": 0o644}
+_ROLLING = {"type": "RollingUpdate"}
+_WEBHOOK = {"failurePolicy": "Fail", "matchPolicy": "Equivalent", "timeoutSeconds": 10} | {
+    "namespaceSelector": {},
+    "objectSelector": {},
+}
+_CONTAINER = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "resources": {},
+}
+_RBAC = "rbac.authorization.k8s.io"
+
+DEFAULTS: dict[str, Json] = {
+    "core.v1.Pod": {"spec": {}, "status": {}},
+    "core.v1.PodTemplateSpec": {"spec": {}},
+    "core.v1.PodSpec": {
+        "restartPolicy": "Always",
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "terminationGracePeriodSeconds": 30,
+    },
+    "core.v1.PodStatus": {"phase": "Pending"},
+    "core.v1.Container": _CONTAINER,
+    "core.v1.EphemeralContainer": _CONTAINER,
+    "core.v1.ContainerPort": {"protocol": "TCP"},
+    "core.v1.Probe": {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3},
+    "core.v1.HTTPGetAction": {"path": "/", "scheme": "HTTP"},
+    "core.v1.GRPCAction": {"service": ""},
+    "core.v1.SecretVolumeSource": _FILE_MODE,
+    "core.v1.ConfigMapVolumeSource": _FILE_MODE,
+    "core.v1.DownwardAPIVolumeSource": _FILE_MODE,
+    "core.v1.ProjectedVolumeSource": _FILE_MODE,
+    "core.v1.ServiceAccountTokenProjection": {"expirationSeconds": 3600},
+    "core.v1.HostPathVolumeSource": {"type": ""},
+    "core.v1.ObjectFieldSelector": {"apiVersion": "v1"},
+    "core.v1.Service": {"spec": {}, "status": {}},
+    "core.v1.ServiceStatus": {"loadBalancer": {}},
+    "core.v1.ServiceSpec": {"type": "ClusterIP", "sessionAffinity": "None"},
+    "core.v1.ServicePort": {"protocol": "TCP"},
+    "core.v1.EndpointPort": {"protocol": "TCP"},
+    "core.v1.Secret": {"type": "Opaque"},
+    "core.v1.Namespace": {"spec": {}, "status": {}},
+    "core.v1.NamespaceStatus": {"phase": "Active"},
+    "core.v1.PersistentVolume": {"status": {}},
+    "core.v1.PersistentVolumeSpec": {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"},
+    "core.v1.PersistentVolumeStatus": {"phase": "Pending"},
+    "core.v1.PersistentVolumeClaim": {"spec": {}, "status": {}},
+    "core.v1.PersistentVolumeClaimSpec": {"volumeMode": "Filesystem"},
+    "core.v1.PersistentVolumeClaimStatus": {"phase": "Pending"},
+    "core.v1.ReplicationController": {"spec": {}},
+    "core.v1.ReplicationControllerSpec": {"replicas": 1},
+    "apps.v1.Deployment": {"spec": {}},
+    "apps.v1.DeploymentSpec": {
+        "replicas": 1,
+        "strategy": {},
+        "template": {},
+        "revisionHistoryLimit": 10,
+        "progressDeadlineSeconds": 600,
+    },
+    "apps.v1.DeploymentStrategy": _ROLLING,
+    "apps.v1.ReplicaSet": {"spec": {}},
+    "apps.v1.ReplicaSetSpec": {"replicas": 1},
+    "apps.v1.StatefulSet": {"spec": {}},
+    "apps.v1.StatefulSetSpec": {
+        "replicas": 1,
+        "podManagementPolicy": "OrderedReady",
+        "revisionHistoryLimit": 10,
+        "template": {},
+        "updateStrategy": {},
+        "persistentVolumeClaimRetentionPolicy": {},
+    },
+    "apps.v1.StatefulSetPersistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+    "apps.v1.DaemonSet": {"spec": {}},
+    "apps.v1.DaemonSetSpec": {"revisionHistoryLimit": 10, "template": {}, "updateStrategy": {}},
+    "apps.v1.DaemonSetUpdateStrategy": _ROLLING,
+    "batch.v1.Job": {"spec": {}},
+    "batch.v1.JobSpec": {"template": {}, "completionMode": "NonIndexed", "suspend": False, "manualSelector": False},
+    "batch.v1.PodFailurePolicyOnPodConditionsPattern": {"status": "True"},
+    "batch.v1.CronJobSpec": {
+        "concurrencyPolicy": "Allow",
+        "suspend": False,
+        "successfulJobsHistoryLimit": 3,
+        "failedJobsHistoryLimit": 1,
+    },
+    "admissionregistration.v1.MutatingWebhook": {**_WEBHOOK, "reinvocationPolicy": "Never"},
+    "admissionregistration.v1.ValidatingWebhook": _WEBHOOK,
+    "admissionregistration.v1.RuleWithOperations": {"scope": "*"},
+    "admissionregistration.v1.NamedRuleWithOperations": {"scope": "*"},
+    "admissionregistration.v1.ServiceReference": {"port": 443},
+    "admissionregistration.v1.ValidatingAdmissionPolicySpec": {"failurePolicy": "Fail"},
+    "admissionregistration.v1.MatchResources": {
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+    },
+    "apiextensions.v1.CustomResourceDefinitionSpec": {"conversion": {"strategy": "None"}},
+    "apiextensions.v1.ServiceReference": {"port": 443},
+    "rbac.v1.RoleRef": {"apiGroup": _RBAC},
+    "scheduling.v1.PriorityClass": {"preemptionPolicy": "PreemptLowerPriority"},
+    "storage.v1.StorageClass": {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"},
+    "storage.v1.CSIDriverSpec": {
+        "attachRequired": True,
+        "podInfoOnMount": False,
+        "storageCapacity": False,
+        "requiresRepublish": False,
+        "fsGroupPolicy": "ReadWriteOnceWithFSType",
+        "volumeLifecycleModes": ["Persistent"],
+    },
+    "discovery.v1.EndpointPort": {"protocol": "TCP", "name": ""},
+}
+
+
+def pull_policy(image: str) -> str:
+    """What an image without a policy gets: one that may change under its name is pulled each time."""
+    name, _, digest = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return "Always" if tag == "latest" or (not tag and not digest) else "IfNotPresent"
+
+
+def _container(found: Json) -> None:
+    if not found.get("imagePullPolicy"):
+        found["imagePullPolicy"] = pull_policy(found.get("image", ""))
+
+
+def _probe(found: Json) -> None:
+    for name, value in DEFAULTS["core.v1.Probe"].items():
+        found[name] = found[name] or value
+
+
+def _volume(found: Json) -> None:
+    if len(found) == 1 and "name" in found:
+        found["emptyDir"] = {}
+
+
+def _pod(found: Json) -> None:
+    spec = found["spec"]
+    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+        resources = container["resources"]
+        limits = resources.get("limits")
+        if limits:
+            resources["requests"] = {**limits, **resources.get("requests", {})}
+        if spec.get("hostNetwork"):
+            for port in container.get("ports", ()):
+                port["hostPort"] = port.get("hostPort") or port["containerPort"]
+    spec.setdefault("enableServiceLinks", True)
+    # The admission of service accounts keeps these two alike; whoever writes one means both.
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
+    if "qosClass" not in found["status"]:
+        found["status"]["qosClass"] = qos_class(spec)
+
+
+def qos_class(spec: Json) -> str:
+    """Guaranteed, Burstable or BestEffort, from what the containers ask for."""
+    named, guaranteed = False, True
+    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+        resources = container.get("resources", {})
+        requests, limits = resources.get("requests", {}), resources.get("limits", {})
+        for name in ("cpu", "memory"):
+            request, limit = _amount(requests.get(name)), _amount(limits.get(name))
+            named = named or bool(request or limit)
+            guaranteed = guaranteed and limit > 0 and limit == request
+    return "BestEffort" if not named else "Guaranteed" if guaranteed else "Burstable"
+
+
+def _amount(text: str | None) -> int:
+    try:
+        return parse_nano(text) if text else 0
+    except QuantityError:
+        return 0
+
+
+def _service(found: Json) -> None:
+    spec = found["spec"]
+    kind = spec["type"]
+    if spec["sessionAffinity"] == "ClientIP":
+        spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {}).setdefault("timeoutSeconds", 10800)
+    else:
+        spec.pop("sessionAffinityConfig", None)
+    if kind in ("NodePort", "LoadBalancer"):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    if kind == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+    if kind != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+
+
+def _service_port(found: Json) -> None:
+    if not found.get("targetPort"):
+        found["targetPort"] = found.get("port", 0)
+
+
+def _secret(found: Json) -> None:
+    """What is written as text is kept with the rest."""
+    for name, text in found.pop("stringData", {}).items():
+        found.setdefault("data", {})[name] = base64.b64encode(text.encode()).decode()
+
+
+def _namespace(found: Json) -> None:
+    meta = found.get("metadata", {})
+    if meta.get("name"):
+        meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
+    # Only a living namespace is given its finalizer: taking it away is how the end of one is finished.
+    if not meta.get("deletionTimestamp") and found["status"]["phase"] != "Terminating":
+        found["spec"].setdefault("finalizers", ["kubernetes"])
+
+
+def _node_status(found: Json) -> None:
+    if "capacity" in found and "allocatable" not in found:
+        found["allocatable"] = dict(found["capacity"])
+
+
+def _deployment_strategy(found: Json) -> None:
+    if found["type"] == "RollingUpdate":
+        rolling = found.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", "25%")
+        rolling.setdefault("maxSurge", "25%")
+
+
+def _daemon_set_strategy(found: Json) -> None:
+    if found["type"] == "RollingUpdate":
+        rolling = found.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+
+
+def _stateful_set_strategy(found: Json) -> None:
+    if not found.get("type"):
+        found["type"] = "RollingUpdate"
+        found.setdefault("rollingUpdate", {})
+    if found["type"] == "RollingUpdate" and "rollingUpdate" in found:
+        found["rollingUpdate"].setdefault("partition", 0)
+
+
+def _job_spec(found: Json) -> None:
+    if "parallelism" not in found:
+        found.setdefault("completions", 1)
+        found["parallelism"] = 1
+    found.setdefault("backoffLimit", 2**31 - 1 if "backoffLimitPerIndex" in found else 6)
+    found.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in found else "TerminatingOrFailed")
+
+
+def _job(found: Json) -> None:
+    spec, meta = found["spec"], found.get("metadata", {})
+    labels = spec["template"].get("metadata", {}).get("labels")
+    if labels and not meta.get("labels"):
+        meta["labels"] = dict(labels)
+    # A job that has no identity yet is a template's (a CronJob's), and gets its selector when it is made.
+    if meta.get("uid") and meta.get("name") and not spec["manualSelector"]:
+        _select_by_uid(found)
+
+
+def _select_by_uid(job: Json) -> None:
+    """Jobs select their pods by their own uid, so that two of them never share one."""
+    spec, meta = job["spec"], job["metadata"]
+    template = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
+    for prefix in ("", "batch.kubernetes.io/"):
+        template.setdefault(f"{prefix}controller-uid", meta["uid"])
+        template.setdefault(f"{prefix}job-name", meta["name"])
+    selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
+    selector.setdefault("batch.kubernetes.io/controller-uid", meta["uid"])
+
+
+def _replication_controller(found: Json) -> None:
+    spec = found["spec"]
+    labels = spec.get("template", {}).get("metadata", {}).get("labels")
+    if labels:
+        spec["selector"] = spec.get("selector") or dict(labels)
+        meta = found.setdefault("metadata", {})
+        meta["labels"] = meta.get("labels") or dict(labels)
+
+
+def _crd(found: Json) -> None:
+    names = found.get("spec", {}).get("names", {})
+    kind = names.get("kind")
+    if kind:
+        names["singular"] = names.get("singular") or kind.lower()
+        names["listKind"] = names.get("listKind") or kind + "List"
+
+
+def _subject(found: Json) -> None:
+    if found.get("kind") in ("User", "Group"):
+        found["apiGroup"] = found.get("apiGroup") or _RBAC
+
+
+COMPLETIONS: dict[str, Complete] = {
+    "core.v1.Container": _container,
+    "core.v1.EphemeralContainer": _container,
+    "core.v1.Probe": _probe,
+    "core.v1.Volume": _volume,
+    "core.v1.Pod": _pod,
+    "core.v1.Service": _service,
+    "core.v1.ServicePort": _service_port,
+    "core.v1.Secret": _secret,
+    "core.v1.Namespace": _namespace,
+    "core.v1.NodeStatus": _node_status,
+    "core.v1.ReplicationController": _replication_controller,
+    "apps.v1.DeploymentStrategy": _deployment_strategy,
+    "apps.v1.DaemonSetUpdateStrategy": _daemon_set_strategy,
+    "apps.v1.StatefulSetUpdateStrategy": _stateful_set_strategy,
+    "batch.v1.JobSpec": _job_spec,
+    "batch.v1.Job": _job,
+    "apiextensions.v1.CustomResourceDefinition": _crd,
+    "rbac.v1.Subject": _subject,
+}

@@ -1,0 +1,75 @@
+"""Request bodies to values: JSON (or the YAML of server-side apply), with fields that appear twice found."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from gpu_scheduler.local import errors
+from gpu_scheduler.local.decoding import Path, write_path
+
+
+class DuplicateFields:
+    """Remembers which objects of a JSON text had a field twice; the last one counts."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, list[str]] = {}
+
+    def read(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Makes an object of its pairs; the object_pairs_hook of json."""
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            names = [name for name, _ in pairs]
+            self._found[id(made)] = sorted({name for name in names if names.count(name) > 1})
+        return made
+
+    def paths(self, root: Any) -> list[str]:
+        """Where the duplicates are, in the value that was read."""
+        if not self._found:
+            return []
+        found: list[str] = []
+        waiting: list[tuple[Any, Path]] = [(root, None)]
+        while waiting:
+            value, path = waiting.pop()
+            if isinstance(value, dict):
+                found += [write_path((path, name)) for name in self._found.get(id(value), ())]
+                waiting += [(item, (path, name)) for name, item in value.items()]
+            elif isinstance(value, list):
+                waiting += [(item, (path, index)) for index, item in enumerate(value)]
+        return found
+
+
+def load(body: bytes, seen: DuplicateFields | None = None) -> Any:
+    """The value of a JSON text; 400 when there is none."""
+    try:
+        return json.loads(body, object_pairs_hook=seen.read if seen is not None else None, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise errors.bad_request(f"the object provided is unrecognized (must be of type JSON): {error}") from None
+
+
+def load_yaml(body: bytes) -> Any:
+    """The value of a YAML text, of which JSON is a part; 400 when there is none."""
+    try:
+        return json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return yaml.load(body, _Plain)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        line = " ".join(str(error).split())
+        raise errors.bad_request(f"error decoding YAML: {line}") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML as JSON: times stay text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the shape that yaml prescribes
+        letter: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }

@@ -1,0 +1,90 @@
+"""What the metadata of any object may say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_scheduler.local.constraints import (
+    Check,
+    add_forbidden,
+    add_invalid,
+    add_required,
+    annotation_map,
+    dns1035_label,
+    dns_label,
+    dns_subdomain,
+    label_key,
+    label_map,
+    path_segment,
+    show,
+)
+from gpu_scheduler.local.decoding import Path
+from gpu_scheduler.local.errors import Cause
+from gpu_scheduler.local.kinds import Kind
+
+Json = dict[str, Any]
+
+_RBAC = "rbac.authorization.k8s.io"
+_NAMES: dict[tuple[str, str], Check] = {
+    ("", "Namespace"): dns_label,
+    ("", "Service"): dns1035_label,
+    **{(_RBAC, name): path_segment for name in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")},
+}
+_PATH: Path = (None, "metadata")
+_OWNERS = {"apiVersion": "version", "kind": "kind", "name": "name", "uid": "uid"}
+
+
+def metadata_causes(kind: Kind, found: Json, old: Json | None) -> list[Cause]:
+    """Everything that is wrong with an object's metadata."""
+    meta = found.get("metadata", {})
+    causes: list[Cause] = []
+    before = old["metadata"] if old is not None else {}
+    if meta == before:
+        return causes
+    if old is None:
+        _name(kind, meta, causes)
+    for name, check in (("labels", label_map), ("annotations", annotation_map)):
+        if meta.get(name) and meta[name] != before.get(name):
+            check(meta[name], (_PATH, name), causes)
+    if meta.get("finalizers"):
+        _finalizers(meta, before, causes)
+    if meta.get("ownerReferences"):
+        _owners(meta["ownerReferences"], causes)
+    return causes
+
+
+def _name(kind: Kind, meta: Json, causes: list[Cause]) -> None:
+    if not meta.get("name"):
+        add_required(causes, (_PATH, "name"), "name or generateName is required")
+        return
+    check = _NAMES.get((kind.group, kind.kind), dns_subdomain)
+    check(meta["name"], (_PATH, "name"), causes)
+    if kind.namespaced and meta.get("namespace"):
+        dns_label(meta["namespace"], (_PATH, "namespace"), causes)
+
+
+def _finalizers(meta: Json, before: Json, causes: list[Cause]) -> None:
+    path: Path = (_PATH, "finalizers")
+    for index, name in enumerate(meta["finalizers"]):
+        label_key(name, (path, index), causes)
+    added = [name for name in meta["finalizers"] if name not in before.get("finalizers", ())]
+    if before.get("deletionTimestamp") and added:
+        listed = ", ".join(show(name) for name in added)
+        why = (
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
+        )
+        add_forbidden(causes, path, why)
+
+
+def _owners(owners: list[Json], causes: list[Cause]) -> None:
+    path: Path = (_PATH, "ownerReferences")
+    controllers = []
+    for owner in owners:
+        for name, word in _OWNERS.items():
+            if not owner.get(name):
+                add_invalid(causes, (path, name), "", f"{word} must not be empty")
+        if owner.get("controller"):
+            controllers.append(owner.get("name", ""))
+    if len(controllers) > 1:
+        why = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]}'
+        add_invalid(causes, path, owners, f"{why} and {controllers[1]}")
