@@ -1,0 +1,247 @@
+"""Match conditions of webhooks: the part of CEL that compares fields, and a clear no to the rest.
+
+Known are `object`, `oldObject` and `request`, fields (`a.b`, `a["b"]`), text, numbers, true, false, null, lists,
+`==`, `!=`, `in`, `&&`, `||`, `!`, `has()`, and the methods startsWith, endsWith and contains.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Variables = Mapping[str, Any]
+Expression = Callable[[Variables], Any]
+
+SUPPORTED = "==, !=, in, &&, ||, !, has(), startsWith(), endsWith(), contains() on object, oldObject and request"
+
+_ROOTS = ("object", "oldObject", "request")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_METHODS: dict[str, Callable[[str, str], bool]] = {
+    "startsWith": str.startswith,
+    "endsWith": str.endswith,
+    "contains": str.__contains__,
+}
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<number>-?\d+(?![\w.]))|(?P<word>[A-Za-z_]\w*)"""
+    r"""|(?P<sign>&&|\|\||==|!=|[!()\[\].,]))"""
+)
+
+
+class ConditionError(Exception):
+    """A condition that has no answer for this request, such as one about a field that is not there."""
+
+
+def compile_condition(text: str) -> Callable[[Variables], bool]:
+    """A condition to ask of requests; ValueError says what is not understood."""
+    parser = _Parser(text)
+    expression = parser.alternatives()
+    if parser.kind != "end":
+        raise parser.unexpected()
+    return lambda variables: _truth(expression(variables))
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConditionError("a condition must be true or false")
+    return value
+
+
+class _Parser:
+    """Recursive descent over the tokens of one expression."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self.kind = self.token = ""
+        self._advance()
+
+    def unexpected(self) -> ValueError:
+        """What to raise at a token that does not belong here."""
+        found = repr(self.token) if self.token else "the end"
+        return ValueError(f"{found} was not expected; only {SUPPORTED} are supported here")
+
+    def _advance(self) -> str:
+        token = self.token
+        rest = self._text[self._position :]
+        match = _TOKEN.match(rest)
+        if match is not None:
+            self._position += match.end()
+            self.kind = str(match.lastgroup)
+            self.token = match[self.kind]
+        elif rest.strip():
+            self.kind, self.token = "unknown", rest.strip()[:1]
+        else:
+            self.kind, self.token = "end", ""
+        return token
+
+    def _take(self, token: str) -> bool:
+        if self.kind in ("sign", "word") and self.token == token:
+            self._advance()
+            return True
+        return False
+
+    def _expect(self, token: str) -> None:
+        if not self._take(token):
+            raise self.unexpected()
+
+    def alternatives(self) -> Expression:
+        """`a || b`"""
+        left = self._conjunction()
+        while self._take("||"):
+            left = _either(left, self._conjunction(), decisive=True)
+        return left
+
+    def _conjunction(self) -> Expression:
+        left = self._comparison()
+        while self._take("&&"):
+            left = _either(left, self._comparison(), decisive=False)
+        return left
+
+    def _comparison(self) -> Expression:
+        left = self._negation()
+        if self._take("=="):
+            right = self._negation()
+            return lambda v: _equal(left(v), right(v))
+        if self._take("!="):
+            right = self._negation()
+            return lambda v: not _equal(left(v), right(v))
+        if self._take("in"):
+            right = self._negation()
+            return lambda v: _contains(right(v), left(v))
+        return left
+
+    def _negation(self) -> Expression:
+        if self._take("!"):
+            inner = self._negation()
+            return lambda v: not _truth(inner(v))
+        return self._primary()
+
+    def _primary(self) -> Expression:
+        if self.kind == "text":
+            return _constant(_unquote(self._advance()))
+        if self.kind == "number":
+            return _constant(int(self._advance()))
+        if self._take("("):
+            inner = self.alternatives()
+            self._expect(")")
+            return inner
+        if self._take("["):
+            return self._list()
+        if self.kind != "word":
+            raise self.unexpected()
+        if self.token in _WORDS:
+            return _constant(_WORDS[self._advance()])
+        if self._take("has"):
+            self._expect("(")
+            present = self._path(existence=True)
+            self._expect(")")
+            return present
+        return self._path()
+
+    def _list(self) -> Expression:
+        items: list[Expression] = []
+        while not self._take("]"):
+            if items:
+                self._expect(",")
+            items.append(self.alternatives())
+        return lambda v: [item(v) for item in items]
+
+    def _path(self, existence: bool = False) -> Expression:
+        """A field of a variable; with `existence`, whether its last part is there."""
+        root = self.token
+        if root not in _ROOTS:
+            raise self.unexpected()
+        self._advance()
+        parts: list[Any] = []
+        while True:
+            if self._take("."):
+                if self.kind != "word":
+                    raise self.unexpected()
+                name = self._advance()
+                if not existence and self._take("("):
+                    return self._method(_reach(root, parts), name)
+                parts.append(name)
+            elif self._take("["):
+                if self.kind not in ("text", "number"):
+                    raise self.unexpected()
+                parts.append(_unquote(self._advance()) if self.kind == "text" else int(self._advance()))
+                self._expect("]")
+            else:
+                break
+        if not existence:
+            return _reach(root, parts)
+        if not parts:
+            raise self.unexpected()
+        owner, last = _reach(root, parts[:-1]), parts[-1]
+        return lambda v: _contains(owner(v), last)
+
+    def _method(self, subject: Expression, name: str) -> Expression:
+        method = _METHODS.get(name)
+        if method is None:
+            raise ValueError(f"the method {name} is not supported; only {SUPPORTED} are supported here")
+        argument = self.alternatives()
+        self._expect(")")
+
+        def call(variables: Variables) -> bool:
+            text, part = subject(variables), argument(variables)
+            if not isinstance(text, str) or not isinstance(part, str):
+                raise ConditionError(f"{name} needs text")
+            return method(text, part)
+
+        return call
+
+
+def _constant(value: Any) -> Expression:
+    return lambda _: value
+
+
+def _unquote(token: str) -> str:
+    inner = token[1:-1].replace("\\'", "'")
+    if token[0] == "'":
+        inner = re.sub(r'(?<!\\)"', r"\"", inner)
+    try:
+        return str(json.loads(f'"{inner}"'))
+    except ValueError:
+        raise ValueError(f"{token} is not text that is understood") from None
+
+
+def _reach(root: str, parts: list[Any]) -> Expression:
+    def read(variables: Variables) -> Any:
+        found = variables[root]
+        for part in parts:
+            try:
+                found = found[part]
+            except (KeyError, IndexError, TypeError):
+                raise ConditionError(f"no such key: {part}") from None
+        return found
+
+    return read
+
+
+def _either(left: Expression, right: Expression, decisive: bool) -> Expression:
+    """`||` (true decides) and `&&` (false decides): a side that decides hides what is wrong with the other."""
+
+    def evaluate(variables: Variables) -> bool:
+        try:
+            if _truth(left(variables)) is decisive:
+                return decisive
+        except ConditionError:
+            if _truth(right(variables)) is decisive:
+                return decisive
+            raise
+        return _truth(right(variables))
+
+    return evaluate
+
+
+def _equal(left: Any, right: Any) -> bool:
+    # In Python True == 1; in CEL they are values of different types.
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _contains(whole: Any, part: Any) -> bool:
+    if not isinstance(whole, list | dict):
+        raise ConditionError("no such overload: `in` needs a list or a map")
+    return any(_equal(part, item) for item in whole)

@@ -1,0 +1,54 @@
+"""What tests of the local API are made of: an Api with real admission over a store in memory, and objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_scheduler.local.admission import Admission
+from gpu_scheduler.local.api import Api, Options
+from gpu_scheduler.local.builtin import built_in
+from gpu_scheduler.local.kinds import Kind, Kinds
+from gpu_scheduler.local.store import Json, Store
+
+
+class PassThrough:
+    """A conversion that believes everything."""
+
+    def decode(self, kind: Kind, found: Json, field_validation: str) -> list[str]:
+        return []
+
+    def validate(self, kind: Kind, found: Json, old: Json | None) -> None:
+        return None
+
+
+class Parts:
+    """An Api, its admission and its store. Close it when done."""
+
+    def __init__(self) -> None:
+        self.store = Store(None)
+        kinds = Kinds(built_in("1.35"))
+        self.admission = Admission(self.store, kinds, PassThrough())
+        self.api = Api(self.store, kinds, PassThrough(), self.admission.admit, self.admission.check)
+        self.store.write("namespaces", {"metadata": {"name": "default", "labels": {"team": "a"}}})
+
+    async def close(self) -> None:
+        await self.admission.close()
+        self.store.close()
+
+    async def create(self, resource: str, found: Json, **options: Any) -> Json:
+        return (await self.create_with_warnings(resource, found, **options))[0]
+
+    async def create_with_warnings(self, resource: str, found: Json, **options: Any) -> tuple[Json, list[str]]:
+        plural, _, group = resource.partition(".")
+        kind = self.api.find(plural, group)
+        return await self.api.create(kind, "default" if kind.namespaced else "", found, Options(**options))
+
+    def get(self, resource: str, name: str) -> Json:
+        plural, _, group = resource.partition(".")
+        kind = self.api.find(plural, group)
+        return self.api.get(kind, "default" if kind.namespaced else "", name)
+
+
+def make_pod(name: str = "train-0", **spec: Any) -> Json:
+    """A pod of one container."""
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "x"}], **spec}}

@@ -1,0 +1,71 @@
+"""Match conditions: the part of CEL that is understood, and the clear no to the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.local.conditions import ConditionError, compile_condition
+
+VARIABLES = {
+    "object": {
+        "metadata": {"labels": {"app.kubernetes.io/name": "x"}, "name": "train-0"},
+        "spec": {"n": 1, "on": True},
+    },
+    "oldObject": None,
+    "request": {"userInfo": {"username": "alice", "groups": ["devs", "ops"]}, "namespace": "default"},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('object.metadata.name == "train-0"', True),
+        ("object.metadata.name != 'train-0'", False),
+        ('object.metadata.labels["app.kubernetes.io/name"] == "x"', True),
+        ("object.spec.n == 1", True),
+        ("object.spec.on == 1", False),
+        ("object.spec.on", True),
+        ("!object.spec.on || object.spec.n == 2", False),
+        ("oldObject == null", True),
+        ("has(object.metadata.labels) && !has(object.metadata.annotations)", True),
+        ("'ops' in request.userInfo.groups", True),
+        ('request.namespace in ["kube-system", "kube-public"]', False),
+        ('"app.kubernetes.io/name" in object.metadata.labels', True),
+        ('request.userInfo.username.startsWith("al") && object.metadata.name.endsWith("-0")', True),
+        ('object.metadata.name.contains("\\"")', False),
+        ('(request.namespace == "a" || request.namespace == "default") && !(object.spec.n == 2)', True),
+        ("object.nothing.at == 1 || object.spec.on", True),
+        ("object.nothing.at == 1 && !object.spec.on", False),
+    ],
+)
+def test_conditions_are_answered(text: str, expected: bool) -> None:
+    assert compile_condition(text)(VARIABLES) is expected
+
+
+@pytest.mark.parametrize("text", ["object.nothing == 1", "oldObject.metadata.name == 'x'", "object.metadata.name"])
+def test_a_condition_about_what_is_not_there_has_no_answer(text: str) -> None:
+    condition = compile_condition(text)
+    with pytest.raises(ConditionError):
+        condition(VARIABLES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "object.spec.n + 1 == 2",
+        "object.spec.n > 1",
+        "request.userInfo.groups.exists(g, g == 'x')",
+        "size(object.spec) == 1",
+        "object.spec.on ? true : false",
+        "authorizer.group('') == ''",
+        "object.metadata.name == 'x",
+        "object.spec.n == 1.5",
+        "has(object)",
+        "(object.spec.on",
+        "object.spec.on object.spec.on",
+    ],
+)
+def test_what_is_not_understood_is_refused_and_says_what_is(text: str) -> None:
+    with pytest.raises(ValueError, match=r"supported here|not text"):
+        compile_condition(text)
