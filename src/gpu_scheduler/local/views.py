@@ -1,0 +1,134 @@
+"""The forms in which objects are sent: themselves, their metadata alone, or the rows of a Table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from gpu_scheduler.local.errors import bad_request
+from gpu_scheduler.local.kinds import Kind
+from gpu_scheduler.local.store import Entry, Json
+from gpu_scheduler.local.tables import Rows, definitions, partial, table
+from gpu_scheduler.local.versions import served_bytes, to_served
+from gpu_scheduler.local.wire import JSON, Accept, encode
+
+_ONE = ("Table", "PartialObjectMetadata")
+_MANY = ("Table", "PartialObjectMetadataList")
+_WATCH = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+
+
+class View(Protocol):
+    """How one request is answered. `media` is JSON or YAML; `same_for_all`: two watchers get the same bytes."""
+
+    media: str
+    same_for_all: bool
+
+    def one(self, found: Json) -> bytes:
+        """An object."""
+
+    def entry(self, entry: Entry) -> bytes:
+        """An object as it is stored; also what a watch event carries."""
+
+    def many(self, entries: Iterable[Entry], meta: Json) -> bytes:
+        """A list."""
+
+    def bookmark(self, meta: Json) -> bytes:
+        """The object of a bookmark."""
+
+
+class Plain:
+    """Objects as they are."""
+
+    same_for_all = True
+
+    def __init__(self, kind: Kind, media: str = JSON) -> None:
+        self.media = media
+        self._kind = kind
+        self._converted = bool(kind.stored_as) or kind.crd_schema is not None
+
+    def one(self, found: Json) -> bytes:
+        return encode(to_served(self._kind, found))
+
+    def entry(self, entry: Entry) -> bytes:
+        return entry.data if not self._converted else _served(self._kind, entry)
+
+    def many(self, entries: Iterable[Entry], meta: Json) -> bytes:
+        head = {"kind": f"{self._kind.kind}List", "apiVersion": self._kind.api_version, "metadata": meta}
+        if self._converted:
+            items = b",".join([_served(self._kind, entry) for entry in entries])
+        else:
+            items = b",".join([entry.data for entry in entries])
+        return b'%b,"items":[%b]}\n' % (encode(head)[:-1], items)
+
+    def bookmark(self, meta: Json) -> bytes:
+        return encode({"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": meta})
+
+
+def _served(kind: Kind, entry: Entry) -> bytes:
+    return served_bytes(kind, entry) or encode(to_served(kind, entry.object()))
+
+
+class Partial:
+    """The metadata of objects alone."""
+
+    same_for_all = False
+
+    def __init__(self, media: str = JSON) -> None:
+        self.media = media
+
+    def one(self, found: Json) -> bytes:
+        return encode(partial(found))
+
+    def entry(self, entry: Entry) -> bytes:
+        return self.one(entry.object())
+
+    def many(self, entries: Iterable[Entry], meta: Json) -> bytes:
+        items = [{"metadata": entry.object()["metadata"]} for entry in entries]
+        head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+        return encode({**head, "items": items})
+
+    def bookmark(self, meta: Json) -> bytes:
+        return encode(partial({"metadata": meta}))
+
+
+class Tabular:
+    """Rows of a Table. In a watch only the first one has the head, as clients expect."""
+
+    same_for_all = False
+
+    def __init__(self, kind: Kind, include: str, media: str = JSON) -> None:
+        self.media = media
+        self._kind = kind
+        self._rows = Rows(kind, include)
+        self._heads: list[Json] | None = definitions(kind)
+
+    def one(self, found: Json) -> bytes:
+        meta = {"resourceVersion": found["metadata"].get("resourceVersion", "")}
+        return self._table([self._rows.row(to_served(self._kind, found), datetime.now(UTC))], meta)
+
+    def entry(self, entry: Entry) -> bytes:
+        return self.one(entry.object())
+
+    def many(self, entries: Iterable[Entry], meta: Json) -> bytes:
+        return self._table(self._rows.rows(to_served(self._kind, entry.object()) for entry in entries), meta)
+
+    def bookmark(self, meta: Json) -> bytes:
+        return self._table([{"cells": [], "object": partial({"metadata": meta})}], meta)
+
+    def _table(self, rows: list[Json], meta: Json) -> bytes:
+        heads, self._heads = self._heads, None
+        return encode(table(heads or [], rows, meta))
+
+
+def choose_view(kind: Kind, verb: str, accept: str, include: str) -> View:
+    """The view that a request asks for in its Accept header and includeObject parameter."""
+    if not accept or accept in (JSON, "*/*"):
+        return Plain(kind)
+    forms = {"list": _MANY, "deletecollection": _MANY, "watch": _WATCH}.get(verb, _ONE)
+    form, media = Accept(accept).form(forms)
+    if form == "Table":
+        if include not in ("", "None", "Metadata", "Object"):
+            raise bad_request(f"includeObject must be None, Metadata or Object, not {include!r}")
+        return Tabular(kind, include or "Metadata", media)
+    return Partial(media) if form else Plain(kind, media)

@@ -1,0 +1,95 @@
+"""The local API server in this process, for tests that speak HTTP to it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from gpu_scheduler.local.api import Api, Options
+from gpu_scheduler.local.builtin import built_in
+from gpu_scheduler.local.kinds import Kind, Kinds
+from gpu_scheduler.local.schemas import Schemas
+from gpu_scheduler.local.server import Serving, make_app
+from gpu_scheduler.local.store import Json, Store
+
+PODS = "/api/v1/namespaces/default/pods"
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+
+
+async def admit_all(_op: str, _kind: Kind, found: Json, _old: Json | None, _options: Options) -> tuple[Json, list[str]]:
+    """Admission that changes nothing."""
+    return found, []
+
+
+class Speaker:
+    """A client with an API behind it."""
+
+    def __init__(self, api: Api, client: TestClient[Any, Any]) -> None:
+        self.api = api
+        self.client = client
+
+    async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Json]:
+        """A request and its answer."""
+        response = await self.send(method, path, body, **more)
+        return response.status, json.loads(await response.read())
+
+    async def send(self, method: str, path: str, body: Any = None, **more: Any) -> ClientResponse:
+        """A request whose answer is still to be read."""
+        if body is not None and not isinstance(body, (bytes, str)):
+            more["json"] = body
+        elif body is not None:
+            more["data"] = io.BytesIO(body if isinstance(body, bytes) else body.encode())
+        return await self.client.request(method, path, **more)
+
+    async def create(self, path: str, found: Json) -> Json:
+        """A new object."""
+        status, answer = await self.ask("POST", path, found)
+        assert status == 201, answer
+        return answer
+
+    async def names(self, path: str) -> list[str]:
+        """The names in a list."""
+        status, answer = await self.ask("GET", path)
+        assert status == 200, answer
+        return [item["metadata"]["name"] for item in answer["items"]]
+
+
+@asynccontextmanager
+async def speaker(version: str = "1.35", kinds: tuple[Kind, ...] = (), **serving: Any) -> AsyncIterator[Speaker]:
+    """A server with a namespace "default", and a client of it."""
+    store = Store(None)
+    table = Kinds(built_in(version))
+    for kind in kinds:
+        table.put(kind)
+    schemas = Schemas(version)
+    api = Api(store, table, schemas, admit_all)
+    for name in ("default", "other"):
+        await api.create(api.find("namespaces"), "", {"metadata": {"name": name}}, Options())
+    app = make_app(api, Serving(schemas, version, **serving))
+    try:
+        async with TestClient(TestServer(app)) as client:
+            yield Speaker(api, client)
+    finally:
+        store.close()
+
+
+def config_map(name: str, labels: dict[str, str] | None = None, **data: str) -> Json:
+    """A small object."""
+    return {"metadata": {"name": name, "labels": labels or {}}, "data": data}
+
+
+def pod(name: str, **spec: Any) -> Json:
+    """A pod of one container."""
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "x"}], **spec}}
+
+
+def widget(version: str = "v1", group: str = "example.org", **more: Any) -> Kind:
+    """A custom kind that takes any content."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return Kind(group, version, "Widget", "widgets", crd_schema=schema, **more)

@@ -1,0 +1,107 @@
+"""Label and field selectors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.local.builtin import built_in
+from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.kinds import Kind, Kinds
+from gpu_scheduler.local.selectors import Selection, parse_labels
+from gpu_scheduler.local.store import Entry
+
+KINDS = Kinds(built_in("1.35"))
+
+
+def entry(labels: dict[str, str] | None = None, namespace: str = "default", **found: Any) -> Entry:
+    found["metadata"] = {"name": "a", "namespace": namespace, "labels": labels or {}}
+    return Entry((namespace, "a"), 1, json.dumps(found).encode(), labels or {})
+
+
+def kind(resource: str) -> Kind:
+    found = KINDS.of_resource(resource)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "passes"),
+    [
+        ("", {}, True),
+        ("app=web", {"app": "web"}, True),
+        ("app==web", {"app": "web"}, True),
+        ("app=web", {"app": "db"}, False),
+        ("app=", {"app": ""}, True),
+        ("app!=web", {}, True),
+        ("app!=web", {"app": "web"}, False),
+        ("app in (web, db)", {"app": "db"}, True),
+        ("app in (web,db)", {}, False),
+        ("app notin (web,db)", {}, True),
+        ("app notin (web,db)", {"app": "web"}, False),
+        ("app", {"app": "anything"}, True),
+        ("app", {}, False),
+        ("!app", {}, True),
+        ("! app", {"app": "x"}, False),
+        ("size>3", {"size": "4"}, True),
+        ("size>3", {"size": "3"}, False),
+        ("size<3", {"size": "two"}, False),
+        ("a=1,b in (x,y),!c", {"a": "1", "b": "y"}, True),
+        ("a=1,b in (x,y),!c", {"a": "1", "b": "y", "c": ""}, False),
+        ("gpu-scheduler.io/rack = r1", {"gpu-scheduler.io/rack": "r1"}, True),
+    ],
+)
+def test_label_selector_passes_the_objects_it_describes(text: str, labels: dict[str, str], passes: bool) -> None:
+    assert all(test(labels) for test in parse_labels(text)) is passes
+
+
+@pytest.mark.parametrize("text", ["a=b=c", "a in x", "a in (b", ",", "a=1,", "=b", "a ~ b", "a=not valid", "size>big"])
+def test_text_that_is_no_label_selector_is_a_bad_request(text: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        parse_labels(text)
+    assert raised.value.code == 400
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "found", "passes"),
+    [
+        ("pods", "metadata.name=a", {}, True),
+        ("pods", "metadata.name!=a", {}, False),
+        ("pods", "metadata.namespace=other", {}, False),
+        ("pods", "spec.nodeName=", {}, True),
+        ("pods", "spec.nodeName=n1", {"spec": {"nodeName": "n1"}}, True),
+        ("pods", "spec.nodeName!=n1", {"spec": {"nodeName": "n1"}}, False),
+        ("pods", "status.phase!=Succeeded,status.phase!=Failed", {"status": {"phase": "Running"}}, True),
+        ("pods", "status.phase!=Succeeded,status.phase!=Failed", {"status": {"phase": "Failed"}}, False),
+        ("pods", "spec.hostNetwork=true", {"spec": {"hostNetwork": True}}, True),
+        ("pods", "spec.hostNetwork=false", {}, True),
+        ("nodes", "spec.unschedulable=false", {}, True),
+        ("secrets", "type=Opaque", {"type": "Opaque"}, True),
+        ("events", "involvedObject.name=p,reason=Failed", {"involvedObject": {"name": "p"}, "reason": "Failed"}, True),
+        ("events", "source=kubelet", {"source": {"component": "kubelet"}}, True),
+    ],
+)
+def test_field_selector_passes_the_objects_it_describes(resource: str, text: str, found: Any, passes: bool) -> None:
+    assert Selection(kind(resource), "", "", text).matches(entry(**found)) is passes
+
+
+@pytest.mark.parametrize(
+    ("resource", "text"), [("pods", "spec.color=red"), ("configmaps", "data.x=1"), ("pods", "nothing")]
+)
+def test_field_that_cannot_be_selected_by_is_a_bad_request(resource: str, text: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        Selection(kind(resource), "", "", text)
+    assert raised.value.code == 400
+
+
+def test_custom_kind_can_be_selected_by_the_fields_it_declares() -> None:
+    custom = Kind("example.org", "v1", "Widget", "widgets", selectable=(".spec.color",), crd_schema={})
+    assert Selection(custom, "", "", "spec.color=red").matches(entry(spec={"color": "red"}))
+    assert not Selection(custom, "", "", "spec.color=red").matches(entry(spec={"color": "blue"}))
+
+
+def test_selection_of_a_namespace_leaves_the_others_out() -> None:
+    assert Selection(kind("pods"), "default").matches(entry())
+    assert not Selection(kind("pods"), "default").matches(entry(namespace="other"))
