@@ -1,0 +1,277 @@
+"""A small cluster for tests of the controllers: the real API over a store in memory, and nodes that play their part."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.local.admission import Admission
+from gpu_scheduler.local.api import SYSTEM, Api, DeleteOptions, Options, timestamp
+from gpu_scheduler.local.binding import bind
+from gpu_scheduler.local.builtin import built_in
+from gpu_scheduler.local.client import SYNCED, Client, LocalClient
+from gpu_scheduler.local.controllers import ControllerSettings, run_controllers
+from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.kinds import Kinds
+from gpu_scheduler.local.schemas import Schemas
+from gpu_scheduler.local.store import Json, Store
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up; nothing here should take one."""
+
+
+class _Complaints(logging.Handler):
+    """Collects what the controllers log as errors: nothing of that may happen in a test."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(self.format(record))
+
+
+class World:
+    """An API, its controllers and its nodes."""
+
+    def __init__(self, path: Path | None = None, **settings: Any) -> None:
+        self.store = Store(path)
+        self.kinds = Kinds(built_in("1.35"))
+        schemas = Schemas("1.35")
+        self.admission = Admission(self.store, self.kinds, schemas)
+        self.api = Api(self.store, self.kinds, schemas, self.admission.admit, self.admission.check)
+        self.client = LocalClient(self.api, SYSTEM)
+        self.controllers_client: Client = self.client
+        chosen = {
+            "job_backoff": 0.0,
+            "node_check": 0.05,
+            "cleanup_period": 0.1,
+            "orphan_grace": 0.1,
+            "node_grace": 60.0,
+        }
+        self.settings = ControllerSettings(kinds=self.kinds, **(chosen | settings))
+        self.starts = True
+        """Whether pods become ready once they run."""
+        self.outcome: Callable[[Json], str | None] = lambda _pod: None
+        """How a pod ends: "Succeeded", "Failed" or, by default, not at all."""
+        self.dead: set[str] = set()
+        """Nodes that do nothing any more."""
+        self.starts_pod: Callable[[Json], bool] = lambda _pod: self.starts
+        self.complaints = _Complaints()
+        self.controllers: asyncio.Task[None] | None = None
+        self.nodes: asyncio.Task[None] | None = None
+
+    # -- running
+
+    async def begin(self) -> None:
+        """Starts everything, with two nodes."""
+        logging.getLogger("gpu_scheduler.local.controllers").addHandler(self.complaints)
+        for name in ("default", "kube-node-lease"):
+            await self.create("namespaces", {"metadata": {"name": name}}, exists=True)
+        for name in ("node1", "node2"):
+            await self.add_node(name)
+        self.start_controllers()
+        self.nodes = asyncio.create_task(self._play_nodes())
+
+    def start_controllers(self) -> None:
+        self.controllers = asyncio.create_task(run_controllers(self.controllers_client, self.settings))
+
+    async def kill_controllers(self) -> None:
+        await _end(self.controllers)
+        self.controllers = None
+
+    async def end(self) -> None:
+        """Stops everything; what the controllers broke on is raised."""
+        if self.controllers is not None and self.controllers.done():
+            self.controllers.result()
+        await _end(self.controllers)
+        await _end(self.nodes)
+        await self.admission.close()
+        self.store.close()
+        logging.getLogger("gpu_scheduler.local.controllers").removeHandler(self.complaints)
+        assert not self.complaints.found, "\n".join(self.complaints.found)
+
+    # -- objects
+
+    async def create(self, resource: str, found: Json, *, exists: bool = False) -> Json:
+        """A new object, in the namespace "default" unless it says otherwise."""
+        plural, _, group = resource.partition(".")
+        if self.api.find(plural, group).namespaced:
+            found["metadata"].setdefault("namespace", "default")
+        try:
+            return await self.client.create(resource, found)
+        except ApiError as error:
+            if not exists or error.reason != "AlreadyExists":
+                raise
+            return found
+
+    async def edit(self, resource: str, name: str, change: Callable[[Json], object], subresource: str = "") -> None:
+        """Changes an object in place."""
+
+        def changed(found: Json) -> Json:
+            change(found)
+            return found
+
+        await self.client.edit(resource, self._home(resource), name, changed, subresource)
+
+    def get(self, resource: str, name: str) -> Json | None:
+        entry = self.store.get(resource, self._home(resource), name)
+        return entry.object() if entry is not None else None
+
+    def all(self, resource: str, namespace: str = "") -> list[Json]:
+        return [entry.object() for entry in self.store.entries(resource, namespace)]
+
+    def names(self, resource: str) -> list[str]:
+        return [entry.name for entry in self.store.entries(resource)]
+
+    def pods(self, *, alive: bool = True) -> list[Json]:
+        """The pods that exist; by default those that have not ended and are not being deleted."""
+        found = self.all("pods")
+        if not alive:
+            return found
+        return [
+            pod
+            for pod in found
+            if not pod["metadata"].get("deletionTimestamp")
+            and pod["status"].get("phase") not in ("Succeeded", "Failed")
+        ]
+
+    def reasons(self) -> set[str]:
+        """The reasons of all Events so far."""
+        return {event["reason"] for event in self.all("events")}
+
+    async def delete(self, resource: str, name: str, propagation: str = "Background") -> None:
+        plural, _, group = resource.partition(".")
+        kind = self.api.find(plural, group)
+        options = DeleteOptions(propagation=propagation)
+        await self.api.delete(kind, self._home(resource), name, options, Options())
+
+    async def until(self, true: Callable[[], object], what: str = "") -> None:
+        """Waits until something holds."""
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + PATIENCE
+        while not true():
+            if self.controllers is not None and self.controllers.done():
+                self.controllers.result()
+            assert loop.time() < limit, f"still waiting: {what}"
+            await asyncio.sleep(0.005)
+
+    async def settle(self) -> None:
+        """Waits until nothing has changed for a while."""
+        seen = -1
+        while seen != self.store.revision:
+            seen = self.store.revision
+            await asyncio.sleep(0.3)
+
+    def _home(self, resource: str) -> str:
+        plural, _, group = resource.partition(".")
+        return "default" if self.api.find(plural, group).namespaced else ""
+
+    # -- nodes
+
+    async def add_node(self, name: str) -> None:
+        """A node that says it is ready."""
+        labels = {"kubernetes.io/hostname": name}
+        await self.create("nodes", {"metadata": {"name": name, "labels": labels}}, exists=True)
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(), "reason": "KubeletReady"}
+        await self.edit(
+            "nodes", name, lambda found: found.setdefault("status", {}).update(conditions=[ready]), "status"
+        )
+
+    async def _play_nodes(self) -> None:
+        turn = 0
+        async for kind, pod in self.client.watch("pods"):
+            if kind in ("DELETED", SYNCED):
+                continue
+            try:
+                turn += 1
+                await self._play(pod, turn)
+            except ApiError as error:
+                if error.code not in (404, 409):
+                    raise
+
+    async def _play(self, pod: Json, turn: int) -> None:
+        meta, node = pod["metadata"], pod["spec"].get("nodeName")
+        if meta.get("deletionTimestamp"):
+            if node and node not in self.dead:
+                await self.client.delete("pods", meta["namespace"], meta["name"], uid=meta["uid"], grace=0)
+        elif not node:
+            free = [name for name in self.names("nodes") if name not in self.dead]
+            tainted = [name for name in free if not (self.get("nodes", name) or {}).get("spec", {}).get("taints")]
+            named = _named_node(pod)
+            if tainted or named:
+                target = {"kind": "Node", "name": named or tainted[turn % len(tainted)]}
+                bind(self.api, meta["namespace"], meta["name"], {"metadata": {"uid": meta["uid"]}, "target": target})
+        elif node not in self.dead and pod["status"].get("phase") == "Pending" and self.starts_pod(pod):
+            await self._set_status(pod, {"phase": "Running", "podIP": f"10.0.0.{turn % 250}"}, ready=True)
+        elif node not in self.dead and pod["status"].get("phase") == "Running":
+            end = self.outcome(pod)
+            if end is not None:
+                await self._set_status(pod, {"phase": end}, ready=False)
+
+    async def _set_status(self, pod: Json, values: Json, *, ready: bool) -> None:
+        meta = pod["metadata"]
+
+        def change(found: Json) -> Json:
+            status = {**found["status"], **values}
+            others = [one for one in status.get("conditions", ()) if one["type"] != "Ready"]
+            now = {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp()}
+            return {**found, "status": {**status, "conditions": [*others, now]}}
+
+        await self.client.edit("pods", meta["namespace"], meta["name"], change, "status")
+
+
+def _named_node(pod: Json) -> str:
+    """The node that a pod of a DaemonSet insists on."""
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
+    fields = terms[0].get("matchFields")
+    return str(fields[0]["values"][0]) if fields else ""
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is None:
+        return
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running_world(path: Path | None = None, **settings: Any) -> AsyncIterator[World]:
+    """A world that runs, and leaves nothing behind."""
+    world = World(path, **settings)
+    await world.begin()
+    try:
+        yield world
+    finally:
+        await world.end()
+
+
+def template(app: str = "web", **spec: Any) -> Json:
+    """A pod template of one container."""
+    return {"metadata": {"labels": {"app": app}}, "spec": {"containers": [{"name": "main", "image": "one"}], **spec}}
+
+
+def deployment(name: str = "web", replicas: int = 3, **spec: Any) -> Json:
+    """A Deployment."""
+    selector = {"matchLabels": {"app": name}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": selector, "template": template(name), **spec},
+    }
+
+
+def job(name: str = "train", **spec: Any) -> Json:
+    """A Job."""
+    return {"metadata": {"name": name}, "spec": {"template": template(name, restartPolicy="Never"), **spec}}
+
+
+def stateful_set(name: str = "db", replicas: int = 3, **spec: Any) -> Json:
+    """A StatefulSet."""
+    made = deployment(name, replicas, serviceName=name)
+    made["spec"] |= spec
+    return made

@@ -1,0 +1,575 @@
+"""The controllers' decisions as tables: values in, actions out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.local.controllers.conditions import condition, find_condition, set_condition
+from gpu_scheduler.local.controllers.daemonset import DaemonGoal, plan_daemons
+from gpu_scheduler.local.controllers.disruption import weigh_budget
+from gpu_scheduler.local.controllers.garbage import Fate, decide_fate
+from gpu_scheduler.local.controllers.job_plan import FINALIZER, JobGoal, backoff_left, plan_job, tally_job
+from gpu_scheduler.local.controllers.job_policy import judge_failure, met_rule, read_indexes, write_indexes
+from gpu_scheduler.local.controllers.job_status import fold_counted
+from gpu_scheduler.local.controllers.labels import matches, short_hash
+from gpu_scheduler.local.controllers.nodes import plan_taints
+from gpu_scheduler.local.controllers.objects import (
+    COMPLETION_INDEX,
+    DELETION_COST,
+    Meta,
+    Node,
+    Owner,
+    Pod,
+    Taint,
+    Toleration,
+)
+from gpu_scheduler.local.controllers.podsets import pick_victims
+from gpu_scheduler.local.controllers.queue import WorkQueue
+from gpu_scheduler.local.controllers.replicaset import plan_replicas
+from gpu_scheduler.local.controllers.rollout import Bounds, Sizes, grow_new, read_bounds, shrink_old, spread_change
+from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
+from gpu_scheduler.local.controllers.taints import evict_at
+from gpu_scheduler.local.store import Json
+
+NOW = 1_000_000.0
+
+
+def pod(name: str, phase: str = "Running", *, deleting: bool = False, tracked: bool = True, **more: Any) -> Pod:
+    revision = more.pop("revision", None)
+    index = more.pop("index", None)
+    created = more.pop("created", NOW - 100)
+    annotations = dict(more.pop("annotations", {}))
+    if index is not None:
+        annotations[COMPLETION_INDEX] = str(index)
+    meta = Meta(
+        namespace="default",
+        name=name,
+        uid=f"uid-{name}",
+        created=created,
+        deleting=NOW if deleting else 0.0,
+        labels={REVISION_LABEL: revision} if revision else {},
+        finalizers=(FINALIZER,) if tracked else (),
+    )
+    more.setdefault("ready", phase == "Running")
+    return Pod(meta=meta, phase=phase, annotations=annotations, **more)
+
+
+# -- replicas
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(pod("a", "Pending", node=""), pod("b", "Pending", node="n"), id="without a node"),
+        pytest.param(pod("a", "Pending", node="n"), pod("b", node="n"), id="pending"),
+        pytest.param(pod("a", node="n", ready=False), pod("b", node="n"), id="not ready"),
+        pytest.param(
+            pod("a", node="n", annotations={DELETION_COST: "-5"}),
+            pod("b", node="n", annotations={DELETION_COST: "5"}),
+            id="cheaper to lose",
+        ),
+        pytest.param(pod("a", node="n", ready_since=NOW), pod("b", node="n", ready_since=NOW - 50), id="ready later"),
+        pytest.param(pod("a", node="n", restarts=3), pod("b", node="n"), id="restarted more"),
+        pytest.param(pod("a", node="n", created=NOW), pod("b", node="n", created=NOW - 50), id="younger"),
+    ],
+)
+def test_the_pod_that_is_worth_least_goes_first(first: Pod, second: Pod) -> None:
+    assert pick_victims([second, first], 1) == [first]
+
+
+def test_of_equal_pods_the_one_on_the_fuller_node_goes_first() -> None:
+    pods = [pod("a", node="empty"), pod("b", node="full"), pod("c", node="full")]
+    assert pick_victims(pods, 1)[0].node == "full"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pods", "create", "delete"),
+    [
+        pytest.param(3, [], 3, 0, id="from nothing"),
+        pytest.param(2, [pod("a"), pod("b")], 0, 0, id="enough"),
+        pytest.param(2, [pod("a"), pod("b", deleting=True)], 1, 0, id="leaving ones do not count"),
+        pytest.param(2, [pod("a"), pod("b", "Failed")], 1, 0, id="ended ones do not count"),
+        pytest.param(1, [pod("a"), pod("b"), pod("c")], 0, 2, id="too many"),
+        pytest.param(1000, [], 500, 0, id="no more than a burst"),
+    ],
+)
+def test_replicas_are_made_and_deleted_up_to_the_wanted_number(
+    wanted: int, pods: list[Pod], create: int, delete: int
+) -> None:
+    plan = plan_replicas(wanted, pods)
+    assert (plan.create, len(plan.delete)) == (create, delete)
+
+
+# -- rollouts
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "unavailable", "expected"),
+    [
+        pytest.param(10, "25%", "25%", Bounds(10, 3, 2), id="surge rounds up, unavailable down"),
+        pytest.param(1, "25%", "25%", Bounds(1, 1, 0), id="one replica"),
+        pytest.param(4, 0, 0, Bounds(4, 0, 1), id="both zero would never move"),
+        pytest.param(3, 1, 5, Bounds(3, 1, 3), id="no more than there are"),
+    ],
+)
+def test_bounds_are_numbers_or_shares(replicas: int, surge: Any, unavailable: Any, expected: Bounds) -> None:
+    assert read_bounds(replicas, surge, unavailable) == expected
+
+
+@pytest.mark.parametrize(
+    ("bounds", "new", "old", "size"),
+    [
+        pytest.param(Bounds(4, 1, 1), Sizes("n", 0), [Sizes("o", 4, 4)], 1, id="only the surge"),
+        pytest.param(Bounds(4, 1, 1), Sizes("n", 1), [Sizes("o", 4, 4)], 1, id="no room"),
+        pytest.param(Bounds(4, 1, 1), Sizes("n", 1), [Sizes("o", 2, 2)], 3, id="room"),
+        pytest.param(Bounds(4, 1, 1), Sizes("n", 6), [], 4, id="too large"),
+        pytest.param(Bounds(4, 0, 1), Sizes("n", 0), [], 4, id="first rollout"),
+    ],
+)
+def test_the_new_set_grows_into_the_room_there_is(bounds: Bounds, new: Sizes, old: list[Sizes], size: int) -> None:
+    assert grow_new(bounds, new, old) == size
+
+
+@pytest.mark.parametrize(
+    ("bounds", "new", "old", "sizes"),
+    [
+        pytest.param(Bounds(4, 1, 1), Sizes("n", 1, 0), [Sizes("o", 4, 4)], {"o": 3}, id="one may be missing"),
+        pytest.param(Bounds(4, 1, 0), Sizes("n", 1, 0), [Sizes("o", 4, 4)], {}, id="none may be missing"),
+        pytest.param(Bounds(4, 1, 0), Sizes("n", 1, 1), [Sizes("o", 4, 4)], {"o": 3}, id="the new one is there"),
+        pytest.param(
+            Bounds(4, 1, 1),
+            Sizes("n", 1, 0),
+            [Sizes("ill", 2, 0, 1.0), Sizes("well", 2, 2, 0.0)],
+            {"ill": 1},
+            id="broken ones first, although younger",
+        ),
+        pytest.param(Bounds(4, 1, 1), Sizes("n", 4, 4), [Sizes("o", 1, 1)], {"o": 0}, id="the last"),
+    ],
+)
+def test_old_sets_shrink_as_far_as_they_can_be_spared(
+    bounds: Bounds, new: Sizes, old: list[Sizes], sizes: dict[str, int]
+) -> None:
+    assert shrink_old(bounds, new, old) == sizes
+
+
+def test_scaling_in_the_middle_of_a_rollout_gives_every_set_its_share() -> None:
+    sets = [Sizes("old", 8, 8, 0.0, 11), Sizes("new", 3, 3, 1.0, 11)]
+    sizes = spread_change(Bounds(20, 2, 2), sets)
+    assert sizes == {"old": 16, "new": 6}
+    assert spread_change(Bounds(0, 0, 0), sets) == {"old": 0, "new": 0}
+
+
+# -- stateful sets
+
+
+def numbered(*pods: Pod) -> dict[int, Pod]:
+    return {int(one.meta.name.rsplit("-", 1)[1]): one for one in pods}
+
+
+def well(name: str, revision: str = "r1") -> Pod:
+    return pod(name, revision=revision)
+
+
+ill = pod("db-1", ready=False, revision="r1")
+GOAL = SetGoal(3, current="r1", update="r1")
+
+
+@pytest.mark.parametrize(
+    ("goal", "pods", "actions"),
+    [
+        pytest.param(GOAL, {}, [Create(0, "r1")], id="ordered begins with the first"),
+        pytest.param(GOAL._replace(parallel=True), {}, [Create(n, "r1") for n in range(3)], id="parallel makes all"),
+        pytest.param(GOAL, numbered(well("db-0"), ill), [], id="ordered waits for an ill one"),
+        pytest.param(
+            GOAL._replace(parallel=True), numbered(well("db-0"), ill), [Create(2, "r1")], id="parallel does not wait"
+        ),
+        pytest.param(
+            GOAL._replace(replicas=1),
+            numbered(well("db-0"), well("db-1"), well("db-2")),
+            [Delete(well("db-2"))],
+            id="scale down from the top",
+        ),
+        pytest.param(
+            GOAL._replace(replicas=1),
+            numbered(well("db-0"), well("db-1"), pod("db-2", deleting=True)),
+            [],
+            id="one at a time",
+        ),
+        pytest.param(
+            GOAL._replace(replicas=1, parallel=True),
+            numbered(well("db-0"), well("db-1"), well("db-2")),
+            [Delete(well("db-2")), Delete(well("db-1"))],
+            id="all at once in parallel",
+        ),
+        pytest.param(
+            GOAL._replace(update="r2"),
+            numbered(well("db-0"), well("db-1"), well("db-2")),
+            [Delete(well("db-2"))],
+            id="update from the top",
+        ),
+        pytest.param(
+            GOAL._replace(update="r2"),
+            numbered(well("db-0"), well("db-1"), well("db-2", "r2")),
+            [Delete(well("db-1"))],
+            id="then the next",
+        ),
+        pytest.param(
+            GOAL._replace(update="r2", partition=2),
+            numbered(well("db-0"), well("db-1"), well("db-2", "r2")),
+            [],
+            id="not below the partition",
+        ),
+        pytest.param(
+            GOAL._replace(update="r2", partition=2),
+            numbered(well("db-0")),
+            [Create(1, "r1")],
+            id="below the partition the old template",
+        ),
+        pytest.param(
+            GOAL._replace(update="r2", on_delete=True),
+            numbered(well("db-0"), well("db-1"), well("db-2")),
+            [],
+            id="OnDelete leaves them",
+        ),
+        pytest.param(
+            GOAL._replace(start=5, replicas=1), numbered(well("db-0")), [Create(5, "r1")], id="numbers may start later"
+        ),
+        pytest.param(
+            GOAL,
+            numbered(pod("db-0", "Failed")),
+            [Delete(pod("db-0", "Failed"), ended=True)],
+            id="an ended one is replaced",
+        ),
+    ],
+)
+def test_a_stateful_set_takes_the_next_step(
+    goal: SetGoal, pods: dict[int, Pod], actions: list[Create | Delete]
+) -> None:
+    assert plan_set(goal, pods, NOW) == actions
+
+
+# -- daemon sets
+
+DAEMONS = DaemonGoal(frozenset("abc"), frozenset("abc"), "r1")
+
+
+@pytest.mark.parametrize(
+    ("goal", "pods", "create", "delete"),
+    [
+        pytest.param(DAEMONS, {}, "abc", [], id="every node"),
+        pytest.param(DAEMONS, {"a": [well("x")]}, "bc", [], id="those without"),
+        pytest.param(DAEMONS, {n: [well(n)] for n in "abcd"}, "", ["d"], id="not where it does not belong"),
+        pytest.param(DAEMONS, {"a": [pod("x", deleting=True)]}, "bc", [], id="after the last one is gone"),
+        pytest.param(DAEMONS, {"a": [pod("x", "Failed")]}, "bc", ["x"], id="an ended one makes room"),
+        pytest.param(DAEMONS._replace(update="r2"), {n: [well(n)] for n in "abc"}, "", ["a"], id="one by one"),
+        pytest.param(
+            DAEMONS._replace(update="r2"),
+            {"a": [pod("a", revision="r2", ready=False)], "b": [well("b")], "c": [well("c")]},
+            "",
+            [],
+            id="not before the last one is well",
+        ),
+        pytest.param(
+            DAEMONS._replace(update="r2", on_delete=True), {n: [well(n)] for n in "abc"}, "", [], id="OnDelete"
+        ),
+    ],
+)
+def test_daemons_are_where_they_belong(
+    goal: DaemonGoal, pods: dict[str, list[Pod]], create: str, delete: list[str]
+) -> None:
+    plan = plan_daemons(goal, pods, NOW)
+    assert (list(plan.create), [one.meta.name for one in plan.delete]) == (list(create), delete)
+
+
+# -- jobs
+
+
+def plan(goal: JobGoal, pods: list[Pod], status: Json | None = None) -> Any:
+    said = status or {}
+    return plan_job(goal, said, tally_job(goal, said, pods), pods, NOW)
+
+
+INDEXED = JobGoal(parallelism=2, completions=4, indexed=True, backoff=0.0)
+
+
+@pytest.mark.parametrize(
+    ("goal", "pods", "status", "create"),
+    [
+        pytest.param(JobGoal(3, 5), [], {}, [None] * 3, id="as many as may run"),
+        pytest.param(
+            JobGoal(3, 5), [pod("a"), pod("b", "Succeeded")], {"succeeded": 3}, [], id="as many as are missing"
+        ),
+        pytest.param(JobGoal(3, None), [], {}, [None] * 3, id="a work queue"),
+        pytest.param(JobGoal(3, None), [pod("a"), pod("b", "Succeeded")], {}, [], id="a work queue that drains"),
+        pytest.param(INDEXED, [], {}, [0, 1], id="the lowest indexes"),
+        pytest.param(INDEXED, [pod("a", index=1)], {"completedIndexes": "0"}, [2], id="those that are free"),
+        pytest.param(INDEXED, [pod("a", deleting=True, index=0)], {}, [0, 1], id="a leaving pod is replaced"),
+        pytest.param(
+            INDEXED._replace(replaces_failed_only=True),
+            [pod("a", deleting=True, index=0)],
+            {},
+            [1],
+            id="unless only failed ones are",
+        ),
+        pytest.param(JobGoal(3, 5, suspended=True), [], {}, [], id="suspended"),
+    ],
+)
+def test_a_job_makes_the_pods_it_misses(goal: JobGoal, pods: list[Pod], status: Json, create: list[int | None]) -> None:
+    assert list(plan(goal, pods, status).create) == create
+
+
+def failed(name: str, **more: Any) -> Pod:
+    return pod(name, "Failed", **more)
+
+
+@pytest.mark.parametrize(
+    ("goal", "pods", "status", "reason"),
+    [
+        pytest.param(JobGoal(), [pod("a", "Succeeded")], {}, "CompletionsReached", id="done"),
+        pytest.param(JobGoal(3, None), [pod("a", "Succeeded")], {}, "CompletionsReached", id="work queue done"),
+        pytest.param(JobGoal(backoff_limit=1), [failed("a"), failed("b")], {}, "BackoffLimitExceeded", id="too often"),
+        pytest.param(JobGoal(backoff_limit=0), [], {"failed": 1}, "BackoffLimitExceeded", id="counted before"),
+        pytest.param(
+            JobGoal(backoff_limit=2),
+            [pod("a", restart_policy="OnFailure", restarts=2)],
+            {},
+            "BackoffLimitExceeded",
+            id="restarted in place",
+        ),
+        pytest.param(JobGoal(deadline=5), [], {"startTime": "1970-01-12T13:46:34Z"}, "DeadlineExceeded", id="too late"),
+        pytest.param(
+            JobGoal(
+                failure_policy={"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]}
+            ),
+            [failed("a", exits=(("main", 42),))],
+            {},
+            "PodFailurePolicy",
+            id="a fatal exit code",
+        ),
+        pytest.param(
+            INDEXED._replace(success_policy={"rules": [{"succeededIndexes": "0-1", "succeededCount": 1}]}),
+            [pod("a", "Succeeded", index=1)],
+            {},
+            "SuccessPolicy",
+            id="enough for its policy",
+        ),
+        pytest.param(
+            INDEXED._replace(per_index=0),
+            [failed("a", index=1)],
+            {"completedIndexes": "0,2,3"},
+            "FailedIndexes",
+            id="an index failed and all others are done",
+        ),
+        pytest.param(JobGoal(), [pod("a")], {}, None, id="running"),
+        pytest.param(JobGoal(completions=2), [pod("a", "Succeeded")], {}, None, id="half done"),
+    ],
+)
+def test_a_job_ends_for_a_reason(goal: JobGoal, pods: list[Pod], status: Json, reason: str | None) -> None:
+    verdict = plan(goal, pods, status).verdict
+    assert (verdict.reason if verdict is not None else None) == reason
+
+
+def test_an_ignored_failure_is_not_counted() -> None:
+    policy = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+    goal = JobGoal(backoff_limit=0, failure_policy=policy)
+    tally = tally_job(goal, {}, [failed("a", conditions=(("DisruptionTarget", "True"),))])
+    assert (tally.failed, [one.meta.name for one in tally.ignored]) == (0, ["a"])
+
+
+def test_pods_beyond_the_parallelism_or_with_a_taken_index_are_dropped() -> None:
+    many = [pod("a"), pod("b"), pod("c", "Pending")]
+    assert [one.meta.name for one in plan(JobGoal(2, 5), many).drop] == ["c"]
+    twins = [pod("a", index=0, created=NOW - 10), pod("b", index=0, created=NOW)]
+    assert [one.meta.name for one in plan(INDEXED, twins).drop] == ["b"]
+    assert [one.meta.name for one in plan(INDEXED._replace(suspended=True), twins).drop] == ["a", "b"]
+
+
+def test_the_wait_after_failures_doubles_until_a_success() -> None:
+    goal = JobGoal(backoff=10, backoff_cap=600)
+    once = [failed("a", finished=NOW)]
+    thrice = [*once, failed("b", finished=NOW), failed("c", finished=NOW)]
+    assert backoff_left(goal, once, NOW) == 10
+    assert backoff_left(goal, thrice, NOW) == 40
+    assert backoff_left(goal, thrice * 5, NOW) == 600
+    assert backoff_left(goal, [*thrice, pod("d", "Succeeded", finished=NOW + 1)], NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("pods", "counted", "left"),
+    [
+        pytest.param([pod("a", "Failed")], 2, {"failed": ["uid-a"]}, id="still has its finalizer"),
+        pytest.param([pod("a", "Failed", tracked=False)], 3, {}, id="has lost it"),
+        pytest.param([], 3, {}, id="is gone"),
+    ],
+)
+def test_an_ended_pod_is_counted_once_it_has_lost_its_finalizer(pods: list[Pod], counted: int, left: Json) -> None:
+    status = {"failed": 2, "uncountedTerminatedPods": {"failed": ["uid-a"]}}
+    fold_counted(status, pods)
+    assert (status["failed"], status["uncountedTerminatedPods"]) == (counted, left)
+
+
+@pytest.mark.parametrize(("text", "indexes"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("1,3", {1, 3}), ("0,1", {0, 1})])
+def test_indexes_are_written_as_short_text(text: str, indexes: set[int]) -> None:
+    assert read_indexes(text) == indexes
+    assert write_indexes(indexes) == text
+
+
+def test_policies_look_at_exit_codes_of_the_named_container() -> None:
+    rule = {"action": "FailIndex", "onExitCodes": {"containerName": "main", "operator": "NotIn", "values": [1]}}
+    policy = {"rules": [rule]}
+    assert judge_failure(policy, failed("a", exits=(("main", 3),)))[0] == "FailIndex"
+    assert judge_failure(policy, failed("a", exits=(("main", 1),)))[0] == "Count"
+    assert judge_failure(policy, failed("a", exits=(("side", 3),)))[0] == "Count"
+    assert met_rule({"rules": [{"succeededCount": 2}]}, {4, 7}) == 0
+    assert met_rule({"rules": [{"succeededCount": 3}]}, {4, 7}) is None
+
+
+# -- owners, nodes, budgets
+
+
+@pytest.mark.parametrize(
+    ("owners", "gone", "waiting", "dependents", "fate"),
+    [
+        pytest.param("ab", "", "", False, Fate(), id="all there"),
+        pytest.param("ab", "a", "", False, Fate(forget=("a",)), id="one gone"),
+        pytest.param("ab", "ab", "", False, Fate(delete=True), id="all gone"),
+        pytest.param("ab", "a", "b", False, Fate(delete=True), id="the last one waits"),
+        pytest.param("a", "", "a", True, Fate(delete=True, foreground=True), id="waits in turn"),
+        pytest.param("ab", "", "a", True, Fate(forget=("a",)), id="another one holds it"),
+    ],
+)
+def test_an_object_goes_with_the_last_of_its_owners(
+    owners: str, gone: str, waiting: str, dependents: bool, fate: Fate
+) -> None:
+    meta = Meta("default", "x", "x", owners=tuple(Owner("v1", "ConfigMap", uid, uid) for uid in owners))
+    assert decide_fate(meta, list(gone), list(waiting), dependents) == fate
+
+
+LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "present", "add", "remove"),
+    [
+        pytest.param({"Ready": "True"}, [], set(), set(), id="ready"),
+        pytest.param({"Ready": "Unknown"}, [], {(LOST, "NoExecute"), (LOST, "NoSchedule")}, set(), id="silent"),
+        pytest.param({"Ready": "False"}, [], {(NEW, "NoExecute"), (NEW, "NoSchedule")}, set(), id="not ready"),
+        pytest.param({}, [], {(NEW, "NoSchedule")}, set(), id="has not spoken"),
+        pytest.param({"Ready": "True"}, [Taint(LOST, "NoExecute")], set(), {LOST}, id="is back"),
+        pytest.param({"Ready": "True"}, [Taint("mine", "NoExecute")], set(), set(), id="taints of others stay"),
+        pytest.param(
+            {"Ready": "True", "MemoryPressure": "True"},
+            [],
+            {("node.kubernetes.io/memory-pressure", "NoSchedule")},
+            set(),
+            id="under pressure",
+        ),
+    ],
+)
+def test_taints_follow_what_a_node_says(
+    conditions: dict[str, str], present: list[Taint], add: set[tuple[str, str]], remove: set[str]
+) -> None:
+    node = Node(Meta("", "n", "n"), taints=tuple(present), conditions=conditions)
+    added, removed = plan_taints(node)
+    assert {(taint.key, taint.effect) for taint in added} == add
+    assert {taint.key for taint in removed} == remove
+
+
+DRIVES = Taint("k", "NoExecute", "v", "1970-01-12T13:46:40Z")
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "moment"),
+    [
+        pytest.param([], 0.0, id="does not bear it"),
+        pytest.param([Toleration("k", "Equal", "other")], 0.0, id="bears another value"),
+        pytest.param([Toleration("k", "Equal", "v")], None, id="bears it for ever"),
+        pytest.param([Toleration("", "Exists")], None, id="bears everything"),
+        pytest.param([Toleration("k", "Exists", "", "NoSchedule")], 0.0, id="bears another effect"),
+        pytest.param([Toleration("k", "Exists", "", "NoExecute", 30)], NOW + 30, id="bears it for a while"),
+    ],
+)
+def test_a_pod_leaves_when_it_no_longer_bears_a_taint(tolerations: list[Toleration], moment: float | None) -> None:
+    assert evict_at(pod("a", tolerations=tuple(tolerations)), [DRIVES]) == moment
+    assert evict_at(pod("a", tolerations=tuple(tolerations)), []) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale", "expected"),
+    [
+        pytest.param({"minAvailable": 2}, None, (4, 2, 3, 1), id="a number of pods"),
+        pytest.param({"minAvailable": "50%"}, 6, (6, 3, 3, 0), id="a share of those wanted"),
+        pytest.param({"maxUnavailable": 1}, 4, (4, 3, 3, 0), id="so many fewer"),
+        pytest.param({"maxUnavailable": "50%"}, 3, (3, 1, 3, 2), id="a share fewer, rounded up"),
+    ],
+)
+def test_a_budget_allows_what_is_healthy_beyond_the_minimum(spec: Json, scale: int, expected: tuple[int, ...]) -> None:
+    pods = [pod("a"), pod("b"), pod("c"), pod("d", ready=False)]
+    found = weigh_budget(spec, pods, scale, ())
+    assert found is not None
+    assert (*found, found.allowed) == expected
+    assert weigh_budget({"maxUnavailable": 1}, pods, None, ()) is None
+
+
+def test_evictions_that_were_allowed_count_before_the_pod_goes() -> None:
+    found = weigh_budget({"minAvailable": 1}, [pod("a"), pod("b")], None, ["a"])
+    assert found is not None
+    assert found.allowed == 0
+
+
+# -- small things
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        pytest.param(None, False, id="no selector"),
+        pytest.param({}, True, id="an empty one"),
+        pytest.param({"matchLabels": {"a": "1"}}, True, id="equal"),
+        pytest.param({"matchLabels": {"a": "2"}}, False, id="not equal"),
+        pytest.param({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1"]}]}, True, id="in"),
+        pytest.param({"matchExpressions": [{"key": "b", "operator": "In", "values": ["1"]}]}, False, id="in, absent"),
+        pytest.param({"matchExpressions": [{"key": "b", "operator": "NotIn", "values": ["1"]}]}, True, id="not in"),
+        pytest.param({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True, id="exists"),
+        pytest.param({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, False, id="does not exist"),
+    ],
+)
+def test_selectors_select_labels(selector: Json | None, selected: bool) -> None:
+    assert matches(selector, {"a": "1"}) is selected
+
+
+def test_hashes_are_short_steady_and_make_no_words() -> None:
+    assert short_hash({"a": 1, "b": 2}) == short_hash({"b": 2, "a": 1})
+    assert short_hash({"a": 1}) != short_hash({"a": 2})
+    assert 1 <= len(short_hash("x")) <= 10
+    assert not set(short_hash("x")) & set("aeiou013")
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+    status: Json = {}
+    set_condition(status, condition("Ready", True, "Fine", ""))
+    status["conditions"][0]["lastTransitionTime"] = "long ago"
+    set_condition(status, condition("Ready", True, "Better", ""))
+    assert find_condition(status, "Ready")["lastTransitionTime"] == "long ago"
+    set_condition(status, condition("Ready", False, "Worse", ""))
+    assert find_condition(status, "Ready")["lastTransitionTime"] != "long ago"
+
+
+async def test_a_key_is_worked_on_by_one_worker_and_again_when_it_changed_meanwhile() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    queue.add("a")
+    assert await queue.take() == "a"
+    queue.add("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.01)
+    queue.done("a")
+    assert await queue.take() == "a"
+    queue.done("a")
+    queue.add_after("a", 60)
+    queue.add_after("a", 0.01)
+    assert await asyncio.wait_for(queue.take(), 5) == "a"
+    queue.close()
