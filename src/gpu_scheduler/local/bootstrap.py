@@ -1,0 +1,49 @@
+"""What a fresh cluster has before anybody asks: namespaces, priority classes, a storage class, the gang kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+
+import yaml
+
+from gpu_scheduler.local.client import Client
+from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.store import Json
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+MANIFESTS = ("volcano.yaml", "scheduler-plugins.yaml")
+"""In this order, so that `kubectl get podgroups` means Volcano's where the version has none of its own."""
+
+
+def first_objects() -> list[tuple[str, Json]]:
+    """Resources and objects, in the order in which they are made."""
+    found: list[tuple[str, Json]] = [("namespaces", _named(name)) for name in NAMESPACES]
+    for name, value in (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)):
+        found.append(("priorityclasses.scheduling.k8s.io", {**_named(name), "value": value}))
+    standard = _named("standard")
+    standard["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
+    standard |= {"provisioner": "gpu-scheduler.io/local", "volumeBindingMode": "WaitForFirstConsumer"}
+    found.append(("storageclasses.storage.k8s.io", standard))
+    for manifest in MANIFESTS:
+        text = files("gpu_scheduler.local").joinpath("manifests", manifest).read_text()
+        found += [("customresourcedefinitions.apiextensions.k8s.io", crd) for crd in yaml.safe_load_all(text)]
+    for name in ("root", "default"):
+        parent = {"parent": "root"} if name != "root" else {}
+        found.append(("queues.scheduling.volcano.sh", {**_named(name), "spec": {"weight": 1, **parent}}))
+    return found
+
+
+def _named(name: str) -> Json:
+    return {"metadata": {"name": name}}
+
+
+async def bootstrap(client: Client, serve_definitions: Callable[[], None]) -> None:
+    """Makes what is missing; what somebody changed or an earlier start made is left as it is."""
+    for resource, found in first_objects():
+        serve_definitions()
+        try:
+            await client.create(resource, found)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise

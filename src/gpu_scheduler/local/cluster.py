@@ -1,0 +1,209 @@
+"""The local cluster put together: API server, controllers and nodes in one process, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gpu_scheduler.local import tls
+from gpu_scheduler.local.admission import Admission
+from gpu_scheduler.local.api import Api, timestamp
+from gpu_scheduler.local.bootstrap import bootstrap
+from gpu_scheduler.local.builtin import built_in
+from gpu_scheduler.local.client import LocalClient
+from gpu_scheduler.local.controllers import run_controllers
+from gpu_scheduler.local.controllers.settings import ControllerSettings
+from gpu_scheduler.local.crds import accept, kinds_of
+from gpu_scheduler.local.followed import Followed
+from gpu_scheduler.local.home import Home, Running
+from gpu_scheduler.local.kinds import Kinds
+from gpu_scheduler.local.metrics import Metrics
+from gpu_scheduler.local.node_agent import Fleet, FleetError, FleetSettings
+from gpu_scheduler.local.node_agent.fleet import read_fleet
+from gpu_scheduler.local.schemas import Schemas
+from gpu_scheduler.local.server import ADMIN, Serving, make_app
+from gpu_scheduler.local.store import Store
+from gpu_scheduler.local.subresources import make_subresources
+from gpu_scheduler.local.tokens import Tokens
+
+CRDS = "customresourcedefinitions.apiextensions.k8s.io"
+
+TOKEN_SECONDS = 365 * 86_400
+"""How long the token that a pod finds in its file is good: nobody renews it while the pod runs."""
+
+
+class ClusterError(Exception):
+    """The cluster cannot start; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `up` may be told."""
+
+    home: Home
+    fleet: FleetSettings
+    kubernetes: str = "1.35"
+    port: int = 0
+
+
+async def run_cluster(settings: Settings, ready: Callable[[Running], None]) -> None:
+    """Runs until it is told to stop (SIGTERM, SIGINT); everything that was started has ended when it returns."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = LocalCluster(settings)
+        stack.push_async_callback(cluster.stop)
+        running = await cluster.start()
+        ready(running)
+        await stop.wait()
+
+
+class LocalCluster:
+    """The parts of one cluster. `start` brings them up in the order they need each other, `stop` takes them down."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._home = settings.home
+        self._store = self._open_store()
+        self._kinds = Kinds(built_in(settings.kubernetes))
+        self._schemas = Schemas(settings.kubernetes)
+        self._admission = Admission(self._store, self._kinds, self._schemas)
+        self.api = Api(self._store, self._kinds, self._schemas, self._admission.admit, self._admission.check)
+        self._tokens = Tokens({self._home.token(): ADMIN}, self._home.token())
+        self._definitions = Followed(self._store, CRDS)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping: list[Callable[[], Awaitable[None]]] = [self._admission.close]
+        try:
+            self._fleet = Fleet(self.client("system:nodes"), settings.fleet)
+        except FleetError as error:
+            raise ClusterError(str(error)) from error
+
+    def _open_store(self) -> Store:
+        """What was stored, in a file that only its owner may read."""
+        try:
+            self._home.database.touch(mode=0o600)
+            return Store(self._home.database)
+        except (OSError, sqlite3.Error) as error:
+            raise ClusterError(
+                f"cannot read {self._home.database}: {error}; start afresh with: {self._home.command('reset')}"
+            ) from error
+
+    def client(self, user: str) -> LocalClient:
+        """A client for one of the cluster's own parts."""
+        return LocalClient(self.api, user)
+
+    async def start(self) -> Running:
+        """Brings everything up; returns once the API answers."""
+        self._serve_definitions()
+        await bootstrap(self.client("system:bootstrap"), self._serve_definitions)
+        authority, port = await self._start_server()
+        self._fleet.api = ("127.0.0.1", port)
+        self._fleet.account_files = lambda namespace, account: self._account_files(authority, namespace, account)
+        server = f"https://127.0.0.1:{port}"
+        kubeconfig = self._home.write_kubeconfig(server, authority)
+        first = read_fleet(self._settings.fleet)[0].name
+        running = Running(os.getpid(), server, self._settings.kubernetes, str(kubeconfig), first)
+        self._home.announce(running)
+        controllers = ControllerSettings(
+            kinds=tuple(self._kinds), volumes=self._home.path / "volumes", root_ca=authority
+        )
+        self._spawn(self._follow_definitions())
+        self._spawn(run_controllers(self.client("system:kube-controller-manager"), controllers))
+        self._spawn(self._fleet.run())
+        return running
+
+    async def stop(self) -> None:
+        """Takes everything down: first what runs pods, last what stores them."""
+        for task in reversed(self._tasks):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for end in reversed(self._stopping):
+            await end()
+        self._store.close()
+
+    def _spawn(self, part: Awaitable[None]) -> None:
+        self._tasks.append(asyncio.ensure_future(part))
+
+    async def _start_server(self) -> tuple[str, int]:
+        """Serves the API over TLS; returns the authority's certificate and the port."""
+        authority, certificate = self._certificates()
+        metrics = Metrics(self._settings.kubernetes, self._store, self._kinds)
+        subresources = make_subresources(self.api, self._fleet.kubelets, self._schemas, self._tokens)
+        serving = Serving(
+            self._schemas,
+            self._settings.kubernetes,
+            tokens=self._tokens,
+            subresources=subresources,
+            metrics=metrics.text,
+        )
+        app = make_app(self.api, serving)
+        metrics.attach(app)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        self._stopping.append(runner.cleanup)
+        site = web.TCPSite(
+            runner, "127.0.0.1", self._settings.port, ssl_context=tls.server_context(certificate), backlog=1024
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            cause = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            why = f"--port: {self._settings.port} {cause}; choose another one, or 0 for any free one"
+            raise ClusterError(why) from error
+        return authority.certificate.decode(), runner.addresses[0][1]
+
+    def _account_files(self, authority: str, namespace: str, account: str) -> dict[str, str]:
+        """What a pod finds where in-cluster clients look: who it is, and whom to trust."""
+        found = self._store.get("serviceaccounts", namespace, account)
+        uid = found.object()["metadata"]["uid"] if found is not None else ""
+        token = self._tokens.issue(namespace, account, uid, TOKEN_SECONDS)
+        return {"token": token, "ca.crt": authority, "namespace": namespace}
+
+    def _certificates(self) -> tuple[tls.Certificate, tls.Certificate]:
+        """The authority and the server's certificate, made once and kept in the home."""
+        found = [self._home.read(name) for name in ("ca.crt", "ca.key", "server.crt", "server.key")]
+        if all(text is not None for text in found):
+            pem = [(text or "").encode() for text in found]
+            return tls.Certificate(pem[0], pem[1]), tls.Certificate(pem[2], pem[3])
+        authority = tls.make_authority()
+        certificate = tls.issue(authority, tls.NAMES[0])
+        for name, pair in (("ca", authority), ("server", certificate)):
+            pair.write(self._home.path / f"{name}.crt", self._home.path / f"{name}.key")
+        return authority, certificate
+
+    # -- custom resources
+
+    def _serve_definitions(self) -> None:
+        """Serves the kinds of every definition as it is now; their status says so."""
+        changes = self._definitions.take()
+        if changes == []:
+            return
+        gone = [change.entry.object() for change in changes or () if change.kind == "DELETED"]
+        for definition in gone:
+            self._kinds.remove(definition["spec"]["group"], definition["spec"]["names"]["plural"])
+        for entry in list(self._store.entries(CRDS)):
+            definition = entry.object()
+            status = accept(definition, self._kinds, timestamp())
+            for kind in kinds_of(definition):
+                self._kinds.put(kind)
+            if status != definition.get("status"):
+                self._store.write(CRDS, {**definition, "status": status})
+        self._definitions.take()
+
+    async def _follow_definitions(self) -> None:
+        subscription = self._store.subscribe(CRDS)
+        while True:
+            await subscription.wait()
+            subscription.pending.clear()
+            self._serve_definitions()
