@@ -1,0 +1,1 @@
+"""The local cluster as its users meet it: real kubectl, the official client, kills."""

@@ -1,0 +1,318 @@
+"""A local cluster that runs as a user would run it, and the ways in which tests talk to it."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+Json = dict[str, Any]
+Found = TypeVar("Found")
+
+PATIENCE = 60.0
+"""How long anything may take on a busy machine; on an idle one nearly everything takes less than a second."""
+
+PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
+
+
+def eventually(look: Callable[[], Found], what: str = "", patience: float = PATIENCE) -> Found:
+    """Looks again and again until it finds something; what it found."""
+    end = time.monotonic() + patience
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < end, f"waited {patience:g} s for {what or look.__name__}; at last: {found!r}"
+        time.sleep(0.05)
+
+
+def run_program(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a `gpu-scheduler` command to its end."""
+    return subprocess.run(
+        [*PROGRAM, *arguments], input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def processes_with(text: str) -> list[str]:
+    """The command lines on this machine that contain a text; but for the ones that look for it."""
+    shown = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return [line for line in shown.splitlines() if text in line]
+
+
+class Http:
+    """Plain requests to a cluster: for what kubectl would not send, and for knowing when a write was acknowledged."""
+
+    def __init__(self, folder: Path) -> None:
+        running = json.loads((folder / "running.json").read_text())
+        self.address = urlsplit(running["server"])
+        self._token = (folder / "token").read_text().strip()
+        trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        self._open = http.client.HTTPSConnection(
+            self.address.hostname or "", self.address.port, timeout=PATIENCE, context=trust
+        )
+
+    def ask(self, method: str, path: str, body: Json | None = None, **headers: str | None) -> tuple[int, Json]:
+        """A request and its answer. A header that is None is left out; `content_type` means Content-Type."""
+        told: dict[str, str | None] = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
+        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in told.items() if value is not None}
+        self._open.request(method, path, json.dumps(body) if body is not None else None, sent)
+        reply = self._open.getresponse()
+        text = reply.read()
+        try:
+            return reply.status, json.loads(text)
+        except ValueError:
+            return reply.status, {"text": text.decode()}
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@dataclass
+class Follower:
+    """A kubectl that goes on, such as `get -w` or `logs -f`."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, pattern: str, times: int = 1) -> list[str]:
+        """Waits until so many lines match; those lines."""
+
+        def look() -> list[str]:
+            found = [line for line in self.lines if re.search(pattern, line)]
+            return found if len(found) >= times else []
+
+        return eventually(look, f"{times} lines like {pattern!r} among {self.lines}")
+
+
+@dataclass
+class Cluster:
+    """A running `gpu-scheduler up` in a folder of its own."""
+
+    folder: Path
+    arguments: tuple[str, ...] = ()
+    apart: bool = False
+    """Whether it is a session of its own, as in a terminal of its own."""
+    process: subprocess.Popen[str] = field(init=False)
+
+    @property
+    def log(self) -> Path:
+        """What the cluster printed."""
+        return self.folder.parent / f"{self.folder.name}.log"
+
+    def launch(self) -> None:
+        """Starts it and does not wait for it."""
+        command = [*PROGRAM, "up", "--port", "0", "--data-dir", str(self.folder), *self.arguments]
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=self.apart)
+
+    def start(self) -> None:
+        """Starts it and waits until it has said where it is."""
+        self.launch()
+        eventually(
+            lambda: self.announced().get("pid") == self.process.pid or self.process.poll() is not None,
+            "the cluster to start",
+        )
+        assert self.process.poll() is None, f"the cluster did not start: {self.log.read_text()}"
+
+    def announced(self) -> Json:
+        """What the cluster says about itself to other commands."""
+        try:
+            found: Json = json.loads((self.folder / "running.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def stop(self) -> int:
+        """Stops it as Ctrl-C does; returns its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes kubectl speak to this cluster, with a cache of its own."""
+        return {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig"), "HOME": f"{self.folder}-home"}
+
+    def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs the real kubectl, however it ends."""
+        return subprocess.run(
+            ["kubectl", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            env=self.environment,
+            check=False,
+        )
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Runs the real kubectl, which must succeed; its output."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def following(self, *arguments: str) -> Iterator[Follower]:
+        """A kubectl that runs until the block ends."""
+        command = ["kubectl", *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment) as process:
+            follower = Follower(process)
+            reader = threading.Thread(target=follower.read)
+            reader.start()
+            try:
+                yield follower
+            finally:
+                process.kill()
+                reader.join(PATIENCE)
+
+
+@dataclass(frozen=True)
+class Kube:
+    """kubectl in one namespace of a cluster."""
+
+    cluster: Cluster
+    namespace: str
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        """Runs kubectl, which must succeed; its output."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs kubectl, however it ends."""
+        return self.cluster.run("-n", self.namespace, *arguments, stdin=stdin)
+
+    def fails(self, *arguments: str, stdin: str | None = None) -> str:
+        """Runs kubectl, which must fail; what it complained about."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode != 0, f"kubectl {' '.join(arguments)} should have failed: {done.stdout}"
+        return done.stdout + done.stderr
+
+    def get(self, *arguments: str) -> Any:
+        """An object or a list."""
+        return json.loads(self("get", *arguments, "-o", "json"))
+
+    def names(self, *arguments: str) -> list[str]:
+        """The names of what is there, sorted."""
+        return sorted(item["metadata"]["name"] for item in self.get(*arguments)["items"])
+
+    def apply(self, *objects: Json) -> str:
+        """Applies objects as a user would with a file."""
+        return self("apply", "-f", "-", stdin=as_list(*objects))
+
+    def create(self, *objects: Json) -> str:
+        """Creates objects as a user would with a file."""
+        return self("create", "-f", "-", stdin=as_list(*objects))
+
+    def path(self, resource: str, group: str = "") -> str:
+        """Where a resource of this namespace is on the server; group with its version, such as apps/v1."""
+        return f"/{f'apis/{group}' if group else 'api/v1'}/namespaces/{self.namespace}/{resource}"
+
+    def wait(self, what: str, *conditions: str) -> None:
+        """Waits until each condition holds of an object or several."""
+        for condition in conditions:
+            self("wait", f"--for={condition}", f"--timeout={PATIENCE:g}s", *what.split())
+
+    def wait_ready(self, *pods: str) -> None:
+        """Waits until pods are ready."""
+        self("wait", "--for=condition=Ready", f"--timeout={PATIENCE:g}s", *(f"pod/{name}" for name in pods))
+
+    def following(self, *arguments: str) -> Any:
+        """A kubectl that runs until the block ends."""
+        return self.cluster.following("-n", self.namespace, *arguments)
+
+
+def as_list(*objects: Json) -> str:
+    """Objects as the text of one file."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def container(script: str | None = None, name: str = "main", **more: Any) -> Json:
+    """A container that runs a shell script; without one, a sleeper."""
+    command = {"command": ["sh", "-c", script]} if script is not None else {}
+    return {"name": name, "image": "any", **command, **more}
+
+
+def pod(name: str, script: str | None = None, *, meta: Json | None = None, **spec: Any) -> Json:
+    """A pod of one container, unless told otherwise. The binder of the tests gives it a node."""
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container(script)], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **(meta or {})}, "spec": spec}
+
+
+def workload(kind: str, name: str, script: str | None = None, *, template: Json | None = None, **spec: Any) -> Json:
+    """A Deployment, StatefulSet or Job of such pods; `template` adds to the spec of the pods."""
+    inner: Json = pod(name, script, **(template or {}))["spec"]
+    labels = {"app": name}
+    if kind == "Job":
+        inner.setdefault("restartPolicy", "Never")
+    else:
+        spec = {"selector": {"matchLabels": labels}, "replicas": 1, **spec}
+    spec["template"] = {"metadata": {"labels": labels}, "spec": inner}
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def headless(name: str, **selector: str) -> Json:
+    """A Service that only gives names to pods."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"clusterIP": "None", "selector": selector},
+    }
+
+
+class Binder(threading.Thread):
+    """Binds every pod of the default scheduler to the next node that takes pods: no test here is about where."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(name="binder", daemon=True)
+        self._http = Http(cluster.folder)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        turn = itertools.count()
+        while not self._over.wait(0.05):
+            with suppress(OSError, http.client.HTTPException):
+                self._bind_all(turn)
+        self._http.close()
+
+    def _bind_all(self, turn: Iterator[int]) -> None:
+        _, pending = self._http.ask("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3D")
+        for item in pending.get("items", []):
+            meta, spec = item["metadata"], item["spec"]
+            if spec["schedulerName"] != "default-scheduler" or spec.get("schedulingGates"):
+                continue
+            _, nodes = self._http.ask("GET", "/api/v1/nodes?fieldSelector=spec.unschedulable%3Dfalse")
+            names = [node["metadata"]["name"] for node in nodes["items"]]
+            target = {"apiVersion": "v1", "kind": "Node", "name": names[next(turn) % len(names)]}
+            path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/binding"
+            body: Json = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": meta["name"]}, "target": target}
+            self._http.ask("POST", path, body)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(PATIENCE)

@@ -1,0 +1,361 @@
+"""`up`, `down`, `status` and `reset` as a user meets them, and who may talk to the cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.running import (
+    PROGRAM,
+    Cluster,
+    Http,
+    Json,
+    Kube,
+    eventually,
+    pod,
+    processes_with,
+    run_program,
+)
+
+Own = Callable[..., Cluster]
+SMALL = ("--runtime", "simulated", "--nodes", "1")
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """A command has failed with one line that says why."""
+    assert done.returncode in (1, 2), done
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in lines[0]
+
+
+# -- up
+
+
+def test_up_says_where_it_is_and_what_to_try(own: Own) -> None:
+    cluster = own(*SMALL)
+    cluster.start()
+    said = eventually(lambda: "Ctrl-C" in cluster.log.read_text() and cluster.log.read_text(), "the welcome")
+    assert f"Kubernetes 1.35 at {cluster.announced()['server']}" in str(said)
+    assert f"export KUBECONFIG={cluster.folder}/kubeconfig" in str(said)
+    assert str(said).count("kubectl ") >= 3
+    assert cluster.stop() == 0
+    assert "Traceback" not in cluster.log.read_text()
+
+
+def test_up_again_resumes_where_it_was(own: Own) -> None:
+    cluster = own("--nodes", "1")
+    cluster.start()
+    kube = Kube(cluster, "default")
+    kube.create(pod("web", "echo run; sleep 1000", nodeName="node1"))
+    kube("create", "configmap", "kept", "--from-literal=a=1")
+    kube("create", "configmap", "gone")
+    kube("delete", "configmap", "gone")
+    kube.wait_ready("web")
+    before = kube.get("pod", "web")["metadata"]
+    config = (cluster.folder / "kubeconfig").read_text().splitlines()
+    assert cluster.stop() == 0
+    cluster.start()
+    kube.wait_ready("web")
+    after = kube.get("pod", "web")["metadata"]
+    assert after["uid"] == before["uid"]
+    assert int(after["resourceVersion"]) > int(before["resourceVersion"])
+    assert kube.get("configmap", "kept")["data"] == {"a": "1"}
+    assert "gone" not in kube.names("configmaps")
+    changed = set(config) ^ set((cluster.folder / "kubeconfig").read_text().splitlines())
+    assert all("server:" in line for line in changed), "certificate and token stay"
+
+
+def test_up_with_other_nodes_changes_the_fleet(own: Own) -> None:
+    cluster = own("--runtime", "simulated")
+    cluster.arguments = (*cluster.arguments, "--nodes", "3")
+    cluster.start()
+    kube = Kube(cluster, "default")
+    eventually(lambda: kube.names("nodes") == ["node1", "node2", "node3"])
+    cluster.stop()
+    cluster.arguments = ("--runtime", "simulated", "--nodes", "2", "--gpus", "4", "--racks", "2", "--zones", "2")
+    cluster.start()
+    eventually(lambda: kube.names("nodes") == ["node1", "node2"])
+    nodes = kube.get("nodes")["items"]
+    eventually(lambda: kube.get("node", "node1")["status"]["allocatable"]["nvidia.com/gpu"] == "4")
+    assert len({node["metadata"]["labels"]["gpu-scheduler.io/rack"] for node in nodes}) == 2
+    assert len({node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in nodes}) == 2
+
+
+def test_an_ephemeral_cluster_leaves_nothing(tmp_path: Path) -> None:
+    command = [*PROGRAM, "up", "--ephemeral", "--port", "0", *SMALL]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if "export KUBECONFIG=" in line)
+        assert Path(line.strip().partition("=")[2]).is_file()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_up_says_who_has_the_folder(cluster: Cluster) -> None:
+    done = run_program("up", "--port", "0", "--data-dir", str(cluster.folder))
+    assert_one_line(done, "already runs", str(cluster.process.pid), "down")
+    assert cluster.announced()["pid"] == cluster.process.pid
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run_program("up", "--port", port, "--data-dir", str(tmp_path / "new"), *SMALL)
+    assert_one_line(done, "--port", port, "in use")
+
+
+FLEETS: dict[str, tuple[str | None, list[str]]] = {
+    "that is not there": (None, ["fleet.yaml"]),
+    "that is empty": ("", ["fleet.yaml"]),
+    "that is no YAML": ("nodes: [", ["fleet.yaml"]),
+    "of another shape": ("just text", ["fleet.yaml"]),
+    "with an unknown field": ("nodes: [{count: 1, gpuz: 8}]", ["gpuz"]),
+    "with a wrong type": ("nodes: [{count: many}]", ["count"]),
+    "with a bad quantity": ("nodes: [{count: 1, memory: much}]", ["memory"]),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), FLEETS.values(), ids=list(FLEETS))
+def test_up_refuses_a_fleet_file(tmp_path: Path, text: str | None, words: list[str]) -> None:
+    file = tmp_path / "fleet.yaml"
+    if text is not None:
+        file.write_text(text)
+    done = run_program("up", "--port", "0", "--data-dir", str(tmp_path / "new"), "--fleet", str(file))
+    assert_one_line(done, *words)
+
+
+def test_up_refuses_a_folder_that_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run_program("up", "--port", "0", "--data-dir", str(tmp_path / "file" / "inner"), *SMALL)
+    assert_one_line(done, "--data-dir", str(tmp_path / "file" / "inner"))
+
+
+def test_up_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    done = run_program("up", "--port", "0", "--data-dir", str(tmp_path), *SMALL)
+    assert_one_line(done, "--data-dir", "thesis.txt")
+
+
+def test_up_refuses_a_quantity_that_is_none(tmp_path: Path) -> None:
+    done = run_program("up", "--port", "0", "--data-dir", str(tmp_path / "new"), "--memory", "much")
+    assert_one_line(done, "memory", "much")
+
+
+def test_a_fleet_file_describes_different_nodes(own: Own, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("nodes:\n- {count: 2, gpus: 8, prefix: big}\n- {count: 1, gpus: 0, prefix: small}\n")
+    cluster = own("--runtime", "simulated", "--fleet", str(file))
+    cluster.start()
+    kube = Kube(cluster, "default")
+    eventually(lambda: len(kube.names("nodes")) == 3, "three nodes")
+    found = {node["metadata"]["name"]: node["status"]["capacity"] for node in kube.get("nodes")["items"]}
+    assert [capacity.get("nvidia.com/gpu") for _, capacity in sorted(found.items())] == ["8", "8", None]
+
+
+# -- the end
+
+
+def end_with(number: int) -> Callable[[Cluster], None]:
+    return lambda cluster: cluster.process.send_signal(number)
+
+
+def end_group(cluster: Cluster) -> None:
+    os.killpg(cluster.process.pid, signal.SIGINT)
+
+
+def end_twice(cluster: Cluster) -> None:
+    cluster.process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    if cluster.process.poll() is None:
+        cluster.process.send_signal(signal.SIGINT)
+
+
+def end_down(cluster: Cluster) -> None:
+    assert "Stopped" in run_program("down", "--data-dir", str(cluster.folder)).stdout
+
+
+ENDS: dict[str, tuple[Callable[[Cluster], None], int | None]] = {
+    "Ctrl-C": (end_group, 0),
+    "an interrupt of it alone": (end_with(signal.SIGINT), 0),
+    "an impatient Ctrl-C": (end_twice, None),
+    "a request to end": (end_with(signal.SIGTERM), 0),
+    "down": (end_down, 0),
+    "a kill": (end_with(signal.SIGKILL), -signal.SIGKILL),
+    "a closed terminal": (end_with(signal.SIGHUP), None),
+}
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS.values(), ids=list(ENDS))
+def test_no_process_is_left_after(own: Own, end: Callable[[Cluster], None], code: int | None) -> None:
+    cluster = own("--nodes", "1")
+    cluster.apart = True
+    cluster.start()
+    mark = f"5{uuid.uuid4().int % 10**9}"
+    kube = Kube(cluster, "default")
+    stubborn = f"trap '' TERM INT HUP; setsid sleep {mark} & sleep {mark}; sleep {mark}"
+    kube.create(pod("web", stubborn, nodeName="node1", terminationGracePeriodSeconds=600), pod("two", f"sleep {mark}"))
+    kube.wait_ready("web")
+    eventually(lambda: len(processes_with(f"sleep {mark}")) >= 2, "its processes")
+    end(cluster)
+    ended = cluster.process.wait(60)
+    assert code is None or ended == code, cluster.log.read_text()
+    eventually(lambda: not processes_with(f"sleep {mark}"), "no process of a pod")
+    eventually(lambda: not processes_with(str(cluster.folder)), "no process of the cluster")
+
+
+# -- the other commands
+
+
+@pytest.fixture(scope="module")
+def _no_default_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands here always name their folder; this makes sure that none finds the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+def test_status_tells_what_runs(cluster: Cluster) -> None:
+    text = run_program("status", "--data-dir", str(cluster.folder))
+    assert text.returncode == 0
+    assert cluster.announced()["server"] in text.stdout
+    assert "4 of 4 nodes ready" in text.stdout
+    found = json.loads(run_program("status", "-o", "json", "--data-dir", str(cluster.folder)).stdout)
+    expected = {"running": True, "pid": cluster.process.pid, "nodes": 4, "nodes_ready": 4, "kubernetes": "1.35"}
+    assert found | expected == found
+
+
+@pytest.mark.usefixtures("_no_default_folder")
+def test_status_without_a_cluster_says_so_and_fails(tmp_path: Path) -> None:
+    done = run_program("status", "--data-dir", str(tmp_path))
+    assert (done.returncode, "No local cluster runs" in done.stdout) == (1, True)
+    done = run_program("status", "-o", "json", "--data-dir", str(tmp_path))
+    assert (done.returncode, json.loads(done.stdout)["running"]) == (1, False)
+    assert run_program("status").returncode == 1
+
+
+def test_status_after_a_kill_says_that_nothing_runs(own: Own) -> None:
+    cluster = own(*SMALL)
+    cluster.start()
+    cluster.kill()
+    assert run_program("status", "--data-dir", str(cluster.folder)).returncode == 1
+
+
+def test_down_stops_the_cluster_and_keeps_its_objects(own: Own) -> None:
+    cluster = own(*SMALL)
+    cluster.start()
+    cluster.kubectl("create", "configmap", "kept")
+    done = run_program("down", "--data-dir", str(cluster.folder))
+    assert (done.returncode, done.stdout.strip()) == (0, "Stopped.")
+    assert cluster.process.wait(60) == 0
+    again = run_program("down", "--data-dir", str(cluster.folder))
+    assert (again.returncode, "No local cluster runs" in again.stdout) == (0, True)
+    cluster.start()
+    cluster.kubectl("get", "configmap", "kept")
+
+
+def test_reset_deletes_everything_when_told_to(own: Own) -> None:
+    cluster = own(*SMALL)
+    cluster.start()
+    reset = ("reset", "--data-dir", str(cluster.folder))
+    refused = run_program(*reset, "--yes")
+    assert refused.returncode == 1
+    assert "stop it first" in refused.stderr
+    cluster.kubectl("create", "configmap", "kept")
+    cluster.stop()
+    assert run_program(*reset, stdin="n\n").returncode != 0
+    assert (cluster.folder / "state.db").exists()
+    assert "Deleted" in run_program(*reset, stdin="y\n").stdout
+    assert not cluster.folder.exists()
+    assert "Nothing is stored" in run_program(*reset, "--yes").stdout
+    cluster.start()
+    assert "not found" in cluster.run("get", "configmap", "kept").stderr
+
+
+def test_reset_leaves_what_is_not_its_own(own: Own) -> None:
+    cluster = own(*SMALL)
+    cluster.start()
+    cluster.stop()
+    (cluster.folder / "thesis.txt").write_text("precious")
+    assert run_program("reset", "--yes", "--data-dir", str(cluster.folder)).returncode == 0
+    assert [path.name for path in cluster.folder.iterdir()] == ["thesis.txt"]
+
+
+HELP = {"everything": [], "up": ["up"], "down": ["down"], "status": ["status"], "reset": ["reset"]}
+
+
+@pytest.mark.parametrize("command", HELP.values(), ids=list(HELP))
+def test_help_explains(command: list[str]) -> None:
+    done = run_program(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+    assert command != ["up"] or "Examples:" in done.stdout
+
+
+# -- who may talk
+
+
+def test_only_the_owner_can_read_the_folder(cluster: Cluster) -> None:
+    assert stat.S_IMODE(cluster.folder.stat().st_mode) == 0o700
+    for path in cluster.folder.iterdir():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), f"{path.name} has mode {mode:o}"
+
+
+NODES = "/api/v1/nodes"
+REQUESTS: dict[str, tuple[str, dict[str, str | None], int]] = {
+    "the token": (NODES, {}, 200),
+    "no token": (NODES, {"authorization": None}, 401),
+    "a wrong token": (NODES, {"authorization": "Bearer nope"}, 401),
+    "another kind of secret": (NODES, {"authorization": "Basic bm9wZTpub3Bl"}, 401),
+    "no token for the metrics": ("/metrics", {"authorization": None}, 401),
+    "no token for a write": ("/api/v1/namespaces", {"authorization": None, "method": "POST"}, 401),
+    "no token for the health": ("/healthz", {"authorization": None}, 200),
+    "another host": (NODES, {"host": "evil.example:1234"}, 403),
+    "another host for the health": ("/healthz", {"host": "evil.example"}, 403),
+    "this host by name": (NODES, {"host": "localhost:1234"}, 200),
+    "another origin": (NODES, {"origin": "https://evil.example"}, 403),
+    "no real origin": (NODES, {"origin": "null"}, 403),
+    "this origin": (NODES, {"origin": "https://localhost:1234"}, 200),
+}
+
+
+@pytest.mark.parametrize(("path", "headers", "code"), REQUESTS.values(), ids=list(REQUESTS))
+def test_the_server_answers_a_request_with(
+    cluster: Cluster, path: str, headers: dict[str, str | None], code: int
+) -> None:
+    talk = Http(cluster.folder)
+    sent = dict(headers)
+    method = sent.pop("method", None) or "GET"
+    body: Json | None = {} if method == "POST" else None
+    status, answer = talk.ask(method, path, body, **sent)
+    talk.close()
+    assert status == code
+    assert code < 400 or (answer["kind"], answer["code"]) == ("Status", code)
+
+
+def test_the_server_is_on_loopback_only(cluster: Cluster) -> None:
+    assert cluster.announced()["server"].startswith("https://127.0.0.1:")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; tells the address that others know this machine by
+        except OSError:
+            pytest.skip("this machine has no other address")
+        address = probe.getsockname()[0]
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((address, Http(cluster.folder).address.port or 0), 5).close()

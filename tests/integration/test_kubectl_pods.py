@@ -1,0 +1,162 @@
+"""What kubectl does with the inside of pods: logs, exec, cp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.running import Kube, container, eventually, pod
+
+
+def test_logs_show_what_a_container_wrote_to_both_streams(kube: Kube) -> None:
+    kube.create(pod("web", "echo out; echo err >&2; sleep 1000"))
+    kube.wait_ready("web")
+    assert eventually(lambda: sorted(kube("logs", "web").split()) == ["err", "out"])
+
+
+def test_logs_of_one_of_several_containers_are_asked_for_by_name(kube: Kube) -> None:
+    both = [container("echo first; sleep 1000", "a"), container("echo second; sleep 1000", "b")]
+    kube.create(pod("web", containers=both))
+    kube.wait_ready("web")
+    eventually(lambda: kube("logs", "web", "-c", "b") == "second\n")
+    together = kube("logs", "web", "--all-containers", "--prefix")
+    assert "[pod/web/a] first" in together
+    assert "[pod/web/b] second" in together
+
+
+def test_logs_are_followed_to_the_end(kube: Kube) -> None:
+    kube.create(pod("web", "for i in 1 2 3; do echo line $i; sleep 0.3; done", restartPolicy="Never"))
+    kube.wait("pod/web", "jsonpath={.status.startTime}")
+    with kube.following("logs", "-f", "web", "--pod-running-timeout=60s") as seen:
+        seen.wait_for("line 3")
+        assert eventually(lambda: seen.process.poll() is not None, "the end of logs -f")
+        assert seen.lines == ["line 1", "line 2", "line 3"]
+        assert seen.process.returncode == 0
+
+
+LINES = {
+    "the last": (["--tail=2"], "line 4\nline 5\n"),
+    "not too many bytes": (["--limit-bytes=6"], "line 1"),
+    "none from the future": (["--since=1h", "--tail=1"], "line 5\n"),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), LINES.values(), ids=list(LINES))
+def test_logs_can_be_cut_to(kube: Kube, options: list[str], expected: str) -> None:
+    kube.create(pod("web", "for i in 1 2 3 4 5; do echo line $i; done", restartPolicy="Never"))
+    kube.wait("pod/web", "jsonpath={.status.phase}=Succeeded")
+    assert kube("logs", "web", *options) == expected
+
+
+def test_logs_have_times_when_asked_for(kube: Kube) -> None:
+    kube.create(pod("web", "echo hello", restartPolicy="Never"))
+    kube.wait("pod/web", "jsonpath={.status.phase}=Succeeded")
+    moment, text = kube("logs", "web", "--timestamps").split()
+    assert moment.startswith("20")
+    assert text == "hello"
+
+
+def test_logs_of_the_run_before_are_kept(kube: Kube) -> None:
+    kube.create(pod("web", "echo run $(ls | wc -l); touch $(ls | wc -l); test $(ls | wc -l) = 1 && exit 7; sleep 1000"))
+    kube.wait("pod/web", "jsonpath={.status.containerStatuses[0].restartCount}=1")
+    eventually(lambda: kube.run("logs", "web").stdout == "run 1\n", "the second run")
+    assert kube("logs", "web", "--previous") == "run 0\n"
+    last = kube.get("pod", "web")["status"]["containerStatuses"][0]["lastState"]["terminated"]
+    assert (last["exitCode"], last["reason"]) == (7, "Error")
+
+
+def test_logs_of_a_job_or_deployment_are_those_of_its_pod(kube: Kube) -> None:
+    kube("create", "job", "once", "--image=any", "--", "echo", "from a job")
+    kube.wait("job/once", "condition=Complete")
+    assert kube("logs", "job/once") == "from a job\n"
+
+
+def test_logs_of_the_run_before_are_missing_when_there_was_none(kube: Kube) -> None:
+    kube.create(pod("web"))
+    kube.wait_ready("web")
+    assert 'previous terminated container "main" in pod "web" not found' in kube.fails("logs", "web", "--previous")
+
+
+@pytest.fixture
+def web(kube: Kube) -> Kube:
+    """A namespace with a running pod that has an environment."""
+    env = [
+        {"name": "PLAIN", "value": "text"},
+        {"name": "EXPANDED", "value": "$(PLAIN)/more"},
+        *[
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in {
+                "POD": "metadata.name",
+                "NAMESPACE": "metadata.namespace",
+                "NODE": "spec.nodeName",
+                "ADDRESS": "status.podIP",
+                "RANK": "metadata.annotations['rank']",
+            }.items()
+        ],
+        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "FROM_MAP", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "mode"}}},
+        {"name": "FROM_SECRET", "valueFrom": {"secretKeyRef": {"name": "key", "key": "token"}}},
+        {"name": "MISSING", "valueFrom": {"configMapKeyRef": {"name": "nope", "key": "x", "optional": True}}},
+    ]
+    kube("create", "configmap", "settings", "--from-literal=mode=fast")
+    kube("create", "secret", "generic", "key", "--from-literal=token=hidden")
+    inner = container(
+        "sleep 1000", env=env, envFrom=[{"configMapRef": {"name": "settings"}, "prefix": "ALL_"}],
+        resources={"limits": {"cpu": "2"}},
+    )  # fmt: skip
+    kube.create(pod("web", containers=[inner], meta={"annotations": {"rank": "3"}}))
+    kube.wait_ready("web")
+    return kube
+
+
+def test_a_containers_environment_has_what_its_spec_says(web: Kube) -> None:
+    shown = dict(line.split("=", 1) for line in web("exec", "web", "--", "env").splitlines() if "=" in line)
+    found = web.get("pod", "web")
+    expected = {
+        "PLAIN": "text",
+        "EXPANDED": "text/more",
+        "POD": "web",
+        "NAMESPACE": web.namespace,
+        "NODE": found["spec"]["nodeName"],
+        "ADDRESS": found["status"]["podIP"],
+        "RANK": "3",
+        "CPUS": "2",
+        "FROM_MAP": "fast",
+        "FROM_SECRET": "hidden",
+        "ALL_mode": "fast",
+        "HOSTNAME": "web",
+    }
+    assert {name: shown.get(name) for name in expected} == expected
+    assert "MISSING" not in shown
+
+
+def test_exec_returns_output_errors_and_exit_code(web: Kube) -> None:
+    done = web.run("exec", "web", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert done.stdout == "out\n"
+    assert done.stderr == "err\ncommand terminated with exit code 3\n"
+    assert done.returncode == 3
+
+
+def test_exec_says_when_there_is_no_such_command(web: Kube) -> None:
+    assert "no-such-command" in web.fails("exec", "web", "--", "no-such-command")
+
+
+def test_exec_hands_on_standard_input_and_its_end(web: Kube) -> None:
+    text = "".join(f"line {number}\n" for number in range(20_000))
+    assert web("exec", "-i", "web", "--", "cat", stdin=text) == text
+    assert web("exec", "-i", "web", "--", "wc", "-l", stdin=text).strip() == "20000"
+
+
+def test_exec_in_the_same_place_as_the_container(web: Kube) -> None:
+    web("exec", "web", "--", "sh", "-c", "echo kept > file")
+    assert web("exec", "web", "--", "cat", "file") == "kept\n"
+    assert web("exec", "web", "--", "hostname").strip() == "web"
+
+
+def test_cp_carries_files_in_and_out(web: Kube, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("carried\n")
+    place = web("exec", "web", "--", "pwd").strip()
+    web("cp", str(tmp_path / "in"), f"web:{place}/there")
+    web("cp", f"web:{place}/there", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_text() == "carried\n"
