@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import socket
 import sys
 import time
 import uuid
@@ -309,16 +310,22 @@ async def test_a_failed_liveness_probe_restarts_the_container(tmp_path: Path) ->
         await found.until(restarted)
 
 
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        found: int = listening.getsockname()[1]
+        return found
+
+
 async def test_a_startup_probe_holds_the_others_back_and_http_is_asked(tmp_path: Path, isolate: bool) -> None:
-    if not isolate:
-        pytest.skip("a fixed port of the machine could be in use")
+    port = free_port()  # without isolation it is the machine's own
     async with nodes(tmp_path) as found:
         probe = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1}
         container = {
-            "command": [sys.executable, "-m", "http.server", "8000"],
-            "ports": [{"name": "web", "containerPort": 8000}],
+            "command": [sys.executable, "-m", "http.server", str(port)],
+            "ports": [{"name": "web", "containerPort": port}],
             "startupProbe": probe,
-            "livenessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1},
+            "livenessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1},
         }
         await found.run("one", container=container)
 
