@@ -13,11 +13,17 @@ from typing import NamedTuple
 from gpu_scheduler.local.controllers.claims import Claim, owner_reference
 from gpu_scheduler.local.controllers.labels import matches, short_hash
 from gpu_scheduler.local.controllers.objects import Key, Node, Pod, Toleration, Whole, read_toleration
-from gpu_scheduler.local.controllers.podsets import in_batches, is_terminating_namespace, pod_from_template
+from gpu_scheduler.local.controllers.podsets import in_batches, pod_from_template
 from gpu_scheduler.local.controllers.recorder import About
 from gpu_scheduler.local.controllers.revisions import History, Revision
 from gpu_scheduler.local.controllers.rollout import resolve
-from gpu_scheduler.local.controllers.runtime import Controller, Shared, controlled_key, own_key
+from gpu_scheduler.local.controllers.runtime import (
+    Controller,
+    Shared,
+    controlled_key,
+    is_terminating_namespace,
+    own_key,
+)
 from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL
 from gpu_scheduler.local.controllers.taints import bears
 from gpu_scheduler.local.errors import ApiError
@@ -222,13 +228,7 @@ class DaemonSets(Controller[Key]):
         await in_batches([partial(self._create, found, update, node, about) for node in plan.create])
 
     async def _create(self, found: Whole, update: Revision, node: str, about: About) -> None:
-        try:
-            made = await self.shared.create("pods", daemon_pod(found, update, node))
-        except ApiError as error:
-            if not is_terminating_namespace(error):
-                self.warn(about, "FailedCreate", f"Error creating: {error.message}")
-            raise
-        self.normal(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        await self.create_pod(daemon_pod(found, update, node), about)
 
     async def _delete(self, pod: Pod, about: About) -> None:
         await self.shared.delete("pods", pod)

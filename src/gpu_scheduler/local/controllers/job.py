@@ -30,11 +30,17 @@ from gpu_scheduler.local.controllers.objects import COMPLETION_INDEX, INDEX_FAIL
 from gpu_scheduler.local.controllers.podsets import (
     give_random_name,
     in_batches,
-    is_terminating_namespace,
     pod_from_template,
 )
 from gpu_scheduler.local.controllers.recorder import About
-from gpu_scheduler.local.controllers.runtime import Controller, Shared, controlled_key, copy_json, own_key
+from gpu_scheduler.local.controllers.runtime import (
+    Controller,
+    Shared,
+    controlled_key,
+    copy_json,
+    is_terminating_namespace,
+    own_key,
+)
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 
@@ -166,13 +172,7 @@ class Jobs(Controller[Key]):
         pod = job_pod(found, index, failures)
         prefix = f"{found.meta.name}-" if index is None else f"{found.meta.name}-{index}-"
         give_random_name(self.shared, pod, prefix)
-        try:
-            made = await self.shared.create("pods", pod)
-        except ApiError as error:
-            if not is_terminating_namespace(error):
-                self.warn(about, "FailedCreate", f"Error creating: {error.message}")
-            raise
-        self.normal(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        await self.create_pod(pod, about)
 
     async def _delete(self, pod: Pod, about: About) -> None:
         await self.shared.delete("pods", pod)

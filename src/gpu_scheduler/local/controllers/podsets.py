@@ -11,7 +11,6 @@ from typing import Any
 from gpu_scheduler.local.controllers.labels import ALPHABET
 from gpu_scheduler.local.controllers.objects import DELETION_COST, Pod
 from gpu_scheduler.local.controllers.runtime import Shared, copy_json
-from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 
 BURST = 500
@@ -50,11 +49,6 @@ async def in_batches(tasks: Sequence[Callable[[], Coroutine[Any, Any, object]]])
         done += len(batch)
         size = min(size * 2, 64)
         await asyncio.sleep(0)
-
-
-def is_terminating_namespace(error: ApiError) -> bool:
-    """Whether a create failed because its namespace is going away: nothing to report, nothing to retry."""
-    return error.code == 403 and "being terminated" in error.message
 
 
 def pick_victims(pods: Iterable[Pod], count: int) -> list[Pod]:

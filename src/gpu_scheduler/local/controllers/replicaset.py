@@ -15,12 +15,18 @@ from gpu_scheduler.local.controllers.podsets import (
     BURST,
     give_random_name,
     in_batches,
-    is_terminating_namespace,
     pick_victims,
     pod_from_template,
 )
 from gpu_scheduler.local.controllers.recorder import About
-from gpu_scheduler.local.controllers.runtime import Controller, Shared, controlled_key, copy_json, own_key
+from gpu_scheduler.local.controllers.runtime import (
+    Controller,
+    Shared,
+    controlled_key,
+    copy_json,
+    is_terminating_namespace,
+    own_key,
+)
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 
@@ -119,13 +125,7 @@ class ReplicaSets(Controller[Key]):
     async def _create(self, found: Whole, reference: Json, about: About) -> None:
         pod = pod_from_template(found.spec.get("template") or {}, found.meta.namespace, reference)
         give_random_name(self.shared, pod, f"{found.meta.name}-")
-        try:
-            made = await self.shared.create("pods", pod)
-        except ApiError as error:
-            if not is_terminating_namespace(error):
-                self.warn(about, "FailedCreate", f"Error creating: {error.message}")
-            raise
-        self.normal(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        await self.create_pod(pod, about)
 
     async def _delete(self, pod: Pod, about: About) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -120,7 +121,12 @@ class _Unchanged(Exception):  # noqa: N818
         self.found = found
 
 
-class Controller(Generic[K]):
+def is_terminating_namespace(error: ApiError) -> bool:
+    """Whether a create failed because its namespace is going away: nothing to report, nothing to retry."""
+    return error.code == 403 and "being terminated" in error.message
+
+
+class Controller(ABC, Generic[K]):
     """A loop that brings the world to what the spec of an object says. Subclasses add keys and reconcile them."""
 
     name: ClassVar[str] = ""
@@ -133,9 +139,9 @@ class Controller(Generic[K]):
         self.queue: WorkQueue[K] = WorkQueue()
         self.needs: list[Informer[Any]] = []
 
+    @abstractmethod
     async def reconcile(self, key: K) -> float | None:
         """Looks at one object; returns after how many seconds it wants to look again, if at all."""
-        raise NotImplementedError
 
     async def begin(self) -> None:
         """What is done once, when the caches are filled and before any work."""
@@ -170,6 +176,16 @@ class Controller(Generic[K]):
                     self.queue.add(key)
 
         informer.handle(changed)
+
+    async def create_pod(self, pod: Json, about: About) -> None:
+        """Makes a pod and says so on its owner; that a namespace is going away is no news."""
+        try:
+            made = await self.shared.create("pods", pod)
+        except ApiError as error:
+            if not is_terminating_namespace(error):
+                self.warn(about, "FailedCreate", f"Error creating: {error.message}")
+            raise
+        self.normal(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
 
     def normal(self, about: About, reason: str, message: str) -> None:
         """Records that something happened as it should."""

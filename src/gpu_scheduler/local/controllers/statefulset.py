@@ -10,10 +10,17 @@ from functools import partial
 from gpu_scheduler.local.controllers.claims import Claim, owner_reference
 from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.controllers.objects import Key, Pod, Whole
-from gpu_scheduler.local.controllers.podsets import in_batches, is_terminating_namespace, pod_from_template
+from gpu_scheduler.local.controllers.podsets import in_batches, pod_from_template
 from gpu_scheduler.local.controllers.recorder import About
 from gpu_scheduler.local.controllers.revisions import History, Revision
-from gpu_scheduler.local.controllers.runtime import Controller, Shared, controlled_key, copy_json, own_key
+from gpu_scheduler.local.controllers.runtime import (
+    Controller,
+    Shared,
+    controlled_key,
+    copy_json,
+    is_terminating_namespace,
+    own_key,
+)
 from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
