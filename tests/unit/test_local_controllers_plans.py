@@ -14,7 +14,6 @@ from gpu_scheduler.local.controllers.garbage import Fate, decide_fate
 from gpu_scheduler.local.controllers.job_plan import FINALIZER, JobGoal, backoff_left, plan_job, tally_job
 from gpu_scheduler.local.controllers.job_policy import judge_failure, met_rule, read_indexes, write_indexes
 from gpu_scheduler.local.controllers.job_status import fold_counted
-from gpu_scheduler.local.controllers.labels import matches, short_hash
 from gpu_scheduler.local.controllers.nodes import plan_taints
 from gpu_scheduler.local.controllers.objects import (
     COMPLETION_INDEX,
@@ -32,6 +31,7 @@ from gpu_scheduler.local.controllers.replicaset import plan_replicas
 from gpu_scheduler.local.controllers.rollout import Bounds, Sizes, grow_new, read_bounds, shrink_old, spread_change
 from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
 from gpu_scheduler.local.controllers.taints import evict_at
+from gpu_scheduler.local.labels import matches, short_hash
 from gpu_scheduler.local.store import Json
 
 NOW = 1_000_000.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api, DeleteOptions, Options, check_preconditions, timestamp
 from gpu_scheduler.local.binding import set_condition
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 BUDGETS = "poddisruptionbudgets.policy"

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_scheduler.local.conditions import ConditionError, Variables, compile_condition
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.errors import Cause
 from gpu_scheduler.local.kinds import Kind
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 GROUP = "admissionregistration.k8s.io"

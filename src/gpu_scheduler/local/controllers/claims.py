@@ -7,9 +7,9 @@ from functools import partial
 from typing import TypeVar
 
 from gpu_scheduler.local.controllers.edits import without_owners
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.controllers.objects import Held, Whole
 from gpu_scheduler.local.controllers.runtime import Shared
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 T = TypeVar("T", bound=Held)

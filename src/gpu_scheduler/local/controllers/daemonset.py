@@ -11,7 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 from gpu_scheduler.local.controllers.claims import Claim, owner_reference
-from gpu_scheduler.local.controllers.labels import matches, short_hash
 from gpu_scheduler.local.controllers.objects import Key, Node, Pod, Toleration, Whole, read_toleration
 from gpu_scheduler.local.controllers.podsets import in_batches, pod_from_template
 from gpu_scheduler.local.controllers.recorder import About
@@ -27,6 +26,7 @@ from gpu_scheduler.local.controllers.runtime import (
 from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL
 from gpu_scheduler.local.controllers.taints import bears
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.labels import matches, short_hash
 from gpu_scheduler.local.store import Json
 
 DAEMONSETS = "daemonsets.apps"

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from gpu_scheduler.local.controllers.claims import Claim, owner_reference
 from gpu_scheduler.local.controllers.deployment_status import deployment_status, seconds_to_deadline
-from gpu_scheduler.local.controllers.labels import matches, short_hash
 from gpu_scheduler.local.controllers.objects import Key, Pod, Whole
 from gpu_scheduler.local.controllers.recorder import About
 from gpu_scheduler.local.controllers.replicaset import REPLICASETS
@@ -23,6 +22,7 @@ from gpu_scheduler.local.controllers.rollout import (
 )
 from gpu_scheduler.local.controllers.runtime import Controller, Shared, controlled_key, copy_json, own_key
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.labels import matches, short_hash
 from gpu_scheduler.local.store import Json
 
 DEPLOYMENTS = "deployments.apps"

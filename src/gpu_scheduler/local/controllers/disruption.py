@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from gpu_scheduler.local.controllers.conditions import condition, set_condition
 from gpu_scheduler.local.controllers.informer import Informer
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.controllers.objects import Key, Pod, Whole, seconds
 from gpu_scheduler.local.controllers.recorder import About
 from gpu_scheduler.local.controllers.rollout import resolve
 from gpu_scheduler.local.controllers.runtime import Controller, Shared, copy_json, own_key
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 BUDGETS = "poddisruptionbudgets.policy"

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpu_scheduler.local.controllers.claims import owner_reference
-from gpu_scheduler.local.controllers.labels import short_hash
 from gpu_scheduler.local.controllers.objects import Key, Pod, Whole
 from gpu_scheduler.local.controllers.runtime import Controller, Shared, own_key
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.labels import short_hash
 from gpu_scheduler.local.store import Json
 
 SERVICES = "services"

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from gpu_scheduler.local.controllers.labels import ALPHABET
 from gpu_scheduler.local.controllers.objects import DELETION_COST, Pod
 from gpu_scheduler.local.controllers.runtime import Shared, copy_json
+from gpu_scheduler.local.labels import ALPHABET
 from gpu_scheduler.local.store import Json
 
 BURST = 500

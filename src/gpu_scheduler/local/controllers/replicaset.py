@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from gpu_scheduler.local.controllers.claims import Claim, owner_reference
 from gpu_scheduler.local.controllers.conditions import condition, drop_condition, set_condition
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.controllers.objects import Key, Pod, Whole
 from gpu_scheduler.local.controllers.podsets import (
     BURST,
@@ -28,6 +27,7 @@ from gpu_scheduler.local.controllers.runtime import (
     own_key,
 )
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 REPLICASETS = "replicasets.apps"

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from gpu_scheduler.local.controllers.claims import Claim, owner_reference
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.controllers.objects import Key, Pod, Whole
 from gpu_scheduler.local.controllers.podsets import in_batches, pod_from_template
 from gpu_scheduler.local.controllers.recorder import About
@@ -23,6 +22,7 @@ from gpu_scheduler.local.controllers.runtime import (
 )
 from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 STATEFULSETS = "statefulsets.apps"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu_scheduler.core.quantity import parse_value
 from gpu_scheduler.local.controllers.claims import owner_reference
-from gpu_scheduler.local.controllers.labels import matches
 from gpu_scheduler.local.controllers.objects import Whole
+from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
