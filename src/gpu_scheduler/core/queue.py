@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
@@ -59,7 +60,7 @@ class GangQueue:
             line = self._lines[standing.signature] = _Line(standing)
         if old is None:
             self._standing[key] = standing
-            heapq.heappush(line.gangs, (standing.created, key))
+            insort(line.gangs, (standing.created, key))
         if standing.signature == key or (line.refused is None and line.gangs[0][1] == key):
             self._make_ready(line)
 
@@ -69,13 +70,17 @@ class GangQueue:
         if standing is None:
             return
         line = self._lines[standing.signature]
-        if line.gangs[0][1] == key and self._drop_gone(line) and line.refused is None:
+        place = bisect_left(line.gangs, (standing.created, key))
+        del line.gangs[place]
+        if not line.gangs:
+            del self._lines[standing.signature]
+        elif place == 0 and line.refused is None:
             self._push(line)
 
     def park(self, key: GangKey, refused: Unplaceable) -> list[GangKey]:
         """Lets the whole line of a refused gang wait; returns those of it who have not been told why yet."""
         line = self._lines[self._standing[key].signature]
-        news = [key] if line.last_refusal is not None else [k for _, k in line.gangs if k in self._standing]
+        news = [key] if line.last_refusal is not None else [k for _, k in line.gangs]
         line.refused = line.last_refusal = refused
         return news
 
@@ -139,17 +144,6 @@ class GangQueue:
             heapq.heappop(heads)
         del self._ready[queue]
         return None
-
-    def _drop_gone(self, line: _Line) -> bool:
-        """Drops withdrawn gangs from the head of a line, and the line when nobody is left; False then."""
-        signature = line.standing.signature
-        while line.gangs:
-            standing = self._standing.get(line.gangs[0][1])
-            if standing is not None and standing.signature == signature:
-                return True
-            heapq.heappop(line.gangs)
-        del self._lines[signature]
-        return False
 
 
 def _rank(standing: Standing, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
