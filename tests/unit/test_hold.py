@@ -240,3 +240,19 @@ def test_replacement_may_use_the_slot_held_for_it_although_the_node_is_drained_f
     world.crash()
     world.settle()
     assert len(world.bound(key)) == 2
+
+
+def test_slot_stays_held_while_deciding_pauses() -> None:
+    world = a_world(4, config=Config(max_open_binds=2))
+    key = world.start("a", 2)
+    world.settle()
+    world.lose("a-1")
+    record = world.engine.state.records[key]
+    assert record.reserved
+    world.start("b", 2)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert len(world.engine.state.ledger.binds) == 2, "no more may be decided"
+    world.run_cycle()
+    assert record.reserved

@@ -25,7 +25,7 @@ def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
     bid = Bid(
         groups,
         needed=min(max(0, facts.minimum - facts.have), len(facts.ready)),
-        role_needs={r.name: max(0, r.minimum - facts.have_by_role.get(r.name, 0)) for r in facts.roles},
+        role_needs=facts.missing_by_role,
         topology=record.gang.topology,
         anchors=tuple(pod.node for pod in facts.live if pod.node is not None) if record.gang.topology else (),
         excluded=excluded_nodes(state, record, facts, now),

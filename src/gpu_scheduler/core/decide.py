@@ -338,6 +338,4 @@ def _reserve_again(state: State, record: GangRecord, now: float) -> None:
     have = state.facts_of(record).have_by_role
     groups = expected_groups(record, [(e, e.count - have.get(e.role, 0)) for e in gang.expected])
     placement = place_gang(state.cluster, Bid(groups, 0, topology=gang.topology)) if groups else None
-    if placement:
-        state.quota.charge([pod for pod, _ in placement], gang.queue)
-        record.reserved += [pod.uid for pod, _ in placement]
+    state.keep(record, placement or [])

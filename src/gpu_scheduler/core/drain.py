@@ -111,7 +111,7 @@ def fits_empty(state: State, bid: Bid) -> bool:
 def _emptiness(state: State) -> Ints:
     """How empty each node is now, in thousandths of its scarcest resource in use."""
     total = np.maximum(state.cluster.allocatable, 1)
-    free = np.clip(state.cluster.free, 0, None)[:, : total.shape[1]]
+    free = np.clip(state.cluster.free, 0, None)
     used = 1000 - (1000.0 * free / total)
     used[state.cluster.allocatable == 0] = 0
     return np.asarray(-used.max(axis=0), np.int64)

@@ -50,9 +50,11 @@ def _stop_holding(state: State, record: GangRecord) -> None:
 
 def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     """Places the replacements of a broken gang, in their old slots if these are free, and keeps slots for the rest."""
+    if not plan.room:
+        return  # what is held stays held
     state.lift(record)
     facts = state.facts_of(record)
-    if record.gang is None or facts.evicting or not plan.room:
+    if record.gang is None or facts.evicting:
         return
     if not facts.blocked and record.not_before <= now:
         wanted = _replacements(facts)
@@ -65,12 +67,12 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
         if placed:
             plan.start(record, placed)
             state.dirty[record.key] = None
-    _keep_slots(state, record, now)
+    _keep_slots(state, record)
 
 
 def _replacements(facts: Facts) -> list[Pod]:
     """The waiting members that the gang is short of; those beyond its minima would take the slots of lost ones."""
-    lacking = {role.name: max(0, role.minimum - facts.have_by_role.get(role.name, 0)) for role in facts.roles}
+    lacking = facts.missing_by_role
     anyone = facts.missing - sum(lacking.values())
     chosen: list[Pod] = []
     for pod in facts.ready:
@@ -83,11 +85,10 @@ def _replacements(facts: Facts) -> list[Pod]:
     return chosen
 
 
-def _keep_slots(state: State, record: GangRecord, now: float) -> None:
+def _keep_slots(state: State, record: GangRecord) -> None:
     """Stand-ins for the members that are still missing: the shape of a waiting replacement, else of a sibling."""
     facts = state.facts_of(record)
-    missing = facts.missing
-    if not missing:
+    if not facts.missing:
         return
     kept: Placement = []
     groups: list[Group] = []
@@ -105,15 +106,12 @@ def _keep_slots(state: State, record: GangRecord, now: float) -> None:
         bid = Bid(groups, 0, topology=record.gang.topology)
         bid.anchors = tuple(pod.node for pod in facts.live if pod.node is not None)
         kept += place_gang(state.cluster, bid) or []
-    queue = state.queue_of(record)
-    for pod, _ in kept:
-        state.quota.charge((pod,), queue)
-        record.reserved.append(pod.uid)
+    state.keep(record, kept)
 
 
 def _missing_by_role(facts: Facts) -> dict[str, int]:
     """How many members of each role are missing; those that no role asks for are taken to be like a living one."""
-    missing = {role.name: max(0, role.minimum - facts.have_by_role.get(role.name, 0)) for role in facts.roles}
+    missing = facts.missing_by_role
     rest = facts.missing - sum(missing.values())
     if rest > 0:
         like = facts.ready[0].role if facts.ready else facts.live[0].role if facts.live else ""

@@ -126,8 +126,12 @@ class Facts:
     @property
     def missing(self) -> int:
         """How many members short of its minima the gang is."""
-        by_role = sum(max(0, role.minimum - self.have_by_role.get(role.name, 0)) for role in self.roles)
-        return max(0, self.minimum - self.have, by_role)
+        return max(0, self.minimum - self.have, sum(self.missing_by_role.values()))
+
+    @property
+    def missing_by_role(self) -> dict[str, int]:
+        """How many members short of its own minimum each role is."""
+        return {role.name: max(0, role.minimum - self.have_by_role.get(role.name, 0)) for role in self.roles}
 
     @property
     def started(self) -> bool:

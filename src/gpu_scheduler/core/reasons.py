@@ -59,7 +59,6 @@ class Reason(Enum):
     GANG_GONE = "gang object deleted"
     INVALID = "gang is not valid"
     BACK_OFF = "waiting before another try"
-    BUSY = "earlier decisions are still being carried out"
     EVICTING = "victims are being evicted"
 
 
@@ -97,7 +96,6 @@ CURES: dict[Reason, Wake] = {
     Reason.GANG_GONE: Wake.GANG,
     Reason.INVALID: Wake.GANG,
     Reason.BACK_OFF: Wake.TIME,
-    Reason.BUSY: Wake.TIME,
     Reason.EVICTING: Wake.FREED,
 }
 

@@ -175,11 +175,16 @@ class State:
 
     def reserve(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
         """Keeps slots for members that are not there yet; `lift` gives them up."""
-        queue = self.queue_of(record)
-        for pod, slot in pods:
+        kept = list(pods)
+        for pod, slot in kept:
             self.cluster.add(pod, slot.node, slot.devices)
-            self.quota.charge((pod,), queue)
-            record.reserved.append(pod.uid)
+        self.keep(record, kept)
+
+    def keep(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
+        """Notes that slots which are counted already are kept for a gang."""
+        absent = [pod for pod, _ in pods]
+        self.quota.charge(absent, self.queue_of(record))
+        record.reserved += [pod.uid for pod in absent]
 
     def lift(self, record: GangRecord) -> None:
         """Gives up the slots kept for a gang's absent members."""
