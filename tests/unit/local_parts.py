@@ -52,3 +52,9 @@ class Parts:
 def make_pod(name: str = "train-0", **spec: Any) -> Json:
     """A pod of one container."""
     return {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "x"}], **spec}}
+
+
+def find_kind(kinds: Kinds, api_version: str, name: str) -> Kind:
+    """The kind that an object says it is."""
+    group, _, version = api_version.rpartition("/")
+    return next(kind for kind in kinds if (kind.group, kind.version, kind.kind) == (group, version, name))

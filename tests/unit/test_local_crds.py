@@ -16,6 +16,7 @@ from gpu_scheduler.local.crds import accept, kinds_of, version_rank
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.schemas import Schemas
+from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]
 
@@ -73,8 +74,7 @@ def crd(**spec: Any) -> Json:
 
 def definition(found: Json, old: Json | None = None) -> list[str]:
     """The lines in which a CRD is refused."""
-    kind = Kinds(built_in("1.35")).of_object("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    assert kind is not None
+    kind = find_kind(Kinds(built_in("1.35")), "apiextensions.k8s.io/v1", "CustomResourceDefinition")
     try:
         SCHEMAS.decode(kind, found, "Strict")
         SCHEMAS.validate(kind, found, old)

@@ -15,6 +15,7 @@ from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.patch import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Patch, apply_patch, merge
 from gpu_scheduler.local.schemas import Schemas
+from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]
 
@@ -24,8 +25,7 @@ KINDS = Kinds(built_in("1.35"))
 
 def kind_of(name: str) -> Kind:
     api_version, _, kind = name.rpartition("/")
-    found = KINDS.of_object(api_version, kind)
-    assert found is not None
+    found = find_kind(KINDS, api_version, kind)
     return found
 
 

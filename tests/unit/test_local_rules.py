@@ -12,6 +12,7 @@ from gpu_scheduler.local.builtin import VERSIONS, built_in
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kinds
 from gpu_scheduler.local.schemas import Schemas
+from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]
 Edit = Callable[[Json], Any]
@@ -23,8 +24,7 @@ KINDS = {version: Kinds(built_in(version)) for version in VERSIONS}
 def causes(name: str, found: Json, old: Json | None = None, version: str = "1.35") -> list[str]:
     """The lines of a refusal, [] when there is none; what was stored before has been accepted."""
     api_version, _, kind_name = name.rpartition("/")
-    kind = KINDS[version].of_object(api_version, kind_name)
-    assert kind is not None
+    kind = find_kind(KINDS[version], api_version, kind_name)
     for one in (found, old):
         if one is not None:
             SCHEMAS[version].decode(kind, one, "Strict")
@@ -143,8 +143,7 @@ def test_every_broken_rule_of_a_pod_is_named(found: Json, expected: list[str]) -
 
 
 def test_a_refusal_counts_all_causes_in_one_message() -> None:
-    kind = KINDS["1.35"].of_object("v1", "Pod")
-    assert kind is not None
+    kind = find_kind(KINDS["1.35"], "v1", "Pod")
     with pytest.raises(ApiError) as refused:
         SCHEMAS["1.35"].validate(kind, {"metadata": {"name": "a"}, "spec": {"containers": [{}]}}, None)
     assert refused.value.code == 422

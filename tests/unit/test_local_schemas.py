@@ -15,6 +15,7 @@ from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.quantities import canonical
 from gpu_scheduler.local.schemas import Schemas, parse_object
+from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]
 
@@ -24,8 +25,7 @@ KINDS = {version: Kinds(built_in(version)) for version in VERSIONS}
 
 def kind_of(name: str, version: str = "1.35") -> Kind:
     api_version, _, kind = name.rpartition("/")
-    found = KINDS[version].of_object(api_version, kind)
-    assert found is not None, name
+    found = find_kind(KINDS[version], api_version, kind)
     return found
 
 

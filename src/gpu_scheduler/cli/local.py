@@ -12,12 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from gpu_scheduler.local.home import Home, HomeError, Running, default_folder
+
+if TYPE_CHECKING:
+    from gpu_scheduler.local.cluster import Settings
 
 
 def data_dir_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,7 +74,7 @@ Examples:
 @data_dir_option
 def up(ephemeral: bool, data_dir: Path, kubernetes: str, port: int, **nodes: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
-    from gpu_scheduler.local.cluster import ClusterError, Settings, run_cluster
+    from gpu_scheduler.local.cluster import ClusterError, Settings
     from gpu_scheduler.local.node_agent import FleetSettings
 
     chosen = click.get_current_context().get_parameter_source("data_dir")
@@ -83,7 +86,7 @@ def up(ephemeral: bool, data_dir: Path, kubernetes: str, port: int, **nodes: Any
         home.lock()
         fleet = FleetSettings(folder=home.pods, kubernetes=kubernetes, file=nodes.pop("fleet"), **nodes)
         settings = Settings(home, fleet, kubernetes, port)
-        asyncio.run(run_cluster(settings, lambda running: print_welcome(running, ephemeral)))
+        asyncio.run(run_until_signalled(settings, lambda running: print_welcome(running, ephemeral)))
     except (HomeError, ClusterError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
@@ -92,6 +95,16 @@ def up(ephemeral: bool, data_dir: Path, kubernetes: str, port: int, **nodes: Any
         home.unlock()
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+async def run_until_signalled(settings: Settings, ready: Callable[[Running], None]) -> None:
+    """Runs the cluster until Ctrl-C or SIGTERM."""
+    from gpu_scheduler.local.cluster import run_cluster
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run_cluster(settings, ready, stop)
 
 
 def print_welcome(running: Running, ephemeral: bool) -> None:

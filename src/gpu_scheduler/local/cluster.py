@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
 import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -54,18 +53,14 @@ class Settings:
     port: int = 0
 
 
-async def run_cluster(settings: Settings, ready: Callable[[Running], None]) -> None:
-    """Runs until it is told to stop (SIGTERM, SIGINT); everything that was started has ended when it returns."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with contextlib.AsyncExitStack() as stack:
-        cluster = LocalCluster(settings)
-        stack.push_async_callback(cluster.stop)
-        running = await cluster.start()
-        ready(running)
+async def run_cluster(settings: Settings, ready: Callable[[Running], None], stop: asyncio.Event) -> None:
+    """Runs until it is told to stop; everything that was started has ended when it returns."""
+    cluster = LocalCluster(settings)
+    try:
+        ready(await cluster.start())
         await stop.wait()
+    finally:
+        await cluster.stop()
 
 
 class LocalCluster:

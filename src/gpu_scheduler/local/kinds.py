@@ -78,11 +78,6 @@ class Kinds:
         """The kind behind a path of the API."""
         return self._kinds.get((group, version, plural))
 
-    def of_object(self, api_version: str, kind: str) -> Kind | None:
-        """The kind that an object says it is."""
-        group, _, version = api_version.rpartition("/")
-        return next((k for k in self if (k.group, k.version, k.kind) == (group, version, kind)), None)
-
     def of_resource(self, resource: str) -> Kind | None:
         """The first version served of a stored resource."""
         return next((k for k in self if k.resource == resource), None)
