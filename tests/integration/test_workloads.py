@@ -428,3 +428,23 @@ def wait_until(look: Any) -> None:
     end = time.monotonic() + PATIENCE
     while not look() and time.monotonic() < end:
         time.sleep(0.01)
+
+
+# -- the API from inside
+
+ASK = """
+import json, os, pathlib, ssl, urllib.request
+account = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+path = f"/api/v1/namespaces/{(account / 'namespace').read_text()}/pods/{os.environ['HOSTNAME']}"
+request = urllib.request.Request(server + path, headers={"Authorization": "Bearer " + (account / "token").read_text()})
+trusted = ssl.create_default_context(cafile=str(account / "ca.crt"))
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+print(json.load(opener.open(request))["metadata"]["uid"])
+"""
+
+
+def test_a_pod_asks_the_api_server_about_itself_with_the_files_of_its_account(kube: Kube) -> None:
+    kube.create(pod("curious", containers=[python(ASK)], restartPolicy="Never"))
+    kube.wait("pod/curious", "jsonpath={.status.phase}=Succeeded")
+    assert kube("logs", "curious").strip() == kube.get("pod", "curious")["metadata"]["uid"]
