@@ -25,8 +25,7 @@ KINDS = Kinds(built_in("1.35"))
 
 def kind_of(name: str) -> Kind:
     api_version, _, kind = name.rpartition("/")
-    found = find_kind(KINDS, api_version, kind)
-    return found
+    return find_kind(KINDS, api_version, kind)
 
 
 POD = kind_of("v1/Pod")

@@ -25,8 +25,7 @@ KINDS = {version: Kinds(built_in(version)) for version in VERSIONS}
 
 def kind_of(name: str, version: str = "1.35") -> Kind:
     api_version, _, kind = name.rpartition("/")
-    found = find_kind(KINDS[version], api_version, kind)
-    return found
+    return find_kind(KINDS[version], api_version, kind)
 
 
 def decoded(name: str, found: Json, version: str = "1.35") -> Json:
