@@ -100,10 +100,14 @@ def test_a_stateful_pod_comes_back_under_its_name(kube: Kube) -> None:
     kube.create(workload("StatefulSet", "web", replicas=2, serviceName="web"))
     kube("rollout", "status", "statefulset/web", WAIT)
     before = kube.get("pod", "web-1")["metadata"]["uid"]
-    kube("delete", "pod", "web-1")
-    eventually(lambda: "web-1" in kube.names("pods"), "its successor")
+    # Not waiting: a kubectl that is held up between two requests would take the successor for the pod it waits for.
+    kube("delete", "pod", "web-1", "--wait=false")
+    eventually(lambda: uids(kube).get("web-1", before) != before, "its successor")
     kube.wait_ready("web-1")
-    assert kube.get("pod", "web-1")["metadata"]["uid"] != before
+
+
+def uids(kube: Kube) -> dict[str, str]:
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in kube.get("pods")["items"]}
 
 
 def test_a_deployment_replaces_a_pod_that_is_deleted(kube: Kube) -> None:

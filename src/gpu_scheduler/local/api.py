@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from gpu_scheduler.local import errors
+from gpu_scheduler.local.freed import FreedNames
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.store import Entry, Json, Store
 
@@ -77,6 +78,7 @@ class Api:
         self._conversion = conversion
         self.admit = admit
         self.check = check
+        self.freed = FreedNames()
 
     # -- reading
 
@@ -108,6 +110,7 @@ class Api:
         if not meta.get("name") and not meta.get("generateName"):
             cause = errors.Cause("metadata.name", _NO_NAME, "FieldValueRequired")
             raise errors.invalid(kind.kind, kind.group, "", [cause])
+        await self.freed.wait_for((kind.resource, meta.get("namespace", ""), meta.get("name", "")))
         self._check_namespace(kind, namespace, meta.get("name") or meta["generateName"])
         for unset in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             meta.pop(unset, None)
@@ -184,7 +187,7 @@ class Api:
             held = found.get("spec", {}).get("finalizers") if kind.kind == "Namespace" else None
             if not held:
                 self.store.write(kind.resource, found)
-                return self.store.remove(kind.resource, meta.get("namespace", ""), meta["name"]).object()
+                return self._remove(kind, meta).object()
         return self.store.write(kind.resource, found).object()
 
     async def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, who: Options) -> Json:
@@ -201,7 +204,7 @@ class Api:
             old.setdefault("status", {})["phase"] = "Terminating"
         elif not finalizers and not grace:
             if not options.dry_run:
-                self.store.remove(kind.resource, meta.get("namespace", ""), name)
+                self._remove(kind, meta)
             return _deleted(kind, meta)
         if already and grace >= meta.get("deletionGracePeriodSeconds", 0):
             return old
@@ -212,6 +215,12 @@ class Api:
         if not already and _has_generation(kind):
             meta["generation"] = meta.get("generation", 0) + 1
         return old if options.dry_run else self.store.write(kind.resource, old).object()
+
+    def _remove(self, kind: Kind, meta: dict[str, Any]) -> Entry:
+        place = (kind.resource, meta.get("namespace", ""), meta["name"])
+        last = self.store.remove(*place)
+        self.freed.note(place)
+        return last
 
     async def _admit_delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, who: Options) -> Json:
         """The latest version of an object that may be deleted; webhooks take time in which it can change."""

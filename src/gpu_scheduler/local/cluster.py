@@ -22,6 +22,7 @@ from gpu_scheduler.local.controllers import run_controllers
 from gpu_scheduler.local.controllers.settings import ControllerSettings
 from gpu_scheduler.local.crds import accept, kinds_of
 from gpu_scheduler.local.followed import Followed
+from gpu_scheduler.local.freed import REST, FreedNames
 from gpu_scheduler.local.home import Home, Running
 from gpu_scheduler.local.kinds import Kinds
 from gpu_scheduler.local.metrics import Metrics
@@ -74,6 +75,7 @@ class LocalCluster:
         self._schemas = Schemas(settings.kubernetes)
         self._admission = Admission(self._store, self._kinds, self._schemas)
         self.api = Api(self._store, self._kinds, self._schemas, self._admission.admit, self._admission.check)
+        self.api.freed = FreedNames(REST)
         self._tokens = Tokens({self._home.token(): ADMIN}, self._home.token())
         self._definitions = Followed(self._store, CRDS)
         self._tasks: list[asyncio.Task[None]] = []
