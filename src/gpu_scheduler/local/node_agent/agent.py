@@ -76,7 +76,10 @@ class Agent:
         first: list[Json] | None = []
         async for event, pod in self._shared.client.watch("pods"):
             if event == SYNCED:
-                self._clean_folders({item["metadata"]["uid"] for item in first or ()})
+                uids = {item["metadata"]["uid"] for item in first or ()}
+                for uid in self._known.keys() - uids:  # an earlier watch broke off, and did not see them go
+                    self._gone(self.nodes[self._known[uid]], uid)
+                self._clean_folders(uids | self.processes.keys())
                 for item in sorted(first or (), key=_seniority):
                     self._handle("ADDED", item)
                 first = None
@@ -124,10 +127,10 @@ class Agent:
         node.waiting = [other for other in node.waiting if other["metadata"]["uid"] != uid]
         if status.get("phase") in _ENDED:
             self._known[uid] = node.spec.name
-            if meta.get("deletionTimestamp"):
+            if _is_deleted(pod):
                 self._spawn(uid, self._shared.reports.remove(meta))
             return
-        if meta.get("deletionTimestamp") and not status.get("startTime"):
+        if _is_deleted(pod) and not status.get("startTime"):
             self._known[uid] = node.spec.name
             self._spawn(uid, self._end_unstarted(node, pod, None))
             return
@@ -145,7 +148,7 @@ class Agent:
             self.simulated[uid] = SimulatedPod(pod, node.spec.address, self._tools, lambda: self._ended(node, uid))
         else:
             self._start_process(node, pod)
-        if meta.get("deletionTimestamp"):
+        if _is_deleted(pod):
             self._changed(uid, pod)
 
     def _is_simulated(self, node: Node, pod: Json) -> bool:
@@ -170,13 +173,14 @@ class Agent:
             self._ended(node, found.sandbox.uid)
 
     def _changed(self, uid: str, pod: Json) -> None:
-        process, simulated = self.processes.get(uid), self.simulated.get(uid)
-        if process is not None:
+        process, simulated, task = self.processes.get(uid), self.simulated.get(uid), self._tasks.get(uid)
+        busy = task is not None and not task.done()
+        if process is not None and busy:
             process.update(pod)
         elif simulated is not None:
-            if pod["metadata"].get("deletionTimestamp"):
+            if _is_deleted(pod):
                 simulated.stop(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
-        elif pod["metadata"].get("deletionTimestamp") and uid not in self._tasks:
+        elif _is_deleted(pod) and not busy:
             # It has ended; somebody's finalizer or a late delete is all that is left.
             self._spawn(uid, self._shared.reports.remove(pod["metadata"]))
 
@@ -219,8 +223,8 @@ class Agent:
         if refusal is not None:
             state.reason, state.message = refusal.reason, refusal.message
             self._shared.reports.event(pod, refusal.reason, refusal.message, warning=True)
-        await self._shared.reports.write(pod["metadata"], state.status())
-        if pod["metadata"].get("deletionTimestamp"):
+        # Whether it is deleted is for the answer to say: our copy of the pod may be older than that.
+        if await self._shared.reports.write(pod["metadata"], state.status()) or _is_deleted(pod):
             await self._shared.reports.remove(pod["metadata"])
 
     # -- tasks
@@ -245,6 +249,10 @@ class Agent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_deleted(pod: Json) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _seniority(pod: Json) -> tuple[bool, str, str]:

@@ -114,7 +114,8 @@ class Launch:
             process.exited.set_result(Exit(137, signal.SIGKILL))
         self._processes.clear()
         for answer in self._answers.values():
-            answer.cancel()
+            if not answer.done():
+                answer.set_exception(_gone())
 
     # -- processes
 
@@ -135,8 +136,10 @@ class Launch:
         except asyncio.CancelledError:
             process.signal(signal.SIGKILL)
             raise
-        if told["op"] == "failed":
+        except StartError:
             self._processes.pop(name, None)
+            raise
+        if told["op"] == "failed":
             raise StartError(told["error"])
         process.notes = told["notes"]
         return process
@@ -193,14 +196,12 @@ class Launch:
         self._writing = not done
 
     async def _answer(self, name: str) -> tuple[Message, list[int]]:
+        if self._wire.fileno() == -1:
+            raise _gone()
         answer: asyncio.Future[tuple[Message, list[int]]] = self._loop.create_future()
         self._answers[name] = answer
         try:
             return await answer
-        except asyncio.CancelledError:
-            if answer.cancelled() and self._wire.fileno() == -1:
-                raise StartError("the launcher is gone") from None
-            raise
         finally:
             self._answers.pop(name, None)
 
@@ -213,8 +214,9 @@ class Launch:
             return
         for message, files in messages:
             name: str = message.get("id") or message["op"]
+            # Also when nobody waits for the start any more: what failed to start will never be heard of again.
+            process = self._processes.pop(name, None) if message["op"] in ("exited", "failed") else None
             if message["op"] == "exited":
-                process = self._processes.pop(name, None)
                 if process is not None:
                     process.exited.set_result(Exit(message["code"], message["signal"]))
                 continue
@@ -224,3 +226,7 @@ class Launch:
             else:
                 for file in files:
                     os.close(file)
+
+
+def _gone() -> StartError:
+    return StartError("the launcher is gone")

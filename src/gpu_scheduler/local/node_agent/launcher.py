@@ -128,7 +128,11 @@ class Launcher:
     def _obey(self) -> None:
         for message, files in self._wire.receive():
             handle: Callable[[Message, list[int]], None] = getattr(self, f"_do_{message['op']}")
-            handle(message, files)
+            try:
+                handle(message, files)
+            except OSError as error:
+                # Whatever is wrong with one pod (its folder is gone, say) must not end the processes of all others.
+                self._tell({"op": "failed", "id": message.get("id", ""), "error": str(error)})
             self._wire.flush()
 
     # -- what the cluster asks for
@@ -162,6 +166,7 @@ class Launcher:
         self._tell({"op": "dial", "id": message["id"]}, files)
 
     def _do_start(self, message: Message, _: list[int]) -> None:
+        output = Output(message["log"])  # before anything runs: a pod that was deleted meanwhile has no folder for it
         out_reading, out_writing = os.pipe()
         err_reading, err_writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -177,7 +182,7 @@ class Launcher:
         found = self._launch(birth)
         for done in (nothing, out_writing, err_writing):
             os.close(done)
-        found.output = Output(message["log"])
+        found.output = output
         for reading, stream in ((out_reading, "stdout"), (err_reading, "stderr")):
             os.set_blocking(reading, False)
             found.pipes[reading] = stream
@@ -185,15 +190,17 @@ class Launcher:
 
     def _do_execute(self, message: Message, files: list[int]) -> None:
         home = self._running.get(message["into"])
-        if home is None:
-            self._tell({"op": "failed", "id": message["id"], "error": "the container is not running"})
-        else:
+        try:
+            if home is None:
+                self._tell({"op": "failed", "id": message["id"], "error": "the container is not running"})
+                return
             if not self._settings["isolated"]:
                 message["env"][MARK] = self._mark(message["into"]).partition("=")[2]
             streams = (files[0], files[1], files[2]) if len(files) == 3 else (files[0],) * 3
             self._launch(Birth(message, streams, isolated=self._settings["isolated"], into=home.pid))
-        for file in files:
-            os.close(file)
+        finally:
+            for file in files:
+                os.close(file)
 
     def _do_signal(self, message: Message, _: list[int]) -> None:
         found = self._running.get(message["id"])

@@ -42,7 +42,10 @@ def tail_text(path: Path, most: int = 2048, lines: int = 80) -> str:
         return ""
     last: deque[bytes] = deque(maxlen=lines)
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4 * most))
+        begin = path.stat().st_size - 4 * most
+        if begin > 0:
+            file.seek(begin - 1)
+            file.readline()  # most likely the rest of a line, without its time
         for line in file:
             last.append(_text(line))
     return b"".join(last).decode("utf-8", "replace")[-most:]

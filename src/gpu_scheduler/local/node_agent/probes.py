@@ -60,7 +60,7 @@ async def probe_once(probe: Json, target: Target) -> None:
             raise ProbeError("only exec, httpGet and tcpSocket probes are run by the local cluster")
     except TimeoutError:
         raise ProbeError(f"timed out after {seconds}s") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: an answer that is no HTTP, without an end of line
         raise ProbeError(str(error)) from None
 
 

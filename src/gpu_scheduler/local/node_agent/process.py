@@ -84,17 +84,23 @@ class ProcessPod:
             if not done:
                 self.state.reason = "DeadlineExceeded"
                 self.state.message = "Pod was active on the node longer than the specified deadline"
-            elif living in done and living.exception() is not None:
-                _log.error("pod %s failed", self.pod["metadata"]["name"], exc_info=living.exception())
-                self.state.reason, self.state.message = "InternalError", str(living.exception())
+            elif living in done and (failure := living.exception()) is not None:
+                self._note_failure(failure)
         finally:
             living.cancel()
             stopping.cancel()
             await asyncio.gather(living, stopping, return_exceptions=True)
-        await self._stop_containers()
+        try:
+            await self._stop_containers()
+        except Exception as error:  # whatever it was: an object that nobody lets go would stay for ever
+            self._note_failure(error)
         self.sandbox.clean()
         self._shared.names.remove_pod(self.sandbox.uid)
         await self._finish()
+
+    def _note_failure(self, error: BaseException) -> None:
+        _log.error("pod %s failed", self.pod["metadata"]["name"], exc_info=error)
+        self.state.reason, self.state.message = "InternalError", str(error)
 
     def _time_left(self) -> float | None:
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
@@ -357,10 +363,10 @@ class ProcessPod:
                 container.wait("ContainerCreating")
         good = all(item.succeeded for item in mains) and not self.state.reason and not self._failed_init
         self.state.phase = "Succeeded" if good else "Failed"
-        meta = self.pod["metadata"]
-        await self._shared.reports.write(meta, self.state.status())
-        if self.pod["metadata"].get("deletionTimestamp"):
-            await self._shared.reports.remove(meta)
+        # Whether it is deleted is for the answer to say: one that ended before it was deleted goes without us.
+        doomed = await self._shared.reports.write(self.pod["metadata"], self.state.status())
+        if doomed or self.pod["metadata"].get("deletionTimestamp"):
+            await self._shared.reports.remove(self.pod["metadata"])
 
     # -- reports
 

@@ -132,10 +132,16 @@ class Registry:
 
     async def watch(self) -> None:
         """Follows the nodes: broken devices, a node that was marked as lost, one that somebody deleted."""
+        missing = set(self._nodes)
         async for event, found in self._client.watch("nodes"):
-            node = self._nodes.get(found["metadata"]["name"]) if event != SYNCED else None
+            if event == SYNCED:
+                for name in missing:  # deleted while nobody was watching
+                    await self._register(self._nodes[name], None)
+                continue
+            node = self._nodes.get(found["metadata"]["name"])
             if node is None:
                 continue
+            missing.discard(node.spec.name)
             if event == "DELETED":
                 await self._register(node, None)
                 continue

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.client import Client
+from gpu_scheduler.local.controllers.runtime import keep_running
 from gpu_scheduler.local.kubelet import Kubelets, LogOptions, Terminal
 from gpu_scheduler.local.node_agent.agent import Agent, make_node
 from gpu_scheduler.local.node_agent.fleet import FleetSettings, read_fleet
@@ -78,8 +79,8 @@ class Fleet:
             group.create_task(reports.run())
             await registry.register()
             self.ready.set()
-            for part in (registry.beat(), registry.watch(), agent.watch_services(), agent.watch_pods()):
-                group.create_task(part)
+            for part in (registry.beat, registry.watch, agent.watch_services, agent.watch_pods):
+                group.create_task(keep_running(f"{part.__qualname__} of the nodes", part))
             group.create_task(_guard(launch))
 
     async def _end_processes(self, launch: Launch) -> None:

@@ -81,8 +81,12 @@ class Sandbox:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.isolated:
             if not self._networked:
-                await self._shared.launch.add_network(self.uid, self.address)
-                self._networked = True
+                self._networked = True  # before the answer: whoever is deleted while waiting for it gives it back too
+                try:
+                    await self._shared.launch.add_network(self.uid, self.address)
+                except StartError:
+                    self._networked = False
+                    raise
         else:
             self._claim_ports()
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
 
 
 class Timers:
@@ -47,6 +50,9 @@ class Timers:
             _, number, act = heapq.heappop(self._heap)
             if number in self._live:
                 self._live.discard(number)
-                act()
+                try:
+                    act()
+                except Exception:  # the timers behind it must go off all the same
+                    _log.exception("a timer failed")
         self._handle = None
         self._arm()
