@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.running import (
+    PATIENCE,
     PROGRAM,
     Cluster,
     Http,
@@ -217,6 +218,17 @@ def test_no_process_is_left_after(own: Own, end: Callable[[Cluster], None], code
     assert code is None or ended == code, cluster.log.read_text()
     eventually(lambda: not processes_with(f"sleep {mark}"), "no process of a pod")
     eventually(lambda: not processes_with(str(cluster.folder)), "no process of the cluster")
+
+
+def test_up_ends_and_says_why_when_it_cannot_run_pods_any_more(own: Own) -> None:
+    cluster = own("--nodes", "1")
+    cluster.start()
+    eventually(lambda: " Ready" in cluster.run("get", "nodes").stdout, "a ready node")
+    children = ["ps", "-o", "pid=", "--ppid", str(cluster.process.pid)]
+    (launcher,) = subprocess.run(children, capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(launcher), signal.SIGKILL)
+    assert cluster.process.wait(PATIENCE) == 1
+    assert "nodes cannot go on: the process that starts containers has ended" in cluster.log.read_text()
 
 
 # -- the other commands

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
@@ -19,6 +19,7 @@ from gpu_scheduler.local.bootstrap import bootstrap
 from gpu_scheduler.local.builtin import built_in
 from gpu_scheduler.local.client import LocalClient
 from gpu_scheduler.local.controllers import run_controllers
+from gpu_scheduler.local.controllers.runtime import keep_running
 from gpu_scheduler.local.controllers.settings import ControllerSettings
 from gpu_scheduler.local.crds import accept, kinds_of
 from gpu_scheduler.local.followed import Followed
@@ -59,7 +60,7 @@ async def run_cluster(settings: Settings, ready: Callable[[Running], None], stop
     cluster = LocalCluster(settings)
     try:
         ready(await cluster.start())
-        await stop.wait()
+        await cluster.serve(stop)
     finally:
         await cluster.stop()
 
@@ -114,23 +115,32 @@ class LocalCluster:
         controllers = ControllerSettings(
             kinds=tuple(self._kinds), volumes=self._home.path / "volumes", root_ca=authority
         )
-        self._spawn(self._follow_definitions())
-        self._spawn(run_controllers(self.client("system:kube-controller-manager"), controllers))
-        self._spawn(self._fleet.run())
+        self._spawn("custom kinds", keep_running("serving custom kinds", self._follow_definitions))
+        self._spawn("controllers", run_controllers(self.client("system:kube-controller-manager"), controllers))
+        self._spawn("nodes", self._fleet.run())
         return running
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Returns when it is told to; ClusterError when a part has ended without which the others make no sense."""
+        told = asyncio.ensure_future(stop.wait())
+        done, _ = await asyncio.wait({told, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        for task in self._tasks:
+            if task in done:
+                error = _cause(task.exception())
+                raise ClusterError(f"{task.get_name()} cannot go on: {error}") from error
 
     async def stop(self) -> None:
         """Takes everything down: first what runs pods, last what stores them."""
         for task in reversed(self._tasks):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)
         for end in reversed(self._stopping):
             await end()
         self._store.close()
 
-    def _spawn(self, part: Awaitable[None]) -> None:
-        self._tasks.append(asyncio.ensure_future(part))
+    def _spawn(self, name: str, part: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(part, name=name))
 
     async def _start_server(self) -> tuple[str, int]:
         """Serves the API over TLS; returns the authority's certificate and the port."""
@@ -200,7 +210,17 @@ class LocalCluster:
 
     async def _follow_definitions(self) -> None:
         subscription = self._store.subscribe(CRDS)
-        while True:
-            await subscription.wait()
-            subscription.pending.clear()
-            self._serve_definitions()
+        try:
+            while True:
+                self._serve_definitions()
+                await subscription.wait()
+                subscription.pending.clear()
+        finally:
+            subscription.close()
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    """What really happened: the first of several that failed together."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
