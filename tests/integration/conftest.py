@@ -15,6 +15,9 @@ import pytest
 
 from tests.integration.running import Binder, Cluster, Kube, eventually
 
+NODES = 4
+"""How many a cluster has that is not told otherwise."""
+
 _numbers = itertools.count(1)
 
 
@@ -32,12 +35,12 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _running(folder: Path, *arguments: str) -> Iterator[Cluster]:
+def _running(folder: Path) -> Iterator[Cluster]:
     """A cluster that runs until the block ends, with its nodes ready."""
-    cluster = Cluster(folder, arguments)
+    cluster = Cluster(folder)
     cluster.start()
     try:
-        eventually(lambda: " Ready" in cluster.run("get", "nodes").stdout, "ready nodes")
+        eventually(lambda: cluster.run("get", "nodes").stdout.count(" Ready ") == NODES, "ready nodes")
         yield cluster
     finally:
         if cluster.process.poll() is None:

@@ -49,7 +49,8 @@ def run_program(*arguments: str, stdin: str | None = None) -> subprocess.Complet
 
 def processes_with(text: str) -> list[str]:
     """The command lines on this machine that contain a text; but for the ones that look for it."""
-    shown = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    # -ww: a line that is cut where a terminal would end hides what it is asked for.
+    shown = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
     return [line for line in shown.splitlines() if text in line]
 
 
@@ -70,9 +71,13 @@ class Http:
         told: dict[str, str | None] = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: value for name, value in told.items() if value is not None}
-        self._open.request(method, path, json.dumps(body) if body is not None else None, sent)
-        reply = self._open.getresponse()
-        text = reply.read()
+        try:
+            self._open.request(method, path, json.dumps(body) if body is not None else None, sent)
+            reply = self._open.getresponse()
+            text = reply.read()
+        except (OSError, http.client.HTTPException):
+            self._open.close()  # half an answer is in it: the next request needs a new connection
+            raise
         try:
             return reply.status, json.loads(text)
         except ValueError:
@@ -301,17 +306,22 @@ class Binder(threading.Thread):
         self._http.close()
 
     def _bind_all(self, turn: Iterator[int]) -> None:
-        _, pending = self._http.ask("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3D")
-        for item in pending.get("items", []):
+        pending = self._list("/api/v1/pods?fieldSelector=spec.nodeName%3D")
+        nodes = self._list("/api/v1/nodes?fieldSelector=spec.unschedulable%3Dfalse") if pending else []
+        names = [node["metadata"]["name"] for node in nodes]
+        for item in pending if names else ():
             meta, spec = item["metadata"], item["spec"]
             if spec["schedulerName"] != "default-scheduler" or spec.get("schedulingGates"):
                 continue
-            _, nodes = self._http.ask("GET", "/api/v1/nodes?fieldSelector=spec.unschedulable%3Dfalse")
-            names = [node["metadata"]["name"] for node in nodes["items"]]
             target = {"apiVersion": "v1", "kind": "Node", "name": names[next(turn) % len(names)]}
             path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/binding"
             body: Json = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": meta["name"]}, "target": target}
             self._http.ask("POST", path, body)
+
+    def _list(self, path: str) -> list[Json]:
+        """What is there; nothing when the cluster has other things to do, and the next look will tell."""
+        found: list[Json] = self._http.ask("GET", path)[1].get("items", [])
+        return found
 
     def stop(self) -> None:
         self._over.set()

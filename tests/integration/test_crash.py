@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
-from tests.integration.running import PATIENCE, Cluster, Http, Json
+from tests.integration.running import PATIENCE, Cluster, Http, Json, eventually
 
 ROUNDS = int(os.environ.get("GPU_SCHEDULER_CRASH_ROUNDS", "20"))
 WRITERS = 4
@@ -154,6 +155,11 @@ def check(cluster: Cluster, ledgers: list[Ledger]) -> None:
         ledger.highest = latest
 
 
+def has_written(ledgers: list[Ledger], count: int) -> bool:
+    """Whether so many writes have been begun, or one was answered wrongly, which `check` will tell."""
+    return sum(ledger.count for ledger in ledgers) > count or any(ledger.complaint for ledger in ledgers)
+
+
 def test_nothing_acknowledged_is_lost_when_the_cluster_is_killed(
     own: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,9 +179,11 @@ def test_nothing_acknowledged_is_lost_when_the_cluster_is_killed(
             raise AssertionError(f"round {round_number}, seed {seed}: {error}") from error
         kinds = [Binding, *[Writer] * (WRITERS - 1)]
         writers = [kind(cluster, ledger, chance.randrange(10**9)) for kind, ledger in zip(kinds, ledgers, strict=True)]
+        enough = sum(ledger.count for ledger in ledgers) + 10
         for writer in writers:
             writer.start()
-        time.sleep(chance.uniform(0.02, 0.5))
+        eventually(partial(has_written, ledgers, enough), "writes")
+        time.sleep(chance.uniform(0.0, 0.5))
         cluster.kill()
         for writer in writers:
             writer.join(PATIENCE)

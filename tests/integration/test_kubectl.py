@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.running import Cluster, Kube, as_list, pod, workload
+from tests.integration.running import Cluster, Kube, as_list, eventually, pod, workload
 
 STAGE = "stage"
 
@@ -34,6 +34,8 @@ def stage(cluster: Cluster) -> Iterator[Kube]:
     kube.wait_ready("web")
     kube.wait("deployment/api", "condition=Available", "jsonpath={.status.readyReplicas}=2")
     kube.wait("job/once", "condition=Complete")
+    both = ("get", "endpoints", "api", "-o", "jsonpath={.subsets[0].addresses[1].ip}")
+    eventually(lambda: kube.run(*both).stdout, "both pods behind the Service")
     yield kube
     cluster.kubectl("delete", "namespace", STAGE, "--wait=false")
 

@@ -315,7 +315,9 @@ def test_get_w_sees_objects_come_change_and_go(kube: Kube) -> None:
 
 
 def test_get_w_shows_a_pod_on_its_way(kube: Kube) -> None:
+    kube.create(pod("first", schedulerName="nobody"))
     with kube.following("get", "pods", "-w") as seen:
+        seen.wait_for("^first ")  # from here on nothing is missed, however fast it is
         kube.create(pod("web", "sleep 0.2", restartPolicy="Never"))
         seen.wait_for(r"^web +0/1 +Pending ")
         seen.wait_for(r"^web +0/1 +Completed ")
@@ -329,15 +331,16 @@ def node(kube: Kube) -> Any:
 
 
 def test_a_drained_node_is_left_by_its_pods(kube: Kube, node: str) -> None:
-    kube.create(workload("Deployment", "web", replicas=8))
-    kube("rollout", "status", "deployment/web", WAIT)
+    kube.create(workload("Deployment", "drained", replicas=8))
+    kube("rollout", "status", "deployment/drained", WAIT)
     on_node = ("pods", "--field-selector", f"spec.nodeName={node}")
     assert kube.names(*on_node)
     kube("cordon", node)
     assert re.search(r"Ready,SchedulingDisabled", kube("get", "node", node))
-    kube("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", WAIT)
+    # The selector leaves those alone that other tests still want to look at.
+    kube("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app=drained", WAIT)
     eventually(lambda: not kube.names(*on_node), "no pods on the node")
-    kube.wait("deployment/web", "jsonpath={.status.readyReplicas}=8")
+    kube.wait("deployment/drained", "jsonpath={.status.readyReplicas}=8")
     kube("uncordon", node)
     assert "SchedulingDisabled" not in kube("get", "node", node)
 
@@ -345,16 +348,17 @@ def test_a_drained_node_is_left_by_its_pods(kube: Kube, node: str) -> None:
 def test_a_drain_respects_a_disruption_budget(kube: Kube, node: str) -> None:
     template = {"nodeName": node}
     kube.create(
-        workload("StatefulSet", "web", template=template, serviceName="web"),
+        workload("StatefulSet", "guarded", template=template, serviceName="guarded"),
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
-            "metadata": {"name": "web"},
-            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+            "metadata": {"name": "guarded"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
         },
     )
-    kube("rollout", "status", "statefulset/web", WAIT)
-    kube.wait("pdb/web", "jsonpath={.status.currentHealthy}=1")
-    complaint = kube.fails("drain", node, "--ignore-daemonsets", "--force", "--timeout=1s", "--pod-selector=app=web")
+    kube("rollout", "status", "statefulset/guarded", WAIT)
+    kube.wait("pdb/guarded", "jsonpath={.status.currentHealthy}=1")
+    # kubectl must have been refused before it gives up, and gives up only then.
+    complaint = kube.fails("drain", node, "--ignore-daemonsets", "--timeout=5s", "--pod-selector=app=guarded")
     assert "Cannot evict pod as it would violate the pod's disruption budget" in complaint
-    assert kube.names("pods") == ["web-0"]
+    assert kube.names("pods") == ["guarded-0"]

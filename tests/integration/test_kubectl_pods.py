@@ -19,7 +19,7 @@ def test_logs_of_one_of_several_containers_are_asked_for_by_name(kube: Kube) -> 
     both = [container("echo first; sleep 1000", "a"), container("echo second; sleep 1000", "b")]
     kube.create(pod("web", containers=both))
     kube.wait_ready("web")
-    eventually(lambda: kube("logs", "web", "-c", "b") == "second\n")
+    eventually(lambda: [kube("logs", "web", "-c", name) for name in "ab"] == ["first\n", "second\n"])
     together = kube("logs", "web", "--all-containers", "--prefix")
     assert "[pod/web/a] first" in together
     assert "[pod/web/b] second" in together
@@ -27,7 +27,7 @@ def test_logs_of_one_of_several_containers_are_asked_for_by_name(kube: Kube) -> 
 
 def test_logs_are_followed_to_the_end(kube: Kube) -> None:
     kube.create(pod("web", "for i in 1 2 3; do echo line $i; sleep 0.3; done", restartPolicy="Never"))
-    kube.wait("pod/web", "jsonpath={.status.startTime}")
+    kube.wait("pod/web", "jsonpath={.status.containerStatuses[0].containerID}")  # there are logs now, or were
     with kube.following("logs", "-f", "web", "--pod-running-timeout=60s") as seen:
         seen.wait_for("line 3")
         assert eventually(lambda: seen.process.poll() is not None, "the end of logs -f")
