@@ -21,7 +21,7 @@ from gpu_scheduler.local.node_agent import Fleet, FleetSettings
 from gpu_scheduler.local.schemas import Schemas
 from gpu_scheduler.local.store import Json, Store
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 T = TypeVar("T")

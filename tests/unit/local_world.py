@@ -20,7 +20,7 @@ from gpu_scheduler.local.kinds import Kinds
 from gpu_scheduler.local.schemas import Schemas
 from gpu_scheduler.local.store import Json, Store
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test gives up; nothing here should take one."""
 
 
@@ -161,11 +161,12 @@ class World:
             await asyncio.sleep(0.005)
 
     async def settle(self) -> None:
-        """Waits until nothing has changed for a while."""
-        seen = -1
-        while seen != self.store.revision:
+        """Waits until nothing has changed for a while: for so many turns of the loop, however long a turn takes."""
+        seen, quiet = -1, 0
+        while quiet < 60:
+            quiet = quiet + 1 if seen == self.store.revision else 0
             seen = self.store.revision
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.005)
 
     def _home(self, resource: str) -> str:
         plural, _, group = resource.partition(".")

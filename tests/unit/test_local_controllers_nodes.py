@@ -10,7 +10,8 @@ from gpu_scheduler.local.store import Json
 from tests.unit.local_world import World, deployment, job, running_world
 
 DEPLOYMENTS = "deployments.apps"
-GRACE = 0.6
+GRACE = 1.5
+"""How long a node may be silent: longer than a busy machine makes a test stand still."""
 
 
 async def renew(world: World, name: str) -> None:

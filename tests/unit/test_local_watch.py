@@ -14,6 +14,9 @@ from gpu_scheduler.local import store, watch
 from gpu_scheduler.local.store import Json
 from tests.unit.local_server import CONFIGMAPS, Speaker, config_map, speaker
 
+PATIENCE = 60.0
+"""Seconds after which a test gives up."""
+
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 PARTIAL = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
 
@@ -25,7 +28,7 @@ class Events:
         self._response = response
 
     async def next(self) -> tuple[str, Json]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             line = await self._response.content.readline()
         assert line, "the watch has ended"
         event = json.loads(line)
@@ -38,12 +41,12 @@ class Events:
 
     async def rest(self) -> list[tuple[str, Json]]:
         """All that comes until the watch ends."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             lines = (await self._response.read()).splitlines()
         return [(event["type"], event["object"]) for event in map(json.loads, lines)]
 
     async def ended(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return not await self._response.content.readline()
 
 
