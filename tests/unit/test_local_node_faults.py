@@ -13,9 +13,11 @@ import pytest
 
 from gpu_scheduler.local.controllers import runtime
 from gpu_scheduler.local.errors import ApiError, internal
-from gpu_scheduler.local.node_agent import reports
+from gpu_scheduler.local.kubelet import Terminal
+from gpu_scheduler.local.node_agent import reports, terminal
 from gpu_scheduler.local.node_agent.launch import Launch, StartError
 from gpu_scheduler.local.node_agent.logs import tail_text
+from gpu_scheduler.local.node_agent.network import Addresses
 from gpu_scheduler.local.node_agent.output import Output
 from gpu_scheduler.local.node_agent.probes import ProbeError, Target, probe_once
 from gpu_scheduler.local.node_agent.timers import Timers
@@ -235,6 +237,44 @@ async def test_pods_that_went_while_the_watch_was_broken_are_ended(tmp_path: Pat
         await found.until(is_ended)
         await found.client.delete("pods", "default", "two")
         await found.until_gone("two")
+
+
+async def test_a_pod_that_could_not_even_begin_leaves_its_room_when_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(tmp_path, cpu="4") as found:
+        all_of_it = {"resources": {"limits": {"cpu": "4"}}}
+
+        def none_left(_: Addresses) -> str:
+            raise OSError("all addresses are in use")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Addresses, "take", none_left)
+            await found.run("first", container=all_of_it)
+            for _ in range(10):  # the agent hears of it
+                await asyncio.sleep(0)
+        await found.client.delete("pods", "default", "first")
+        await found.until_gone("first")
+        await found.run("second", container=all_of_it)
+        await found.until_phase("second", "Running")
+
+
+async def test_all_output_of_a_command_arrives_although_its_reader_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "_LINGER", 0.01)
+    heard = bytearray()
+    async with nodes(tmp_path) as found:
+        await found.run("web")
+        await found.until_phase("web", "Running")
+
+        async def write(_stream: int, data: bytes) -> None:
+            heard.extend(data)
+            await asyncio.sleep(0.2)
+
+        command = ("sh", "-c", "head -c 100000 /dev/zero")
+        code = await found.fleet.execute(await found.pod("web"), Terminal(command, "main", False, None, write))
+        assert (code, len(heard)) == (0, 100_000)
 
 
 # -- small things that must not stop others

@@ -192,7 +192,6 @@ class Agent:
         simulated = self.simulated.pop(uid, None)
         if simulated is not None:
             simulated.forget()
-            self._ended(node, uid)
         task = self._tasks.get(uid)
         if process is not None and task is not None and not task.done():
             node.killed.add(uid)
@@ -202,7 +201,7 @@ class Agent:
             self._remove(node, uid)
 
     def _remove(self, node: Node, uid: str) -> None:
-        node.killed.discard(uid)
+        self._ended(node, uid)  # also one that never began, because something was odd about it
         self.processes.pop(uid, None)
         shutil.rmtree(self._shared.folder(uid), ignore_errors=True)
 

@@ -77,7 +77,7 @@ class Fleet:
         registry = Registry(self._client, self._nodes, self._settings.kubernetes)
         async with asyncio.TaskGroup() as group:
             group.create_task(reports.run())
-            await registry.register()
+            await keep_running("the registration of the nodes", registry.register)
             self.ready.set()
             for part in (registry.beat, registry.watch, agent.watch_services, agent.watch_pods):
                 group.create_task(keep_running(f"{part.__qualname__} of the nodes", part))

@@ -10,7 +10,7 @@ import pty
 import signal
 import struct
 import termios
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.kubelet import Terminal
@@ -43,11 +43,7 @@ async def _with_pipes(terminal: Terminal, enter: Enter) -> int:
         process = await _start(enter, terminal, [in_reading, out_writing, err_writing], stack)
         if terminal.stdin is not None:
             _background(stack, _feed(terminal.stdin, in_writing, sending.close))
-        outputs = [
-            asyncio.ensure_future(_drain(out_reading, 1, terminal)),
-            asyncio.ensure_future(_drain(err_reading, 2, terminal)),
-        ]
-        return await _finish(process, outputs)
+        return await _finish(process, terminal, {out_reading: 1, err_reading: 2})
 
 
 async def _with_tty(terminal: Terminal, enter: Enter) -> int:
@@ -59,7 +55,7 @@ async def _with_tty(terminal: Terminal, enter: Enter) -> int:
             _background(stack, _feed(terminal.stdin, ours, lambda: None))
         if terminal.sizes is not None:
             _background(stack, _resize(terminal.sizes, ours))
-        return await _finish(process, [asyncio.ensure_future(_drain(ours, 1, terminal))])
+        return await _finish(process, terminal, {ours: 1})
 
 
 async def _start(enter: Enter, terminal: Terminal, files: list[int], stack: contextlib.AsyncExitStack) -> Process:
@@ -81,7 +77,9 @@ def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None
     stack.push_async_callback(end)
 
 
-async def _finish(process: Process, outputs: Sequence[asyncio.Future[None]]) -> int:
+async def _finish(process: Process, terminal: Terminal, streams: Mapping[int, int]) -> int:
+    """Hands on the output until the command has ended, and all that it had written by then."""
+    outputs = [asyncio.ensure_future(_drain(descriptor, stream, terminal)) for descriptor, stream in streams.items()]
     try:
         ended = await asyncio.shield(process.exited)
         await asyncio.wait(outputs, timeout=_LINGER)
@@ -89,6 +87,10 @@ async def _finish(process: Process, outputs: Sequence[asyncio.Future[None]]) -> 
         for output in outputs:
             output.cancel()
         await asyncio.gather(*outputs, return_exceptions=True)
+    for descriptor, stream in streams.items():
+        os.set_blocking(descriptor, False)
+        while data := _read_now(descriptor):  # whoever is at the other end may be slow
+            await terminal.write(stream, data)
     return ended.code
 
 
@@ -100,6 +102,10 @@ async def _drain(descriptor: int, stream: int, terminal: Terminal) -> None:
 async def _read(descriptor: int) -> bytes:
     """What there is to read; nothing at the end. A terminal ends with an error."""
     await _ready(descriptor, asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader)
+    return _read_now(descriptor)
+
+
+def _read_now(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _PIECE)
     except OSError:
