@@ -12,7 +12,7 @@ import asyncio
 import time
 
 REST = 1.0
-"""How long a name rests, in seconds; on a busy machine kubectl's two requests were up to 0.14 s apart."""
+"""How long a name rests, in seconds; on a very busy machine kubectl's two requests were up to 0.4 s apart."""
 
 Place = tuple[str, str, str]
 """Resource, namespace and name."""
