@@ -23,7 +23,7 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import DeviceMap, Gang, Gate, GateKind, PodPhase, Queue, Role, Shape
+from gpu_scheduler.core.model import DeviceMap, Gang, GangKey, Gate, GateKind, PodPhase, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
 from tests.unit.world import (
@@ -483,6 +483,37 @@ def test_lowered_minimum_lets_a_waiting_gang_start() -> None:
     assert len(world.bound(key)) == 2
 
 
+def _fail_all(world: World, key: GangKey) -> None:
+    """The kubelets refuse every member of a gang."""
+    for pod in world.bound(key):
+        world.end(pod.uid, PodPhase.FAILED)
+    world.settle(controllers=False)
+
+
+def test_gang_that_failed_with_many_members_failed_once() -> None:
+    world = a_world(4)
+    key = world.start("a", 4)
+    world.settle()
+    _fail_all(world, key)
+    assert world.engine.state.records[key].failures == 1
+
+
+def test_gang_whose_pods_are_all_made_again_does_not_forget_that_it_failed() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    for failures in (1, 2, 3):
+        _fail_all(world, key)
+        world.remove_job(key)
+        world.settle(controllers=False)
+        assert key not in world.engine.state.records
+        world.start("a", 2)
+        world.pass_time(2.0**failures - 0.5, controllers=False)
+        assert world.bound(key) == []
+        world.pass_time(1, controllers=False)
+        assert len(world.bound(key)) == 2
+
+
 def test_gang_that_waits_too_long_is_reported_backs_off_and_is_queued_again() -> None:
     world = a_world(2)
     first = world.start("a", 2)
@@ -535,6 +566,37 @@ def test_pods_of_other_schedulers_only_count() -> None:
     world.remove_pod("stranger")
     world.settle()
     assert world.pods["b"].node == "n0"
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_pod_that_turns_permanent_once_it_is_bound_ends_its_commit_and_leaves_its_queue(new_leader: bool) -> None:
+    """A DaemonSet's pod waits like any other; once it has its node it is part of it."""
+    world = a_world(4)
+    world.put_queue(Queue("q", quota={GPU: 4}))
+    world.create(a_pod("daemon", shape_of(1), queue="q"))
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.carry_out_all()
+    assert list(world.lease) == [commit.sequence]
+    assert world.engine.state.quota.used("q")[GPU] == 1000
+    world.flights.clear()
+    world.change_pod("daemon", node="n0", devices=commit.binds[0].devices, permanent=True)
+    if new_leader:
+        world.crash()
+    world.settle()
+    state = world.engine.state
+    assert not world.lease
+    assert not state.ledger.binds
+    assert not state.records
+    assert not state.quota.used("q").get(GPU)
+    assert state.cluster.usage["daemon"].devices == commit.binds[0].devices
+    whole = world.start("a", 1, shape_of(4))
+    world.settle()
+    assert world.reasons(whole) >= {Reason.TOO_LARGE}
+    world.remove_pod("daemon")
+    world.settle()
+    assert len(world.bound(whole)) == 1
 
 
 def test_node_that_another_scheduler_nominated_a_pod_for_counts_as_used() -> None:

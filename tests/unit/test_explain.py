@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.core.engine import Engine
-from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, TookOver
+from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
 from gpu_scheduler.core.explain import Counterfactual, Explanation, Holder, IfOnly
 from gpu_scheduler.core.model import (
     Gang,
@@ -15,6 +15,7 @@ from gpu_scheduler.core.model import (
     Node,
     Pod,
     PodPhase,
+    Queue,
     Shape,
     Taint,
     TaintEffect,
@@ -143,6 +144,60 @@ def test_fewer_members_are_counted_by_placing_them() -> None:
     assert told.counterfactuals == (Counterfactual(IfOnly.FEWER_MEMBERS, 2),)
 
 
+def test_gang_that_lacks_members_is_not_told_that_it_would_fit() -> None:
+    engine = cluster_of(machine("n1"))
+    key = GangKey("test", "ns", "late")
+    engine.handle(GangSeen(Gang(key, 3)), 0.0)
+    for i in range(2):
+        engine.handle(PodSeen(Pod(f"late-{i}", "ns", f"late-{i}", worker(1), gang=key, index=i)), 0.0)
+    settle(engine)
+    told = explained(engine, key)
+    assert told.refusal is not None
+    assert [refusal.reason for refusal in told.refusal.refusals] == [Reason.MEMBERS_MISSING]
+    assert (told.counterfactuals, told.earliest_start) == ((), None)
+
+
+def test_gang_that_only_waits_before_its_next_try_is_told_that_it_would_fit() -> None:
+    engine = cluster_of(machine("n1"))
+    key = submit(engine, "again", 1, worker(1))
+    settle(engine)
+    pod = engine.state.pods["again-0"]
+    engine.handle(PodSeen(replace(pod, phase=PodPhase.FAILED)), 2.0)
+    engine.handle(PodSeen(Pod("again-1", "ns", "again-1", worker(1), gang=key)), 2.0)
+    engine.run_cycle(2.0)
+    told = explained(engine, key, 2.5)
+    assert told.refusal is not None
+    assert [refusal.reason for refusal in told.refusal.refusals] == [Reason.BACK_OFF]
+    assert told.counterfactuals == (Counterfactual(IfOnly.NOTHING_CHANGED, 1),)
+
+
+def share(milli: int) -> Shape:
+    return Shape((("cpu", 1000),), gpu_resource=GPU, gpu_milli=milli)
+
+
+@pytest.mark.parametrize(
+    ("shape", "members", "held"),
+    [(share(300), 2, 1), (share(600), 2, 2), (share(300), 4, 2), (worker(3), 2, 6)],
+    ids=["two shares of one card", "two shares of two cards", "four shares", "whole cards"],
+)
+def test_holders_of_shares_are_counted_in_cards_rounded_up(shape: Shape, members: int, held: int) -> None:
+    engine = cluster_of(machine("n1"))
+    holder = submit(engine, "holder", members, shape)
+    settle(engine)
+    key = submit(engine, "late", 1, worker(8))
+    settle(engine)
+    assert explained(engine, key).holders == (Holder("ns/holder", held, holder),)
+
+
+def test_holders_of_anything_but_gpus_are_counted_as_they_ask() -> None:
+    engine = cluster_of(machine("n1"))
+    holder = submit(engine, "holder", 2, Shape((("cpu", 20_500),)))
+    settle(engine)
+    key = submit(engine, "late", 1, Shape((("cpu", 60_000),)))
+    settle(engine)
+    assert explained(engine, key).holders == (Holder("ns/holder", 41_000, holder),)
+
+
 def test_explaining_changes_nothing() -> None:
     engine = cluster_of(machine("n1"), machine("n2", "r2"))
     submit(engine, "holder", 5, worker(2))
@@ -158,3 +213,42 @@ def test_explaining_changes_nothing() -> None:
 
 def test_a_gang_nobody_knows_has_no_explanation() -> None:
     assert Engine().explain(GangKey("test", "ns", "ghost"), 0.0) is None
+
+
+def test_a_pod_that_fits_nowhere_is_told_how_near_the_best_node_comes() -> None:
+    engine = cluster_of(machine("n1"), machine("n2"))
+    submit(engine, "holder", 1, worker(5))
+    settle(engine)
+    submit(engine, "other", 1, worker(7))
+    settle(engine)
+    key = submit(engine, "late", 1, worker(6))
+    settle(engine)
+    told = explained(engine, key)
+    assert told.refusal is not None
+    assert (told.refusal.refusals[0].reason, told.refusal.refusals[0].short_by) == (Reason.RESOURCE, 3)
+
+
+def test_what_is_too_large_is_measured_against_the_empty_cluster() -> None:
+    engine = cluster_of(machine("n1"), machine("n2"))
+    submit(engine, "holder", 1, worker(8))
+    settle(engine)
+    key = submit(engine, "huge", 3, worker(8))
+    settle(engine)
+    told = explained(engine, key)
+    assert told.refusal is not None
+    large, first, *_ = told.refusal.refusals
+    assert (large.reason, first.reason, first.short_by) == (Reason.TOO_LARGE, Reason.RESOURCE, 8)
+    assert (told.refusal.needed, told.refusal.fitting) == (3, 2)
+
+
+def test_room_is_no_help_to_a_gang_whose_queue_has_none() -> None:
+    engine = cluster_of(machine("n1"))
+    engine.handle(QueueSeen(Queue("q", limit={GPU: 2})), 0.0)
+    holder = submit(engine, "holder", 2, worker(1), queue="q")
+    submit(engine, "elsewhere", 1, worker(1))
+    settle(engine)
+    key = submit(engine, "late", 1, worker(1), queue="q")
+    settle(engine)
+    told = explained(engine, key)
+    assert told.holders == (Holder("ns/holder", 2, holder),)
+    assert (told.earliest_start, told.counterfactuals) == (None, ())

@@ -8,6 +8,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendDelete, TookOver
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
+from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
 from tests.unit.world import Fate, a_key, a_pod, a_world, members, sent, shape_of
 
@@ -25,6 +26,25 @@ def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> 
     world.settle()
     assert world.phase(key) is Phase.RUNNING
     assert slot in [(pod.node, pod.devices) for pod in world.bound(key) if pod.uid != "a-0"]
+
+
+def test_replacement_that_finds_no_place_says_why_until_it_has_one() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    world.settle()
+    node = world.pods["a-1"].node
+    assert node is not None
+    world.lose("a-1")
+    world.change_node(node, unschedulable=True)
+    world.settle()
+    status = world.status[key]
+    assert status.phase is Phase.HOLDING
+    assert status.refusal is not None
+    assert Reason.UNSCHEDULABLE in [refusal.reason for refusal in status.refusal.refusals]
+    world.change_node(node, unschedulable=False)
+    world.settle()
+    assert world.status[key].phase is Phase.RUNNING
+    assert world.status[key].refusal is None
 
 
 def test_new_leader_keeps_the_slot_of_a_lost_member_and_its_deadline() -> None:
@@ -158,7 +178,7 @@ def test_refused_delete_is_tried_again_until_the_pod_is_seen_going() -> None:
             world.carry_out(flight, Fate.REFUSED if isinstance(flight.effect, SendDelete) else Fate.LANDS)
         while world.streams:
             world.deliver()
-        world.now += 1
+        world.now += 8
         world.run_cycle()
         assert len(world.lease) == 1
     world.settle(controllers=False)

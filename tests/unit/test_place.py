@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from gpu_scheduler.core.domains import Bid, Group
-from gpu_scheduler.core.model import HOSTNAME, Node, PodTerm, Shape, Spread
+from gpu_scheduler.core.model import HOSTNAME, HostPort, Node, PodTerm, Shape, Spread, TopologyRule
 from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.reasons import Reason, Unplaceable
+from gpu_scheduler.core.refuse import refuse_bid
 from tests.unit.clusters import (
+    GPU,
     RACK,
     ZONE,
+    Problem,
     apps,
     build_cluster,
     gang_of,
@@ -21,10 +26,11 @@ from tests.unit.clusters import (
     node,
     plain,
     pod,
+    problems,
     share,
     whole,
 )
-from tests.unit.oracle import Fleet
+from tests.unit.oracle import Fleet, Placed
 
 
 def group(app: str, shape: Shape, size: int = 1) -> Group:
@@ -156,3 +162,100 @@ def test_more_members_than_steps_back_are_allowed_on_a_large_cluster() -> None:
     placement = place_gang(build_cluster(Fleet(nodes)), gang_of(both, 80))
     assert placement is not None
     assert len(placement) == 80
+
+
+# -- why a gang was refused
+
+
+def first_refused(nodes: list[Node], bid: Bid, *placed: Placed) -> Unplaceable:
+    """What a gang is told that does not fit."""
+    cluster = build_cluster(Fleet(nodes, list(placed)))
+    assert place_gang(cluster, bid) is None
+    return refuse_bid(cluster, bid)
+
+
+PORT = (HostPort(8080),)
+TAKEN = Placed(pod("other", replace(plain(), host_ports=PORT), labels={"app": "b"}), "n1")
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (whole(1, host_ports=PORT), Reason.HOST_PORT),
+        (replace(share(300), host_ports=PORT), Reason.HOST_PORT),
+        (away("b", whole(1)), Reason.POD_ANTI_AFFINITY),
+        (away("b", share(300)), Reason.POD_ANTI_AFFINITY),
+        (near("nobody", whole(1)), Reason.POD_AFFINITY),
+        (mapped("n2", 0), Reason.UNKNOWN_NODE),
+        (mapped("n1", 5), Reason.DEVICE_MISSING),
+    ],
+    ids=["port", "port and share", "anti-affinity", "anti-affinity and share", "affinity", "map", "device"],
+)
+def test_where_there_is_enough_the_rule_that_keeps_members_away_is_named_and_no_resource(
+    shape: Shape, reason: Reason
+) -> None:
+    told = first_refused([gpu_node("n1", 4)], gang_of(shape, 1), TAKEN)
+    reasons = [refusal.reason for refusal in told.refusals]
+    assert reasons[0] is reason
+    assert Reason.RESOURCE not in reasons
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "subject", "short_by"),
+    [
+        (whole(2), 3, GPU, 2),
+        (plain(40_000), 2, "cpu", 40_000),
+        (share(600), 6, GPU, 2),
+        (replace(share(100), request=(("cpu", 40_000),)), 2, "cpu", 40_000),
+        (whole(5), 1, GPU, 1),
+    ],
+    ids=["GPUs", "cpu", "shares", "cpu for shares", "one that nearly fits"],
+)
+def test_where_there_is_not_enough_the_resource_is_named_with_what_is_missing(
+    shape: Shape, size: int, subject: str, short_by: int
+) -> None:
+    told = first_refused([gpu_node("n1", 4)], gang_of(shape, size))
+    first = told.refusals[0]
+    assert (first.reason, first.subject, first.short_by) == (Reason.RESOURCE, subject, short_by)
+
+
+RULE, WISH = TopologyRule("rack"), TopologyRule("rack", required=False)
+
+
+@pytest.mark.parametrize(
+    ("of_gang", "of_role", "told"),
+    [
+        ((RULE,), (), [Reason.TOPOLOGY]),
+        ((), (RULE,), [Reason.TOPOLOGY]),
+        ((WISH, RULE), (), [Reason.TOPOLOGY]),
+        ((WISH,), (WISH,), [Reason.NOT_FOUND_YET]),
+        ((), (), [Reason.NOT_FOUND_YET]),
+    ],
+    ids=["of the gang", "of a role", "besides a preferred one", "only preferred", "none"],
+)
+def test_only_topology_that_is_required_is_to_blame(
+    of_gang: tuple[TopologyRule, ...], of_role: tuple[TopologyRule, ...], told: list[Reason]
+) -> None:
+    """Each of two would fit by itself, but not both: no single resource is short."""
+    nodes = [gpu_node("n1", 1, labels={RACK: "1"}, allocatable={GPU: 1, "cpu": 100})]
+    groups = [replace(each, topology=of_role) for each in (group("a", plain(100)), group("b", whole(1)))]
+    found = first_refused(nodes, Bid(groups, 2, topology=of_gang))
+    assert [refusal.reason for refusal in found.refusals] == told
+
+
+@given(problems(groups=2))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_refused_gang_is_always_told_something_and_only_what_it_asked_for(problem: Problem) -> None:
+    cluster = build_cluster(problem.fleet)
+    if place_gang(cluster, problem.bid) is not None:
+        return
+    told = refuse_bid(cluster, problem.bid)
+    assert told.refusals
+    rules = [*problem.bid.topology, *(rule for each in problem.bid.groups for rule in each.topology)]
+    levels = {rule.level for rule in rules if rule.required}
+    shapes = [each.pods[0].shape for each in problem.bid.groups]
+    for refusal in told.refusals:
+        assert refusal.reason is not Reason.TOPOLOGY or refusal.subject in levels
+        assert refusal.reason is not Reason.HOST_PORT or any(shape.host_ports for shape in shapes)
+        assert refusal.nodes <= len(problem.fleet.nodes)
+        assert refusal.short_by >= 0

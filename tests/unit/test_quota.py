@@ -249,7 +249,7 @@ def test_share_of_a_queue_is_its_scarcest_resource_over_its_weight() -> None:
     [
         (Queue("q", limit={GPU: 3}), 1, None, 0),
         (Queue("q", limit={GPU: 3}), 2, Reason.QUOTA, 1),
-        (Queue("q", limit={GPU: 3}), 4, Reason.OVER_QUOTA, 3),
+        (Queue("q", limit={GPU: 3}), 4, Reason.OVER_QUOTA, 1),
         (Queue("q", quota={GPU: 1}), 9, None, 0),
         (Queue("q", quota={GPU: 2}, borrowing=False), 1, Reason.QUOTA, 1),
         (Queue("q", limit={"cpu": 1}), 9, None, 0),
@@ -264,3 +264,12 @@ def test_refusal_says_how_much_too_much_was_asked(
     refusal = book.refuse("q", NAMESPACE, {GPU: wanted * 1000})
     assert (refusal and refusal.reason) == reason
     assert (refusal.short_by if refusal is not None else 0) == short_by
+
+
+def test_queues_are_those_that_have_been_put_and_not_removed() -> None:
+    book = a_book(Queue("q"), Queue("r", weight=2))
+    book.put(Queue("q", weight=3))
+    book.remove("r")
+    book.remove("unknown")
+    book.charge([a_pod("a", shape_of(1))], "used but not there")
+    assert book.queues == {"q": Queue("q", weight=3)}

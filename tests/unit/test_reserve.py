@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.core.lifecycle import Phase
@@ -97,6 +98,22 @@ def test_new_leader_finds_the_reservation_again_and_its_end() -> None:
     assert world.phase(gang.key) is Phase.RESERVED
     world.pass_time(60)
     assert len(world.bound(rival)) == 3
+
+
+def test_expected_members_that_turn_out_to_need_something_else_get_other_slots() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    world.put_gang(replace(gang, minimum=1, expected=(Expected(shape_of(2), 1, "worker"),)))
+    world.settle()
+    assert world.phase(gang.key) is Phase.RESERVED
+    rivals = [world.start(name, 1) for name in "bc"]
+    world.settle()
+    assert [len(world.bound(rival)) for rival in rivals] == [1, 0]
+    world.create(*members(gang.key, 1, shape_of(2), role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 1
 
 
 def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() -> None:

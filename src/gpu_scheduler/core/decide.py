@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gpu_scheduler.core.bid import absent_members, excluded_nodes, expected_groups, make_bid, slots_for, standing_of
 from gpu_scheduler.core.domains import Bid, Placement
-from gpu_scheduler.core.drain import choose_target, fits_empty
+from gpu_scheduler.core.drain import choose_target, fits_empty, refuse_on_empty
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
 from gpu_scheduler.core.model import GangKey, Slot
-from gpu_scheduler.core.observe import end_quarantines, retry_due
+from gpu_scheduler.core.observe import end_quarantines, look_on, retry_due
 from gpu_scheduler.core.place import least_counts, place_gang
 from gpu_scheduler.core.plan import Plan
 from gpu_scheduler.core.preempt import find_victims
@@ -24,12 +24,16 @@ from gpu_scheduler.core.state import State
 def run_cycle(state: State, now: float) -> list[Effect]:
     """Decides everything that can be decided now. Each numbered step relies on the ones before it."""
     if not state.leading:
+        look_on(state, now)
         return []
     # 1. What time alone has changed.
     state.ring(now)
     end_quarantines(state, now)
     effects = retry_due(state, now)
     plan = Plan(state)
+    for record in _by_rank(state, state.inherited):
+        _check_inherited(state, record, now)
+    state.inherited.clear()
     # 2. Every gang that something happened to: its phase, its deadlines, its place in the queue.
     seen = list(state.dirty)
     state.dirty.clear()
@@ -218,7 +222,7 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     elif refusal is None:
         if not fits_empty(state, bid):
             state.clear_target(record)
-            refused = replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
+            refused = refuse_on_empty(state, bid)
         elif _nominate(state, record, facts, bid, now, plan):
             return
     for key in state.queue.park(record.key, refused):
@@ -328,6 +332,20 @@ def _try_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> 
         _start(state, record, placement, now, plan)
     else:
         state.reserve(record, slots_for(record, facts))
+
+
+def _check_inherited(state: State, record: GangRecord, now: float) -> None:
+    """Drops the nomination of a leader that died before it committed the evictions: nobody makes room for it."""
+    facts = state.facts_of(record)
+    if not record.nomination or not facts.ready:
+        return
+    going = [pod.uid for pod in state.pods.values() if pod.deleting or pod.uid in state.ledger.deletes]
+    with state.cluster.trial():
+        for uid in (*going, *state.quarantined):
+            state.cluster.forget(uid)
+        if place_gang(state.cluster, make_bid(state, record, facts, now)):
+            return
+    _drop_nomination(state, record)
 
 
 def _reserve_again(state: State, record: GangRecord, now: float) -> None:

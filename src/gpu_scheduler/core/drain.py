@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gpu_scheduler.core.bid import make_bid
-from gpu_scheduler.core.domains import Bid, Placement
+from gpu_scheduler.core.domains import Bid, Group, Placement
 from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.nodes import Ints
 from gpu_scheduler.core.place import place_gang
-from gpu_scheduler.core.reasons import Reason, Wake
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.state import State
 
 
@@ -93,9 +95,15 @@ def place_on_empty(
         return place_gang(state.empty, wish)
 
 
+def refuse_on_empty(state: State, bid: Bid) -> Unplaceable:
+    """Why the bid's minimum would not fit even if everything that can end had ended."""
+    refused = refuse_bid(state.empty, Bid(_unattached(bid), bid.needed, bid.role_needs, bid.topology))
+    return replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
+
+
 def fits_empty(state: State, bid: Bid) -> bool:
     """Whether the bid's minimum would fit if everything that can end had ended."""
-    groups = [replace(group, anchors=()) for group in bid.groups]
+    groups = _unattached(bid)
     what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
     key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
     version = state.empty.table.version, state.empty_version
@@ -106,6 +114,21 @@ def fits_empty(state: State, bid: Bid) -> bool:
             state.empty_answers.clear()
         state.empty_answers[key] = (version, found)
     return state.empty_answers[key][1]
+
+
+def _unattached(bid: Bid) -> list[Group]:
+    """The bid's groups free of what runs: neither beside their siblings, nor near others, who may well come back."""
+    return [replace(group, anchors=(), pods=_without_neighbours(group.pods)) for group in bid.groups]
+
+
+def _without_neighbours(pods: Sequence[Pod]) -> list[Pod]:
+    """Pods of one shape without the affinity that none of themselves can meet."""
+    first, shape = pods[0], pods[0].shape
+    own = tuple(t for t in shape.affinity if t.match.matches(first.labels, first.namespace, first.namespace_labels))
+    if own == shape.affinity:
+        return list(pods)
+    changed = replace(shape, affinity=own)
+    return [replace(pod, shape=changed) for pod in pods]
 
 
 def _emptiness(state: State) -> Ints:

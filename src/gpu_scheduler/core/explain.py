@@ -9,13 +9,23 @@ from enum import Enum
 from gpu_scheduler.core.bid import enforced_end, make_bid
 from gpu_scheduler.core.domains import Bid
 from gpu_scheduler.core.lifecycle import GangRecord, Phase, phase_of
-from gpu_scheduler.core.model import GangKey, Pod, Shape, Toleration
+from gpu_scheduler.core.model import MILLI, GangKey, Pod, Shape, Toleration
 from gpu_scheduler.core.place import place_gang
-from gpu_scheduler.core.reasons import Reason, Unplaceable
+from gpu_scheduler.core.reasons import Reason, Unplaceable, Wake
+from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.state import State
 
 MOST_TRIED = 64
 """How many running gangs are tried for "fits when it ends"; the ones that end soonest, then the largest."""
+
+
+_OF_QUEUES = (
+    Reason.QUOTA,
+    Reason.OVER_QUOTA,
+    Reason.NO_QUEUE,
+    Reason.QUEUE_CLOSED,
+    Reason.QUEUE_FORBIDDEN,
+)
 
 
 class IfOnly(Enum):
@@ -77,7 +87,11 @@ def explain(state: State, key: GangKey, now: float) -> Explanation | None:
     order = state.queue.in_order(state.share)
     helped: tuple[Counterfactual, ...] = ()
     start = None
-    if record.gang is not None and (facts.ready or key in state.queue):
+    # What the gang itself lacks no change around it can give.
+    stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
+    if refusal is not None and any(one.reason in _OF_QUEUES for one in refusal.refusals):
+        stuck = True  # there may be room: its queue does not let it have any
+    if record.gang is not None and not stuck and (facts.ready or key in state.queue):
         with state.cluster.trial():
             for uid in record.reserved:
                 state.cluster.forget(uid)
@@ -92,7 +106,7 @@ def explain(state: State, key: GangKey, now: float) -> Explanation | None:
         waiting=len(order),
         waiting_since=record.waiting_since,
         earliest_start=start,
-        holders=tuple(_holders(state, record, refusal)),
+        holders=holders_of(state, key),
         counterfactuals=helped,
     )
 
@@ -198,11 +212,30 @@ def _earliest_start(state: State, record: GangRecord, bid: Bid, now: float) -> f
     return None
 
 
-def _holders(state: State, record: GangRecord, refusal: Unplaceable | None) -> list[Holder]:
-    """Who holds the resource that is short, the largest first."""
-    scarce = next((r.subject for r in refusal.refusals if r.reason is Reason.RESOURCE), None) if refusal else None
-    if scarce is None:
-        return []
+def refuse_now(state: State, key: GangKey, now: float) -> Unplaceable | None:
+    """Why a waiting gang lacks room as things are now; None when that is not what it waits for.
+
+    What is remembered may be out of date: a gang is tried again only when there could be enough for it.
+    """
+    record, refused = state.records.get(key), state.queue.refusal(key)
+    if record is None or record.refusal is not None or refused is None or not refused.short or refused.hopeless:
+        return None
+    with state.cluster.trial():
+        for uid in record.reserved:
+            state.cluster.forget(uid)
+        fresh = refuse_bid(state.cluster, make_bid(state, record, state.facts_of(record), now))
+    return fresh if fresh.short else None
+
+
+def holders_of(state: State, key: GangKey) -> tuple[Holder, ...]:
+    """Who holds the resource that a waiting gang, or its queue, is short of, the largest first."""
+    record = state.records.get(key)
+    refusal = (record.refusal or state.queue.refusal(key)) if record is not None else None
+    scarce_ones = [r for r in refusal.refusals if r.reason in (Reason.RESOURCE, Reason.QUOTA)] if refusal else []
+    short = next(iter(scarce_ones), None)
+    if record is None or short is None:
+        return ()
+    scarce = short.subject
     amounts: dict[tuple[str, GangKey | None], int] = {}
     for usage in state.cluster.usage.values():
         pod = usage.pod
@@ -210,13 +243,21 @@ def _holders(state: State, record: GangRecord, refusal: Unplaceable | None) -> l
         if not held or pod.uid in record.members or pod.uid in record.reserved:
             continue
         gang = state.key_of(pod) if pod.ours and pod.uid in state.pods else None
+        if short.reason is Reason.QUOTA and (gang is None or not _share_queue(state, record, state.records[gang])):
+            continue
         name = str(gang) if gang is not None and pod.gang is not None else f"{pod.namespace}/{pod.name}"
         amounts[name, gang] = amounts.get((name, gang), 0) + held
     ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0][0]))
-    return [Holder(name, amount, gang) for (name, gang), amount in ranked[:5]]
+    scale = MILLI if scarce in state.config.gpu_resources else 1
+    return tuple(Holder(name, -(-amount // scale), gang) for (name, gang), amount in ranked[:5])
+
+
+def _share_queue(state: State, one: GangRecord, other: GangRecord) -> bool:
+    return state.queue_of(one) == state.queue_of(other)
 
 
 def _amount_of(shape: Shape, resource: str, devices: tuple[int, ...]) -> int:
+    """What a pod holds of a resource; GPUs in milli, as shares of one card add up."""
     if resource == shape.gpu_resource:
-        return shape.gpus or len(devices)
+        return shape.gpu_milli or MILLI * (shape.gpus or len(devices))
     return dict(shape.request).get(resource, 0)

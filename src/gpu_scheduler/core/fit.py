@@ -96,6 +96,10 @@ def _is_named(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
 
 def local_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Verdict]:
     """Rules that a pod coming to or leaving the node can change."""
+    if shape.device_map is not None:
+        # First: who holds the very GPUs says more than how many are left.
+        yield Reason.DEVICE_MISSING, "", ~_map_exists(cluster, shape.device_map, nodes)
+        yield Reason.DEVICE_HELD, "", ~_map_free(cluster, shape.device_map, nodes)
     demand = cluster.demand(shape)
     names = {row: name for name, row in cluster.row_of.items()}
     for row, amount in zip(demand.rows.tolist(), demand.amounts.tolist(), strict=True):
@@ -104,10 +108,7 @@ def local_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ver
         yield Reason.HOST_PORT, "", ~_ports_free(cluster, shape.host_ports, nodes)
     if shape.wants_devices:
         yield Reason.DEVICES_UNRECORDED, "", cluster.devices.unrecorded[nodes] > 0
-    if shape.device_map is not None:
-        yield Reason.DEVICE_MISSING, "", ~_map_exists(cluster, shape.device_map, nodes)
-        yield Reason.DEVICE_HELD, "", ~_map_free(cluster, shape.device_map, nodes)
-    elif shape.gpus or shape.gpu_milli:
+    if shape.device_map is None and (shape.gpus or shape.gpu_milli):
         yield Reason.RESOURCE, shape.gpu_resource, device_capacity(cluster, shape, nodes) < 1
 
 

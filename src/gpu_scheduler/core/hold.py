@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu_scheduler.core.bid import make_bid, stand_in
 from gpu_scheduler.core.domains import Bid, Group, Placement
 from gpu_scheduler.core.events import DeleteCause
@@ -11,6 +13,7 @@ from gpu_scheduler.core.model import OnMemberLost, Pod, Shape, Slot
 from gpu_scheduler.core.place import place_gang
 from gpu_scheduler.core.plan import Plan
 from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.state import State
 
 
@@ -59,15 +62,26 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     if not facts.blocked and record.not_before <= now:
         wanted = _replacements(facts)
         placed = _reseat(state, record, wanted)
-        facts.ready = [pod for pod in wanted if all(pod is not done for done, _ in placed)]
+        facts.ready = _without(wanted, placed)
         if facts.ready:
-            bid = make_bid(state, record, facts, now)
-            bid.needed, bid.role_needs, bid.excluded = 0, {}, None
-            placed += place_gang(state.cluster, bid) or []
+            placed += place_gang(state.cluster, _modest_bid(state, record, facts, now)) or []
+            facts.ready = _without(facts.ready, placed)
+        refusal = refuse_bid(state.cluster, _modest_bid(state, record, facts, now)) if facts.ready else None
         if placed:
             plan.start(record, placed)
+        if placed or refusal != record.refusal:
+            record.refusal = refusal
             state.dirty[record.key] = None
     _keep_slots(state, record)
+
+
+def _without(pods: list[Pod], placed: Placement) -> list[Pod]:
+    return [pod for pod in pods if all(pod is not done for done, _ in placed)]
+
+
+def _modest_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
+    """As many replacements as there is room for; what is drained for others is no obstacle to those who run."""
+    return replace(make_bid(state, record, facts, now), needed=0, role_needs={}, excluded=None)
 
 
 def _replacements(facts: Facts) -> list[Pod]:

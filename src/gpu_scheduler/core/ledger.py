@@ -15,6 +15,7 @@ class OpenBind:
     sequence: int
     refused_since: float | None = None
     given_up: bool = False
+    tries: int = 0
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class OpenDelete:
 
     delete: Delete
     sequence: int
+    tries: int = 0
 
 
 class Ledger:

@@ -23,6 +23,9 @@ from gpu_scheduler.core.model import Gang, GangKey, Pod, PodPhase, Slot
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
 
+LONGEST_RETRY = 3
+"""How often the time between two tries doubles."""
+
 # -- nodes
 
 
@@ -73,7 +76,7 @@ def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
         _leave_gang(state, old)
     record = state.join(pod)
     _remember_loss(state, record, (old, pod), now)
-    _end_entries(state, record, pod, now)
+    _end_entries(state, pod, now)
     if pod.live:
         assert pod.node is not None
         state.occupy(pod, pod.node, pod.devices)
@@ -86,7 +89,9 @@ def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
 
 def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Effect]:
     """A pod that is not ours is only usage; one that kube-scheduler has nominated counts where it will land."""
+    _end_entries(state, pod, now)
     if old is not None and old.ours and not old.permanent:
+        state.quota.refund(pod.uid)
         _leave_gang(state, old)
     node = pod.node or pod.nominated_node
     if node is None or pod.terminal:
@@ -98,6 +103,7 @@ def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Ef
         state.empty.add(pod, node, pod.devices)
         state.empty_version += 1
     if old is None or old.node != pod.node:
+        state.changes |= Wake.POD_BOUND  # somebody may have waited to be near it
         return _give_up_unfit(state, node, now)
     return []
 
@@ -126,6 +132,8 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
     pod = state.pods.pop(event.uid, None)
     if pod is None:
         return []
+    state.ledger.end_delete(pod.uid)
+    state.ledger.end_bind(pod.uid)
     _forget_permanent(state, pod.uid)
     if not pod.ours or pod.permanent:
         state.vacate(pod.uid)
@@ -133,8 +141,6 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
     record = state.records[state.key_of(pod)]
     _remember_loss(state, record, (pod, None), now)
     _leave_gang(state, pod)
-    state.ledger.end_delete(pod.uid)
-    state.ledger.end_bind(pod.uid)
     usage = state.cluster.usage.get(pod.uid)
     if pod.live and usage is not None and usage.devices:
         state.quarantined[pod.uid] = now + pod.grace + state.config.quarantine
@@ -175,7 +181,7 @@ def _remember_loss(state: State, record: GangRecord, change: tuple[Pod | None, P
             state.back_off(record, now)
 
 
-def _end_entries(state: State, record: GangRecord, pod: Pod, now: float) -> None:
+def _end_entries(state: State, pod: Pod, now: float) -> None:
     ledger = state.ledger
     if pod.deleting or pod.terminal:
         ledger.end_delete(pod.uid)
@@ -185,7 +191,8 @@ def _end_entries(state: State, record: GangRecord, pod: Pod, now: float) -> None
     given_up = pod.attempt > entry.bind.attempt
     if pod.node is not None or pod.terminal or pod.deleting or given_up:
         ledger.end_bind(pod.uid)
-        if given_up:
+        record = state.records.get(state.key_of(pod))
+        if given_up and record is not None:
             state.back_off(record, now)
 
 
@@ -196,15 +203,27 @@ def see_gang(state: State, gang: Gang) -> None:
     """A gang object came or changed. While another leads, what it noted there is ours too."""
     record = state.record_of(gang.key)
     moved = state.queue_of(record) != gang.queue
+    awaited = record.gang.expected if record.gang is not None else ()
     record.gang = gang
     state.dirty[gang.key] = None
     if moved:
         for uid in (*record.members, *record.reserved):
             state.quota.move(uid, gang.queue)
     if not state.leading:
-        record.below_since, record.admitted_at = gang.below_since, gang.admitted_at
-        record.nomination, record.nominated_at = gang.nomination, gang.nominated_at
-        record.target = gang.target
+        _read_notes(record)
+    elif record.admitted_at is not None and gang.expected and gang.expected != awaited:
+        # What was kept is not what is coming.
+        state.lift(record)
+        state.changes |= Wake.FREED
+        state.admitted[gang.key] = None
+
+
+def _read_notes(record: GangRecord) -> None:
+    """Takes for true what is noted on the gang's object, and nothing else."""
+    gang = record.gang or Gang(record.key)
+    record.below_since, record.admitted_at = gang.below_since, gang.admitted_at
+    record.nomination, record.nominated_at = gang.nomination, gang.nominated_at
+    record.target = gang.target
 
 
 def lose_gang(state: State, key: GangKey) -> None:
@@ -254,7 +273,7 @@ def _take_notes_over(state: State) -> None:
     for key, record in state.records.items():
         state.dirty[key] = None
         if record.nomination:
-            state.nominated[key] = None
+            state.nominated[key] = state.inherited[key] = None
             state.at((record.nominated_at or 0.0) + config.nominate, key)
         if record.admitted_at is not None:
             state.admitted[key] = None
@@ -271,7 +290,7 @@ def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
     if pod is None:
         state.ledger.end_bind(bind.uid)
         return []
-    _end_entries(state, state.join(pod), pod, now)
+    _end_entries(state, pod, now)
     if bind.uid not in state.ledger.binds:
         return []
     state.occupy(pod, bind.node, bind.devices or None)
@@ -289,8 +308,20 @@ def step_down(state: State) -> None:
     for record in state.records.values():
         state.lift(record)
         record.told = None
+        _read_notes(record)
     state.nominated.clear()
+    state.target = None
     state.ledger = Ledger()
+
+
+def look_on(state: State, now: float) -> None:
+    """What is left to do while another leads: what is over is forgotten."""
+    state.ring(now)
+    end_quarantines(state, now)
+    for key in state.dirty:
+        if key in state.records:
+            state.drop_if_empty(state.records[key])
+    state.dirty.clear()
 
 
 def begin_carrying_out(state: State, event: Committed, now: float) -> list[Effect]:
@@ -315,9 +346,11 @@ def send_bind(state: State, entry: OpenBind) -> list[Effect]:
 def note_failed_bind(state: State, event: BindFailed, now: float) -> None:
     """A bind did not land: it is tried again, and given up when it has been refused for too long."""
     entry = state.ledger.binds.get(event.uid)
-    if entry is None:
-        return
-    state.ledger.retries[event.uid] = now + state.config.retry
+    if entry is None or not state.ledger.is_committed(entry.sequence):
+        return  # the answer to an earlier one
+    if event.failure is not BindFailure.UNKNOWN:
+        entry.tries = 0
+    _try_again(state, event.uid, entry, now)
     if event.failure is BindFailure.REFUSED:
         if entry.refused_since is None:
             entry.refused_since = now
@@ -329,8 +362,15 @@ def note_failed_bind(state: State, event: BindFailed, now: float) -> None:
 
 def note_failed_delete(state: State, event: DeleteFailed, now: float) -> None:
     """A delete was refused for now: it stays committed and is tried again."""
-    if event.uid in state.ledger.deletes:
-        state.ledger.retries[event.uid] = now + state.config.retry
+    entry = state.ledger.deletes.get(event.uid)
+    if entry is not None:
+        _try_again(state, event.uid, entry, now)
+
+
+def _try_again(state: State, uid: str, entry: OpenBind | OpenDelete, now: float) -> None:
+    """Later each time that nobody answers, or a budget forbids it: asking more often helps neither."""
+    state.ledger.retries[uid] = now + state.config.retry * 2 ** min(entry.tries, LONGEST_RETRY)
+    entry.tries += 1
 
 
 def retry_due(state: State, now: float) -> list[Effect]:

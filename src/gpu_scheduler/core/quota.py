@@ -43,6 +43,11 @@ class QuotaBook:
         """Takes a queue away; what it uses stays charged to its name."""
         self._queues.pop(name, None)
 
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """The queues that there are, by name."""
+        return self._queues
+
     def queue(self, name: str) -> Queue | None:
         """A queue by name; the nameless one always exists."""
         return self._queues.get(name) or (DEFAULT_QUEUE if not name else None)
@@ -111,12 +116,13 @@ class QuotaBook:
         ceilings = [queue.limit] if queue.borrowing else [queue.limit, queue.quota]
         for ceiling in ceilings:
             for resource, most in ceiling.items():
-                asked = wanted.get(resource, 0)
-                short = self.used(name).get(resource, 0) + asked - most * self._scale(resource)
+                asked, scale = wanted.get(resource, 0), self._scale(resource)
+                short = self.used(name).get(resource, 0) + asked - most * scale
+                if asked > most * scale:
+                    # What others use makes no difference, now or later.
+                    return Refusal(Reason.OVER_QUOTA, resource, short_by=-(-asked // scale) - most)
                 if asked and short > 0:
-                    never = asked > most * self._scale(resource)
-                    reason = Reason.OVER_QUOTA if never else Reason.QUOTA
-                    return Refusal(reason, resource, short_by=-(-short // self._scale(resource)))
+                    return Refusal(Reason.QUOTA, resource, short_by=-(-short // scale))
         return None
 
     def within_quota(self, name: str, wanted: Mapping[str, int]) -> bool:

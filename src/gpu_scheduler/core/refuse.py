@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpu_scheduler.core.capacity import capacity_of
@@ -27,15 +29,12 @@ def refuse_bid(cluster: Cluster, bid: Bid) -> Unplaceable:
     found: list[Refusal] = []
     if short[worst] > 0:
         found += _named_by_map(cluster, pod)
-        found += _scarcest(cluster, pod, short[worst])
+        found += _scarcest(cluster, pod, wanted[worst], short[worst])
         found += tally(cluster, pod, bid.excluded)
-    elif bid.topology or any(group.topology for group in bid.groups):
-        rules = bid.topology or next(group.topology for group in bid.groups if group.topology)
-        level = next((rule.level for rule in rules if rule.required), rules[0].level)
+    elif level := _required_level(bid):
         largest = _largest_domain(cluster, room[worst], level)
         found.append(Refusal(Reason.TOPOLOGY, level, short_by=max(1, wanted[worst] - largest)))
-    else:
-        found.append(Refusal(Reason.NOT_FOUND_YET))
+    found = found or [Refusal(Reason.NOT_FOUND_YET)]
     lacking = tuple((g.pods[0].shape, w) for g, w in zip(bid.groups, wanted, strict=True) if w)
     lacking = tuple((shape, w) for shape, w in lacking if capacity_of(cluster, shape).total < w)
     return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting, lacking)
@@ -77,7 +76,13 @@ def _named_by_map(cluster: Cluster, pod: Pod) -> list[Refusal]:
     return [Refusal(Reason.AMBIGUOUS_NODE if found else Reason.UNKNOWN_NODE, name)]
 
 
-def _scarcest(cluster: Cluster, pod: Pod, members: int) -> list[Refusal]:
+def _required_level(bid: Bid) -> str:
+    """The level that keeps the gang, or one of its roles, together; "" when none has to."""
+    rules = [rule for rules in (bid.topology, *(group.topology for group in bid.groups)) for rule in rules]
+    return next((rule.level for rule in rules if rule.required), "")
+
+
+def _scarcest(cluster: Cluster, pod: Pod, wanted: int, members: int) -> list[Refusal]:
     """The resource that most limits the nodes which would otherwise do, and how much of it the members lack."""
     allowed = may_use(cluster, pod.shape, cluster.table.everywhere)
     demand = cluster.demand(pod.shape)
@@ -86,9 +91,14 @@ def _scarcest(cluster: Cluster, pod: Pod, members: int) -> list[Refusal]:
     names = {row: name for name, row in cluster.row_of.items()}
     fits = np.maximum(cluster.free[demand.rows][:, allowed], 0) // demand.amounts[:, None]
     scarce = int(fits.sum(axis=1).argmin())
-    short = int(members * demand.amounts[scarce])
-    if pod.shape.gpu_milli:
-        return [Refusal(Reason.RESOURCE, pod.shape.gpu_resource, short_by=members)]
+    amount = demand.amounts[scarce]
+    # Of one member no part fits anywhere: what counts is how near the best node comes.
+    short = int(members * amount if wanted > 1 else amount - cluster.free[demand.rows[scarce], allowed].max(initial=0))
+    if int(fits[scarce].sum()) >= wanted:
+        # Enough in every row. What is left of single cards is in none; otherwise other rules keep the members away.
+        if pod.shape.gpu_milli and capacity_of(cluster, replace(pod.shape, host_ports=())).total < wanted:
+            return [Refusal(Reason.RESOURCE, pod.shape.gpu_resource, short_by=members)]
+        return []
     refusing = int((fits[scarce] == 0).sum())
     return [Refusal(Reason.RESOURCE, names[int(demand.rows[scarce])], nodes=refusing, short_by=short)]
 

@@ -59,12 +59,16 @@ class State:
         self.quarantined: dict[str, float] = {}
         self.broken: dict[GangKey, None] = {}
         self.nominated: dict[GangKey, None] = {}
+        # Gangs that an earlier leader nominated: whether it came to evict for them is not known yet.
+        self.inherited: dict[GangKey, None] = {}
         # Gangs that an earlier leader admitted: their slots have to be kept anew.
         self.admitted: dict[GangKey, None] = {}
         self.target: GangKey | None = None
         self.target_version = -1
         self.live_priorities: dict[int, int] = {}
         self.empty_answers: dict[Hashable, tuple[object, bool]] = {}
+        # When gangs that are gone may be tried again, and how often they failed.
+        self._setbacks: dict[GangKey, tuple[float, int]] = {}
         self._timers: list[tuple[float, GangKey]] = []
         self._totals: tuple[int, dict[str, int]] = (-1, {})
 
@@ -81,6 +85,7 @@ class State:
         record = self.records.get(key)
         if record is None:
             record = self.records[key] = GangRecord(key)
+            record.not_before, record.failures = self._setbacks.pop(key, (0.0, 0))
         return record
 
     def join(self, pod: Pod) -> GangRecord:
@@ -99,6 +104,7 @@ class State:
         self.queue.withdraw(record.key)
         self.lift(record)
         self.count_live(record, False)
+        self._remember_setbacks(record)
         self.records.pop(record.key, None)
         self.broken.pop(record.key, None)
         self.nominated.pop(record.key, None)
@@ -113,11 +119,20 @@ class State:
 
     def back_off(self, record: GangRecord, now: float) -> None:
         """Lets a gang that failed wait before its next try, longer each time unless the last one is long ago."""
+        if now < record.not_before:
+            return  # another member of the same try
         if now - record.not_before > 5 * self.config.longest_back_off:
             record.failures = 0
         record.failures += 1
         record.not_before = now + min(self.config.longest_back_off, 2.0**record.failures)
         self.at(record.not_before, record.key)
+
+    def _remember_setbacks(self, record: GangRecord) -> None:
+        """A gang without an object is gone for a moment when all its pods are made again: it must not start afresh."""
+        if record.failures and record.key.dialect != ALONE:
+            long_ago = record.not_before - 5 * self.config.longest_back_off
+            self._setbacks = {key: kept for key, kept in self._setbacks.items() if kept[0] > long_ago}
+            self._setbacks[record.key] = (record.not_before, record.failures)
 
     def count_live(self, record: GangRecord, live: bool) -> None:
         """Keeps the table of priorities at which gangs run, so that a hopeless preemption costs nothing."""
