@@ -1,0 +1,220 @@
+"""How an API server is reached: by a kubeconfig, or from inside its cluster."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import ssl
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
+
+from gpu_scheduler.kube.credentials import Access, Credential, Fixed, Plugin, TokenFile
+from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.kube.kubeconfig import Chosen, Cluster, Entry, User, read_kubeconfig
+from gpu_scheduler.kube.objects import Json
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its token, its namespace and the cluster's authority."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach an API server. `server_name` is whom its certificate must name, where that is not its address."""
+
+    server: str
+    ssl: ssl.SSLContext | None = None
+    namespace: str = "default"
+    proxy: str | None = None
+    server_name: str | None = None
+    credential: Credential = field(default_factory=Fixed)
+
+    async def access(self) -> Access:
+        """What lets a request in now: headers and TLS. ConfigError when nothing does."""
+        found = await self.credential.access()
+        return found if found.ssl or not self.ssl else found._replace(ssl=self.ssl)
+
+    async def headers(self) -> dict[str, str]:
+        """The headers that let a request in now."""
+        return (await self.credential.access()).headers
+
+    def renew(self, used: Access) -> bool:
+        """Called when the server refused `used`: whether trying again may help."""
+        return self.credential.renew(used.headers)
+
+
+def load_connection(kubeconfig: Path | None = None, context: str | None = None) -> Connection:
+    """The API server that a file, $KUBECONFIG, the pod we run in or ~/.kube/config names, in this order."""
+    if kubeconfig is not None:
+        return _connect(read_kubeconfig([kubeconfig], context))
+    listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if listed:
+        # As kubectl does: a file that is not there may be there another day.
+        present = [path for path in listed if path.exists()]
+        if not present:
+            raise ConfigError(f"KUBECONFIG: no such file: {', '.join(map(str, listed))}")
+        return _connect(read_kubeconfig(present, context))
+    if "KUBERNETES_SERVICE_HOST" in os.environ and context is None:
+        return _connect_inside()
+    usual = Path("~/.kube/config").expanduser()
+    if not usual.exists():
+        raise ConfigError(f"no cluster is named: give --kubeconfig, set KUBECONFIG, or write {usual}")
+    return _connect(read_kubeconfig([usual], context))
+
+
+def _connect_inside() -> Connection:
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    authority = SERVICE_ACCOUNT / "ca.crt"
+    try:
+        context = _make_context(authority.read_bytes())
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{authority}: not a PEM certificate: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{authority}: {error.strerror}; it must hold the cluster's authority") from None
+    place = SERVICE_ACCOUNT / "namespace"
+    return Connection(
+        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        context,
+        place.read_text().strip() if place.exists() else "default",
+        credential=TokenFile(SERVICE_ACCOUNT / "token"),
+    )
+
+
+def _connect(chosen: Chosen) -> Connection:
+    cluster = chosen.cluster
+    server = cluster.value.server.rstrip("/")
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise cluster.wrong("server", f'"{server}"; it must be an address like https://host:6443')
+    certificate = chosen.user.read("client-certificate")
+    key = chosen.user.read("client-key")
+    if bool(certificate) != bool(key):
+        missing = "client-key" if certificate else "client-certificate"
+        raise chosen.user.wrong(missing, "missing; a client certificate and its key go together")
+    make_context = _context_maker(chosen)
+    return Connection(
+        server,
+        make_context(certificate, key) if parts.scheme == "https" else None,
+        chosen.namespace,
+        _find_proxy(cluster),
+        cluster.value.tls_server_name or None,
+        _find_credential(chosen, make_context),
+    )
+
+
+def _context_maker(chosen: Chosen) -> Callable[[bytes, bytes], ssl.SSLContext]:
+    """Makes TLS contexts for a cluster from a client's certificate and key, which may be empty."""
+    cluster = chosen.cluster
+    authority = cluster.read("certificate-authority")
+    if authority and cluster.value.insecure_skip_tls_verify:
+        raise cluster.wrong("insecure-skip-tls-verify", "set beside a certificate-authority; only one can be meant")
+
+    def make(certificate: bytes, key: bytes) -> ssl.SSLContext:
+        try:
+            context = _make_context(authority)
+        except (ssl.SSLError, ValueError) as error:
+            raise cluster.wrong("certificate-authority", f"not a PEM certificate: {error}") from None
+        if cluster.value.insecure_skip_tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate:
+            try:
+                _load_certificate(context, certificate, key)
+            except (ssl.SSLError, ValueError) as error:
+                raise chosen.user.wrong("client-certificate", f"not a PEM certificate and its key: {error}") from None
+        return context
+
+    return make
+
+
+def _make_context(authority: bytes) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
+    # Python 3.13 asks for fields that the authorities which kubeadm and others make do not have.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    # Python's ssl takes a certificate from a file only; this one is readable by us alone, and gone at once.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        # With a password given, an encrypted key is an error instead of a question on the terminal.
+        context.load_cert_chain(file.name, password="")
+
+
+def _find_credential(chosen: Chosen, make_context: Callable[[bytes, bytes], ssl.SSLContext]) -> Credential:
+    user = chosen.user
+    _refuse_unsupported(user)
+    found = user.value
+    if found.token_file:
+        return TokenFile(user.resolve(found.token_file))
+    if found.token:
+        return Fixed(f"Bearer {found.token}")
+    if found.username:
+        return Fixed("Basic " + base64.b64encode(f"{found.username}:{found.password}".encode()).decode())
+    if found.exec is not None:
+        told = _describe(chosen.cluster) if found.exec.provide_cluster_info else None
+        return Plugin(user, found.exec, told, make_context)
+    return Fixed()
+
+
+def _refuse_unsupported(user: Entry[User]) -> None:
+    """Acting as somebody else than the file says would be worse than not acting."""
+    if user.value.auth_provider is not None:
+        raise user.wrong("auth-provider", "no longer part of Kubernetes; use exec")
+    if user.value.act_as:
+        raise user.wrong("as", "impersonation is not supported; use credentials of that user")
+
+
+def _describe(cluster: Entry[Cluster]) -> Json:
+    """The cluster as an exec plugin is told of it."""
+    found = cluster.value
+    authority = cluster.read("certificate-authority")
+    fields = {
+        "server": found.server,
+        "tls-server-name": found.tls_server_name,
+        "insecure-skip-tls-verify": found.insecure_skip_tls_verify,
+        "certificate-authority-data": base64.b64encode(authority).decode(),
+        "proxy-url": _find_proxy(cluster),
+        "config": found.exec_config,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _find_proxy(cluster: Entry[Cluster]) -> str | None:
+    """The proxy that the file names, else the one that the environment names for this server."""
+    server = urlsplit(cluster.value.server)
+    proxy = cluster.value.proxy_url or None
+    if proxy is None and not _goes_direct(server.hostname or "", server.port):
+        proxy = getproxies_environment().get(server.scheme)
+    if proxy is not None and urlsplit(proxy).scheme not in ("http", "https"):
+        raise cluster.wrong("proxy-url", f'"{proxy}"; it must be an http or https address')
+    return proxy
+
+
+def _goes_direct(host: str, port: int | None) -> bool:
+    """Whether NO_PROXY names this host, by name, suffix, address or network; loopback needs no naming."""
+    if proxy_bypass(f"{host}:{port}" if port else host):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or any(_in_network(address, part) for part in _excepted())
+
+
+def _excepted() -> list[str]:
+    return [part.strip() for part in getproxies_environment().get("no", "").split(",")]
+
+
+def _in_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

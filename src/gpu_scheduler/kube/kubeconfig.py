@@ -1,0 +1,211 @@
+"""Kubeconfig files: read, merged as kubectl merges them, and the part that one context names."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+import yaml
+
+from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.kube.objects import Json
+
+T = TypeVar("T")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+
+
+class _Kebab(msgspec.Struct, rename="kebab"):
+    """A part of the file whose fields are named like-this."""
+
+
+class _Camel(msgspec.Struct, rename="camel"):
+    """A part of the file whose fields are named likeThis."""
+
+
+class Extension(_Kebab):
+    name: str = ""
+    extension: Any = None
+
+
+class Cluster(_Kebab):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    extensions: list[Extension] = []
+
+    @property
+    def exec_config(self) -> Any:
+        """What the cluster tells an exec plugin, or None."""
+        return next((found.extension for found in self.extensions if found.name == _EXEC_EXTENSION), None)
+
+
+class EnvironmentVariable(_Camel):
+    name: str
+    value: str = ""
+
+
+class Exec(_Camel):
+    api_version: str = ""
+    command: str = ""
+    args: list[str] = []
+    env: list[EnvironmentVariable] = []
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: str = "IfAvailable"
+
+
+class User(_Kebab):
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    token: str = ""
+    token_file: str = msgspec.field(name="tokenFile", default="")
+    username: str = ""
+    password: str = ""
+    exec: Exec | None = None
+    auth_provider: Json | None = None
+    act_as: str = msgspec.field(name="as", default="")
+
+
+class Context(_Kebab):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class _NamedCluster(_Kebab):
+    name: str
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
+
+
+class _NamedUser(_Kebab):
+    name: str
+    user: User = msgspec.field(default_factory=User)
+
+
+class _NamedContext(_Kebab):
+    name: str
+    context: Context = msgspec.field(default_factory=Context)
+
+
+class _File(_Kebab):
+    current_context: str = ""
+    clusters: list[_NamedCluster] = []
+    users: list[_NamedUser] = []
+    contexts: list[_NamedContext] = []
+
+
+class Entry(NamedTuple, Generic[T]):
+    """A named part of a kubeconfig and the file it stands in."""
+
+    value: T
+    file: Path
+    where: str
+
+    def wrong(self, field: str, what: str) -> ConfigError:
+        """The error that a field of this part is."""
+        return ConfigError(f"{self.file}: {self.where}.{field}: {what}")
+
+    def resolve(self, path: str) -> Path:
+        """A path as the file means it: relative to the file's own folder."""
+        return self.file.parent / path
+
+    def read(self, field: str) -> bytes:
+        """The bytes of `field`-data or of the file that `field` names; empty when neither is given."""
+        attribute = field.replace("-", "_")
+        data: str = getattr(self.value, f"{attribute}_data")
+        path: str = getattr(self.value, attribute)
+        if data:
+            try:
+                return base64.b64decode(data, validate=True)
+            except (binascii.Error, ValueError):
+                raise self.wrong(f"{field}-data", "not base64; it must be PEM text in base64") from None
+        if path:
+            try:
+                return self.resolve(path).read_bytes()
+            except OSError as error:
+                raise self.wrong(field, f"{self.resolve(path)}: {error.strerror}") from None
+        return b""
+
+
+class Chosen(NamedTuple):
+    """What one context names."""
+
+    cluster: Entry[Cluster]
+    user: Entry[User]
+    namespace: str
+
+
+def read_kubeconfig(files: Sequence[Path], context: str | None = None) -> Chosen:
+    """What a context (the current one if not named) stands for in files of which the first to name something wins."""
+    clusters: dict[str, Entry[Cluster]] = {}
+    users: dict[str, Entry[User]] = {}
+    contexts: dict[str, Entry[Context]] = {}
+    current = ""
+    for file in files:
+        found = _read(file)
+        current = current or found.current_context
+        for cluster in found.clusters:
+            clusters.setdefault(cluster.name, Entry(cluster.cluster, file, f"clusters[{cluster.name}].cluster"))
+        for user in found.users:
+            users.setdefault(user.name, Entry(user.user, file, f"users[{user.name}].user"))
+        for named in found.contexts:
+            contexts.setdefault(named.name, Entry(named.context, file, f"contexts[{named.name}].context"))
+    name = context or current
+    where = ", ".join(map(str, files))
+    if not name:
+        raise ConfigError(f"{where}: current-context: not set; name one with --context: {_names(contexts)}")
+    chosen = contexts.get(name)
+    if chosen is None:
+        raise ConfigError(
+            f'{where}: {"--context" if context else "current-context"}: no context "{name}"; '
+            f"there is {_names(contexts)}"
+        )
+    return Chosen(
+        _look_up(chosen, "cluster", clusters),
+        _look_up(chosen, "user", users) if chosen.value.user else Entry(User(), chosen.file, chosen.where),
+        chosen.value.namespace or "default",
+    )
+
+
+def _look_up(chosen: Entry[Context], field: str, entries: Mapping[str, Entry[T]]) -> Entry[T]:
+    name = getattr(chosen.value, field)
+    found = entries.get(name)
+    if found is None:
+        raise chosen.wrong(field, f'no {field} "{name}"; there is {_names(entries)}')
+    return found
+
+
+def _names(entries: Mapping[str, object]) -> str:
+    return ", ".join(entries) or "none"
+
+
+def _read(file: Path) -> _File:
+    try:
+        loaded = yaml.load(file.read_bytes(), Loader=_Loader)
+        return msgspec.convert(_drop_nulls(loaded) or {}, _File)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _drop_nulls(found: Any) -> Any:
+    """A field that is null is a field that is not there."""
+    if isinstance(found, dict):
+        return {key: _drop_nulls(value) for key, value in found.items() if value is not None}
+    if isinstance(found, list):
+        return [_drop_nulls(item) for item in found]
+    return found

@@ -1,0 +1,200 @@
+"""The parts of API objects that are read often, as typed structs: what is not declared here is not kept in memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+class _Part(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
+    """Fields are named as in Python here and as in the API on the wire."""
+
+
+class OwnerReference(_Part):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Meta(_Part):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    finalizers: list[str] | None = None
+
+
+class Object(_Part):
+    """Any object of which only the metadata matters."""
+
+    metadata: Meta
+
+
+class Resources(_Part):
+    # A quantity in a template may be a JSON number.
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
+    claims: list[Json] | None = None
+
+    def __post_init__(self) -> None:
+        # Most pods ask for what they are limited to: one copy is enough for ten thousand of them.
+        if self.limits == self.requests:
+            self.limits = self.requests
+
+
+class ContainerPort(_Part):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = "TCP"
+
+
+class Container(_Part):
+    name: str = ""
+    resources: Resources | None = None
+    ports: list[ContainerPort] | None = None
+    restart_policy: str | None = None
+
+
+class Volume(_Part):
+    name: str = ""
+    persistent_volume_claim: Json | None = None
+    ephemeral: Json | None = None
+
+
+class PodSpec(_Part):
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    containers: list[Container] = []
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: Resources | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Json | None = None
+    tolerations: list[Json] | None = None
+    topology_spread_constraints: list[Json] | None = None
+    scheduling_gates: list[Json] | None = None
+    resource_claims: list[Json] | None = None
+    volumes: list[Volume] | None = None
+    host_network: bool = False
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    workload_ref: Json | None = None
+    scheduling_group: Json | None = None
+
+
+class PodCondition(_Part):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+    def __post_init__(self) -> None:
+        # The same few words in every pod.
+        self.type = sys.intern(self.type)
+        self.status = sys.intern(self.status)
+
+
+class PodStatus(_Part):
+    phase: str = "Pending"
+    reason: str | None = None
+    message: str | None = None
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: list[PodCondition] | None = None
+
+
+class PodObject(_Part):
+    metadata: Meta
+    spec: PodSpec
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class NodeSpec(_Part):
+    unschedulable: bool = False
+    taints: list[Json] | None = None
+
+
+class NodeCondition(_Part):
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(_Part):
+    capacity: dict[str, str | int | float] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+    conditions: list[NodeCondition] | None = None
+
+
+class NodeObject(_Part):
+    metadata: Meta
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class RawObject(_Part):
+    """An object of a rarer kind: its metadata typed, the rest as it came."""
+
+    metadata: Meta
+    spec: Json = {}
+    status: Json = {}
+
+
+class ClaimSpec(_Part):
+    volume_name: str = ""
+    storage_class_name: str | None = None
+
+
+class ClaimStatus(_Part):
+    phase: str = ""
+
+
+class ClaimObject(_Part):
+    """A PersistentVolumeClaim."""
+
+    metadata: Meta
+    spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
+    status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
+
+
+class VolumeSpec(_Part):
+    node_affinity: Json | None = None
+
+
+class VolumeObject(_Part):
+    """A PersistentVolume."""
+
+    metadata: Meta
+    spec: VolumeSpec = msgspec.field(default_factory=VolumeSpec)
+
+
+class StorageClassObject(_Part):
+    """A StorageClass: its fields stand beside the metadata."""
+
+    metadata: Meta
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: list[Json] | None = None
+
+
+class PriorityClassObject(_Part):
+    """A PriorityClass: its fields stand beside the metadata."""
+
+    metadata: Meta
+    value: int = 0

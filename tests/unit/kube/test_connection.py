@@ -1,0 +1,494 @@
+"""Kubeconfigs, pods' own accounts, exec plugins, and what is wrong with them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gpu_scheduler.kube import connection as connections
+from gpu_scheduler.kube import credentials
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import Connection, load_connection
+from gpu_scheduler.kube.errors import ConfigError, Refused, Undecided
+from gpu_scheduler.local.tls import issue, make_authority, server_context
+
+AUTHORITY = make_authority()
+ADMIN = issue(AUTHORITY, "admin")
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def write(
+    path: Path, user: Any = None, cluster: dict[str, Any] | None = None, name: str = "c", current: str = "c"
+) -> Path:
+    """A kubeconfig of one cluster, one user and one context, all of one name."""
+    found = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": current,
+        "clusters": [{"name": name, "cluster": {"server": f"https://{name}.example.org:6443", **(cluster or {})}}],
+        "users": [{"name": name, "user": {} if user is None else user}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(found))
+    return path
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def problem(path: Path, **more: Any) -> str:
+    """The one line that says what is wrong."""
+    with pytest.raises(ConfigError) as caught:
+        load_connection(path, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# -- files and contexts
+
+
+def test_without_any_cluster_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--kubeconfig.*KUBECONFIG.*{tmp_path}/home/.kube/config"):
+        load_connection()
+
+
+def test_the_order_is_flag_variable_pod_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "home/.kube/config", name="home", current="home")
+    assert load_connection().server == "https://home.example.org:6443"
+    account(tmp_path, monkeypatch)
+    assert load_connection().server == "https://10.0.0.1:443"
+    assert load_connection(context="home").server == "https://home.example.org:6443"
+    monkeypatch.setenv("KUBECONFIG", str(write(tmp_path / "variable", name="variable", current="variable")))
+    assert load_connection().server == "https://variable.example.org:6443"
+    assert load_connection(write(tmp_path / "flag", name="flag", current="flag")).server.startswith("https://flag.")
+
+
+def test_several_files_are_merged_and_the_first_to_name_something_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(tmp_path / "first", {"token": "1"}, name="a", current="")
+    second = write(tmp_path / "second", {"token": "2"}, {"server": "https://other"}, name="a", current="b")
+    third = write(tmp_path / "third", {"token": "3"}, name="b", current="a")
+    monkeypatch.setenv("KUBECONFIG", f"{first}::{tmp_path / 'missing'}:{second}:{third}")
+    assert load_connection().server == "https://b.example.org:6443"
+    assert load_connection(context="a").server == "https://a.example.org:6443"
+
+
+def test_files_that_are_all_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/x:{tmp_path}/y")
+    with pytest.raises(ConfigError, match=f"KUBECONFIG: no such file: {tmp_path}/x, {tmp_path}/y"):
+        load_connection()
+
+
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+    assert problem(tmp_path / "none") == f"{tmp_path}/none: No such file or directory"
+
+
+def test_nulls_are_as_good_as_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(
+        "current-context: c\nusers: null\nclusters: [{name: c, cluster: {server: 'http://h/', proxy-url: null}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: null, namespace: team}}]\n"
+    )
+    found = load_connection(path)
+    assert (found.server, found.namespace, found.ssl) == ("http://h", "team", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "not YAML"),
+        ("- 1", "Expected `object`, got `array`"),
+        ("clusters: {}", "Expected `array`, got `object` - at `$.clusters`"),
+        ("users: [{name: u, user: {token: 5}}]", "Expected `str`, got `int` - at `$.users[0].user.token`"),
+        ("contexts: []", "current-context: not set; name one with --context: none"),
+        ("current-context: x", 'current-context: no context "x"; there is none'),
+    ],
+)
+def test_a_bad_file_is_told_of_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    line = problem(path)
+    assert line.startswith(f"{path}: ")
+    assert said in line
+
+
+def test_names_that_lead_nowhere_are_told_with_those_that_do(tmp_path: Path) -> None:
+    path = write(tmp_path / "config")
+    assert problem(path, context="d") == f'{path}: --context: no context "d"; there is c'
+    found = yaml.safe_load(path.read_text())
+    found["contexts"][0]["context"]["cluster"] = "d"
+    path.write_text(yaml.safe_dump(found))
+    assert problem(path) == f'{path}: contexts[c].context.cluster: no cluster "d"; there is c'
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "said"),
+    [
+        ({}, {"server": "h:6443"}, "clusters[c].cluster.server"),
+        ({}, {"server": ""}, "clusters[c].cluster.server"),
+        ({}, {"certificate-authority": "ca.pem"}, "certificate-authority: {folder}/ca.pem: No such file or directory"),
+        ({}, {"certificate-authority-data": "!"}, "certificate-authority-data: not base64"),
+        ({}, {"certificate-authority-data": b64(b"x")}, "certificate-authority: not a PEM certificate"),
+        ({}, {"proxy-url": "socks5://h"}, "proxy-url"),
+        ({}, {"insecure-skip-tls-verify": True, "certificate-authority-data": "eA=="}, "only one can be meant"),
+        ({"client-certificate-data": b64(b"x")}, {}, "users[c].user.client-key: missing"),
+        ({"client-key-data": b64(b"x")}, {}, "users[c].user.client-certificate: missing"),
+        ({"client-certificate-data": "eA==", "client-key-data": "eA=="}, {}, "client-certificate: not a PEM"),
+        ({"auth-provider": {"name": "gcp"}}, {}, "users[c].user.auth-provider"),
+        ({"as": "root"}, {}, "users[c].user.as: impersonation"),
+        ({"exec": {"command": "x", "apiVersion": "client.authentication.k8s.io/v1alpha1"}}, {}, "exec.apiVersion"),
+        ({"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}, {}, "exec.command: missing"),
+    ],
+)
+def test_a_bad_field_is_named(tmp_path: Path, user: Any, cluster: Any, said: str) -> None:
+    path = write(tmp_path / "config", user, cluster)
+    line = problem(path)
+    assert line.startswith(f"{path}: ")
+    assert said.format(folder=tmp_path) in line
+
+
+# -- who we are
+
+
+async def test_tokens_and_passwords_become_headers(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from-file\n")
+    for user, header in [
+        ({"token": "t"}, "Bearer t"),
+        ({"token": "t", "tokenFile": "token"}, "Bearer from-file"),
+        ({"username": "u", "password": "p"}, "Basic " + b64(b"u:p")),
+    ]:
+        found = load_connection(write(tmp_path / "config", user))
+        assert await found.headers() == {"Authorization": header}
+    assert await load_connection(write(tmp_path / "config")).headers() == {}
+
+
+async def test_a_token_file_is_read_again_each_minute_or_when_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    found = load_connection(write(tmp_path / "config", {"tokenFile": "token"}))
+    first = await found.access()
+    file.write_text("two")
+    assert (await found.access()).headers == {"Authorization": "Bearer one"}
+    assert found.renew(first)
+    assert (await found.access()).headers == {"Authorization": "Bearer two"}
+    # That the first was refused says nothing of the second.
+    file.write_text("three")
+    assert found.renew(first)
+    assert (await found.access()).headers == {"Authorization": "Bearer two"}
+    monkeypatch.setattr(credentials, "REREAD", 0.0)
+    assert (await found.access()).headers == {"Authorization": "Bearer three"}
+    file.unlink()
+    assert (await found.access()).headers == {"Authorization": "Bearer three"}
+
+
+@pytest.mark.parametrize("content", ["", None])
+async def test_a_token_file_without_a_token_is_told_of(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    found = load_connection(write(tmp_path / "config", {"tokenFile": "token"}))
+    with pytest.raises(ConfigError, match=f"{tmp_path}/token: .*; it must hold a bearer token"):
+        await found.headers()
+
+
+def account(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str = "10.0.0.1") -> Path:
+    """The files and variables that a pod gets."""
+    place = folder / "account"
+    place.mkdir()
+    (place / "token").write_text("pod-token")
+    (place / "namespace").write_text("team\n")
+    (place / "ca.crt").write_bytes(AUTHORITY.certificate)
+    monkeypatch.setattr(connections, "SERVICE_ACCOUNT", place)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return place
+
+
+async def test_in_a_pod_its_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account(tmp_path, monkeypatch, "fd00::1")
+    found = load_connection()
+    assert (found.server, found.namespace) == ("https://[fd00::1]:443", "team")
+    assert await found.headers() == {"Authorization": "Bearer pod-token"}
+    assert found.ssl is not None
+    assert found.ssl.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_a_pod_without_an_authority_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = account(tmp_path, monkeypatch)
+    (place / "ca.crt").write_text("nothing")
+    with pytest.raises(ConfigError, match=f"{place}/ca.crt: not a PEM certificate"):
+        load_connection()
+    (place / "ca.crt").unlink()
+    with pytest.raises(ConfigError, match=f"{place}/ca.crt: No such file"):
+        load_connection()
+
+
+# -- the way there
+
+
+@pytest.mark.parametrize(
+    ("server", "proxy_url", "environment", "proxy"),
+    [
+        ("https://h.example.org", "http://named:3128", {"HTTPS_PROXY": "http://p"}, "http://named:3128"),
+        ("https://h.example.org", "", {"HTTPS_PROXY": "http://p"}, "http://p"),
+        ("https://h.example.org", "", {"https_proxy": "http://p"}, "http://p"),
+        ("https://h.example.org", "", {"HTTP_PROXY": "http://p"}, None),
+        ("https://h.example.org", "", {"HTTPS_PROXY": "http://p", "NO_PROXY": "x, .example.org"}, None),
+        ("https://h.example.org", "", {"HTTPS_PROXY": "http://p", "NO_PROXY": "ample.org"}, "http://p"),
+        ("https://10.1.2.3:6443", "", {"HTTPS_PROXY": "http://p", "NO_PROXY": "x,10.0.0.0/8"}, None),
+        ("https://11.1.2.3:6443", "", {"HTTPS_PROXY": "http://p", "NO_PROXY": "10.0.0.0/8"}, "http://p"),
+        ("https://[fd00::1]:6443", "", {"HTTPS_PROXY": "http://p", "NO_PROXY": "fd00::/8"}, None),
+        ("https://127.0.0.1:6443", "", {"HTTPS_PROXY": "http://p"}, None),
+        ("https://localhost:6443", "", {"HTTPS_PROXY": "http://p"}, None),
+    ],
+)
+def test_the_proxy_is_the_named_one_or_that_of_the_environment(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: str,
+    proxy_url: str,
+    environment: dict[str, str],
+    proxy: str | None,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = load_connection(write(tmp_path / "config", {}, {"server": server, "proxy-url": proxy_url}))
+    assert found.proxy == proxy
+
+
+async def answer(request: web.Request) -> web.Response:
+    """Says who asks, by certificate or by token."""
+    assert request.transport is not None
+    certificate = request.transport.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return web.json_response({"gitVersion": "/".join([*names, token])})
+
+
+def secure_server(name: str = "127.0.0.1") -> tuple[TestServer, ssl.SSLContext]:
+    app = web.Application()
+    app.router.add_get("/version", answer)
+    context = server_context(issue(AUTHORITY, "server", [name]), AUTHORITY.certificate)
+    return TestServer(app, scheme="https"), context
+
+
+async def ask(tmp_path: Path, user: Any, cluster: dict[str, Any], name: str = "127.0.0.1") -> str:
+    """Who the server says we are."""
+    server, context = secure_server(name)
+    await server.start_server(ssl=context)
+    try:
+        address = {"server": f"https://127.0.0.1:{server.port}"}
+        async with Client(load_connection(write(tmp_path / "config", user, {**address, **cluster}))) as client:
+            return await client.server_version()
+    finally:
+        await server.close()
+
+
+TRUST = {"certificate-authority-data": b64(AUTHORITY.certificate)}
+
+
+async def test_certificates_are_taken_from_data_and_from_files_beside_the_kubeconfig(tmp_path: Path) -> None:
+    data = {"client-certificate-data": b64(ADMIN.certificate), "client-key-data": b64(ADMIN.key)}
+    assert await ask(tmp_path, data, TRUST) == "admin/"
+    (tmp_path / "ca.pem").write_bytes(AUTHORITY.certificate)
+    (tmp_path / "me.pem").write_bytes(ADMIN.certificate)
+    (tmp_path / "me.key").write_bytes(ADMIN.key)
+    files = {"client-certificate": "me.pem", "client-key": "me.key"}
+    assert await ask(tmp_path, files, {"certificate-authority": "ca.pem"}) == "admin/"
+
+
+async def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_scheduler.kube.client._RETRIES", 0)
+    other = {"certificate-authority-data": b64(make_authority().certificate)}
+    with pytest.raises(Undecided, match="CERTIFICATE_VERIFY_FAILED"):
+        await ask(tmp_path, {"token": "t"}, other)
+    assert await ask(tmp_path, {"token": "t"}, {"insecure-skip-tls-verify": True}) == "t"
+
+
+async def test_the_name_in_the_certificate_may_be_another_than_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.kube.client._RETRIES", 0)
+    with pytest.raises(Undecided, match="CERTIFICATE_VERIFY_FAILED"):
+        await ask(tmp_path, {"token": "t"}, TRUST, "api.example.org")
+    assert (
+        await ask(tmp_path, {"token": "t"}, {**TRUST, "tls-server-name": "api.example.org"}, "api.example.org") == "t"
+    )
+
+
+def test_keys_leave_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    user = {"client-certificate-data": b64(ADMIN.certificate), "client-key-data": b64(ADMIN.key)}
+    load_connection(write(tmp_path / "config", user, TRUST))
+    assert list(place.iterdir()) == []
+
+
+# -- exec plugins
+
+V1 = "client.authentication.k8s.io/v1"
+V1BETA1 = "client.authentication.k8s.io/v1beta1"
+
+
+def plugin(folder: Path, status_: Any, version: str = V1, body: str = "") -> dict[str, Any]:
+    """A program that notes how it was called and prints a status; as the exec part of a user."""
+    path = folder / "plugin"
+    said = {"apiVersion": version, "kind": "ExecCredential", "status": status_}
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys, json\n"
+        f"with open({str(folder / 'calls')!r}, 'a') as file:\n"
+        "    seen = [sys.argv[1:], os.environ['KUBERNETES_EXEC_INFO'], os.environ.get('GIVEN')]\n"
+        "    print(json.dumps(seen), file=file)\n"
+        f"{body}\n"
+        f"print({json.dumps(said)!r})\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"apiVersion": version, "command": "./plugin", "interactiveMode": "Never"}
+
+
+def calls(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("version", [V1, V1BETA1])
+async def test_a_plugin_is_run_once_and_told_what_it_wants_to_know(tmp_path: Path, version: str) -> None:
+    run = plugin(tmp_path, {"token": "secret"}, version)
+    run |= {"args": ["get", "token"], "env": [{"name": "GIVEN", "value": "yes"}], "provideClusterInfo": True}
+    extension = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
+    cluster = {**TRUST, "tls-server-name": "n", "extensions": extension}
+    found = load_connection(write(tmp_path / "config", {"exec": run}, cluster))
+    assert await found.headers() == {"Authorization": "Bearer secret"}
+    assert await found.headers() == {"Authorization": "Bearer secret"}
+    ((arguments, told, given),) = calls(tmp_path)
+    assert (arguments, given) == (["get", "token"], "yes")
+    assert json.loads(told) == {
+        "apiVersion": version,
+        "kind": "ExecCredential",
+        "spec": {
+            "interactive": False,
+            "cluster": {
+                "server": "https://c.example.org:6443",
+                "tls-server-name": "n",
+                "config": {"audience": "x"},
+                **TRUST,
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(("minutes", "runs"), [(60, 1), (-1, 2), (0, 2)])
+async def test_a_plugin_is_run_again_when_what_it_said_expires(tmp_path: Path, minutes: int, runs: int) -> None:
+    until = (datetime.now(UTC) + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    run = plugin(tmp_path, {"token": "secret", "expirationTimestamp": until})
+    found = load_connection(write(tmp_path / "config", {"exec": run}))
+    await found.headers()
+    await found.headers()
+    assert len(calls(tmp_path)) == runs
+
+
+async def test_a_plugin_is_run_again_when_what_it_said_is_refused(tmp_path: Path) -> None:
+    found = load_connection(write(tmp_path / "config", {"exec": plugin(tmp_path, {"token": "secret"})}))
+    first = await found.access()
+    assert found.renew(first)
+    second = await found.access()
+    assert found.renew(first)
+    assert await found.access() == second
+    assert len(calls(tmp_path)) == 2
+
+
+async def test_a_plugin_may_give_a_certificate(tmp_path: Path) -> None:
+    given = {"clientCertificateData": ADMIN.certificate.decode(), "clientKeyData": ADMIN.key.decode()}
+    assert await ask(tmp_path, {"exec": plugin(tmp_path, given)}, TRUST) == "admin/"
+
+
+@pytest.mark.parametrize(
+    ("status_", "body", "said"),
+    [
+        ({}, "", "printed neither a token nor a client certificate with its key"),
+        ({"clientCertificateData": "x"}, "", "printed neither a token"),
+        (None, "", "must print an ExecCredential: Expected `object`, got `null` - at `$.status`"),
+        ({"token": "t"}, "print('hello')", "must print an ExecCredential"),
+        ({"token": "t"}, "sys.exit('first\\nlog in again')", "exited with 1: log in again"),
+        ({"clientCertificateData": "x", "clientKeyData": "y"}, "", "client-certificate: not a PEM certificate"),
+    ],
+)
+async def test_a_plugin_that_says_nothing_useful_is_told_of_in_one_line(
+    tmp_path: Path, status_: Any, body: str, said: str
+) -> None:
+    run = plugin(tmp_path, status_, body=body)
+    path = write(tmp_path / "config", {"exec": run})
+    with pytest.raises(ConfigError) as caught:
+        await load_connection(path).headers()
+    assert str(caught.value).startswith(f"{path}: users[c].user.")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_plugin_of_another_version_is_told_of(tmp_path: Path) -> None:
+    run = plugin(tmp_path, {"token": "t"}, V1BETA1) | {"apiVersion": V1}
+    with pytest.raises(ConfigError, match=f"printed {V1BETA1} ExecCredential, not {V1} ExecCredential"):
+        await load_connection(write(tmp_path / "config", {"exec": run})).headers()
+
+
+async def test_a_plugin_that_is_not_there_is_told_of_with_its_hint(tmp_path: Path) -> None:
+    run = {"apiVersion": V1, "command": "no-such-plugin", "installHint": "Install it:\n  brew install it"}
+    path = write(tmp_path / "config", {"exec": run})
+    with pytest.raises(ConfigError) as caught:
+        await load_connection(path).headers()
+    assert str(caught.value) == (
+        f'{path}: users[c].user.exec.command: no program "no-such-plugin". Install it: brew install it'
+    )
+
+
+async def test_a_plugin_that_must_ask_people_needs_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    run = plugin(tmp_path, {"token": "t"}) | {"interactiveMode": "Always"}
+    with pytest.raises(ConfigError, match=r"exec\.interactiveMode: Always, but .* has no terminal"):
+        await load_connection(write(tmp_path / "config", {"exec": run})).headers()
+
+
+async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_PATIENCE", 0.2)
+    run = plugin(tmp_path, {"token": "t"}, body="import time; time.sleep(3600)")
+    with pytest.raises(ConfigError, match="was not done in"):
+        await load_connection(write(tmp_path / "config", {"exec": run})).headers()
+
+
+async def test_a_client_says_what_is_wrong_with_its_credentials(tmp_path: Path) -> None:
+    run = {"apiVersion": V1, "command": "no-such-plugin"}
+    async with Client(load_connection(write(tmp_path / "config", {"exec": run}))) as client:
+        with pytest.raises(Refused, match='no program "no-such-plugin"'):
+            await client.server_version()
+
+
+async def test_a_connection_can_be_made_by_hand() -> None:
+    context = ssl.create_default_context()
+    found = Connection("https://h", context)
+    assert (await found.access()).ssl is context
+    assert await found.headers() == {}
