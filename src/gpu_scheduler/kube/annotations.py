@@ -1,0 +1,87 @@
+"""What a bind writes on its pod about GPUs.
+
+| annotation | value |
+|---|---|
+| gpu-scheduler.io/devices | the node's GPU indices that are the pod's, "0,1"; only where we decided them |
+| gpu-scheduler.io/visible-devices | what the pod should see: those indices, or 0..n-1 where a device plugin renumbers |
+| visible-devices.gpu-scheduler.io/<container> | the same for one container, when several ask for GPUs |
+
+Containers get the pod's GPUs in order. An init container that ends gives its GPUs on, a sidecar keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.model import Shape
+from gpu_scheduler.kube.device_map import read_number
+from gpu_scheduler.kube.objects import Container, PodObject
+from gpu_scheduler.kube.resources import DEVICES, GROUP, VISIBLE_DEVICES
+from gpu_scheduler.kube.shapes import container_request, is_sidecar
+
+CONTAINER_DEVICES = f"visible-devices.{GROUP}/"
+"""A container's name follows."""
+
+
+class _Share(NamedTuple):
+    """One container's part of the pod's GPUs, by position."""
+
+    container: str
+    start: int
+    size: int
+
+
+def bind_annotations(pod: PodObject, devices: Sequence[int], gpu_resources: Iterable[str]) -> dict[str, str]:
+    """The annotations of a bind with these devices; none are given where a device plugin chooses them."""
+    shares = list(_shares(pod, tuple(gpu_resources)))
+    pool = tuple(devices) or tuple(range(max((share.start + share.size for share in shares), default=0)))
+    if not pool:
+        return {}
+    found = {DEVICES: write_devices(devices)} if devices else {}
+    found[VISIBLE_DEVICES] = write_devices(pool)
+    if len(shares) > 1:
+        for name, start, size in shares:
+            # A device plugin numbers each container's GPUs from 0.
+            seen = pool[start : start + size] if devices else range(size)
+            found[CONTAINER_DEVICES + name] = write_devices(seen)
+    return found
+
+
+def write_devices(devices: Iterable[int]) -> str:
+    """Indices as text, "0,1"."""
+    return ",".join(map(str, devices))
+
+
+def read_devices(text: str | None, shape: Shape) -> tuple[int, ...] | None:
+    """The indices recorded for a pod of this shape; None where there are none, or they cannot be what it was given."""
+    if not text:
+        return None
+    found = [read_number(word) for word in text.split(",", MAX_DEVICES)]
+    devices = tuple(device for device in found if device is not None and device < MAX_DEVICES)
+    if len(devices) != len(found) or len(set(devices)) != len(devices):
+        return None
+    wanted = 1 if shape.gpu_milli else shape.gpus
+    return devices if len(devices) == (wanted or len(devices)) else None
+
+
+def _shares(pod: PodObject, gpu_resources: tuple[str, ...]) -> Iterator[_Share]:
+    """The containers that ask for GPUs, with their parts."""
+    start = 0
+    for container in pod.spec.init_containers or ():
+        count = _count_gpus(container, gpu_resources)
+        if count:
+            yield _Share(container.name, start, count)
+            start += count if is_sidecar(container) else 0
+    for container in pod.spec.containers:
+        count = _count_gpus(container, gpu_resources)
+        if count:
+            yield _Share(container.name, start, count)
+            start += count
+
+
+def _count_gpus(container: Container, gpu_resources: tuple[str, ...]) -> int:
+    asked = container_request(container.resources)
+    effective = {**asked.limits, **asked.requests}
+    return sum(effective.get(name, 0) for name in gpu_resources)

@@ -1,0 +1,155 @@
+"""Pods and nodes as the API has them, turned into the core's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.model import Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
+from gpu_scheduler.core.quantity import QuantityError
+from gpu_scheduler.core.requests import read_amounts
+from gpu_scheduler.kube.annotations import read_devices
+from gpu_scheduler.kube.device_map import pod_index, read_number
+from gpu_scheduler.kube.dialects import Membership
+from gpu_scheduler.kube.objects import Meta, NodeObject, OwnerReference, PodObject
+from gpu_scheduler.kube.resources import ASSIGNS_DEVICES, ATTEMPT, DEVICES, UNHEALTHY_DEVICES
+from gpu_scheduler.kube.shapes import read_shape, with_volumes
+from gpu_scheduler.kube.times import parse_time
+from gpu_scheduler.kube.volumes import Claims
+
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_PHASES: Final = {phase.value: phase for phase in PodPhase}
+_EFFECTS: Final = {effect.value: effect for effect in TaintEffect}
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What decoding depends on besides the object: the scheduler names that are ours, and the names of GPUs."""
+
+    scheduler_names: frozenset[str]
+    gpu_resources: tuple[str, ...]
+
+
+def decode_pod(
+    raw: PodObject, member: Membership, claims: Claims, namespace_labels: Mapping[str, str], reading: Reading
+) -> Pod:
+    """A pod as the core sees it. Never raises: what a user wrote wrongly becomes a gate."""
+    meta, spec, status = raw.metadata, raw.spec, raw.status
+    annotations = meta.annotations or _NOTHING
+    node = spec.node_name or None
+    ours = spec.scheduler_name in reading.scheduler_names
+    shape, wrong = read_shape(spec, meta, reading.gpu_resources, ours)
+    gates: tuple[Gate, ...] = ()
+    if node is None:
+        # Once bound, neither gates nor volumes keep a pod from anywhere, and no sibling should inherit its volumes.
+        reach = claims.reach(raw)
+        if reach.terms:
+            shape = with_volumes(shape, reach.terms)
+        unclear = (Gate(GateKind.BAD_REQUEST, member.problem),) if member.problem else ()
+        gates = (*wrong, *unclear, *_pod_gates(raw), *reach.gates)
+    owner = _controller(meta)
+    deadline = spec.active_deadline_seconds
+    grace = spec.termination_grace_period_seconds
+    return Pod(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        shape=shape,
+        labels=meta.labels or _NOTHING,
+        namespace_labels=namespace_labels,
+        gang=member.gang,
+        role=member.role,
+        phase=_PHASES.get(status.phase) or (PodPhase.PENDING if node is None else PodPhase.RUNNING),
+        node=node,
+        devices=_devices(annotations, shape) if node is not None else None,
+        attempt=attempt_of(meta),
+        version=meta.resource_version,
+        priority=spec.priority or 0,
+        preempts=spec.preemption_policy != "Never",
+        queue=member.queue,
+        created=parse_time(meta.creation_timestamp) or 0.0,
+        index=pod_index(meta) or 0,
+        ours=ours,
+        controlled=owner is not None,
+        permanent=_MIRROR in annotations or (node is not None and owner is not None and owner.kind == "DaemonSet"),
+        deleting=meta.deletion_timestamp is not None,
+        gates=gates,
+        nominated_node=(status.nominated_node_name or None) if not ours else None,
+        grace=30.0 if grace is None else float(grace),
+        started=parse_time(status.start_time),
+        deadline=None if deadline is None else float(deadline),
+    )
+
+
+def attempt_of(meta: Meta) -> int:
+    """How often a committed bind of a pod has been given up."""
+    return read_number((meta.annotations or _NOTHING).get(ATTEMPT, "")) or 0
+
+
+def decode_node(raw: NodeObject, reading: Reading) -> Node:
+    """A node as the core sees it; amounts that cannot be read count as none."""
+    meta, status = raw.metadata, raw.status
+    labels = meta.labels or _NOTHING
+    capacity = _amounts(status.capacity)
+    gpu_resource = next((name for name in reading.gpu_resources if capacity.get(name)), "")
+    gpus = capacity.get(gpu_resource, 0)
+    return Node(
+        name=meta.name,
+        allocatable=_amounts(status.allocatable),
+        labels=labels,
+        taints=tuple(_taints(raw)),
+        unschedulable=raw.spec.unschedulable,
+        ready=any(one.type == "Ready" and one.status == "True" for one in status.conditions or ()),
+        gpu_resource=gpu_resource,
+        gpus=gpus,
+        assigns_devices=labels.get(ASSIGNS_DEVICES) == "true",
+        unhealthy=_unhealthy(meta, min(gpus, MAX_DEVICES)),
+    )
+
+
+def _pod_gates(raw: PodObject) -> Iterator[Gate]:
+    """What the pod itself says must happen first."""
+    spec = raw.spec
+    for claim in spec.resource_claims or ():
+        why = f"resourceclaim {claim.get('name', '')}: devices of resource claims are not allocated here"
+        yield Gate(GateKind.RESOURCE_CLAIM, f"{why}; ask for a GPU in resources.limits")
+    for gate in spec.scheduling_gates or ():
+        yield Gate(GateKind.SCHEDULING_GATE, str(gate.get("name", "")))
+
+
+def _devices(annotations: Mapping[str, str], shape: Shape) -> tuple[int, ...] | None:
+    """A bound pod's GPUs: as recorded, else those of its map, which it was told to use wherever it runs."""
+    recorded = read_devices(annotations.get(DEVICES), shape)
+    return recorded if recorded is not None or shape.device_map is None else shape.device_map.devices
+
+
+def _controller(meta: Meta) -> OwnerReference | None:
+    """Whoever would make the pod again."""
+    return next((owner for owner in meta.owner_references or () if owner.controller), None)
+
+
+def _amounts(quantities: Mapping[str, str | int | float] | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, amount in (quantities or {}).items():
+        try:
+            found |= read_amounts({name: str(amount)}, "status")
+        except QuantityError:
+            continue
+    return found
+
+
+def _taints(raw: NodeObject) -> Iterator[Taint]:
+    for taint in raw.spec.taints or ():
+        effect = _EFFECTS.get(taint.get("effect", ""))
+        if effect is not None:
+            yield Taint(taint.get("key", ""), taint.get("value") or "", effect)
+
+
+def _unhealthy(meta: Meta, gpus: int) -> frozenset[int]:
+    """The GPUs that the node calls broken, out of those it has."""
+    words = (meta.annotations or _NOTHING).get(UNHEALTHY_DEVICES, "").replace(",", " ").split()
+    numbers = (read_number(word) for word in words)
+    return frozenset(number for number in numbers if number is not None and number < gpus)

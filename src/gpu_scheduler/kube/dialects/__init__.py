@@ -1,0 +1,67 @@
+"""The ways in which people say that pods belong together, and which of them counts when a pod uses several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.kube.dialects.annotation import Annotations, LonePods, show_key
+from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, Told
+from gpu_scheduler.kube.dialects.options import queue_of, role_of
+from gpu_scheduler.kube.dialects.podgroup import PodGroups
+from gpu_scheduler.kube.dialects.scheduler_plugins import SchedulerPlugins
+from gpu_scheduler.kube.dialects.volcano import Volcano
+from gpu_scheduler.kube.dialects.workload import Workloads
+from gpu_scheduler.kube.objects import PodObject
+from gpu_scheduler.kube.resources import Resource
+
+__all__ = [
+    "DIALECTS",
+    "LONE_PODS",
+    "Dialect",
+    "GangContext",
+    "Membership",
+    "Patch",
+    "Telling",
+    "Told",
+    "choose_resources",
+    "dialect_named",
+    "dialect_of",
+    "read_membership",
+    "show_key",
+]
+
+DIALECTS: tuple[Dialect, ...] = (Annotations(), Volcano(), SchedulerPlugins(), PodGroups(), Workloads())
+"""The first that a pod speaks counts: what was written for us before what was written for anybody."""
+
+LONE_PODS = LonePods()
+_BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, LONE_PODS)}
+
+
+def dialect_named(name: str) -> Dialect:
+    """A dialect by its name."""
+    return _BY_NAME[name]
+
+
+def dialect_of(key: GangKey) -> Dialect:
+    """The dialect in which a gang is written."""
+    return _BY_NAME[key.dialect]
+
+
+def read_membership(pod: PodObject) -> Membership:
+    """Where a pod says that it belongs, whatever the object it names may say."""
+    for dialect in DIALECTS:
+        found = dialect.membership(pod)
+        if found is not None:
+            return found
+    return Membership(None, role_of(pod), queue_of(pod))
+
+
+def choose_resources(is_served: Callable[[Resource], bool]) -> dict[str, Resource]:
+    """For every dialect whose objects an API server serves, by name, the best version of them."""
+    found: dict[str, Resource] = {}
+    for dialect in DIALECTS:
+        for resource in dialect.resources:
+            if is_served(resource):
+                found.setdefault(dialect.name, resource)
+    return found

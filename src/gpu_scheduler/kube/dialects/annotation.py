@@ -1,0 +1,159 @@
+"""Gangs without an object: pods say by annotation to which gang they belong, or that they start alone.
+
+With `gpu-scheduler.io/gang` pods of one namespace form the gang of that name. With `gpu-scheduler.io/gang-min` alone
+the pods of one controller form a gang, called for example "Job/train/5f0c2a81": the last part is the beginning of the
+controller's uid, so that a job of the same name made later is another gang.
+
+What the pods say about their gang they must say alike; a pod may also say nothing. The scheduler's notes are on one of
+the pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Hashable
+
+from gpu_scheduler.core.model import Gang, GangKey
+from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, patch_object
+from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
+from gpu_scheduler.kube.dialects.options import (
+    OPTIONS,
+    BadOptionError,
+    created_at,
+    note,
+    queue_of,
+    quote,
+    rank_roles,
+    read_minimum,
+    role_of,
+    with_options,
+)
+from gpu_scheduler.kube.objects import PodObject, RawObject
+from gpu_scheduler.kube.resources import GANG, GANG_MIN, NOTES, PODS
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
+_UID_SHOWN = 8
+
+
+def show_key(key: GangKey) -> str:
+    """A gang as people know it: namespace and name; where it is a controller, kind and name without the uid."""
+    kind, _, rest = key.name.partition("/")
+    if key.dialect == Annotations.name and rest:
+        return f"{key.namespace}/{kind}/{rest.rpartition('/')[0]}"
+    return str(key)
+
+
+class Annotations(Dialect):
+    """Pods that name their gang, or whose controller is it."""
+
+    name = "annotation"
+
+    def group_of(self, pod: PodObject) -> str:
+        """The gang that a pod names, else its controller; "" for neither."""
+        meta = pod.metadata
+        named = note(meta, GANG)
+        if named:
+            return named if _NAME.fullmatch(named) else ""
+        owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
+        return f"{owner.kind}/{owner.name}/{owner.uid[:_UID_SHOWN]}" if owner is not None else ""
+
+    def membership(self, pod: PodObject) -> Membership | None:
+        """Where a pod belongs that carries one of the two annotations."""
+        notes = pod.metadata.annotations
+        if not notes or not (notes.get(GANG) or notes.get(GANG_MIN)):
+            return None
+        found = super().membership(pod)
+        if found is not None:
+            return found
+        if notes.get(GANG):
+            problem = f"{GANG}: {quote(notes[GANG])} is no name; use letters, digits, '-', '_' and '.', at most 253"
+        else:
+            problem = f"{GANG_MIN}: the pod has no controller whose pods could be its gang; name the gang in {GANG}"
+        return Membership(None, role_of(pod), queue_of(pod), problem)
+
+    def marks(self, pod: PodObject) -> Hashable:
+        """Every annotation that says something about the gang."""
+        notes = pod.metadata.annotations or {}
+        return tuple(notes.get(name) for name in (GANG_MIN, NOTES, *OPTIONS))
+
+    def keys_of(self, raw: RawObject) -> tuple[GangKey, ...]:
+        """None: there are no objects."""
+        return ()
+
+    def object_name(self, key: GangKey) -> str:
+        """None."""
+        return ""
+
+    def decode(
+        self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
+    ) -> Gang | None:
+        """The gang that its pods describe together."""
+        if not pods:
+            return None
+        said, problem, minimum = _hear(pods), "", 1
+        try:
+            _check_agreement(said, pods)
+            minimum = _read_gang_min(note(said[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in said else None)
+        except BadOptionError as error:
+            problem = str(error)
+        gang = Gang(
+            key,
+            minimum=minimum,
+            roles=rank_roles((), pods),
+            queue=next((queue for queue in map(queue_of, pods) if queue), ""),
+            created=min(created_at(pod.metadata) for pod in pods),
+            problem=problem,
+        )
+        carrier = next((pod for pod in pods if note(pod.metadata, NOTES)), None)
+        options = {name: note(pod.metadata, name) for name, pod in said.items()}
+        return with_notes(with_options(gang, options), carrier.metadata.annotations if carrier is not None else None)
+
+    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+        """The notes; everything else is told in Events."""
+        return patch_object(PODS, raw.metadata, change_notes(raw.metadata.annotations, telling.status))
+
+
+class LonePods(Annotations):
+    """Pods of no gang. One that sets options, or about which something was noted, is a gang of one with those."""
+
+    name = ALONE
+
+    def group_of(self, pod: PodObject) -> str:
+        """The pod itself."""
+        return pod.metadata.uid
+
+    def says_anything(self, pod: PodObject) -> bool:
+        """Whether a pod sets options, or notes are on it."""
+        notes = pod.metadata.annotations
+        return notes is not None and any(name in notes for name in (NOTES, *OPTIONS))
+
+    def decode(self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext) -> Gang:
+        """The pod as a gang of one."""
+        meta = next(iter(pods)).metadata
+        return with_notes(with_options(Gang(key, created=created_at(meta)), meta.annotations), meta.annotations)
+
+
+def _hear(pods: Collection[PodObject]) -> dict[str, PodObject]:
+    """For every annotation about the gang, the first pod that has it."""
+    said: dict[str, PodObject] = {}
+    for pod in pods:
+        for name in (GANG_MIN, *OPTIONS):
+            if note(pod.metadata, name):
+                said.setdefault(name, pod)
+    return said
+
+
+def _check_agreement(said: dict[str, PodObject], pods: Collection[PodObject]) -> None:
+    for name, first in said.items():
+        for pod in pods:
+            text = note(pod.metadata, name)
+            if text and text != note(first.metadata, name):
+                one = f"pod {first.metadata.name} says {quote(note(first.metadata, name))}"
+                other = f"pod {pod.metadata.name} says {quote(text)}"
+                raise BadOptionError(f"{name}: {one} and {other}; all pods of a gang must say the same")
+
+
+def _read_gang_min(text: str | None) -> int:
+    number = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else text
+    return read_minimum(number, GANG_MIN)

@@ -1,0 +1,107 @@
+"""The scheduler's own notes about a gang: one annotation in JSON, so that the next leader knows what this one knew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+import msgspec
+
+from gpu_scheduler.core.lifecycle import Status
+from gpu_scheduler.core.model import Gang, Slot
+from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.resources import NOTES
+
+LONGEST = 128 * 1024
+"""In bytes. All annotations of an object together may have 256 KiB, and the notes are not the only one."""
+
+
+class _Notes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Slots are runs of members of one role on one node: the node, the role, and each member's devices."""
+
+    below_since: float | None = None
+    admitted_at: float | None = None
+    nominated_at: float | None = None
+    nomination: tuple[tuple[str, str, tuple[tuple[int, ...], ...]], ...] = ()
+    target: tuple[str, ...] = ()
+
+
+_NOTHING = _Notes()
+
+
+def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = "") -> Gang:
+    """The gang with what was noted about it; `part` names it where several share one object."""
+    text = (annotations or {}).get(NOTES)
+    if not text:
+        return gang
+    notes = _read_parts(text).get(part, _NOTHING) if part else _read(text)
+    if notes == _NOTHING:
+        return gang
+    return replace(
+        gang,
+        below_since=notes.below_since,
+        admitted_at=notes.admitted_at,
+        nominated_at=notes.nominated_at,
+        nomination=tuple(Slot(node, held, role) for node, role, runs in notes.nomination for held in runs),
+        target=notes.target,
+    )
+
+
+def change_notes(
+    annotations: Mapping[str, str] | None, status: Status, part: str = "", alive: Collection[str] = ()
+) -> Json:
+    """The annotation to merge in so that the notes are up to date; {} when they are.
+
+    Where several gangs share an object, those that are no longer `alive` lose theirs.
+    """
+    had = (annotations or {}).get(NOTES)
+    notes = _take(status)
+    if not part:
+        wanted = _write(notes)
+    else:
+        parts = {name: kept for name, kept in _read_parts(had or "").items() if name in alive}
+        parts[part] = notes
+        parts = {name: kept for name, kept in sorted(parts.items()) if kept != _NOTHING}
+        wanted = _write(parts) if parts else None
+    return {} if wanted == had else {NOTES: wanted}
+
+
+def _take(status: Status) -> _Notes:
+    runs = groupby(status.nomination, key=lambda slot: (slot.node, slot.role))
+    return _Notes(
+        below_since=status.below_since,
+        admitted_at=status.admitted_at,
+        nominated_at=status.nominated_at,
+        nomination=tuple((node, role, tuple(slot.devices for slot in slots)) for (node, role), slots in runs),
+        target=status.target,
+    )
+
+
+def _write(notes: _Notes | dict[str, _Notes]) -> str | None:
+    """The notes as text. A nomination too long to be written is left out: the next leader decides it anew."""
+    if notes == _NOTHING:
+        return None
+    text = msgspec.json.encode(notes)
+    if len(text) > LONGEST:
+        every = notes if isinstance(notes, dict) else {"": notes}
+        short = {
+            name: msgspec.structs.replace(found, nomination=(), nominated_at=None, target=())
+            for name, found in every.items()
+        }
+        text = msgspec.json.encode(short if isinstance(notes, dict) else short[""])
+    return text.decode()
+
+
+def _read(text: str) -> _Notes:
+    try:
+        return msgspec.json.decode(text, type=_Notes)
+    except (msgspec.MsgspecError, RecursionError):
+        return _NOTHING
+
+
+def _read_parts(text: str) -> dict[str, _Notes]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, _Notes])
+    except (msgspec.MsgspecError, RecursionError):
+        return {}

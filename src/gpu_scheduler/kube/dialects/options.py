@@ -1,0 +1,192 @@
+"""The annotations that mean the same in every dialect: queue, time-out, topology, pause, recovery; and roles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpu_scheduler.core.model import Gang, OnMemberLost, Role, TopologyRule
+from gpu_scheduler.kube.objects import Json, Meta, PodObject
+from gpu_scheduler.kube.resources import (
+    EXPECTED_RUNTIME,
+    HOLD,
+    ON_MEMBER_LOST,
+    PAUSED,
+    QUEUE,
+    ROLE,
+    TIMEOUT,
+    TOPOLOGY,
+)
+from gpu_scheduler.kube.times import parse_time
+
+VOLCANO_TASK = "volcano.sh/task-spec"
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+KUBEFLOW_ROLE = "training.kubeflow.org/replica-type"
+SPARK_ROLE = "spark-role"
+
+LEADERS = frozenset({"master", "chief", "driver", "launcher"})
+"""Roles that the others connect to when they start: their pods are bound first."""
+LEADER_RANK = -1
+
+NO_QUEUE = "default"
+"""What Volcano calls the queue of those who name none."""
+
+_CUTS = 60
+
+
+class BadOptionError(ValueError):
+    """A value that makes no sense; the message is one line with the field and what would be right."""
+
+
+def as_dict(value: object) -> Json:
+    """What should be an object: {} where something else stands."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Json]:
+    """What should be a list of objects: without whatever else stands there."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def note(meta: Meta, name: str) -> str:
+    """An annotation, or "" where there is none."""
+    return (meta.annotations or {}).get(name, "")
+
+
+def label(meta: Meta, name: str) -> str:
+    """A label, or "" where there is none."""
+    return (meta.labels or {}).get(name, "")
+
+
+def created_at(meta: Meta) -> float:
+    """When an object was made."""
+    return parse_time(meta.creation_timestamp) or 0.0
+
+
+def role_of(pod: PodObject) -> str:
+    """The role that a pod plays in its gang, in whichever way it says so."""
+    meta = pod.metadata
+    return (
+        note(meta, ROLE)
+        or note(meta, VOLCANO_TASK)
+        or label(meta, VOLCANO_TASK)
+        or label(meta, KUBEFLOW_ROLE)
+        or label(meta, SPARK_ROLE)
+    )
+
+
+def leader_role(pod: PodObject) -> str:
+    """The pod's role if its pods go first, else ""."""
+    role = role_of(pod)
+    return role if role.lower() in LEADERS else ""
+
+
+def rank_roles(roles: Iterable[Role], pods: Iterable[PodObject]) -> tuple[Role, ...]:
+    """The roles, and those of the pods that go first, with the ranks that follow from their names."""
+    found = {role.name: role for role in roles}
+    for leader in sorted({leader_role(pod) for pod in pods} - {""}):
+        found.setdefault(leader, Role(leader))
+    return tuple(replace(r, rank=LEADER_RANK) if r.name.lower() in LEADERS else r for r in found.values())
+
+
+def read_queue(name: str) -> str:
+    """A queue's name as the core knows it: the default queue is the nameless one."""
+    return "" if name == NO_QUEUE else name
+
+
+def queue_of(pod: PodObject) -> str:
+    """The queue that a pod asks for itself."""
+    return read_queue(note(pod.metadata, QUEUE) or note(pod.metadata, VOLCANO_QUEUE))
+
+
+def quote(text: object) -> str:
+    """What somebody wrote, cut short and on one line."""
+    shown = str(text)
+    return repr(shown if len(shown) <= _CUTS else shown[:_CUTS] + "...")
+
+
+def read_minimum(value: object, field: str, absent: int | None = None) -> int:
+    """How many members must start together; 0 and nothing mean `absent`, where a dialect has such a rule."""
+    if absent is not None and value in (None, 0):
+        return absent
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadOptionError(f"{field}: {_shown(value)}; write how many pods must start together, 1 or more")
+    return value
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else f"{quote(value)} is no such number"
+
+
+def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
+    """The gang with what its annotations say; the first of them that makes no sense is the gang's problem."""
+    if not annotations:
+        return gang
+    changes: dict[str, Any] = {}
+    problem = gang.problem
+    for name, (field, read) in _OPTIONS.items():
+        text = annotations.get(name)
+        if text:
+            try:
+                changes[field] = read(name, text)
+            except BadOptionError as error:
+                problem = problem or str(error)
+    return replace(gang, **changes, problem=problem) if changes or problem else gang
+
+
+def read_seconds(name: str, text: str) -> float:
+    """A time span of more than nothing."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise BadOptionError(f'{name}: {quote(text)} is no number of seconds above 0; write for example "300"')
+    return seconds
+
+
+def _read_hold(name: str, text: str) -> float:
+    return 0.0 if text.strip() == "0" else read_seconds(name, text)
+
+
+def _read_flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadOptionError(f'{name}: {quote(text)} is neither "true" nor "false"')
+    return text == "true"
+
+
+def _read_recovery(name: str, text: str) -> OnMemberLost:
+    try:
+        return OnMemberLost(text)
+    except ValueError:
+        words = ", ".join(f'"{word.value}"' for word in OnMemberLost)
+        raise BadOptionError(f"{name}: {quote(text)} is none of {words}") from None
+
+
+def _read_topology(name: str, text: str) -> tuple[TopologyRule, ...]:
+    return tuple(_read_rules(name, text))
+
+
+def _read_rules(name: str, text: str) -> Iterator[TopologyRule]:
+    for part in text.split(","):
+        how, _, level = part.strip().partition(":")
+        if how not in ("required", "preferred") or not level.strip():
+            raise BadOptionError(
+                f'{name}: {quote(part)} is no rule; write "required:rack,preferred:nvlink" or the like'
+            )
+        yield TopologyRule(level.strip(), required=how == "required")
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str, str], object]]] = {
+    QUEUE: ("queue", lambda _, text: read_queue(text)),
+    TIMEOUT: ("timeout", read_seconds),
+    TOPOLOGY: ("topology", _read_topology),
+    EXPECTED_RUNTIME: ("expected_runtime", read_seconds),
+    PAUSED: ("paused", _read_flag),
+    ON_MEMBER_LOST: ("on_member_lost", _read_recovery),
+    HOLD: ("hold", _read_hold),
+}
+OPTIONS = tuple(_OPTIONS)
+"""The annotations that say something about a gang in every dialect."""

@@ -1,0 +1,149 @@
+"""Native gangs from Kubernetes 1.36 on: pods name a PodGroup of scheduling.k8s.io in `spec.schedulingGroup`.
+
+Besides the conditions that Kubernetes knows (PodGroupScheduled in 1.36, PodGroupInitiallyScheduled from 1.37 on,
+DisruptionTarget) two of our own are written, each once there is something to say:
+
+- gpu-scheduler.io/BelowMinimum: a gang that had started has lost members (True) or has enough again (False);
+- gpu-scheduler.io/SchedulingTimeout: it waited longer than its time-out (True) or has started since (False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Gang, GangKey, TopologyRule
+from gpu_scheduler.kube.dialects.conditions import (
+    Condition,
+    change_status,
+    condition_in,
+    is_below_minimum,
+    is_invalid,
+    is_scheduled,
+    merge_conditions,
+)
+from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
+from gpu_scheduler.kube.dialects.options import (
+    BadOptionError,
+    as_dict,
+    as_list,
+    created_at,
+    quote,
+    rank_roles,
+    read_minimum,
+    with_options,
+)
+from gpu_scheduler.kube.objects import PodObject, RawObject
+from gpu_scheduler.kube.resources import GROUP, Resource
+
+NATIVE = "scheduling.k8s.io"
+SCHEDULED = {"v1alpha2": "PodGroupScheduled"}
+INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
+DISRUPTED = "DisruptionTarget"
+BELOW_MINIMUM = f"{GROUP}/BelowMinimum"
+TIMED_OUT = f"{GROUP}/SchedulingTimeout"
+
+
+def native_priority(raw: RawObject, context: GangContext) -> int | None:
+    """The priority that a group states, by number or by class; None leaves it to the pods."""
+    priority = raw.spec.get("priority")
+    if isinstance(priority, int):
+        return priority
+    return context.priority_classes.get(str(raw.spec.get("priorityClassName") or ""))
+
+
+class PodGroups(Dialect):
+    """PodGroups of scheduling.k8s.io."""
+
+    name = "podgroup"
+    resources = tuple(
+        Resource(NATIVE, version, "podgroups", "PodGroup") for version in ("v1beta1", "v1alpha3", "v1alpha2")
+    )
+    home = "default-scheduler"
+
+    def group_of(self, pod: PodObject) -> str:
+        """The PodGroup that a pod names."""
+        return str((pod.spec.scheduling_group or {}).get("podGroupName") or "")
+
+    def stands_alone(self, key: GangKey, raw: RawObject) -> bool:
+        """Whether the policy is `basic`."""
+        policy = as_dict(raw.spec.get("schedulingPolicy"))
+        return "basic" in policy and "gang" not in policy
+
+    def decode(
+        self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
+    ) -> Gang | None:
+        """The gang that a PodGroup describes."""
+        if raw is None:
+            return None
+        problem, minimum = "", 1
+        try:
+            minimum = _read_policy(raw)
+        except BadOptionError as error:
+            problem = str(error)
+        gang = Gang(
+            key,
+            minimum=minimum,
+            roles=rank_roles((), pods),
+            priority=native_priority(raw, context),
+            created=created_at(raw.metadata),
+            topology=tuple(_read_constraints(raw)),
+            problem=problem,
+        )
+        return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
+
+    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+        """Conditions and notes."""
+        assert isinstance(raw, RawObject)
+        resource = context.resources[self.name]
+        present = raw.status.get("conditions")
+        wanted = _conditions(present, telling, SCHEDULED.get(resource.version, INITIALLY_SCHEDULED))
+        extra = {"observedGeneration": raw.metadata.generation}
+        conditions = merge_conditions(present, wanted, telling.now, extra)
+        notes = change_notes(raw.metadata.annotations, telling.status)
+        return patch_object(resource, raw.metadata, notes, change_status(raw, {"conditions": conditions}))
+
+
+def _read_policy(raw: RawObject) -> int:
+    parent = raw.spec.get("parentCompositePodGroupName")
+    if parent:
+        raise BadOptionError(
+            f"spec.parentCompositePodGroupName: {quote(parent)}: groups of groups are not supported; leave it out"
+        )
+    policy = as_dict(raw.spec.get("schedulingPolicy"))
+    if "gang" not in policy:
+        raise BadOptionError("spec.schedulingPolicy: missing; write gang: {minCount: n} or basic: {}")
+    return read_minimum(as_dict(policy["gang"]).get("minCount"), "spec.schedulingPolicy.gang.minCount")
+
+
+def _read_constraints(raw: RawObject) -> Iterator[TopologyRule]:
+    """Each constraint names a node label: all members within one value of it."""
+    for constraint in as_list(as_dict(raw.spec.get("schedulingConstraints")).get("topology")):
+        if constraint.get("key"):
+            yield TopologyRule(str(constraint["key"]))
+
+
+def _conditions(present: object, telling: Telling, scheduled_type: str) -> Iterator[Condition]:
+    status, told = telling.status, telling.told
+    scheduled = is_scheduled(status)
+    if scheduled:
+        yield Condition(scheduled_type, True, "Scheduled", told.message)
+    elif scheduled_type != INITIALLY_SCHEDULED or condition_in(present, scheduled_type).get("status") != "True":
+        reason = "SchedulerError" if is_invalid(status) else "Unschedulable"
+        yield Condition(scheduled_type, scheduled, reason, told.message)
+    if is_below_minimum(status):
+        yield Condition(BELOW_MINIMUM, True, told.reason, told.message)
+    elif condition_in(present, BELOW_MINIMUM):
+        started = bool(scheduled)
+        reason, text = ("AtMinimum", "The gang has enough members.") if started else ("NotStarted", told.message)
+        yield Condition(BELOW_MINIMUM, False, reason, text)
+    if status.timed_out:
+        yield Condition(TIMED_OUT, True, "TimedOut", told.message)
+    elif condition_in(present, TIMED_OUT):
+        yield Condition(TIMED_OUT, False, "Started", "The gang has started since.")
+    if status.phase is Phase.RESTARTING:
+        reason = "PreemptionByScheduler" if told.reason in ("Preempted", "Reclaimed") else told.reason
+        yield Condition(DISRUPTED, True, reason, told.message)
+    elif condition_in(present, DISRUPTED) and scheduled:
+        yield Condition(DISRUPTED, False, "Scheduled", "The gang was scheduled again.")

@@ -1,0 +1,100 @@
+"""PodGroups of scheduler-plugins (scheduling.x-k8s.io): pods name one in a label.
+
+`minResources` plays no part: the pods of such a group are made without waiting for anything, and say themselves what
+they need. These groups have no conditions; a gang that waited longer than `scheduleTimeoutSeconds` is Pending, and
+one that lost members below its minimum is Unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.model import Gang, GangKey
+from gpu_scheduler.kube.dialects.conditions import change_status, members_there
+from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
+from gpu_scheduler.kube.dialects.options import (
+    BadOptionError,
+    created_at,
+    label,
+    rank_roles,
+    read_minimum,
+    with_options,
+)
+from gpu_scheduler.kube.objects import Json, PodObject, RawObject
+from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.kube.times import format_time
+
+_GROUP = "scheduling.x-k8s.io"
+POD_GROUP = f"{_GROUP}/pod-group"
+
+_PHASES = {
+    Phase.NOMINATED: "Scheduling",
+    Phase.RESERVED: "Scheduling",
+    Phase.COMMITTING: "Scheduling",
+    Phase.BINDING: "Scheduling",
+    Phase.RUNNING: "Running",
+    Phase.HOLDING: "Unknown",
+    Phase.DEGRADED: "Unknown",
+    Phase.FINISHED: "Finished",
+    Phase.FAILED: "Failed",
+}
+
+
+class SchedulerPlugins(Dialect):
+    """PodGroups of scheduling.x-k8s.io."""
+
+    name = "scheduler-plugins"
+    resources = (Resource(_GROUP, "v1alpha1", "podgroups", "PodGroup"),)
+    home = "scheduler-plugins-scheduler"
+
+    def group_of(self, pod: PodObject) -> str:
+        """The PodGroup that a pod's label names."""
+        return label(pod.metadata, POD_GROUP)
+
+    def decode(
+        self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
+    ) -> Gang | None:
+        """The gang that a PodGroup describes."""
+        if raw is None:
+            return None
+        problem, minimum = "", 1
+        try:
+            minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
+        except BadOptionError as error:
+            problem = str(error)
+        timeout = raw.spec.get("scheduleTimeoutSeconds")
+        gang = Gang(
+            key,
+            minimum=minimum,
+            roles=rank_roles((), pods),
+            created=created_at(raw.metadata),
+            timeout=float(timeout) if isinstance(timeout, int) and timeout > 0 else None,
+            problem=problem,
+        )
+        return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
+
+    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+        """Phase, counters and notes."""
+        assert isinstance(raw, RawObject)
+        status = telling.status
+        phase = _phase_of(status, raw.status.get("phase"))
+        wanted: Json = {"running": status.running, "succeeded": status.succeeded, "failed": status.failed}
+        wanted["phase"] = phase
+        if telling.owner and not raw.status.get("occupiedBy"):
+            wanted["occupiedBy"] = telling.owner
+        if phase == "Scheduling" and not raw.status.get("scheduleStartTime"):
+            wanted["scheduleStartTime"] = format_time(telling.now)
+        notes = change_notes(raw.metadata.annotations, status)
+        return patch_object(context.resources[self.name], raw.metadata, notes, change_status(raw, wanted))
+
+
+def _phase_of(status: Status, present: object) -> str:
+    if status.phase in (Phase.COMMITTING, Phase.BINDING) and status.running and present in ("Running", "Unknown"):
+        return str(present)  # members beyond the minimum, or replacements
+    if present in ("Finished", "Failed") and not members_there(status):
+        return str(present)  # its pods were cleared away
+    if status.phase is Phase.RESTARTING:
+        return "Unknown" if status.running else "Pending"
+    return _PHASES.get(status.phase, "Pending")

@@ -1,0 +1,200 @@
+"""Volcano's PodGroups (scheduling.volcano.sh): pods name one in an annotation.
+
+Controllers that know Volcano make a group's pods only when its phase is no longer Pending. So a group without pods asks
+for its members in advance: what they need comes from the templates of the job that owns the group, else each takes an
+equal part of `minResources`. Inqueue is written once there is proved to be room for them, or at once without
+`minResources`. While some members exist and others are missing the phase is Inqueue as well, or they would never come.
+
+| gang | phase | condition |
+|---|---|---|
+| no room proved yet, blocked, waiting although all are there | Pending | Unschedulable |
+| room proved, or nothing to prove; members on their way | Inqueue | Unschedulable while something is missing |
+| at or above its minimum | Running | Scheduled |
+| below its minimum after it had started; failed | Unknown | Unschedulable |
+| all done | Completed | Scheduled |
+
+Of the two conditions one is True and the other False, and the True one stands last. `networkTopology` speaks of tiers
+of HyperNodes; here `highestTierName` is the name of a topology level or a node label, and `highestTierAllowed` counts
+the topology levels from the tightest (1) up; a tier beyond the widest level means no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from uuid import uuid4
+
+from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.model import Gang, GangKey, Role, TopologyRule
+from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.kube.dialects.conditions import (
+    Condition,
+    change_status,
+    condition_in,
+    members_there,
+    merge_conditions,
+)
+from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.kube.dialects.expected import coming_scheduler, expect_members, min_resources
+from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
+from gpu_scheduler.kube.dialects.options import (
+    BadOptionError,
+    as_dict,
+    created_at,
+    note,
+    quote,
+    rank_roles,
+    read_minimum,
+    read_queue,
+    with_options,
+)
+from gpu_scheduler.kube.objects import Json, PodObject, RawObject
+from gpu_scheduler.kube.resources import Resource
+
+GROUP_NAME = "scheduling.k8s.io/group-name"
+SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
+
+_PHASES = {
+    Phase.BLOCKED: "Pending",
+    Phase.RESERVED: "Inqueue",
+    Phase.RUNNING: "Running",
+    Phase.HOLDING: "Unknown",
+    Phase.DEGRADED: "Unknown",
+    Phase.FINISHED: "Completed",
+    Phase.FAILED: "Unknown",
+}
+
+
+class Volcano(Dialect):
+    """PodGroups of scheduling.volcano.sh."""
+
+    name = "volcano"
+    resources = (Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),)
+    home = "volcano"
+
+    def group_of(self, pod: PodObject) -> str:
+        """The PodGroup that a pod's annotation names."""
+        return note(pod.metadata, GROUP_NAME)
+
+    def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
+        """What the owner job's templates say; Volcano itself where they say nothing."""
+        return coming_scheduler(raw, context) or self.home
+
+    def decode(
+        self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
+    ) -> Gang | None:
+        """The gang that a PodGroup describes; an empty spec, as Spark writes it, means a minimum of 1."""
+        if raw is None:
+            return None
+        spec = raw.spec
+        gang = Gang(
+            key,
+            queue=read_queue(str(spec.get("queue") or "")),
+            priority=context.priority_classes.get(str(spec.get("priorityClassName") or "")),
+            created=created_at(raw.metadata),
+            topology=tuple(_read_topology(spec, context.levels)),
+        )
+        try:
+            gang = _with_members(gang, raw, pods, context)
+        except BadOptionError as error:
+            gang = replace(gang, problem=str(error))
+        return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
+
+    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+        """Phase, conditions, counters and notes."""
+        assert isinstance(raw, RawObject)
+        status = telling.status
+        phase = _phase_of(status, raw)
+        wanted: Json = {"running": status.running, "succeeded": status.succeeded, "failed": status.failed}
+        wanted |= {"phase": phase, "conditions": _conditions(phase, raw, telling)}
+        notes = change_notes(raw.metadata.annotations, status)
+        return patch_object(context.resources[self.name], raw.metadata, notes, change_status(raw, wanted))
+
+
+def _with_members(gang: Gang, raw: RawObject, pods: Collection[PodObject], context: GangContext) -> Gang:
+    """The gang with its minima and the members that are still to come, or BadOptionError."""
+    if raw.spec.get("subGroupPolicy"):
+        raise BadOptionError("spec.subGroupPolicy: groups within a group are not supported; use spec.minTaskMember")
+    minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
+    tasks = {
+        name: read_minimum(count, f"spec.minTaskMember[{quote(name)}]", absent=0)
+        for name, count in as_dict(raw.spec.get("minTaskMember")).items()
+    }
+    done = raw.status.get("phase") == "Completed"
+    # As in Volcano, minima of tasks that together exceed the group's do not count.
+    counted = tasks if sum(tasks.values()) <= minimum else {}
+    return replace(
+        gang,
+        minimum=minimum,
+        roles=rank_roles([Role(name, count) for name, count in counted.items()], pods),
+        expected=() if done else expect_members(raw, minimum, tasks, context, any_there=bool(pods)),
+    )
+
+
+def _read_topology(spec: Json, levels: tuple[str, ...]) -> Iterator[TopologyRule]:
+    rule = as_dict(spec.get("networkTopology"))
+    tier, level = rule.get("highestTierAllowed"), rule.get("highestTierName")
+    if not level and isinstance(tier, int) and 1 <= tier <= len(levels):
+        level = levels[-tier]
+    if level:
+        yield TopologyRule(str(level), required=rule.get("mode") != "soft")
+
+
+# -- phases and conditions
+
+
+def _phase_of(status: Status, raw: RawObject) -> str:
+    present = raw.status.get("phase")
+    if status.phase in (Phase.COMMITTING, Phase.BINDING):
+        if status.running and status.running + status.succeeded >= status.minimum:
+            return "Running"
+        return str(present) if status.running and present in ("Running", "Unknown") else "Inqueue"
+    if status.phase is Phase.GATHERING:
+        if members_there(status):
+            return "Inqueue"
+        if present == "Completed":
+            return "Completed"  # its pods were cleared away
+        return "Pending" if min_resources(raw) else "Inqueue"
+    if status.phase in (Phase.WAITING, Phase.NOMINATED):
+        return "Pending" if min_resources(raw) else "Inqueue"
+    if status.phase is Phase.RESTARTING:
+        return "Unknown" if status.running else "Pending"
+    return _PHASES[status.phase]
+
+
+def _conditions(phase: str, raw: RawObject, telling: Telling) -> list[Json]:
+    """The conditions there are, with ours up to date; the one that is True stands last."""
+    present = raw.status.get("conditions")
+    status, told = telling.status, telling.told
+    underway = status.phase in (Phase.COMMITTING, Phase.BINDING) and phase != "Running"
+    if underway or (phase == "Completed" and status.phase is not Phase.FINISHED):
+        return present if isinstance(present, list) else []
+    good = phase in ("Running", "Completed")
+    true, false = (SCHEDULED, UNSCHEDULABLE) if good else (UNSCHEDULABLE, SCHEDULED)
+    reason = "Scheduled" if good else _reason_of(raw, status)
+    wanted = [Condition(true, True, reason, told.message)]
+    if condition_in(present, false):
+        wanted.append(Condition(false, False, reason, told.message))
+    merged = merge_conditions(present, wanted, telling.now)
+    others = [item for item in merged if item.get("type") not in (true, false)]
+    ours = [item for kind in (false, true) if (item := condition_in(merged, kind))]
+    return [*others, *(_with_transition(item, condition_in(present, item["type"])) for item in ours)]
+
+
+def _with_transition(item: Json, old: Json) -> Json:
+    """The condition with the id of its last turn."""
+    known = old.get("transitionID") if old.get("status") == item["status"] else None
+    return {**item, "transitionID": known or str(uuid4())}
+
+
+def _reason_of(raw: RawObject, status: Status) -> str:
+    if status.timed_out:
+        return "SchedulingTimeout"
+    if status.phase in (Phase.HOLDING, Phase.DEGRADED, Phase.FAILED, Phase.RESTARTING):
+        return "PodFailed" if status.failed else "PodDeleted"
+    refusals = status.refusal.refusals if status.refusal is not None else ()
+    missing = any(refusal.reason in (Reason.MEMBERS_MISSING, Reason.GATED) for refusal in refusals)
+    if missing or (not refusals and status.phase in (Phase.GATHERING, Phase.RESERVED)):
+        enough = status.waiting + status.running + status.succeeded >= status.minimum
+        return "NotEnoughPodsOfTask" if enough and raw.spec.get("minTaskMember") else "NotEnoughTasks"
+    return "NotEnoughResources"

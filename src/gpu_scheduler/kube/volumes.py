@@ -1,0 +1,171 @@
+"""Claims, volumes and storage classes, as far as they decide where a pod may go and when.
+
+Left out, as the kubelet or the attach controller refuses them later: limits on attached volumes, and claims that only
+one pod may use (ReadWriteOncePod).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gpu_scheduler.core.model import Gate, GateKind
+from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Operator, Requirement
+from gpu_scheduler.kube.objects import ClaimObject, Meta, PodObject, StorageClassObject, Volume, VolumeObject
+from gpu_scheduler.kube.terms import NodeSelector, TopologyTerm, node_terms, topology_terms
+
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+_OLD_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
+_NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+
+
+class _VolumeAffinity(msgspec.Struct):
+    required: NodeSelector | None = None
+
+
+class _Class(NamedTuple):
+    """A storage class: whether its volumes are made where the pod goes, where that may be, and whether it makes any."""
+
+    waits: bool
+    terms: NodeTerms
+    provisions: bool
+
+
+class Reach(NamedTuple):
+    """What a pod's claims demand: the nodes that have its volumes, and what must happen before it can be placed."""
+
+    terms: tuple[NodeTerms, ...] = ()
+    gates: tuple[Gate, ...] = ()
+
+
+_ANYWHERE = Reach()
+
+
+def claims_of(pod: PodObject) -> tuple[str, ...]:
+    """The names of the claims that a pod uses, in its own namespace."""
+    return tuple(_claim_name(pod, volume) for volume in pod.spec.volumes or () if _is_claim(volume))
+
+
+class Claims:
+    """What is known of PersistentVolumeClaims, PersistentVolumes and StorageClasses."""
+
+    def __init__(self) -> None:
+        self._claims: dict[tuple[str, str], ClaimObject] = {}
+        self._volumes: dict[str, NodeTerms | None] = {}
+        self._classes: dict[str, _Class] = {}
+
+    def put(self, seen: ClaimObject | VolumeObject | StorageClassObject) -> None:
+        """Takes over an object as it is now."""
+        meta = seen.metadata
+        if isinstance(seen, ClaimObject):
+            self._claims[meta.namespace, meta.name] = seen
+        elif isinstance(seen, VolumeObject):
+            self._volumes[meta.name] = _read_affinity(seen)
+        else:
+            self._classes[meta.name] = _read_class(seen)
+
+    def remove(self, gone: ClaimObject | VolumeObject | StorageClassObject) -> None:
+        """Forgets an object that no longer exists."""
+        meta = gone.metadata
+        if isinstance(gone, ClaimObject):
+            self._claims.pop((meta.namespace, meta.name), None)
+        elif isinstance(gone, VolumeObject):
+            self._volumes.pop(meta.name, None)
+        else:
+            self._classes.pop(meta.name, None)
+
+    def reach(self, pod: PodObject) -> Reach:
+        """Where a waiting pod's volumes let it go, and which claims keep it waiting."""
+        terms: list[NodeTerms] = []
+        gates: list[Gate] = []
+        for volume in pod.spec.volumes or ():
+            if _is_claim(volume):
+                found = self._reach_of(pod, volume)
+                if isinstance(found, Gate):
+                    gates.append(found)
+                elif found is not None:
+                    terms.append(found)
+        return Reach(tuple(dict.fromkeys(terms)), tuple(gates)) if terms or gates else _ANYWHERE
+
+    def unbound(self, pod: PodObject) -> dict[str, str]:
+        """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""
+        waiting = (claim.metadata for claim in self._waiting(pod))
+        return {meta.name: (meta.annotations or {}).get(SELECTED_NODE, "") for meta in waiting}
+
+    def _waiting(self, pod: PodObject) -> Iterator[ClaimObject]:
+        for name in claims_of(pod):
+            claim = self._claims.get((pod.metadata.namespace, name))
+            if claim is not None and not _is_bound(claim):
+                yield claim
+
+    def _reach_of(self, pod: PodObject, volume: Volume) -> NodeTerms | Gate | None:
+        """The nodes that one claim allows (None: all), or why it must be waited for."""
+        name = _claim_name(pod, volume)
+        claim = self._claims.get((pod.metadata.namespace, name))
+        if claim is None:
+            what = "is not made yet" if volume.ephemeral is not None else "does not exist; create it"
+            return Gate(GateKind.MISSING_CLAIM, f"persistentvolumeclaim {name} {what}")
+        if volume.ephemeral is not None and not _is_owned(claim.metadata, pod.metadata.uid):
+            return Gate(GateKind.MISSING_CLAIM, f"persistentvolumeclaim {name} was not made for this pod; delete it")
+        if claim.metadata.deletion_timestamp is not None:
+            return Gate(GateKind.MISSING_CLAIM, f"persistentvolumeclaim {name} is being deleted")
+        if claim.status.phase == "Lost":
+            return Gate(GateKind.MISSING_CLAIM, f"persistentvolumeclaim {name} has lost its volume")
+        if not _is_bound(claim):
+            return self._reach_of_unbound(claim)
+        if claim.spec.volume_name not in self._volumes:
+            why = f"persistentvolume {claim.spec.volume_name} of claim {name} does not exist"
+            return Gate(GateKind.MISSING_CLAIM, why)
+        return self._volumes[claim.spec.volume_name]
+
+    def _reach_of_unbound(self, claim: ClaimObject) -> NodeTerms | Gate | None:
+        meta = claim.metadata
+        annotations = meta.annotations or {}
+        name = annotations.get(_OLD_CLASS) or claim.spec.storage_class_name or ""
+        found = self._classes.get(name)
+        if name and found is None:
+            why = f"persistentvolumeclaim {meta.name}: there is no storageclass {name}"
+            return Gate(GateKind.UNBOUND_CLAIM, why)
+        if found is None or not found.waits or claim.spec.volume_name:
+            return Gate(GateKind.UNBOUND_CLAIM, f"persistentvolumeclaim {meta.name} is not bound to a volume yet")
+        if not found.provisions:
+            # Its volumes are made by hand; which of them a claim gets must be settled before a node is chosen.
+            why = f"persistentvolumeclaim {meta.name}: storageclass {name} makes no volumes; set spec.volumeName"
+            return Gate(GateKind.UNBOUND_CLAIM, why)
+        node = annotations.get(SELECTED_NODE)
+        if node:
+            return (NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (node,)),)),)
+        return found.terms or None
+
+
+def _is_claim(volume: Volume) -> bool:
+    return volume.persistent_volume_claim is not None or volume.ephemeral is not None
+
+
+def _claim_name(pod: PodObject, volume: Volume) -> str:
+    if volume.persistent_volume_claim is not None:
+        return str(volume.persistent_volume_claim.get("claimName", ""))
+    return f"{pod.metadata.name}-{volume.name}"
+
+
+def _is_owned(meta: Meta, uid: str) -> bool:
+    return any(owner.controller and owner.uid == uid for owner in meta.owner_references or ())
+
+
+def _is_bound(claim: ClaimObject) -> bool:
+    """Whether claim and volume know of each other; before that the binding may still change."""
+    return bool(claim.spec.volume_name) and BIND_COMPLETED in (claim.metadata.annotations or {})
+
+
+def _read_affinity(volume: VolumeObject) -> NodeTerms | None:
+    written = volume.spec.node_affinity
+    return node_terms(msgspec.convert(written, _VolumeAffinity).required) if written else None
+
+
+def _read_class(written: StorageClassObject) -> _Class:
+    allowed = msgspec.convert(written.allowed_topologies or [], list[TopologyTerm])
+    waits = written.volume_binding_mode == "WaitForFirstConsumer"
+    return _Class(waits, topology_terms(allowed), written.provisioner != _NO_PROVISIONER)

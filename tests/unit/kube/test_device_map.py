@@ -1,0 +1,98 @@
+"""The gpu-scheduling-map: what it says, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_scheduler.kube.device_map import MAX_LENGTH, MapEntry, MapError, map_group, parse_map, pod_index
+from gpu_scheduler.kube.objects import Meta
+
+
+def test_a_map_has_one_entry_for_every_pod_index() -> None:
+    assert parse_map("0=node1:0,1\n1=node2:3") == {0: MapEntry("node1", (0, 1)), 1: MapEntry("node2", (3,))}
+
+
+def test_blank_lines_and_spaces_do_not_matter() -> None:
+    assert parse_map("\n 0 = node1 : 0 , 1 \r\n\n\t1=node2:3\n") == parse_map("0=node1:0,1\n1=node2:3")
+
+
+def test_gpus_stay_in_the_order_they_were_written_in() -> None:
+    assert parse_map("0=node1:3,1")[0].devices == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        pytest.param("", 0, "it is empty; write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1", id="empty"),
+        pytest.param(" \n\n", 0, "it is empty", id="blank"),
+        pytest.param("a=b", 1, "'a=b' is no entry", id="no-index"),
+        pytest.param("0=node1", 1, "'0=node1' is no entry", id="no-gpus"),
+        pytest.param("0:node1=0", 1, "is no entry", id="swapped"),
+        pytest.param("-1=node1:0", 1, "is no entry", id="negative-index"),
+        pytest.param("0=node1:0\n\n1=node1:-1", 3, "'-1' is no GPU index; write numbers from 0 to 127", id="negative"),
+        pytest.param("0=node1:0,0", 1, "GPU 0 is named twice; name each once", id="twice"),
+        pytest.param("0=node1:999", 1, "'999' is no GPU index", id="too-high"),
+        pytest.param("0=node1:", 1, "'' is no GPU index", id="no-gpu"),
+        pytest.param("0=node1:0,", 1, "'' is no GPU index", id="comma-at-the-end"),
+        pytest.param("0=node1:0\n0=node2:0", 2, "pod index 0 stands on line 1 already", id="index-twice"),
+        pytest.param("0=:0", 1, "'' is no node", id="no-node"),
+        pytest.param("0=no de:0", 1, "'no de' is no node", id="space-in-node"),
+        pytest.param("0=node1:0;1=node1:1", 1, "is no GPU index", id="semicolon"),
+        pytest.param("0=n\u00f6de:0", 1, "is no node", id="unicode-node"),
+        pytest.param("\u0660=node1:\u0661", 1, "is no entry", id="unicode-digits"),
+        pytest.param("0=node1:" + "9" * 5000, 1, "is no GPU index", id="endless-number"),
+        pytest.param("0=node1:0\x1b[31m", 1, r"'0\x1b[31m' is no GPU index", id="terminal-codes"),
+        pytest.param("x" * (MAX_LENGTH + 1), 0, "characters are too many; write at most 262144", id="too-long"),
+    ],
+)
+def test_a_bad_map_is_refused_with_its_line_and_what_is_right(text: str, line: int, said: str) -> None:
+    with pytest.raises(MapError) as caught:
+        parse_map(text)
+    assert caught.value.line == line
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_a_map_as_long_as_the_api_allows_is_read() -> None:
+    text = "\n".join(f"{i}=n:{i % 8}" for i in range(20_000))
+    assert len(text) <= MAX_LENGTH
+    assert len(parse_map(text)) == 20_000
+
+
+@given(st.text() | st.from_regex(r"[0-9]{1,3}=[a-z0-9.-]{1,10}:[0-9,]{1,8}(\n[0-9]=[a-z]:[0-9])*", fullmatch=True))
+def test_any_text_is_a_map_or_a_map_error_of_one_line(text: str) -> None:
+    try:
+        said = ""
+        assert parse_map(text)
+    except MapError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+def test_maps_that_say_the_same_share_within_their_namespace_only() -> None:
+    group = map_group("x", "0=node1:0,1\n1=node2:0")
+    assert map_group("x", "\n1 = node2:0\n0=node1:1,0") == group
+    assert map_group("y", "0=node1:0,1\n1=node2:0") != group
+    assert map_group("x", "0=node1:0,1\n1=node2:1") != group
+
+
+@pytest.mark.parametrize(
+    ("meta", "index"),
+    [
+        pytest.param(Meta("worker-3"), 3, id="name"),
+        pytest.param(Meta("pod12"), 12, id="name-without-dash"),
+        pytest.param(Meta("worker"), None, id="none"),
+        pytest.param(Meta(""), None, id="nameless"),
+        pytest.param(Meta("job-3-x7"), 7, id="random-suffix"),
+        pytest.param(Meta("job-3-x7", labels={"batch.kubernetes.io/job-completion-index": "3"}), 3, id="job"),
+        pytest.param(Meta("a-9", labels={"apps.kubernetes.io/pod-index": "4"}), 4, id="statefulset"),
+        pytest.param(Meta("a-9", labels={"training.kubeflow.org/replica-index": "5"}), 5, id="kubeflow"),
+        pytest.param(Meta("a-b", annotations={"batch.kubernetes.io/job-completion-index": "6"}), 6, id="annotation"),
+        pytest.param(Meta("a-9", labels={"apps.kubernetes.io/pod-index": "many"}), 9, id="nonsense-label"),
+        pytest.param(Meta("a-" + "1" * 200), None, id="endless"),
+    ],
+)
+def test_a_pods_index_is_what_its_controller_says_or_the_number_its_name_ends_in(meta: Meta, index: int | None) -> None:
+    assert pod_index(meta) == index
