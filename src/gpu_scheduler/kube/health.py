@@ -1,0 +1,105 @@
+"""The small HTTP server that says whether a service is well: /health, /healthz, /readyz, /metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from gpu_scheduler.kube.errors import ConfigError
+
+PATHS = ("/health", "/healthz", "/readyz", "/metrics")
+
+
+def split_address(text: str) -> tuple[str | None, int]:
+    """Host and port of ":8080", "127.0.0.1:8080" or "[::1]:8080"; no host means every address of the machine."""
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in bare and bare == host):
+        raise ConfigError(
+            f'address "{text}" must be a port with or without a host, such as ":8080" or "127.0.0.1:8080"'
+        )
+    return bare or None, int(port)
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing() -> bytes:
+    return b""
+
+
+class Health:
+    """What one service says about itself. The callables are asked for every request, so they should be quick."""
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        healthy: Callable[[], bool] = _always,
+        ready: Callable[[], bool] = _always,
+        metrics: Callable[[], bytes] = _nothing,
+    ) -> None:
+        self._service = service
+        self._healthy = healthy
+        self._ready = ready
+        self._metrics = metrics
+
+    def make_app(self) -> web.Application:
+        """The server's routes."""
+        app = web.Application()
+        answers = (self._answer_health, self._answer_healthz, self._answer_readyz, self._answer_metrics)
+        app.add_routes([web.get(path, answer) for path, answer in zip(PATHS, answers, strict=True)])
+        app.router.add_route("*", "/{path:.*}", self._answer_unknown)
+        return app
+
+    @asynccontextmanager
+    async def serving(self, address: str) -> AsyncIterator[int]:
+        """Serves at an address while the block runs; yields the port, which matters where 0 was asked for."""
+        host, port = split_address(address)
+        runner = web.AppRunner(self.make_app(), access_log=None)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, host, port).start()
+            except OSError as error:
+                raise ConfigError(f'address "{address}" cannot be listened on: {_why(error)}') from error
+            yield int(runner.addresses[0][1])
+        finally:
+            await runner.cleanup()
+
+    async def _answer_health(self, _request: web.Request) -> web.Response:
+        well = self._healthy()
+        body = {"service": self._service, "status": "healthy" if well else "unhealthy"}
+        return web.json_response(body, status=200 if well else 503, dumps=_dump)
+
+    async def _answer_healthz(self, _request: web.Request) -> web.Response:
+        return _say("ok") if self._healthy() else _say("unhealthy", 503)
+
+    async def _answer_readyz(self, _request: web.Request) -> web.Response:
+        return _say("ok") if self._healthy() and self._ready() else _say("not ready", 503)
+
+    async def _answer_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _answer_unknown(self, request: web.Request) -> web.Response:
+        body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(PATHS)}"}
+        return web.json_response(body, status=405 if request.path in PATHS else 404)
+
+
+def _dump(body: object) -> str:
+    """Without blanks: those who compare the body as text expect none."""
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _say(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status)

@@ -1,0 +1,89 @@
+"""Log lines: one a happening, for people or as JSON, with the gang that it is about."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import IO, Literal
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LogFormat = Literal["console", "json"]
+
+_SECRET_NAMES = re.compile(r"token|secret|password|authorization|credential|private", re.IGNORECASE)
+_SECRET_VALUES = re.compile(r"(Bearer|Basic)\s+\S+|eyJ[\w-]{8,}\.[\w-]+\.[\w-]+")
+_HIDDEN = "***"
+_PLAIN = re.compile(r"[^\s\"=]+")
+
+
+def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str] | None = None) -> None:
+    """Sends all logging, ours and that of libraries, to one stream (standard error) in one form."""
+    origin: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *origin,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*origin, structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                hide_secrets,
+                *_finish(form),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def _finish(form: LogFormat) -> list[Processor]:
+    if form == "json":
+        stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
+        return [stamp, structlog.processors.JSONRenderer(sort_keys=False)]
+    return [structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S,%f", utc=False, key="time"), render_line]
+
+
+def hide_secrets(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    """Takes out what must not be written down: values under telling names, and tokens wherever they stand."""
+    for name, value in line.items():
+        if name not in ("event", "exception") and _SECRET_NAMES.search(name):
+            line[name] = _HIDDEN
+        elif isinstance(value, str):
+            line[name] = _SECRET_VALUES.sub(_HIDDEN, value)
+    return line
+
+
+def render_line(_logger: WrappedLogger, _method: str, line: EventDict) -> str:
+    """A line for people: time, logger, level, what happened, and the rest as name=value."""
+    moment = str(line.pop("time", ""))[:23]  # milliseconds are enough
+    name, level = line.pop("logger", "root"), str(line.pop("level", "info")).upper()
+    event = _flat(str(line.pop("event", "")))
+    trace = line.pop("exception", "")
+    rest = "".join(f" {key}={_value(value)}" for key, value in line.items())
+    return f"{moment} - {name} - {level} - {event}{rest}" + (f"\n{trace}" if trace else "")
+
+
+def _value(value: object) -> str:
+    text = _flat(str(value))
+    return text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
+
+
+def _flat(text: str) -> str:
+    """Text that cannot pretend to be a line of its own."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,172 @@
+"""Numbers for Prometheus: what is counted as it happens, and what is read from the engine when somebody asks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import MILLI
+from gpu_scheduler.core.state import State
+
+PREFIX = "gpu_scheduler"
+GROUP_LEVELS = 2
+"""GPUs are counted per domain of this many levels, the widest ones: a series for each node would be too many."""
+
+_WAITS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
+_DECISIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+_REQUESTS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
+
+
+def _no_lags() -> Mapping[str, float]:
+    return {}
+
+
+class Metrics:
+    """Everything that is measured, in a registry of its own. `lags` says how long each watched kind has been silent."""
+
+    def __init__(
+        self,
+        state: State,
+        lags: Callable[[], Mapping[str, float]] = _no_lags,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.cycle = self._histogram("decision_seconds", "Time of one cycle of decisions.", _DECISIONS)
+        self.wait = self._histogram("gang_wait_seconds", "Time from a gang's first wait to its decision.", _WAITS)
+        self.bind = self._histogram("bind_seconds", "Time of one request to bind a pod.", _REQUESTS)
+        self.binds = self._counter("binds", "Requests to bind a pod, by how they ended.", "outcome")
+        self.swaps = self._counter("commit_swaps", "Swaps of the Lease, by how they ended.", "outcome")
+        self.fences = self._counter("fences", "Times that another leader was found.")
+        self.events_dropped = self._counter("events_dropped", "Events that nobody will see, by why.", "why")
+        self.status_writes = self._counter(
+            "status_writes", "Writes of status and conditions, by how they ended.", "outcome"
+        )
+        self.registry.register(_Watch(state, lags, clock))
+        ProcessCollector(registry=self.registry)
+
+    def text(self) -> bytes:
+        """Everything, in the format that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def observe_bind(self, seconds: float, outcome: str) -> None:
+        """A request to bind took so long and ended so."""
+        self.bind.observe(seconds)
+        self.binds.labels(outcome).inc()
+
+    def count_swap(self, outcome: str) -> None:
+        """One more swap of the Lease, and how it ended."""
+        self.swaps.labels(outcome).inc()
+
+    def observe_wait(self, seconds: float) -> None:
+        """A gang waited so long for a decision."""
+        self.wait.observe(max(0.0, seconds))
+
+    def count_dropped_event(self, why: str) -> None:
+        """One more Event that nobody will see."""
+        self.events_dropped.labels(why).inc()
+
+    def count_status_write(self, outcome: str) -> None:
+        """One more write of a status, and how it ended."""
+        self.status_writes.labels(outcome).inc()
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}_{name}", about, labels, registry=self.registry)
+
+    def _histogram(self, name: str, about: str, buckets: Iterable[float]) -> Histogram:
+        return Histogram(f"{PREFIX}_{name}", about, registry=self.registry, buckets=tuple(buckets))
+
+
+class _Watch(Collector):
+    """Reads the engine's state when somebody asks."""
+
+    def __init__(self, state: State, lags: Callable[[], Mapping[str, float]], clock: Callable[[], float]) -> None:
+        self._state = state
+        self._lags = lags
+        self._clock = clock
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Every gauge."""
+        yield from observe(self._state, self._clock())
+        yield _gauge("watch_lag_seconds", "Time since something was heard of a kind.", ("resource",), [
+            ((name,), lag) for name, lag in self._lags().items()
+        ])  # fmt: skip
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
+    """The gauges that follow from the engine's state."""
+    yield _gauge("leading", "Whether this replica decides.", (), [((), float(state.leading))])
+    phases = Tally(record.phase for record in state.records.values())
+    yield _gauge("gangs", "Gangs by phase.", ("phase",), [((phase.value,), phases[phase]) for phase in Phase])
+    yield _gauge("queue_length", "Gangs that wait for a decision.", (), [((), len(state.queue))])
+    since = [record.waiting_since for record in state.records.values() if record.waiting_since is not None]
+    oldest = max(0.0, now - min(since)) if since else 0.0
+    yield _gauge("longest_wait_seconds", "How long the gang that waits longest has waited.", (), [((), oldest)])
+    yield _gauge("kept_slots", "Slots kept for members that are not there, by why.", ("why",), _kept_slots(state))
+    yield _gauge(
+        "quarantined_pods", "Vanished pods whose GPUs stay taken for a while.", (), [((), len(state.quarantined))]
+    )
+    yield _gauge("open_binds", "Binds that are decided and not yet seen.", (), [((), len(state.ledger.binds))])
+    yield _gauge("open_deletes", "Deletes that are decided and not yet seen.", (), [((), len(state.ledger.deletes))])
+    yield _gauge("open_commits", "Commits that are not over.", (), [((), state.ledger.open_commits)])
+    yield from _gpus(state)
+    yield _gauge("queue_usage", "What queues use; cpu in cores, GPUs in cards.", ("queue", "resource"), _usage(state))
+
+
+def _kept_slots(state: State) -> list[Sample]:
+    kept = {"held": 0, "nominated": 0, "reserved": 0}
+    for key, record in state.records.items():
+        why = "held" if key in state.broken else "nominated" if key in state.nominated else "reserved"
+        kept[why] += len(record.reserved)
+    return [((why,), number) for why, number in kept.items()]
+
+
+def _usage(state: State) -> Iterator[Sample]:
+    in_milli = {"cpu", *state.config.gpu_resources}
+    for queue in sorted({state.queue_of(record) for record in state.records.values()}):
+        for resource, amount in state.quota.used(queue).items():
+            yield (queue, resource), amount / MILLI if resource in in_milli else amount
+
+
+def _gpus(state: State) -> Iterator[GaugeMetricFamily]:
+    """GPUs per group of nodes, from the node table in a few array operations."""
+    cluster = state.cluster
+    levels = state.config.levels[:GROUP_LEVELS]
+    slots = np.flatnonzero(cluster.table.alive & (cluster.gpu_row >= 0))
+    rows = cluster.gpu_row[slots]
+    total = cluster.allocatable[rows, slots]
+    free = np.clip(cluster.free[rows, slots], 0, total)
+    split = np.where(free < total, free, 0)
+    columns = [cluster.table.column(label) for _, label in levels]
+    groups = np.stack([*(column.codes[slots] for column in columns), rows])
+    found, group_of = np.unique(groups, axis=1, return_inverse=True)
+    values = [{code: value for value, code in column.values.items()} for column in columns]
+    resources = {row: name for name, row in cluster.row_of.items()}
+    names = [
+        (*(values[i].get(int(code), "") for i, code in enumerate(group[:-1])), resources[int(group[-1])])
+        for group in found.T
+    ]
+    labels = (*(name for name, _ in levels), "resource")
+    for name, about, amounts in (
+        ("gpus_total", "GPUs that may be used.", total),
+        ("gpus_allocated", "GPUs that are in use or decided for.", total - free),
+        ("gpus_fragmented", "Free GPUs on nodes of which others are in use.", split),
+    ):
+        sums = np.bincount(group_of.reshape(-1), weights=amounts, minlength=len(names))
+        yield _gauge(name, about, labels, zip(names, sums.tolist(), strict=True))
+
+
+def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Iterable[Sample]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", about, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family

@@ -1,0 +1,57 @@
+"""What a pod says about its own scheduling: the condition PodScheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_scheduler.core.model import PodPhase
+from gpu_scheduler.kube.objects import Json, PodObject
+from gpu_scheduler.kube.times import format_time
+
+
+def may_run(pod: PodObject) -> bool:
+    """Whether a pod has neither ended nor been told to."""
+    ended = pod.status.phase in (PodPhase.SUCCEEDED.value, PodPhase.FAILED.value)
+    return not ended and pod.metadata.deletion_timestamp is None
+
+
+def is_waiting(pod: PodObject) -> bool:
+    """Whether a pod could still be put on a node."""
+    return may_run(pod) and not pod.spec.node_name
+
+
+def name_failed(pods: Iterable[PodObject]) -> str:
+    """The newest of the pods that failed, with the reason where the node gave one; "" when none did."""
+    failed = [pod for pod in pods if pod.status.phase == PodPhase.FAILED.value]
+    newest = max(failed, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
+    if newest is None:
+        return ""
+    reason = f": {newest.status.reason}" if newest.status.reason else ""
+    return f"pod {newest.metadata.name}{reason}"
+
+
+def patch_condition(pod: PodObject, message: str, now: float) -> Json | None:
+    """What makes a pod say that it waits; None when it says so, or when its gates, which others watch, say more.
+
+    It holds for this version of the pod only: one that has been bound since must not say that it waits.
+    """
+    if pod.spec.scheduling_gates:
+        return None
+    old = next((c for c in pod.status.conditions or () if c.type == "PodScheduled"), None)
+    since = format_time(now)
+    if old is not None and old.status == "False":
+        if (old.reason, old.message) == ("Unschedulable", message):
+            return None
+        since = old.last_transition_time or since
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastTransitionTime": since,
+    }
+    meta = pod.metadata
+    return {
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+        "status": {"conditions": [condition]},
+    }

@@ -1,0 +1,52 @@
+"""What queues say about their use: counted from the engine's state every few seconds, written when it changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.state import State
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.errors import ApiError
+from gpu_scheduler.kube.queues import QueueBook, QueueUse
+
+EVERY = 5.0
+
+_log = structlog.get_logger(__name__)
+
+_COLUMNS = {
+    Phase.RESERVED: "inqueue",
+    Phase.COMMITTING: "running",
+    Phase.BINDING: "running",
+    Phase.RUNNING: "running",
+    Phase.HOLDING: "running",
+    Phase.RESTARTING: "running",
+    Phase.DEGRADED: "running",
+    Phase.FINISHED: "completed",
+    Phase.FAILED: "completed",
+}
+
+
+def count_use(state: State) -> dict[str, QueueUse]:
+    """How every queue that gangs name is used."""
+    counts: dict[str, dict[str, int]] = {}
+    for record in state.records.values():
+        column = counts.setdefault(state.queue_of(record), {})
+        name = _COLUMNS.get(record.phase, "pending")
+        column[name] = column.get(name, 0) + 1
+    return {name: QueueUse(**columns, allocated=dict(state.quota.used(name))) for name, columns in counts.items()}
+
+
+async def tell_queues(client: Client, book: QueueBook, state: State) -> None:
+    """Keeps the status of all queues up to date, for ever."""
+    while True:
+        await asyncio.sleep(EVERY)
+        uses = count_use(state)
+        for name in book.names():
+            for patch in book.encode(name, uses.get(name, QueueUse()), state.config.gpu_resources):
+                try:
+                    await client.patch(patch.resource, patch.name, patch.body, patch.namespace, patch.subresource)
+                except ApiError as error:
+                    _log.info("a queue's status was not written", queue=name or "default", error=error.message)

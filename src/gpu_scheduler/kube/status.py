@@ -1,0 +1,429 @@
+"""Telling: what becomes of a gang is written to its object, to its pods and into Events, at a bounded rate.
+
+Only the latest status of a gang counts, and nobody who reports one waits for it to be written. What the next leader
+needs, or people wait for, goes first; then gangs that merely wait, by turns with the conditions of their pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import structlog
+
+from gpu_scheduler.core.events import Delete, Report
+from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.dialects import Patch, Told, show_key
+from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused
+from gpu_scheduler.kube.lanes import Lane, Lanes
+from gpu_scheduler.kube.messages import describe, name_gang, say_bound, say_deleted
+from gpu_scheduler.kube.objects import PodObject, RawObject
+from gpu_scheduler.kube.pace import Pace
+from gpu_scheduler.kube.pod_conditions import is_waiting, may_run, name_failed, patch_condition
+from gpu_scheduler.kube.recorder import DropCounter, EventType, Recorder, Ref, refer, refer_pod
+from gpu_scheduler.kube.resources import DEVICES, PODS, Resource
+from gpu_scheduler.kube.surroundings import Surroundings
+from gpu_scheduler.kube.wording import count, without_numbers
+
+STARTING = frozenset({Phase.COMMITTING, Phase.BINDING})
+"""Binds are under way, each for one version of its pod: a write to the pod would make them fail."""
+
+WAITING = frozenset({Phase.GATHERING, Phase.BLOCKED, Phase.WAITING, Phase.NOMINATED, Phase.ORPHANED})
+
+_EVENTS: dict[Phase, tuple[EventType, str]] = {
+    **dict.fromkeys(WAITING, ("Warning", "FailedScheduling")),
+    Phase.RESERVED: ("Normal", "Reserved"),
+    Phase.HOLDING: ("Warning", "BelowMinimum"),
+    Phase.RESTARTING: ("Warning", "Restarting"),
+    Phase.DEGRADED: ("Warning", "Degraded"),
+    Phase.FINISHED: ("Normal", "Finished"),
+    Phase.FAILED: ("Warning", "Failed"),
+}
+_SAID = 100_000
+"""What so many pods were last told is remembered."""
+_WRITTEN = 4096
+"""So many objects are kept as they were written, until they are seen like that."""
+_FEW = 1024
+"""So many gangs are remembered without a look at which of them are gone."""
+_LONGEST_BACK_OFF = 60.0
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+Subject = RawObject | PodObject
+"""What a gang's status is written to: its object, or one of its pods where it has none."""
+
+
+class Book(Protocol):
+    """What is known of gangs' objects."""
+
+    def object_of(self, key: GangKey) -> Subject | None:
+        """What a gang's status is written to."""
+
+    def resource_of(self, key: GangKey) -> Resource | None:
+        """The kind of the object that defines a gang; None for one that only its pods define."""
+
+    def members_of(self, key: GangKey) -> Collection[PodObject]:
+        """A gang's pods; for a pod alone, that pod."""
+
+    def encode(self, key: GangKey, subject: Subject, status: Status, told: Told, now: float) -> Sequence[Patch]:
+        """What has to be written so that the subject says this."""
+
+
+class Counts(DropCounter, Protocol):
+    """Where the teller's doings are counted."""
+
+    def count_status_write(self, outcome: str) -> None:
+        """One more write, and how it ended."""
+
+    def observe_wait(self, seconds: float) -> None:
+        """A gang waited so long for a decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is written, and how soon again. Times are in seconds, `writes` and `events` are per second.
+
+    `settle` lets a gang that starts at once pass without a word about its waiting; a message that changed only in its
+    numbers is sent again after `again`, one that did not change after `repeat`, since Events expire.
+    """
+
+    writes: float = 100.0
+    events: float = 100.0
+    workers: int = 8
+    settle: float = 1.0
+    again: float = 30.0
+    repeat: float = 1800.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A gang as it was last reported, and what has been said: `message` at `told_at`."""
+
+    status: Status
+    waits_since: float | None = None
+    started: bool = False
+    message: str = ""
+    told_at: float = 0.0
+    failures: int = 0
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _PodWord:
+    """What a waiting pod is to say."""
+
+    key: GangKey
+    pod: PodObject
+    message: str
+
+
+class Teller:
+    """Takes reports, and writes what they mean. `look` says what surrounds a gang, given the kind of its object."""
+
+    def __init__(
+        self,
+        client: Client,
+        book: Book,
+        look: Callable[[GangKey, Status, str], Surroundings],
+        clock: Callable[[], float],
+        metrics: Counts,
+        limits: Limits | None = None,
+    ) -> None:
+        self._client = client
+        self._book = book
+        self._look = look
+        self._clock = clock
+        self._metrics = metrics
+        self._limits = limits or Limits()
+        self._recorder = Recorder(client, clock, metrics, rate=self._limits.events)
+        self._pace = Pace(self._limits.writes, self._limits.writes)
+        self._entries: dict[GangKey, _Entry] = {}
+        self._many = _FEW
+        self._words: dict[str, _PodWord] = {}
+        self._lanes: Lanes[GangKey | str] = Lanes(self._lock_of)
+        # The latest version of objects that were written and not seen since, by uid.
+        self._written: OrderedDict[str, Subject] = OrderedDict()
+        self._said_on_pods: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    # -- what is to be told
+
+    def tell(self, report: Report) -> None:
+        """Will write how a gang is doing; returns at once."""
+        key, status = report.key, report.status
+        entry = self._entries.get(key)
+        before = entry.status if entry is not None else None
+        if entry is None:
+            entry = self._entries[key] = _Entry(status)
+            if len(self._entries) > self._many:
+                self._forget_gone()
+        entry.status = status
+        self._note_wait(entry)
+        if before is not None and before.phase in STARTING and status.phase is Phase.RUNNING:
+            entry.started = True
+        if _notes(status) != (_notes(before) if before is not None else _NO_NOTES):
+            self._lanes.add(key, Lane.URGENT)
+        elif status.phase in WAITING or status.phase in STARTING:
+            self._lanes.add_in(key, self._limits.settle, Lane.PLAIN)
+        else:
+            turned = before is not None and before.phase is not status.phase
+            self._lanes.add(key, Lane.URGENT if turned else Lane.PLAIN)
+
+    def tell_bound(self, pod: PodObject) -> None:
+        """Will say on a pod where it has been put."""
+        meta = pod.metadata
+        message = say_bound(
+            f"{meta.namespace}/{meta.name}", pod.spec.node_name, (meta.annotations or {}).get(DEVICES, "")
+        )
+        self._recorder.record(refer_pod(pod), "Normal", "Scheduled", message)
+        self._said_on_pods.pop(meta.uid, None)
+
+    def tell_deleted(self, delete: Delete, winner: str = "") -> None:
+        """Will say on a pod why it is deleted; `winner` is the gang that it makes room for."""
+        ref = Ref(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
+        told = say_deleted(delete.cause, winner)
+        _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=told.reason, why=told.message)
+        self._recorder.record(ref, "Warning", told.reason, told.message)
+
+    def forget(self, key: GangKey) -> None:
+        """Drops what is known of a gang that is gone."""
+        self._entries.pop(key, None)
+        self._lanes.drop(key)
+
+    def _forget_gone(self) -> None:
+        """Drops all gangs that are gone; the next time when there are twice as many as are left."""
+        for key in [key for key in self._entries if not self._is_there(key)]:
+            self.forget(key)
+        self._many = max(_FEW, 2 * len(self._entries))
+
+    def _is_there(self, key: GangKey) -> bool:
+        return self._book.object_of(key) is not None or bool(self._book.members_of(key))
+
+    def clear(self) -> None:
+        """Drops everything: another leader tells from now on."""
+        self._lanes.clear()
+        self._entries.clear()
+        self._words.clear()
+        self._written.clear()
+        self._said_on_pods.clear()
+
+    def _note_wait(self, entry: _Entry) -> None:
+        now = self._clock()
+        if entry.status.phase in WAITING and entry.waits_since is None:
+            entry.waits_since = now
+        elif entry.status.phase is Phase.COMMITTING:
+            self._metrics.observe_wait(now - entry.waits_since if entry.waits_since is not None else 0.0)
+            entry.waits_since = None
+
+    # -- writing
+
+    async def run(self) -> None:
+        """Writes until it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._recorder.run())
+                for _ in range(self._limits.workers):
+                    group.create_task(self._write_all())
+        finally:
+            self._lanes.clear()
+
+    async def _write_all(self) -> None:
+        while True:
+            item, lock = await self._lanes.take()
+            try:
+                await asyncio.sleep(0)  # most gangs need no write, and ten thousand of those must not stop the rest
+                if isinstance(item, str):
+                    await self._write_pod(item)
+                else:
+                    await self._write_gang(item)
+            except Exception:
+                _log.exception("not told", about=str(item))
+            finally:
+                self._lanes.release(lock)
+
+    def _lock_of(self, item: GangKey | str) -> Hashable:
+        """Gangs that share an object are written one after the other: each has to see what the other wrote."""
+        if isinstance(item, str):
+            return item
+        subject = self._book.object_of(item)
+        return subject.metadata.uid if subject is not None else item
+
+    async def _write_gang(self, key: GangKey) -> None:
+        entry = self._entries.get(key)
+        subject = self._book.object_of(key)
+        if entry is None or not self._is_there(key):
+            self.forget(key)
+            return
+        status, now = entry.status, self._clock()
+        resource = self._book.resource_of(key)
+        around = self._look(key, status, resource.kind if resource is not None else "")
+        shown = replace(status, refusal=around.refusal or status.refusal)
+        failed = name_failed(self._book.members_of(key)) if status.phase in WAITING else ""
+        told = describe(shown, around.gang, around.holders, replace(around.context, failed=failed))
+        wait = self._too_soon(entry, told.message, now)
+        if wait > 0:
+            told = told._replace(message=entry.message)
+        if subject is not None and not await self._write_subject(key, entry, subject, told):
+            return
+        news, entry.started = entry.started, False
+        if wait > 0 and not news:
+            self._lanes.add_in(key, wait, Lane.PLAIN)
+            return
+        if told.message != entry.message or now - entry.told_at >= self._limits.repeat or news:
+            self._record(key, status, told, news)
+            if news or without_numbers(told.message) != without_numbers(entry.message):
+                self._log_news(key, status, told, news)
+            entry.message, entry.told_at = told.message, now
+        if status.waiting and status.phase not in STARTING:
+            self._queue_pods(key, around, told.message, now)
+            # How much is free for it changes without its being decided anew.
+            again = self._pause(entry) if around.refusal is not None else self._limits.repeat
+            self._lanes.add_in(key, again, Lane.PLAIN)
+
+    def _too_soon(self, entry: _Entry, message: str, now: float) -> float:
+        """How long to wait with a message that says nothing new but numbers."""
+        if message == entry.message or without_numbers(message) != without_numbers(entry.message):
+            return 0.0
+        return entry.told_at + self._pause(entry) - now
+
+    def _pause(self, entry: _Entry) -> float:
+        """How long numbers stand: a round of many pods should take a small part of what may be written."""
+        return max(self._limits.again, 30 * entry.status.waiting / self._limits.writes)
+
+    async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, told: Told) -> bool:
+        """Brings a gang's object up to date; False when that has to be tried again."""
+        try:
+            latest = await self._latest(key, entry, subject)
+            for patch in self._book.encode(key, latest, entry.status, told, self._clock()):
+                if patch.resource == PODS and entry.status.phase in STARTING:
+                    continue  # told once the pod is bound: until then its version must not move
+                await self._pace.take()
+                written: Subject = await self._client.patch(
+                    patch.resource, patch.name, patch.body, patch.namespace, patch.subresource, type=type(latest)
+                )
+                self._metrics.count_status_write("written")
+                _remember(self._written, written.metadata.uid, written, _WRITTEN)
+            entry.failures, entry.unsure = 0, False
+        except NotFound:
+            self._metrics.count_status_write("gone")
+        except ApiError as error:
+            self._metrics.count_status_write("refused" if isinstance(error, Refused) else "failed")
+            entry.failures += 1
+            entry.unsure = True
+            if entry.failures in (1, 10):
+                _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
+            self._lanes.add_in(key, min(_LONGEST_BACK_OFF, 2.0**entry.failures), Lane.URGENT)
+            return False
+        return True
+
+    async def _latest(self, key: GangKey, entry: _Entry, seen: Subject) -> Subject:
+        """The newest version of an object that is known: what was seen may be older than what was written."""
+        meta = seen.metadata
+        resource = self._book.resource_of(key) if isinstance(seen, RawObject) else PODS
+        if entry.unsure and resource is not None:
+            return await self._client.get(resource, meta.name, meta.namespace, type=type(seen))
+        written = self._written.get(meta.uid)
+        if written is None or _version(seen) >= _version(written):
+            self._written.pop(meta.uid, None)
+            return seen
+        return written
+
+    # -- Events
+
+    def _record(self, key: GangKey, status: Status, told: Told, started: bool) -> None:
+        """The Event about the gang itself. Where it has no object one of its pods stands in, except for what every
+        waiting pod is told anyway."""
+        subject = self._book.object_of(key)
+        resource = self._book.resource_of(key)
+        if subject is None or key.dialect == ALONE:
+            return
+        if isinstance(subject, RawObject) and resource is not None:
+            ref = refer(resource, subject.metadata)
+        elif isinstance(subject, PodObject) and status.phase not in WAITING:
+            ref = refer_pod(subject)
+        else:
+            return
+        kind = resource.kind if resource is not None else ""
+        if started:
+            self._recorder.record(ref, "Normal", "Started", name_gang(show_key(key), kind, self._say_started(key)))
+        elif status.phase in _EVENTS:
+            self._recorder.record(ref, *_EVENTS[status.phase], name_gang(show_key(key), kind, told.message))
+
+    def _log_news(self, key: GangKey, status: Status, told: Told, started: bool) -> None:
+        say = _log.debug if key.dialect == ALONE else _log.info
+        what, why = ("started", self._say_started(key)) if started else (status.phase.value, told.message)
+        say(what, gang=show_key(key), reason=told.reason, why=why)
+
+    def _say_started(self, key: GangKey) -> str:
+        placed = [pod for pod in self._book.members_of(key) if pod.spec.node_name and may_run(pod)]
+        nodes = {pod.spec.node_name for pod in placed}
+        return f"Started with {count(len(placed), 'pod')} on {count(len(nodes), 'node')}."
+
+    # -- pods
+
+    def _queue_pods(self, key: GangKey, around: Surroundings, message: str, now: float) -> None:
+        """Lets every waiting pod say why; those that have lately said so are left alone."""
+        text = message if key.dialect == ALONE else name_gang(show_key(key), around.context.kind, message)
+        waiting = set(around.waiting)
+        for pod in self._book.members_of(key):
+            uid = pod.metadata.uid
+            said, at = self._said_on_pods.get(uid, ("", 0.0))
+            if uid in waiting and is_waiting(pod) and (said != text or now - at >= self._limits.repeat):
+                self._words[uid] = _PodWord(key, pod, text)
+                self._lanes.add(uid, Lane.BACKGROUND)
+
+    async def _write_pod(self, uid: str) -> None:
+        word = self._words.pop(uid, None)
+        if word is None:
+            return
+        now = self._clock()
+        body = patch_condition(word.pod, word.message, now)
+        if body is not None:
+            await self._pace.take()
+        entry = self._entries.get(word.key)
+        if entry is None or entry.status.phase in STARTING:
+            return  # decided while it stood in line
+        if body is not None:
+            meta = word.pod.metadata
+            try:
+                await self._client.patch(
+                    PODS, meta.name, body, meta.namespace, "status", kind="strategic", type=PodObject
+                )
+                self._metrics.count_status_write("written")
+            except Conflict:
+                self._metrics.count_status_write("conflict")
+                self._lanes.add_in(word.key, self._limits.settle, Lane.PLAIN)
+                return
+            except ApiError as error:
+                self._metrics.count_status_write("failed")
+                _log.debug("condition not written", gang=str(word.key), pod=meta.name, why=error.message)
+                return
+        self._recorder.record(refer_pod(word.pod), "Warning", "FailedScheduling", word.message)
+        _remember(self._said_on_pods, uid, (word.message, now), _SAID)
+
+
+_NO_NOTES = (None, None, (), None, ())
+
+
+def _notes(status: Status) -> tuple[object, ...]:
+    return status.below_since, status.admitted_at, status.nomination, status.nominated_at, status.target
+
+
+def _remember(memory: OrderedDict[str, T], uid: str, what: T, most: int) -> None:
+    memory[uid] = what
+    memory.move_to_end(uid)
+    if len(memory) > most:
+        memory.popitem(last=False)
+
+
+def _version(subject: Subject) -> int:
+    """How new a version is; servers count in whole numbers."""
+    text = subject.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,65 @@
+"""Amounts, durations and lists as people read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LONGEST = 999
+"""Characters in a message: the API takes 1024 in an Event, and what a reader adds should fit too."""
+
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DIGITS = re.compile(r"\d+(?:\.\d+)?")
+
+
+def say_amount(resource: str, amount: int) -> str:
+    """An amount in the units of requests: "1.5 cpu", "12Gi memory", "7 nvidia.com/gpu"."""
+    return f"{say_number(resource, amount)} {resource}"
+
+
+def say_number(resource: str, amount: int) -> str:
+    """The same without the name of the resource."""
+    if resource == "cpu":
+        return _decimals(amount / 1000, 3)
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        return _say_bytes(amount)
+    return str(amount)
+
+
+def _say_bytes(amount: int) -> str:
+    power = max(0, min(len(_BINARY), (abs(amount).bit_length() - 1) // 10))
+    return f"{_decimals(amount / 1024**power, 1)}{_BINARY[power - 1]}" if power else f"{amount} bytes of"
+
+
+def _decimals(value: float, places: int) -> str:
+    return f"{value:.{places}f}".rstrip("0").rstrip(".")
+
+
+def say_duration(seconds: float) -> str:
+    """A duration in its largest fitting unit: "90 seconds", "5 minutes", "3 hours", "2 days"."""
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= 2 * length or (seconds >= length and seconds % length < 1):
+            return count(round(seconds / length), unit)
+    return count(round(max(0.0, seconds)), "second")
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: "1 node", "3 nodes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def join(parts: Sequence[str], most: int = 3) -> str:
+    """A list with a comma between, cut after `most`: "a, b, c and 3 more"."""
+    left = len(parts) - most
+    return ", ".join(parts[:most]) + (f" and {left} more" if left > 0 else "")
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """The text without line breaks and control characters, cut at the end where it is too long."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= longest else flat[: longest - 3] + "..."
+
+
+def without_numbers(text: str) -> str:
+    """What two messages share that differ only in their numbers."""
+    return _DIGITS.sub("#", text)
