@@ -1,0 +1,180 @@
+"""Carrying out what is committed: binds, deletes and raised attempts, many in flight, each as safe to send twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from gpu_scheduler.core.events import (
+    Bind,
+    BindFailed,
+    BindFailure,
+    Delete,
+    DeleteCause,
+    DeleteFailed,
+    Event,
+    RaiseAttempt,
+    SendBind,
+    SendDelete,
+)
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.decode import attempt_of
+from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused
+from gpu_scheduler.kube.objects import PodObject
+from gpu_scheduler.kube.resources import ATTEMPT, CLAIMS, PODS
+from gpu_scheduler.kube.volumes import SELECTED_NODE
+
+_log = structlog.get_logger(__name__)
+
+
+class _BindingMeta(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    annotations: dict[str, str]
+
+
+class _Binding(msgspec.Struct, rename="camel"):
+    metadata: _BindingMeta
+    target: dict[str, str]
+    api_version: str = "v1"
+    kind: str = "Binding"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the carrier has to know of what is seen: pods by uid, what a bound pod is told, which claims still wait."""
+
+    pod: Callable[[str], PodObject | None]
+    annotations: Callable[[PodObject, Bind], dict[str, str]]
+    unbound_claims: Callable[[PodObject], dict[str, str]]
+
+
+class Carrier:
+    """Workers that send what they are given. Success is never told: it is seen in the pods."""
+
+    def __init__(self, client: Client, sight: Sight, tell: Callable[[Event], None], workers: int = 64) -> None:
+        self._client = client
+        self._sight = sight
+        self._tell = tell
+        self._workers = workers
+        self._work: deque[SendBind | SendDelete | RaiseAttempt] = deque()
+        self._waiting = asyncio.Semaphore(0)
+        self.sent: Callable[[float, str], None] = lambda seconds, outcome: None
+
+    def send(self, effect: SendBind | SendDelete | RaiseAttempt) -> None:
+        """Will send it."""
+        self._work.append(effect)
+        self._waiting.release()
+
+    async def run(self) -> None:
+        """Sends until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._workers):
+                group.create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._waiting.acquire()
+            effect = self._work.popleft()
+            try:
+                match effect:
+                    case SendBind():
+                        await self._bind(effect)
+                    case SendDelete():
+                        await self._delete(effect.delete)
+                    case RaiseAttempt():
+                        await self._raise(effect)
+            except Exception:
+                # A bug in one entry must not end the others; the engine asks again for what it does not see happen.
+                _log.exception("not carried out", effect=repr(effect))
+                if isinstance(effect, SendBind):
+                    self._tell(BindFailed(effect.bind.uid, BindFailure.UNKNOWN))
+                elif isinstance(effect, SendDelete):
+                    self._tell(DeleteFailed(effect.delete.uid))
+
+    # -- binds
+
+    async def _bind(self, effect: SendBind) -> None:
+        bind = effect.bind
+        pod = self._sight.pod(bind.uid)
+        if pod is None:
+            return  # gone: that is seen, and the entry is over
+        begun = asyncio.get_running_loop().time()
+        try:
+            if claims := self._sight.unbound_claims(pod):
+                await self._select_node(bind, claims)
+                return
+            meta = _BindingMeta(bind.name, bind.namespace, bind.uid, effect.version, self._sight.annotations(pod, bind))
+            target = {"apiVersion": "v1", "kind": "Node", "name": bind.node}
+            await self._client.request(
+                "POST", PODS.path(bind.namespace, bind.name, "binding"), body=_Binding(meta, target)
+            )
+            outcome = "bound"
+        except (Conflict, NotFound):
+            outcome = self._fail(bind, BindFailure.MOVED)
+        except Refused as error:
+            _log.warning("a bind was refused", pod=f"{bind.namespace}/{bind.name}", error=error.message)
+            outcome = self._fail(bind, BindFailure.REFUSED)
+        except ApiError as error:
+            _log.info("a bind is undecided", pod=f"{bind.namespace}/{bind.name}", error=error.message)
+            outcome = self._fail(bind, BindFailure.UNKNOWN)
+        self.sent(asyncio.get_running_loop().time() - begun, outcome)
+
+    def _fail(self, bind: Bind, failure: BindFailure) -> str:
+        self._tell(BindFailed(bind.uid, failure))
+        return failure.value
+
+    async def _select_node(self, bind: Bind, claims: dict[str, str]) -> None:
+        """Tells the volumes' provisioners where their first consumer will run. The engine asks again, and gives up when
+        the volumes do not come for as long as it would bear with a refusal."""
+        patch = {"metadata": {"annotations": {SELECTED_NODE: bind.node}}}
+        told = [name for name, node in claims.items() if node != bind.node]
+        for name in told:
+            await self._client.patch(CLAIMS, name, patch, bind.namespace)
+        self._fail(bind, BindFailure.UNKNOWN if told else BindFailure.REFUSED)
+
+    # -- deletes and attempts
+
+    async def _delete(self, delete: Delete) -> None:
+        try:
+            if delete.cause is DeleteCause.RESTART:
+                await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)
+            else:
+                await self._evict(delete)
+        except NotFound:
+            return
+        except ApiError as error:
+            _log.info("a pod was not deleted yet", pod=f"{delete.namespace}/{delete.name}", error=error.message)
+            self._tell(DeleteFailed(delete.uid))
+
+    async def _evict(self, delete: Delete) -> None:
+        """Deletes with respect for disruption budgets and the pod's own grace."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": delete.name, "namespace": delete.namespace},
+            "deleteOptions": {"preconditions": {"uid": delete.uid}},
+        }
+        path = PODS.path(delete.namespace, delete.name, "eviction")
+        await self._client.request("POST", path, body=body, wait=False)
+
+    async def _raise(self, effect: RaiseAttempt) -> None:
+        pod = self._sight.pod(effect.uid)
+        if pod is None or attempt_of(pod.metadata) >= effect.attempt:
+            return
+        meta = pod.metadata
+        # Of this version only: one that comes late must not lower what another leader has raised meanwhile.
+        marks = {ATTEMPT: str(effect.attempt)}
+        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": marks}}
+        try:
+            await self._client.patch(PODS, meta.name, patch, meta.namespace, "status")
+        except ApiError as error:
+            # Asked for again until the higher attempt is seen.
+            _log.info("an attempt was not raised", pod=f"{meta.namespace}/{meta.name}", error=error.message)

@@ -1,0 +1,77 @@
+"""Committing: intents are written, then one swap of the Lease makes them binding and lets go of what is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gpu_scheduler.core.events import Commit, Committed
+from gpu_scheduler.kube.intents import Intents
+from gpu_scheduler.kube.lease import Lease
+
+PATIENCE = 1.0
+"""How long finished commits wait for a swap that goes out anyway, in seconds."""
+
+MANY = 100
+"""So many finished commits do not wait."""
+
+
+class Committer:
+    """One swap at a time; whatever gathers meanwhile goes into the next one."""
+
+    def __init__(self, lease: Lease, intents: Intents, tell: Callable[[Committed], None]) -> None:
+        self._lease = lease
+        self._intents = intents
+        self._tell = tell
+        self._commits: list[Commit] = []
+        self._finished: list[int] = []
+        self._names: dict[int, dict[str, str]] = {}
+        self._wake = asyncio.Event()
+
+    def adopt(self, committed: dict[str, str]) -> None:
+        """Takes over what the Lease names, by sequence."""
+        for name, uid in committed.items():
+            self._names.setdefault(int(name.split("-")[1]), {})[name] = uid
+
+    def commit(self, commit: Commit) -> None:
+        """Will write a commit down and make it binding."""
+        self._commits.append(commit)
+        self._wake.set()
+
+    def release(self, sequence: int) -> None:
+        """Will take a commit, all of whose entries are over, out of the Lease."""
+        self._finished.append(sequence)
+        if len(self._finished) == 1 or len(self._finished) >= MANY:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Commits until the Lease is lost."""
+        async with asyncio.TaskGroup() as deleting:
+            while True:
+                await self._wait()
+                commits, self._commits = self._commits, []
+                finished, self._finished = self._finished, []
+                written = await asyncio.gather(*[self._intents.write(self._lease.epoch, c) for c in commits])
+                over = {name: uid for s in finished for name, uid in self._names.pop(s, {}).items()}
+                await self._lease.swap({name: uid for names in written for name, uid in names.items()}, over.keys())
+                for commit, names in zip(commits, written, strict=True):
+                    self._names[commit.sequence] = names
+                    self._tell(Committed(commit.sequence))
+                if over:
+                    deleting.create_task(self._intents.delete(over))
+
+    async def _wait(self) -> None:
+        """Waits for work; finished commits alone are not in a hurry."""
+        while not self._commits and not self._finished:
+            self._wake.clear()
+            await self._wake.wait()
+        if self._commits or len(self._finished) >= MANY:
+            return
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not self._commits and len(self._finished) < MANY:
+                    await self._wake.wait()
+                    self._wake.clear()
+        except TimeoutError:
+            pass

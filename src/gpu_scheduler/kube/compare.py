@@ -1,0 +1,62 @@
+"""The comparer: whether what is remembered is what the API has. It finds nothing, or there is a bug to look for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.state import State
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.feed import Feed
+from gpu_scheduler.kube.objects import NodeObject, PodObject
+from gpu_scheduler.kube.resources import NODES, PODS
+
+
+async def compare(client: Client, feed: Feed, state: State) -> list[str]:
+    """Every difference between the API and what the engine goes by, a line each.
+
+    Objects that change while they are being compared are left out: they are compared the next time.
+    """
+    before = {uid: pod.metadata.resource_version for uid, pod in feed.translator.pods.items()}
+    known_before = set(state.cluster.table.slots)
+    nodes = await client.list(NODES, type=NodeObject)
+    pods = await client.list(PODS, type=PodObject)
+    await feed.catch_up()
+    after = feed.translator.pods
+    there = {pod.metadata.uid: pod for pod in pods.items}
+    still = {
+        uid
+        for uid in before.keys() | there.keys() | after.keys()
+        if before.get(uid) == _version(there, uid) == _version(after, uid)
+    }
+    found = list(_compare_pods(state, {uid: there[uid] for uid in still if uid in there}))
+    named = {node.metadata.name for node in nodes.items}
+    known = set(state.cluster.table.slots)
+    found += [f"node {name} is not known" for name in sorted(named - known - known_before)]
+    found += [f"node {name} does not exist" for name in sorted((known & known_before) - named)]
+    return found
+
+
+def _version(pods: Mapping[str, PodObject], uid: str) -> str | None:
+    pod = pods.get(uid)
+    return pod.metadata.resource_version if pod is not None else None
+
+
+def _compare_pods(state: State, there: Mapping[str, PodObject]) -> Iterator[str]:
+    """Pods against the engine's own list of them, and against what it counts as used on the nodes."""
+    for uid, raw in there.items():
+        name = f"pod {raw.metadata.namespace}/{raw.metadata.name}"
+        pod = state.pods.get(uid)
+        if pod is None:
+            yield f"{name} is not known"
+        elif pod.version != raw.metadata.resource_version:
+            yield f"{name} is known at version {pod.version}, not {raw.metadata.resource_version}"
+        elif pod.live and pod.node in state.cluster.table.slots and uid not in state.cluster.usage:
+            yield f"{name} runs on {pod.node} and is not counted there"
+    kept = {uid for record in state.records.values() for uid in record.reserved}
+    for uid, usage in state.cluster.usage.items():
+        counted: Pod | None = state.pods.get(uid)
+        explained = uid in state.ledger.binds or uid in state.quarantined or uid in kept
+        if explained or (counted is not None and (counted.live or counted.nominated_node)):
+            continue
+        yield f"pod {usage.pod.namespace}/{usage.pod.name} is counted on {usage.node} and does not run there"

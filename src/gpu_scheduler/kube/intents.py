@@ -1,0 +1,177 @@
+"""Placements: decisions written down before they are carried out, in pieces that an API server takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+import structlog
+
+from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.kube.objects import Meta, Object
+from gpu_scheduler.kube.resources import FINALIZER, PLACEMENTS
+
+CHUNK = 512 * 1024
+"""The largest piece, in bytes: API servers refuse objects of some 1.5 MB."""
+
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""How long to wait after each failed try to delete an intent, in seconds."""
+
+_log = structlog.get_logger(__name__)
+
+
+class BindEntry(msgspec.Struct):
+    """A bind as it is written down."""
+
+    uid: str
+    namespace: str
+    name: str
+    attempt: int
+    node: str
+    devices: list[int] = []
+
+
+class DeleteEntry(msgspec.Struct):
+    """A delete as it is written down."""
+
+    uid: str
+    namespace: str
+    name: str
+    cause: DeleteCause
+
+
+class PlacementSpec(msgspec.Struct):
+    """One piece of one commit."""
+
+    epoch: int
+    sequence: int
+    chunk: int
+    chunks: int
+    size: int
+    binds: list[BindEntry] = []
+    deletes: list[DeleteEntry] = []
+
+
+class PlacementObject(msgspec.Struct):
+    """A Placement as the API has it."""
+
+    metadata: Meta
+    spec: PlacementSpec
+
+
+class MissingIntentError(Exception):
+    """The Lease names an intent that does not exist: nobody can know what it promised."""
+
+
+class Intents:
+    """The Placements of the scheduler's namespace."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def write(self, epoch: int, commit: Commit) -> dict[str, str]:
+        """Writes a commit down, whatever it takes; returns names and uids of its pieces."""
+        pieces = list(_split(commit))
+        specs = [
+            PlacementSpec(epoch, commit.sequence, number, len(pieces), len(binds) + len(deletes), binds, deletes)
+            for number, (binds, deletes) in enumerate(pieces)
+        ]
+        return dict(await asyncio.gather(*[self._create(spec) for spec in specs]))
+
+    async def _create(self, spec: PlacementSpec) -> tuple[str, str]:
+        name = f"{spec.epoch}-{spec.sequence}-{spec.chunk}"
+        while True:
+            try:
+                return name, await self._try_create(name, spec)
+            except ApiError as error:
+                _log.warning("a Placement was not written", placement=name, error=error.message)
+                await asyncio.sleep(error.retry_after or 1.0)
+
+    async def _try_create(self, name: str, spec: PlacementSpec) -> str:
+        """Creates a piece, or finds that it was; returns its uid."""
+        meta = {"name": name, "namespace": self._namespace, "finalizers": [FINALIZER]}
+        body = {"apiVersion": PLACEMENTS.api_version, "kind": PLACEMENTS.kind, "metadata": meta, "spec": spec}
+        try:
+            return (await self._client.create(PLACEMENTS, body, self._namespace, type=Object)).metadata.uid
+        except Conflict:
+            found = await self._client.get(PLACEMENTS, name, self._namespace, type=PlacementObject)
+            if found.spec == spec:
+                return found.metadata.uid  # only the answer was lost
+            # Nobody else writes in this epoch, but epochs begin anew when someone forces the Lease away.
+            await self.delete({name: found.metadata.uid})
+            raise
+
+    async def read(self, committed: Mapping[str, str]) -> tuple[Commit, ...]:
+        """The commits that the Lease names."""
+        found: dict[int, list[PlacementSpec]] = {}
+        for name, uid in committed.items():
+            try:
+                placement = await self._client.get(PLACEMENTS, name, self._namespace, type=PlacementObject)
+            except NotFound:
+                placement = None
+            if placement is None or placement.metadata.uid != uid:
+                raise MissingIntentError(
+                    f"the Lease names Placement {self._namespace}/{name}, which does not exist: someone deleted it. "
+                    "Check that no two pods use one GPU, then take the name out of the Lease's annotation"
+                )
+            found.setdefault(placement.spec.sequence, []).append(placement.spec)
+        return tuple(_join(sequence, specs) for sequence, specs in sorted(found.items()))
+
+    async def delete(self, placements: Mapping[str, str]) -> None:
+        """Deletes intents that the Lease no longer names; what cannot be deleted is void, and left for later."""
+        for name, uid in placements.items():
+            for pause in PAUSES:
+                try:
+                    patch = {"metadata": {"uid": uid, "finalizers": None}}
+                    await self._client.patch(PLACEMENTS, name, patch, self._namespace)
+                    await self._client.delete(PLACEMENTS, name, self._namespace, uid=uid)
+                except (NotFound, Conflict):
+                    break  # gone; what has that name now is another
+                except ApiError as error:
+                    _log.info("a Placement was not deleted", placement=name, error=error.message)
+                    await asyncio.sleep(pause)
+                else:
+                    break
+
+    async def delete_void(self, epoch: int, committed: Mapping[str, str]) -> None:
+        """Deletes what leaders before this epoch wrote and never committed, or committed and finished."""
+        listed = await self._client.list(PLACEMENTS, self._namespace, type=PlacementObject)
+        void = [p for p in listed.items if p.spec.epoch < epoch and committed.get(p.metadata.name) != p.metadata.uid]
+        await self.delete({placement.metadata.name: placement.metadata.uid for placement in void})
+
+
+def _split(commit: Commit) -> Iterator[tuple[list[BindEntry], list[DeleteEntry]]]:
+    """The entries in pieces that stay below CHUNK when written as JSON."""
+    binds: list[BindEntry] = []
+    deletes: list[DeleteEntry] = []
+    size = 0
+    for entry in _entries(commit):
+        length = len(msgspec.json.encode(entry)) + 1
+        if size + length > CHUNK:
+            yield binds, deletes
+            binds, deletes, size = [], [], 0
+        size += length
+        if isinstance(entry, BindEntry):
+            binds.append(entry)
+        else:
+            deletes.append(entry)
+    yield binds, deletes
+
+
+def _entries(commit: Commit) -> Iterator[BindEntry | DeleteEntry]:
+    for bind in commit.binds:
+        yield BindEntry(bind.uid, bind.namespace, bind.name, bind.attempt, bind.node, list(bind.devices))
+    for delete in commit.deletes:
+        yield DeleteEntry(delete.uid, delete.namespace, delete.name, delete.cause)
+
+
+def _join(sequence: int, specs: Iterable[PlacementSpec]) -> Commit:
+    """A commit from its pieces. They are named by one swap, so all of them are there."""
+    ordered = sorted(specs, key=lambda spec: spec.chunk)
+    binds = [Bind(b.uid, b.namespace, b.name, b.attempt, b.node, tuple(b.devices)) for s in ordered for b in s.binds]
+    deletes = [Delete(d.uid, d.namespace, d.name, d.cause) for spec in ordered for d in spec.deletes]
+    return Commit(sequence, tuple(binds), tuple(deletes))

@@ -1,0 +1,289 @@
+"""The live scheduler: what the API shows goes into the engine, what the engine decides goes out to the API."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import structlog
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import (
+    Commit,
+    Effect,
+    Event,
+    Fenced,
+    RaiseAttempt,
+    Release,
+    Report,
+    SendBind,
+    SendDelete,
+    TookOver,
+)
+from gpu_scheduler.kube.carry import Carrier
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.commit import Committer
+from gpu_scheduler.kube.compare import compare
+from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.errors import ApiError, innermost
+from gpu_scheduler.kube.feed import Feed
+from gpu_scheduler.kube.health import Health
+from gpu_scheduler.kube.intents import Intents
+from gpu_scheduler.kube.lease import Candidate, FencedError, Lease
+from gpu_scheduler.kube.metrics import Metrics
+from gpu_scheduler.kube.queue_status import tell_queues
+from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.kube.status import Limits, Teller
+from gpu_scheduler.kube.surroundings import Lookout, name_of
+
+SYNC_PATIENCE = 120.0
+"""How long a new leader may take to list everything, in seconds."""
+
+PACE = 0.005
+"""The shortest time between two cycles: what comes in quick succession is decided together."""
+
+_LONGEST_PAUSE = 30.0
+
+_log = structlog.get_logger(__name__)
+
+CLEAR_UP_EVERY = 60.0
+"""How often the leader looks for Placements that nobody will carry out, in seconds."""
+
+T = TypeVar("T")
+
+
+class Clock:
+    """Seconds since 1970 that never jump: the wall clock is read once, from then on only time that passes counts."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        """Now."""
+        return self._offset + time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Clients whose writes do not wait for each other: a server that has enough of Events, or of binds, may say so
+    without the Lease being lost."""
+
+    commits: Client
+    binds: Client
+    words: Client
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, connection: Connection, in_flight: int) -> AsyncIterator[Self]:
+        """Clients that are closed when the block ends."""
+        async with (
+            Client(connection, in_flight=8) as commits,
+            Client(connection, in_flight=in_flight) as binds,
+            Client(connection, in_flight=12) as words,
+        ):
+            yield cls(commits, binds, words)
+
+
+async def run_scheduler(
+    connection: Connection, settings: Settings, stop: asyncio.Event, asked_to_compare: asyncio.Event
+) -> None:
+    """Schedules until it is told to stop; when asked, compares what it goes by with what the API has."""
+    async with Lanes.open(connection, settings.in_flight) as lanes:
+        scheduler = Scheduler(lanes, settings)
+        work = asyncio.ensure_future(scheduler.run(asked_to_compare))
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            await scheduler.step_down()
+        if not work.cancelled():
+            work.result()
+
+
+class Scheduler:
+    """One replica: it always watches, and decides while it holds the Lease."""
+
+    def __init__(self, lanes: Lanes, settings: Settings) -> None:
+        self._lanes = lanes
+        self._settings = settings
+        self._now = Clock()
+        self._wake = asyncio.Event()
+        self._engine = Engine(settings.core)
+        self._feed = Feed(lanes.binds, settings, self._wake.set)
+        self._heard: list[Event] = []
+        self._metrics = Metrics(self._engine.state, self._feed.lags, self._now)
+        candidate = Candidate(
+            settings.namespace,
+            settings.lease_name,
+            settings.identity,
+            settings.scheduler_names,
+            settings.lease_duration,
+            settings.renew,
+        )
+        self._lease = Lease(lanes.commits, candidate, self._metrics.count_swap)
+        self._intents = Intents(lanes.commits, settings.namespace)
+        self._committer = Committer(self._lease, self._intents, self._hear)
+        self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear)
+        limits = Limits(writes=settings.status_writes, events=settings.events)
+        look = Lookout(self._engine.state, self._now)
+        self._teller = Teller(lanes.words, self._feed.book, look, self._now, self._metrics, limits)
+
+    async def run(self, asked_to_compare: asyncio.Event) -> None:
+        """Watches, takes its turn at leading, and tells; until it is cancelled or something is wrong beyond repair."""
+        health = Health("gpu-scheduler", ready=lambda: self._feed.synced, metrics=self._metrics.text)
+        async with asyncio.TaskGroup() as group, health.serving(self._settings.listen):
+            # Where nobody leads, what is listed from now on is all there is to know; a standby has to catch up instead.
+            leads = await self._lease.acquire_at_once()
+            seen = await _insist(self._feed.find_newest)
+            group.create_task(self._feed.run())
+            group.create_task(self._cycle_forever())
+            group.create_task(self._compare_when_asked(asked_to_compare))
+            while True:
+                if not leads:
+                    await self._feed.wait_synced()
+                    await self._lease.acquire()
+                    seen = await _insist(self._feed.find_newest)
+                leads = False
+                _log.info("leading", epoch=self._lease.epoch, identity=self._settings.identity)
+                try:
+                    await self._lead(seen)
+                except* FencedError as fenced:
+                    _log.warning("no longer leading", why=str(innermost(fenced)))
+                    self._metrics.fences.inc()
+                finally:
+                    self._engine.handle(Fenced(), self._now())
+                    self._heard.clear()  # about commits of a ledger that is forgotten
+                    self._teller.clear()
+
+    async def step_down(self) -> None:
+        """Lets the next leader begin at once."""
+        await self._lease.release()
+
+    # -- deciding
+
+    async def _cycle_forever(self) -> None:
+        """A cycle whenever something happened or is due."""
+        while True:
+            due = self._engine.next_timer()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            self._cycle()
+            await asyncio.sleep(PACE)
+
+    def _cycle(self) -> None:
+        begun = time.perf_counter()
+        now = self._now()
+        heard, self._heard = self._heard, []
+        effects: list[Effect] = []
+        for event in (*self._feed.take(), *heard):
+            effects += self._engine.handle(event, now)
+        effects += self._engine.run_cycle(now)
+        self._perform(effects)
+        for pod in self._feed.translator.take_bound():
+            if self._engine.state.leading:
+                self._teller.tell_bound(pod)
+        if self._engine.state.dirty:
+            self._wake.set()
+        self._metrics.cycle.observe(time.perf_counter() - begun)
+
+    def _hear(self, event: Event) -> None:
+        """Takes in what became of something that was sent."""
+        self._heard.append(event)
+        self._wake.set()
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendBind() | RaiseAttempt():
+                    self._carrier.send(effect)
+                case SendDelete():
+                    self._teller.tell_deleted(effect.delete, self._winner_over(effect.delete.uid))
+                    self._carrier.send(effect)
+                case Commit():
+                    self._committer.commit(effect)
+                case Release():
+                    self._committer.release(effect.sequence)
+                case Report():
+                    self._teller.tell(effect)
+
+    def _winner_over(self, uid: str) -> str:
+        """The gang that a pod makes room for, if it does."""
+        state = self._engine.state
+        node = state.pods[uid].node if uid in state.pods else None
+        for key in state.nominated:
+            if any(slot.node == node for slot in state.records[key].nomination):
+                return name_of(state, key)
+        return ""
+
+    async def _compare_when_asked(self, asked: asyncio.Event) -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            try:
+                differences = await compare(self._lanes.binds, self._feed, self._engine.state)
+            except ApiError as error:
+                _log.warning("cannot compare", error=error.message)
+                continue
+            for line in differences:
+                _log.error("remembered wrongly", what=line)
+            _log.info("compared", differences=len(differences), pods=len(self._feed.translator.pods))
+
+    # -- leading
+
+    async def _lead(self, newest: int) -> None:
+        """Carries on what was committed, then decides, until the Lease is lost. `newest` must have been seen first."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lease.keep())
+            await self._see_everything(newest)
+            committed = self._lease.committed
+            commits = await _insist(lambda: self._intents.read(committed))
+            self._committer = Committer(self._lease, self._intents, self._hear)
+            self._committer.adopt(committed)
+            self._carrier = Carrier(self._lanes.binds, self._feed.sight, self._hear)
+            self._carrier.sent = self._metrics.observe_bind
+            self._cycle()  # everything that was seen goes in before the first decision
+            self._perform(self._engine.handle(TookOver(commits), self._now()))
+            self._wake.set()
+            group.create_task(self._committer.run())
+            group.create_task(self._carrier.run())
+            group.create_task(self._teller.run())
+            group.create_task(tell_queues(self._lanes.words, self._feed.queues, self._engine.state))
+            group.create_task(self._clear_up())
+
+    async def _see_everything(self, newest: int) -> None:
+        """Waits for the caches; a leader that cannot fill them makes way for one that can."""
+        try:
+            async with asyncio.timeout(SYNC_PATIENCE):
+                await self._feed.wait_passed(newest)
+        except TimeoutError:
+            await self._lease.release()
+            raise FencedError(f"not everything could be listed within {SYNC_PATIENCE:g} s") from None
+
+    async def _clear_up(self) -> None:
+        """Deletes what earlier leaders left, also what one that was out of breath writes only now."""
+        while True:
+            await _insist(lambda: self._intents.delete_void(self._lease.epoch, self._lease.committed))
+            await asyncio.sleep(CLEAR_UP_EVERY)
+
+
+async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks until the API server answers."""
+    pause = 1.0
+    while True:
+        try:
+            return await ask()
+        except ApiError as error:
+            _log.warning("asking again soon", error=error.message)
+            await asyncio.sleep(max(pause, error.retry_after or 0.0))
+            pause = min(2 * pause, _LONGEST_PAUSE)

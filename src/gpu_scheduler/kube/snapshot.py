@@ -1,0 +1,109 @@
+"""One look at a cluster: everything is listed once, and an engine of our own says what it would decide."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import Commit, TookOver
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.discovery import Served, find_served
+from gpu_scheduler.kube.errors import ApiError, NotFound, Refused
+from gpu_scheduler.kube.feed import Handler, follow_optional, follow_required, make_translator
+from gpu_scheduler.kube.gangs import GangBook
+from gpu_scheduler.kube.informer import Change, ChangeKind
+from gpu_scheduler.kube.intents import Intents, MissingIntentError
+from gpu_scheduler.kube.lease import LeaseObject
+from gpu_scheduler.kube.objects import NodeObject, PodObject
+from gpu_scheduler.kube.resources import LEASES, NODES, Resource
+from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.kube.times import parse_time
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """Who leads, since which acquisition, when last heard of, and how many intents are not over."""
+
+    holder: str
+    epoch: int
+    renewed: float | None
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A cluster at one moment. The engine has made one dry run: nobody carries out what it decided."""
+
+    engine: Engine
+    now: float
+    nodes: Mapping[str, NodeObject]
+    pods: Mapping[str, PodObject]
+    book: GangBook
+    lease: LeaseView | None
+    served: Served
+
+
+async def take_snapshot(client: Client, settings: Settings) -> View:
+    """Lists everything that decisions depend on, and decides on paper."""
+    served, lease = await asyncio.gather(find_served(client), _read_lease(client, settings))
+    if lease is not None and lease.serves:
+        # What counts is which pods the scheduler that runs there takes for its own.
+        settings = msgspec.structs.replace(settings, scheduler_names=lease.serves)
+    translator = make_translator(settings)
+    kinds = [*follow_optional(translator, served), *follow_required(translator)]
+    listed = await asyncio.gather(*[_list(client, resource, form) for resource, form, _ in kinds])
+    nodes: dict[str, NodeObject] = {}
+    for (resource, _, handler), found in zip(kinds, listed, strict=True):
+        _take_in(handler, found)
+        if resource == NODES:
+            nodes = {node.metadata.name: node for node in found}
+    engine, now = Engine(settings.core), time.time()
+    for event in translator.take():
+        engine.handle(event, now)
+    engine.handle(TookOver(await _read_open(client, settings, lease)), now)
+    engine.run_cycle(now)
+    shown = None
+    if lease is not None:
+        renewed = parse_time(lease.spec.renew_time)
+        shown = LeaseView(lease.spec.holder_identity, lease.epoch, renewed, len(lease.committed))
+    return View(engine, now, nodes, translator.pods, translator.book, shown, served)
+
+
+def _take_in(handler: Handler, found: Sequence[Any]) -> None:
+    if found:
+        handler([Change(ChangeKind.ADDED, item, None) for item in found])
+
+
+async def _list(client: Client, resource: Resource, form: type[Any]) -> Sequence[Any]:
+    """All objects of a kind; none where we may not look, except for the kinds without which there is nothing to say."""
+    try:
+        return (await client.list(resource, type=form)).items
+    except (NotFound, Refused):
+        if form in (PodObject, NodeObject):
+            raise
+        return []
+
+
+async def _read_lease(client: Client, settings: Settings) -> LeaseObject | None:
+    try:
+        return await client.get(LEASES, settings.lease_name, settings.namespace, type=LeaseObject)
+    except (NotFound, Refused):
+        return None
+
+
+async def _read_open(client: Client, settings: Settings, lease: LeaseObject | None) -> tuple[Commit, ...]:
+    """The commits that are under way. Between two requests some may end: what is then missing is over."""
+    intents = Intents(client, settings.namespace)
+    found: list[Commit] = []
+    for name, uid in (lease.committed if lease is not None else {}).items():
+        try:
+            found += await intents.read({name: uid})
+        except (MissingIntentError, ApiError):
+            continue
+    return tuple(found)

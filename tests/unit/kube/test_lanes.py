@@ -1,0 +1,103 @@
+"""Whose turn it is, and how fast."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gpu_scheduler.kube.lanes import Lane, Lanes
+from gpu_scheduler.kube.pace import Pace
+
+
+def lanes() -> Lanes[str]:
+    """Items whose first letter is their lock."""
+    return Lanes(lambda item: item[0])
+
+
+async def take(work: Lanes[str], count: int = 1) -> list[str]:
+    found = []
+    for _ in range(count):
+        async with asyncio.timeout(1):
+            item, lock = await work.take()
+        work.release(lock)
+        found.append(item)
+    return found
+
+
+async def test_urgent_goes_first_and_the_others_take_turns() -> None:
+    work = lanes()
+    for item in ("p1", "p2", "p3"):
+        work.add(item, Lane.PLAIN)
+    for item in ("b1", "b2"):
+        work.add(item, Lane.BACKGROUND)
+    work.add("u", Lane.URGENT)
+    found = await take(work, 6)
+    assert found[0] == "u"
+    assert found[1:] == ["b1", "p1", "b2", "p2", "p3"]
+
+
+async def test_item_waits_once_and_in_the_better_lane() -> None:
+    work = lanes()
+    work.add("a", Lane.PLAIN)
+    work.add("b", Lane.PLAIN)
+    work.add("b", Lane.URGENT)
+    work.add("b", Lane.PLAIN)
+    assert await take(work, 2) == ["b", "a"]
+    assert "a" not in work
+    assert "b" not in work
+
+
+async def test_items_with_one_lock_are_taken_one_after_the_other() -> None:
+    work = lanes()
+    work.add("a1", Lane.PLAIN)
+    work.add("a2", Lane.PLAIN)
+    work.add("b", Lane.PLAIN)
+    _, lock = await work.take()
+    assert await take(work) == ["b"]
+    waiting = asyncio.create_task(work.take())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    work.release(lock)
+    assert (await waiting)[0] == "a2"
+
+
+async def test_item_added_while_it_is_worked_on_comes_again() -> None:
+    work = lanes()
+    work.add("a", Lane.PLAIN)
+    _, lock = await work.take()
+    work.add("a", Lane.PLAIN)
+    work.release(lock)
+    assert await take(work) == ["a"]
+
+
+async def test_later_item_comes_at_the_earliest_of_its_times() -> None:
+    work = lanes()
+    work.add_in("a", 60.0, Lane.PLAIN)
+    work.add_in("a", 0.01, Lane.URGENT)
+    work.add_in("a", 30.0, Lane.PLAIN)
+    assert await take(work) == ["a"]
+    assert "a" not in work
+
+
+async def test_item_that_was_dropped_never_comes() -> None:
+    work = lanes()
+    work.add_in("a", 0.01, Lane.PLAIN)
+    work.add("b", Lane.PLAIN)
+    work.add("c", Lane.PLAIN)
+    work.drop("a")
+    work.drop("b")
+    assert await take(work) == ["c"]
+    work.add_in("d", 0.01, Lane.PLAIN)
+    work.clear()
+    await asyncio.sleep(0.03)
+    assert "d" not in work
+
+
+async def test_pace_lets_a_burst_through_and_then_so_many_a_second() -> None:
+    pace = Pace(rate=50, burst=5)
+    begun = time.monotonic()
+    for _ in range(5):
+        await pace.take()
+    assert time.monotonic() - begun < 0.05
+    await asyncio.gather(*[pace.take() for _ in range(10)])
+    assert 0.15 < time.monotonic() - begun < 2

@@ -1,0 +1,139 @@
+"""The configuration file, and flags on top of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.core.state import Config
+from gpu_scheduler.kube.settings import FIELDS, SettingsError, load_settings
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(text)
+    return file
+
+
+def problems(file: Path | None, **overrides: object) -> list[str]:
+    with pytest.raises(SettingsError) as found:
+        load_settings(file, overrides)
+    assert str(found.value) == "\n".join(found.value.problems)
+    return [line.removeprefix(f"{file}: ") for line in found.value.problems]
+
+
+def test_defaults_are_those_of_the_core_and_of_the_public_contract() -> None:
+    settings = load_settings()
+    assert settings.core == Config()
+    assert settings.scheduler_names == ("gpu-scheduler",)
+    assert (settings.namespace, settings.lease_name) == ("gpu-scheduler-system", "gpu-scheduler")
+    assert (settings.lease_duration, settings.renew) == (15.0, 2.0)
+    assert (settings.listen, settings.in_flight) == (":8080", 64)
+    assert (settings.log_format, settings.log_level) == ("console", "info")
+
+
+def test_every_process_has_an_identity_of_its_own() -> None:
+    assert load_settings().identity != load_settings().identity
+    assert load_settings(None, {"identity": "me"}).identity == "me"
+
+
+def test_file_sets_what_it_names(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        schedulerNames: [gpu-scheduler, volcano]
+        holdSeconds: 60
+        topologyLevels:
+          - {name: zone, label: topology.kubernetes.io/zone}
+          - {name: block, label: example.com/block}
+        gangs: false
+        gpuResources: [amd.com/gpu]
+        quarantineSeconds: 0
+        """,
+    )
+    settings = load_settings(file)
+    assert settings.scheduler_names == ("gpu-scheduler", "volcano")
+    core = settings.core
+    assert (core.hold, core.gangs, core.gpu_resources, core.quarantine) == (60.0, False, ("amd.com/gpu",), 0.0)
+    assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
+
+
+def test_flags_win_over_the_file_and_absent_ones_do_not_count(tmp_path: Path) -> None:
+    file = write(tmp_path, "holdSeconds: 60\ninFlight: 8\n")
+    settings = load_settings(file, {"holdSeconds": 5, "inFlight": None})
+    assert (settings.hold, settings.in_flight) == (5.0, 8)
+
+
+def test_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    assert load_settings(write(tmp_path, "# nothing\n")).core == Config()
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        shedulerNames: [x]
+        holdSeconds: -1
+        gangs: "yes"
+        quarantineSeconds: .inf
+        gpuResources: []
+        listenAddress: 8080
+        inFlight: 1.5
+        logFormat: xml
+        leaseName: Not A Name
+        """,
+    )
+    assert problems(file) == [
+        "shedulerNames: no such setting; did you mean schedulerNames?",
+        "holdSeconds: must be a number of seconds, 0 or more, not -1",
+        "gangs: must be true or false, not 'yes'",
+        "quarantineSeconds: must be a number of seconds, 0 or more, not inf",
+        "gpuResources: must be a list of resource names, such as [nvidia.com/gpu], not []",
+        'listenAddress: must be a port with or without a host, such as ":8080" or "127.0.0.1:8080", not 8080',
+        "inFlight: must be a whole number from 1 to 100000, not 1.5",
+        "logFormat: must be console or json, not 'xml'",
+        "leaseName: must be a name such as gpu-scheduler, not 'Not A Name'",
+    ]
+
+
+def test_key_that_resembles_nothing_lists_what_is_known(tmp_path: Path) -> None:
+    (line,) = problems(write(tmp_path, "zzz: 1\n"))
+    assert line == f"zzz: no such setting; known are {', '.join(FIELDS)}"
+
+
+def test_flag_that_is_wrong_is_told_as_such() -> None:
+    assert problems(None, logLevel="loud") == [
+        "command line: logLevel: must be debug, info, warning or error, not 'loud'"
+    ]
+
+
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "topologyLevels: [{name: node, label: a/b}, {name: rack, label: a/c}, {name: rack, label: a/d}]\n",
+    )
+    assert problems(file, renewSeconds=9) == [
+        "command line: renewSeconds: must be at most a third of leaseDurationSeconds, which is 15, "
+        "so that one lost request does no harm, not 9",
+        'topologyLevels: "node" is a level of every cluster; choose another name',
+        'topologyLevels: "rack" is the name of two levels; choose another name',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("- a\n", "must be a mapping of settings, such as schedulerNames: [gpu-scheduler]"),
+        ("a: [\n", ", line 2: expected the node content, but found '<stream end>'"),
+        ("inFlight: 1\ninFlight: 2\n", ", line 1: inFlight is given twice"),
+    ],
+)
+def test_file_that_cannot_be_read_as_settings_says_where(tmp_path: Path, text: str, line: str) -> None:
+    file = write(tmp_path, text)
+    (found,) = problems(file)
+    assert found.removeprefix(str(file)) == line
+
+
+def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == ["cannot be read: No such file or directory"]

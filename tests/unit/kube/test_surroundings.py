@@ -1,0 +1,237 @@
+"""From the engine's state to the sentence that a person reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodGone, PodSeen, QueueSeen, TookOver
+from gpu_scheduler.core.model import (
+    DeviceMap,
+    Gang,
+    GangKey,
+    Gate,
+    GateKind,
+    Node,
+    Pod,
+    PodPhase,
+    Queue,
+    Shape,
+    TopologyRule,
+)
+from gpu_scheduler.core.selectors import labels_equal
+from gpu_scheduler.kube.messages import describe
+from gpu_scheduler.kube.surroundings import Lookout, Surroundings
+
+GPU = "nvidia.com/gpu"
+
+
+def machine(name: str) -> Node:
+    allocatable = {"cpu": 64_000, "memory": 1 << 40, "pods": 110, GPU: 8}
+    return Node(name, allocatable, gpu_resource=GPU, gpus=8, assigns_devices=True)
+
+
+def worker(gpus: int = 1, **rules: Any) -> Shape:
+    return Shape((("cpu", 1000), (GPU, gpus)), gpu_resource=GPU, gpus=gpus, **rules)
+
+
+def mapped(node: str, *devices: int, group: str = "g") -> Shape:
+    return Shape((("cpu", 100),), device_map=DeviceMap(node, devices, group))
+
+
+class World:
+    """An engine that leads two machines."""
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+        self.now = 1.0
+        self.engine.handle(TookOver(), 0.0)
+        for name in ("a", "b"):
+            self.engine.handle(NodeSeen(machine(name)), 0.0)
+        self.lookout = Lookout(self.engine.state, lambda: self.now)
+
+    def submit(self, name: str, members: int, shape: Shape, gates: tuple[Gate, ...] = (), **about: Any) -> GangKey:
+        key = GangKey("test", "ns", name)
+        self.engine.handle(GangSeen(Gang(key, members, **about)), 0.0)
+        for i in range(members):
+            pod = Pod(f"{name}-{i}", "ns", f"{name}-{i}", shape, gang=key, index=i, gates=gates if not i else ())
+            self.engine.handle(PodSeen(pod), 0.0)
+        return key
+
+    def run(self, name: str, members: int, shape: Shape, **about: Any) -> GangKey:
+        """A gang that is seen to run where it was put."""
+        key = self.submit(name, members, shape, **about)
+        for effect in self.engine.run_cycle(self.now):
+            if isinstance(effect, Commit):
+                self.engine.handle(Committed(effect.sequence), self.now)
+                for bind in effect.binds:
+                    pod = Pod(
+                        bind.uid, "ns", bind.name, shape, gang=key, node=bind.node, devices=bind.devices,
+                        phase=PodPhase.RUNNING,
+                    )  # fmt: skip
+                    self.engine.handle(PodSeen(pod), self.now)
+        self.engine.run_cycle(self.now)
+        return key
+
+    def look(self, key: GangKey) -> Surroundings:
+        told = self.engine.state.records[key].told
+        assert told is not None
+        return self.lookout(key, told, "PodGroup")
+
+    def say(self, key: GangKey) -> str:
+        self.engine.run_cycle(self.now)
+        told = self.engine.state.records[key].told
+        assert told is not None
+        around = self.look(key)
+        return describe(told, around.gang, around.holders, around.context).message
+
+
+def test_shortage_names_who_holds_the_resource() -> None:
+    world = World()
+    world.run("big", 7, worker())
+    assert world.say(world.submit("w", 16, worker())) == (
+        "needs 16 nvidia.com/gpu; 9 of 16 members fit now. Short by 7 nvidia.com/gpu. ns/big holds 7. "
+        "Starts when enough of it is free; a minimum of 9 would start now."
+    )
+
+
+def test_holders_are_remembered_for_a_moment_only() -> None:
+    world = World()
+    world.run("big", 7, worker())
+    waiting = world.submit("w", 16, worker())
+    world.say(waiting)
+    for i in range(7):
+        world.engine.handle(PodGone(f"big-{i}"), world.now)
+    world.run("other", 3, worker())
+    world.engine.run_cycle(world.now)
+    assert [holder.name for holder in world.look(waiting).holders] == ["ns/big"]
+    world.now += 60
+    world.engine.run_cycle(world.now)
+    assert [holder.name for holder in world.look(waiting).holders] == ["ns/other"]
+
+
+def test_device_of_a_map_names_its_holder() -> None:
+    world = World()
+    world.run("big", 8, worker(), topology=(TopologyRule("node"),))
+    node = next(iter(world.engine.state.cluster.usage.values())).node
+    assert world.say(world.submit("m", 1, mapped(node, 0, 1))) == (
+        f"needs GPUs 0,1 of node {node} by its map; in use by ns/big. Starts when all of them are free."
+    )
+
+
+def test_device_of_a_map_names_its_holder_also_where_no_other_is_left() -> None:
+    world = World()
+    world.run("big", 1, worker(8))
+    node = next(iter(world.engine.state.cluster.usage.values())).node
+    shape = worker(1, device_map=DeviceMap(node, (0,), "g"))
+    assert world.say(world.submit("m", 1, shape)) == (
+        f"needs GPU 0 of node {node} by its map; in use by ns/big. Starts when all of them are free."
+    )
+
+
+def test_missing_device_and_unknown_node_of_a_map_are_told_apart() -> None:
+    world = World()
+    assert world.say(world.submit("m", 1, mapped("a", 0, 9))) == (
+        "needs GPUs 0,9 of node a by its map; GPU 9 is missing there or unhealthy. Repair the node or change the map."
+    )
+    assert world.say(world.submit("n", 1, mapped("z", 0))) == (
+        "its map names node z, and no node has the label gpu-node-name=z or that name. Label a node or change the map."
+    )
+
+
+def test_queue_tells_what_it_uses_in_cards() -> None:
+    world = World()
+    world.engine.handle(QueueSeen(Queue("q", limit={GPU: 8})), 0.0)
+    world.run("first", 6, worker(), queue="q")
+    assert world.say(world.submit("second", 4, worker(), queue="q")) == (
+        "queue q is short by 2 nvidia.com/gpu: it uses 6 of 8. ns/first holds 6. "
+        "Starts when others of the queue end, or its limit is raised."
+    )
+    assert world.say(world.submit("third", 9, worker(), queue="q")) == (
+        "asks for 9 nvidia.com/gpu, and queue q may never use more than 8. Ask for less or raise its limit."
+    )
+
+
+def test_queue_that_may_not_borrow_is_measured_by_its_quota() -> None:
+    world = World()
+    world.engine.handle(QueueSeen(Queue("q", quota={GPU: 4}, borrowing=False)), 0.0)
+    world.run("first", 3, worker(), queue="q")
+    assert "it uses 3 of 4." in world.say(world.submit("second", 2, worker(), queue="q"))
+
+
+def test_gate_of_a_member_is_told() -> None:
+    world = World()
+    gate = Gate(GateKind.UNBOUND_CLAIM, "data")
+    key = world.submit("gated", 2, worker(), gates=(gate,))
+    assert world.say(key) == "pod gated-0 waits for its volume: data."
+
+
+def test_selector_that_no_node_meets_is_told() -> None:
+    world = World()
+    key = world.submit("s", 2, worker(node_labels=labels_equal({"gpu-type": "h100"})))
+    assert world.say(key) == (
+        "no node can take it: node selector for label gpu-type not met on 2 nodes. Label a node or change the selector."
+    )
+
+
+def test_gang_that_lost_a_member_says_how_long_its_slot_is_held() -> None:
+    world = World()
+    key = world.run("train", 4, worker())
+    world.engine.handle(PodGone("train-3"), world.now)
+    world.engine.run_cycle(world.now)
+    world.now += 60
+    assert world.say(key) == (
+        "below its minimum: 3 of 4 members are there. "
+        "The slots of the others are held for their replacements for another 4 minutes."
+    )
+
+
+def test_waiting_members_are_those_that_no_bind_is_under_way_for() -> None:
+    world = World()
+    key = world.submit("w", 2, worker())
+    world.engine.run_cycle(world.now)
+    assert world.look(key).waiting == []
+    blocked = world.submit("x", 40, worker())
+    world.engine.run_cycle(world.now)
+    assert len(world.look(blocked).waiting) == 40
+
+
+def test_pod_alone_goes_by_its_own_name() -> None:
+    world = World()
+    for i in range(16):
+        pod = Pod(f"u{i}", "ns", f"solo-{i}", worker(), node="ab"[i % 2], devices=(i // 2,), phase=PodPhase.RUNNING)
+        world.engine.handle(PodSeen(pod), 0.0)
+    text = world.say(world.submit("m", 1, mapped("a", 0)))
+    assert text == "needs GPU 0 of node a by its map; in use by ns/solo-0. Starts when all of them are free."
+
+
+def test_gang_that_nobody_knows_has_no_surroundings() -> None:
+    world = World()
+    key = world.submit("w", 40, worker())
+    world.engine.run_cycle(world.now)
+    told = world.engine.state.records[key].told
+    assert told is not None
+    found = world.lookout(GangKey("test", "ns", "none"), told, "PodGroup")
+    assert (found.gang, found.holders, found.waiting, found.context.kind) == (None, (), (), "PodGroup")
+
+
+def test_topology_level_that_no_node_has_is_told_with_those_that_exist() -> None:
+    world = World()
+    key = world.submit("w", 2, worker(), topology=(TopologyRule("rok"),))
+    assert world.say(key) == "must be in one rok, and no node has a label for that. Levels with nodes are node."
+
+
+def test_shortage_is_told_as_it_is_now_not_as_it_was_when_it_was_decided() -> None:
+    world = World()
+    world.run("big", 7, worker())
+    waiting = world.submit("w", 16, worker())
+    world.engine.run_cycle(world.now)
+    world.run("more", 4, worker())
+    told = world.engine.state.records[waiting].told
+    assert told is not None
+    assert told.refusal is not None
+    assert told.refusal.fitting == 9
+    world.now += 60
+    fresh = world.look(waiting).refusal
+    assert fresh is not None
+    assert fresh.fitting == 5

@@ -1,0 +1,53 @@
+"""Amounts, durations and lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.kube.wording import join, one_line, say_amount, say_duration, without_numbers
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "text"),
+    [
+        ("cpu", 1500, "1.5 cpu"),
+        ("cpu", 24_000, "24 cpu"),
+        ("cpu", 1, "0.001 cpu"),
+        ("memory", 12 << 30, "12Gi memory"),
+        ("memory", 3 << 29, "1.5Gi memory"),
+        ("memory", 500, "500 bytes of memory"),
+        ("memory", 0, "0 bytes of memory"),
+        ("memory", 1 << 62, "4Ei memory"),
+        ("hugepages-2Mi", 4 << 20, "4Mi hugepages-2Mi"),
+        ("nvidia.com/gpu", 7, "7 nvidia.com/gpu"),
+    ],
+)
+def test_amount_has_the_unit_of_its_resource(resource: str, amount: int, text: str) -> None:
+    assert say_amount(resource, amount) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 seconds"), (-3, "0 seconds"), (1.2, "1 second"), (60, "1 minute"), (90, "90 seconds"),
+        (300, "5 minutes"), (3600, "1 hour"), (5400, "90 minutes"), (86_400, "1 day"), (200_000, "2 days"),
+    ],
+)  # fmt: skip
+def test_duration_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+    assert say_duration(seconds) == text
+
+
+def test_long_list_is_cut() -> None:
+    assert join(["a", "b", "c"]) == "a, b, c"
+    assert join(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert join([]) == ""
+
+
+def test_one_line_has_no_breaks_and_an_end() -> None:
+    assert one_line("a\nb\t c\x00") == "a b c"
+    assert one_line("x" * 20, 10) == "xxxxxxx..."
+
+
+def test_messages_that_differ_in_numbers_only_are_alike() -> None:
+    assert without_numbers("needs 1.5 cpu, 3 of 16") == without_numbers("needs 2 cpu, 4 of 16")
+    assert without_numbers("a holds 3") != without_numbers("b holds 3")
