@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +22,12 @@ from gpu_scheduler.local.home import Home, HomeError, Running, default_folder
 
 if TYPE_CHECKING:
     from gpu_scheduler.local.cluster import Settings
+    from gpu_scheduler.local.parts import Part
+
+SYSTEM = "gpu-scheduler-system"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+SCHEDULER_NAMES = ("gpu-scheduler", "volcano", "default-scheduler", "scheduler-plugins-scheduler")
+"""Whoever a pod names as its scheduler, in the local cluster it is ours."""
 
 
 def data_dir_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,6 +50,7 @@ Examples:
   gpu-scheduler up --runtime simulated --nodes 1000 no processes: pods only pretend to run
   gpu-scheduler up --fleet fleet.yaml               different kinds of nodes
   gpu-scheduler up --ephemeral                      keep nothing afterwards
+  gpu-scheduler up --no-scheduler                   bring your own scheduler
   gpu-scheduler up --kubernetes 1.37                the gang API of another version
 """
 
@@ -70,23 +78,31 @@ Examples:
     help="Which version's API to serve.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=16443, show_default=True, help="0 picks a free one.")
+@click.option("--no-scheduler", is_flag=True, help="Start no scheduler, for those who bring their own.")
+@click.option("--no-gangs", is_flag=True, help="Let the scheduler place pod by pod, as if there were no gangs.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing: use a temporary folder and delete it at the end.")
 @data_dir_option
-def up(ephemeral: bool, data_dir: Path, kubernetes: str, port: int, **nodes: Any) -> None:
+def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
+    from gpu_scheduler.kube.crds import load_definitions
     from gpu_scheduler.local.cluster import ClusterError, Settings
     from gpu_scheduler.local.node_agent import FleetSettings
 
-    chosen = click.get_current_context().get_parameter_source("data_dir")
-    if ephemeral and chosen is ParameterSource.COMMANDLINE:
+    named = click.get_current_context().get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    if ephemeral and named:
         raise click.UsageError("--ephemeral keeps nothing, so it goes without --data-dir")
+    if no_gangs and no_scheduler:
+        raise click.UsageError("--no-gangs is for the scheduler, so it goes without --no-scheduler")
     folder = Path(tempfile.mkdtemp(prefix="gpu-scheduler-")) if ephemeral else data_dir
+    parts = () if no_scheduler else (scheduler_part(gangs=not no_gangs),)
+    port, file = chosen.pop("port"), chosen.pop("fleet")
     home = Home(folder)
     try:
         home.lock()
-        fleet = FleetSettings(folder=home.pods, kubernetes=kubernetes, file=nodes.pop("fleet"), **nodes)
-        settings = Settings(home, fleet, kubernetes, port)
-        asyncio.run(run_until_signalled(settings, lambda running: print_welcome(running, ephemeral)))
+        fleet = FleetSettings(folder=home.pods, file=file, **chosen)
+        settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), parts)
+        welcome = print_bare_welcome if no_scheduler else print_welcome
+        asyncio.run(run_until_signalled(settings, lambda running: welcome(running, ephemeral)))
     except (HomeError, ClusterError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
@@ -95,6 +111,21 @@ def up(ephemeral: bool, data_dir: Path, kubernetes: str, port: int, **nodes: Any
         home.unlock()
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def scheduler_part(*, gangs: bool) -> Part:
+    """The scheduler as the local cluster runs it: this very program, for every scheduler's name that people use."""
+    from gpu_scheduler.local.parts import Part
+
+    command = [sys.executable, "-m", "gpu_scheduler.cli.main", "scheduler", "--listen", "127.0.0.1:0"]
+    # On one machine nobody is far away: a scheduler that was killed is succeeded sooner.
+    # A container that is started again is still the same candidate, and need not wait for itself.
+    command += ["--lease-duration", "6", "--identity", "$(POD_NAME)"]
+    for name in SCHEDULER_NAMES:
+        command += ["--scheduler-name", name]
+    if not gangs:
+        command.append("--no-gangs")
+    return Part("gpu-scheduler", "scheduler", tuple(command))
 
 
 async def run_until_signalled(settings: Settings, ready: Callable[[Running], None]) -> None:
@@ -108,14 +139,32 @@ async def run_until_signalled(settings: Settings, ready: Callable[[Running], Non
 
 
 def print_welcome(running: Running, ephemeral: bool) -> None:
-    """Where the API is, how to reach it, and what to try first."""
-    click.echo(f"Kubernetes {running.kubernetes} at {running.server}" + (" (nothing is kept)" if ephemeral else ""))
-    click.echo(f"\n  export KUBECONFIG={shlex.quote(running.kubeconfig)}\n")
+    """Where the API is, how to reach it, and a gang to try first."""
+    print_address(running, ephemeral)
+    gang = "--annotations=gpu-scheduler.io/gang=hello --annotations=gpu-scheduler.io/gang-min=2"
     click.echo("Try:  kubectl get nodes -o wide")
+    click.echo(f"      kubectl run a --image=any --restart=Never {gang} -- date")
+    click.echo("      kubectl get pods -o wide          # a waits: its gang is two")
+    click.echo(f"      kubectl run b --image=any --restart=Never {gang} -- date")
+    click.echo("      kubectl get pods -o wide          # both have run")
+    click.echo("      kubectl -n gpu-scheduler-system logs deploy/gpu-scheduler")
+    click.echo("\nCtrl-C stops the cluster.")
+
+
+def print_bare_welcome(running: Running, ephemeral: bool) -> None:
+    """The same for a cluster without a scheduler: a pod to try that says its node itself."""
+    print_address(running, ephemeral)
     where = f'{{"spec":{{"nodeName":"{running.node}"}}}}'
+    click.echo("Try:  kubectl get nodes -o wide")
     click.echo(f"      kubectl run hello --image=any --restart=Never --overrides='{where}' -- date")
     click.echo("      kubectl logs hello")
-    click.echo("\nNo scheduler runs in it yet: a pod says its node itself. Ctrl-C stops the cluster.")
+    click.echo("\nNo scheduler runs in it: a pod says its node itself, or you bring one. Ctrl-C stops the cluster.")
+
+
+def print_address(running: Running, ephemeral: bool) -> None:
+    """Where the API is, and how to reach it."""
+    click.echo(f"Kubernetes {running.kubernetes} at {running.server}" + (" (nothing is kept)" if ephemeral else ""))
+    click.echo(f"\n  export KUBECONFIG={shlex.quote(running.kubeconfig)}\n")
 
 
 @click.command()
@@ -156,14 +205,14 @@ def status(data_dir: Path, output: str) -> None:
     else:
         ready, nodes, pods = found["nodes_ready"], found["nodes"], found["pods"]
         click.echo(f"Kubernetes {running.kubernetes} at {running.server} (process {running.pid})")
-        click.echo(f"{ready} of {nodes} nodes ready, {pods} pods")
+        click.echo(f"{ready} of {nodes} nodes ready, {pods} pods, scheduler {found['scheduler']}")
         click.echo(f"export KUBECONFIG={shlex.quote(running.kubeconfig)}")
     if running is None:
         raise click.exceptions.Exit(1)
 
 
-async def count_objects(home: Home, running: Running) -> dict[str, int]:
-    """Asks the cluster itself how many nodes and pods it has."""
+async def count_objects(home: Home, running: Running) -> dict[str, Any]:
+    """Asks the cluster itself how many nodes and pods it has; the project's own are told apart."""
     import ssl
 
     import aiohttp
@@ -179,8 +228,19 @@ async def count_objects(home: Home, running: Running) -> dict[str, int]:
                 pods = (await reply.json())["items"]
     except (aiohttp.ClientError, TimeoutError) as error:
         raise click.ClickException(f"process {running.pid} runs, but {running.server} does not answer") from error
-    conditions = [{c["type"]: c["status"] for c in node.get("status", {}).get("conditions", [])} for node in nodes]
-    return {"nodes": len(nodes), "nodes_ready": sum(c.get("Ready") == "True" for c in conditions), "pods": len(pods)}
+    own = [pod for pod in pods if pod["metadata"]["namespace"] == SYSTEM]
+    workers = [node for node in nodes if CONTROL_PLANE not in node["metadata"].get("labels", {})]
+    return {
+        "nodes": len(workers),
+        "nodes_ready": sum(is_ready(node) for node in workers),
+        "pods": len(pods) - len(own),
+        "scheduler": "absent" if not own else "running" if any(map(is_ready, own)) else "not running",
+    }
+
+
+def is_ready(found: dict[str, Any]) -> bool:
+    """Whether a node or a pod says that it is ready."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in found.get("status", {}).get("conditions", []))
 
 
 @click.command()

@@ -4,48 +4,95 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import click
 
 from gpu_scheduler import __version__
 
-COMMANDS = {
-    "up": "Start a local Kubernetes cluster on this machine, without Docker.",
-    "down": "Stop the local cluster.",
-    "status": "Say whether the local cluster runs, and what is in it.",
-    "reset": "Delete everything the local cluster has stored.",
+
+class Entry(NamedTuple):
+    """Where a command is defined, in a module of this package, and what it does."""
+
+    module: str
+    help: str
+
+
+LOOKING = {
+    "gangs": Entry("gangs", "List gangs: who runs, who waits, since when and why."),
+    "nodes": Entry("nodes", "Show every GPU and who holds it."),
+    "queues": Entry("queues", "Show queues: quota, use, and who waits in them."),
+    "explain": Entry("explain", "Say why a gang or pod waits, and what would help."),
+    "doctor": Entry("doctor", "Check the cluster and the scheduler in it, and say what to do."),
+}
+SECTIONS: dict[str, Mapping[str, Entry]] = {
+    "Local cluster": {
+        "up": Entry("local", "Start a local Kubernetes cluster on this machine, without Docker."),
+        "down": Entry("local", "Stop the local cluster."),
+        "status": Entry("local", "Say whether the local cluster runs, and what is in it."),
+        "reset": Entry("local", "Delete everything the local cluster has stored."),
+    },
+    "Any cluster": {"scheduler": Entry("scheduler", "Run the scheduler.")},
+    "Looking": LOOKING,
 }
 
 
 class LazyCommands(click.Group):
     """Commands whose module is imported when they are used: `--help` must not wait for what it does not need."""
 
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._sections = sections
+        self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._entries:
             return None
-        module = importlib.import_module("gpu_scheduler.cli.local")
+        module = importlib.import_module(f"gpu_scheduler.cli.{self._entries[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, self._entries))
+        for title, entries in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", entry.help) for name, entry in entries.items()])
 
 
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=LazyCommands, sections=SECTIONS, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="gpu-scheduler")
 def cli() -> None:
     """Gangs of GPU pods that start together or not at all."""
 
 
+@click.group("gang", cls=LazyCommands, sections={"Commands": LOOKING}, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name="kubectl gang")
+def plugin() -> None:
+    """Look at gangs of GPU pods: who runs, who waits and why."""
+
+
 def main() -> None:
-    """The program. Whatever goes wrong in an expected way is one line on standard error."""
+    """The program."""
+    run(cli, "gpu-scheduler")
+
+
+def kubectl_gang() -> None:
+    """The same commands for looking, as `kubectl gang`."""
+    run(plugin, "kubectl gang")
+
+
+def run(commands: click.Group, name: str) -> None:
+    """Runs a command line. Whatever goes wrong in an expected way is one line on standard error."""
     try:
         # Without standalone mode click returns the code of an Exit instead of raising it.
-        sys.exit(cli(standalone_mode=False))
+        sys.exit(commands(prog_name=name, standalone_mode=False))
     except click.Abort:
         print("Aborted.", file=sys.stderr)
         sys.exit(130)
@@ -53,7 +100,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        print(f"gpu-scheduler: {error.format_message()}", file=sys.stderr)
+        print(f"{name}: {error.format_message()}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

@@ -1,0 +1,172 @@
+"""`doctor`: is everything there that the scheduler needs, and is anything left that should not be?"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, say_error
+
+if TYPE_CHECKING:
+    from gpu_scheduler.cli.checks import Check
+    from gpu_scheduler.cli.permissions import Permission
+    from gpu_scheduler.kube.client import Client
+    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.kube.settings import Settings
+    from gpu_scheduler.kube.snapshot import View
+
+WEBHOOK = "gpu-scheduler-webhook"
+CERTIFICATE = "gpu-scheduler-webhook-tls"
+PATIENCE = 10.0
+"""How long one answer may take, in seconds."""
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler doctor                   look at everything; exits with 1 when something fails
+  gpu-scheduler doctor -o json           for programs
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@output_option("text", "json", "yaml")
+@cluster_options
+def doctor(target: Target, output: str) -> None:
+    """Check the cluster and the scheduler in it, and say what to do."""
+    from gpu_scheduler.cli.checks import Level, worst
+    from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
+    from gpu_scheduler.cli.screen import screen_width, show, show_value
+
+    connection, settings = target.connect(), target.settings()
+    checks = asyncio.run(examine(connection, settings))
+    if output == "text":
+        show(draw_checks(checks, screen_width()))
+    else:
+        show_value(checks_as_json(checks), output)
+    if worst(checks) is Level.FAIL:
+        raise click.exceptions.Exit(1)
+
+
+async def examine(connection: Connection, settings: Settings) -> list[Check]:
+    """Every check that can be made; what cannot be reached fails and ends it."""
+    from gpu_scheduler.cli.checks import Check, Level
+    from gpu_scheduler.kube.client import Client
+    from gpu_scheduler.kube.errors import ApiError
+
+    checks: list[Check] = []
+    async with Client(connection, timeout=PATIENCE) as client:
+        try:
+            async for check in _checks(client, connection, settings):
+                checks.append(check)  # noqa: PERF401  what was found before an error is kept
+        except ApiError as error:
+            name = "cluster" if checks else "api"
+            remedy = "kubectl get --raw /version tells whether it is the connection or the account."
+            checks.append(Check(name, Level.FAIL, say_error(connection.server, error.status, error.message), remedy))
+    return checks
+
+
+async def _checks(client: Client, connection: Connection, settings: Settings) -> AsyncIterator[Check]:
+    from gpu_scheduler.cli import checks
+    from gpu_scheduler.cli.permissions import needed_permissions
+    from gpu_scheduler.kube.discovery import find_served
+    from gpu_scheduler.kube.snapshot import take_snapshot
+
+    begun = time.monotonic()
+    version = await client.server_version()
+    yield checks.check_api(connection.server, version, time.monotonic() - begun)
+    yield checks.check_clock(time.time(), await client.server_time())
+    served = await find_served(client)
+    needed = needed_permissions(served, settings.namespace)
+    yield checks.check_permissions(await _find_refused(client, needed), len(needed))
+    for check in checks.check_kinds(served):
+        yield check
+    view = await take_snapshot(client, settings)
+    async for check in _check_scheduler(client, view, settings):
+        yield check
+    yield checks.check_nodes(view.engine.state)
+    for check in checks.check_gangs(view.engine.state, view.now):
+        yield check
+    yield await _check_webhook(client, settings.namespace, view.now)
+
+
+async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:
+    """Who leads, and whether what is written down agrees with what counts."""
+    from gpu_scheduler.cli import checks
+    from gpu_scheduler.kube.lease import LeaseObject
+    from gpu_scheduler.kube.objects import Object
+    from gpu_scheduler.kube.resources import LEASES, PLACEMENTS
+
+    yield checks.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
+    if not view.served.has(PLACEMENTS):
+        return
+    committed: dict[str, str] = {}
+    listed = await client.list(PLACEMENTS, settings.namespace, type=Object)
+    if view.lease is not None:
+        # Read after the Placements: one that is written meanwhile is then at worst not yet committed.
+        committed = (await client.get(LEASES, settings.lease_name, settings.namespace, type=LeaseObject)).committed
+    yield checks.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
+
+
+async def _find_refused(client: Client, needed: Sequence[Permission]) -> list[Permission]:
+    """Those of the permissions that this account does not have."""
+    answers = await asyncio.gather(*[_is_allowed(client, permission) for permission in needed])
+    return [permission for permission, allowed in zip(needed, answers, strict=True) if not allowed]
+
+
+async def _is_allowed(client: Client, permission: Permission) -> bool:
+    import msgspec
+
+    attributes = {key: value for key, value in permission._asdict().items() if value}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+    return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))
+
+
+async def _check_webhook(client: Client, system: str, now: float) -> Check:
+    """Whether the webhook's configuration points at a Service that exists, and how long its certificate lasts."""
+    from gpu_scheduler.cli.checks import Check, Level, check_webhook
+    from gpu_scheduler.kube.errors import ApiError, NotFound
+    from gpu_scheduler.kube.resources import Resource
+
+    kind = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "", False)
+    try:
+        found: dict[str, Any] = await client.get(kind, WEBHOOK)
+    except NotFound:
+        return check_webhook(False, "", None, now)
+    except ApiError as error:
+        return Check("webhook", Level.INFO, f"cannot be looked at: {error.message}")
+    problem = ""
+    for webhook in found.get("webhooks") or ():
+        service = webhook.get("clientConfig", {}).get("service")
+        if service is not None:
+            try:
+                await client.get(Resource("", "v1", "services", "Service"), service["name"], service["namespace"])
+            except NotFound:
+                problem = f"its Service {service['namespace']}/{service['name']} does not exist"
+            except ApiError:
+                continue
+    return check_webhook(True, problem, await _find_expiry(client, system), now)
+
+
+async def _find_expiry(client: Client, system: str) -> float | None:
+    """When the webhook's certificate ends; None when it cannot be read."""
+    from cryptography.x509 import load_pem_x509_certificate
+
+    from gpu_scheduler.kube.errors import ApiError
+    from gpu_scheduler.kube.resources import Resource
+
+    try:
+        secret = await client.get(Resource("", "v1", "secrets", "Secret"), CERTIFICATE, system)
+        pem = base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
+        return load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+    except (ApiError, ValueError):
+        return None

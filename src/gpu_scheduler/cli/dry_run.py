@@ -1,0 +1,95 @@
+"""What is really so in a view: what the dry run decided for itself is left out, for nobody has carried it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpu_scheduler.core.explain import Holder
+from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, Status, phase_of, report, survey
+from gpu_scheduler.core.reasons import Unplaceable
+from gpu_scheduler.core.state import ALONE, State
+from gpu_scheduler.kube.dialects import show_key
+from gpu_scheduler.kube.surroundings import name_holder
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A gang as the API shows it, and what the scheduler's next cycle would do: `starts` it, or `evicts` for it."""
+
+    facts: Facts
+    status: Status
+    starts: bool
+    evicts: int
+
+    @property
+    def phase(self) -> Phase:
+        """Where the gang stands."""
+        return self.status.phase
+
+    @property
+    def refusal(self) -> Unplaceable | None:
+        """Why it cannot start."""
+        return self.status.refusal
+
+
+def look_at(state: State, record: GangRecord) -> Seen:
+    """Sorts a gang's members by what is committed or seen, and says what phase that means."""
+    ledger, gang = state.ledger, record.gang
+    evicting = [uid for uid in record.members if uid in ledger.deletes and _is_committed(state, uid)]
+    facts = survey(record, {uid: True for uid in record.members if ledger.stages.get(uid)}, evicting)
+    facts.reserved = gang is not None and gang.admitted_at is not None
+    facts.nominated = gang is not None and bool(gang.nomination)
+    facts.hold_over = record.below_since is not None and record.key not in state.broken
+    starts = any(ledger.stages.get(uid) is False for uid in record.members)
+    starts = starts or (record.admitted_at is not None and not facts.reserved and gang is not None)
+    evicts = 0
+    refusal = record.refusal or state.queue.refusal(record.key)
+    if record.nomination and not facts.nominated and refusal is not None:
+        evicts = max(1, refusal.refusals[0].short_by)
+    status = replace(report(record, facts, None if starts or evicts else refusal), phase=phase_of(facts))
+    if gang is not None:
+        status = replace(status, nomination=gang.nomination, nominated_at=gang.nominated_at)
+        status = replace(status, admitted_at=gang.admitted_at, target=gang.target)
+    return Seen(facts, status, starts, evicts)
+
+
+def _is_committed(state: State, uid: str) -> bool:
+    return state.ledger.is_committed(state.ledger.deletes[uid].sequence)
+
+
+def keeps_slots(state: State, record: GangRecord) -> bool:
+    """Whether the slots kept for a gang are kept by more than the dry run: held, or noted on the gang."""
+    gang = record.gang
+    if record.key in state.broken:
+        return True
+    return gang is not None and (bool(gang.nomination) or gang.admitted_at is not None)
+
+
+def real_holders(state: State, holders: Iterable[Holder]) -> tuple[Holder, ...]:
+    """The holders without those whom only the dry run has placed."""
+    return tuple(
+        name_holder(holder)
+        for holder in holders
+        if holder.gang is None
+        or (record := state.records.get(holder.gang)) is None
+        or not (seen := look_at(state, record)).starts
+        or seen.facts.started
+    )
+
+
+def waiting_since(record: GangRecord, facts: Facts) -> float | None:
+    """Since when a gang waits; None when it has no member that does."""
+    if record.waiting_since is not None:
+        return record.waiting_since
+    waiting = [pod.created for pod in (*facts.ready, *facts.gated)]
+    if waiting:
+        return max(waiting)
+    return record.gang.created if record.gang is not None and not facts.started and facts.missing else None
+
+
+def name_of(record: GangRecord) -> str:
+    """What people call a gang; a gang of one is called like its pod."""
+    if record.key.dialect == ALONE:
+        return next((pod.name for pod in record.members.values()), record.key.name)
+    return show_key(record.key).removeprefix(f"{record.key.namespace}/")

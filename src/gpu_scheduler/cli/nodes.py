@@ -1,0 +1,39 @@
+"""`nodes`: every GPU of the cluster and who holds it."""
+
+from __future__ import annotations
+
+import click
+
+from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, see
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler nodes                    a grid: every node a row, every GPU a cell
+  gpu-scheduler nodes node1 node2        only these
+  gpu-scheduler nodes --all              every node, also those that look the same
+  gpu-scheduler nodes -o json            for programs
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("names", nargs=-1, metavar="[NODE]...")
+@click.option("--all", "every", is_flag=True, help="Do not fold nodes that look the same.")
+@output_option("grid", "json", "yaml")
+@cluster_options
+def nodes(target: Target, names: tuple[str, ...], every: bool, output: str) -> None:
+    """Show every GPU and who holds it."""
+    from gpu_scheduler.cli.render.grid import draw_nodes
+    from gpu_scheduler.cli.render.nodes import list_nodes
+    from gpu_scheduler.cli.screen import screen_width, show, show_value
+
+    view, _ = see(target)
+    lines = list_nodes(view.engine.state)
+    unknown = sorted(set(names) - {line.name for line in lines})
+    if unknown:
+        raise click.ClickException(f"no node is called {unknown[0]}")
+    chosen = [line for line in lines if not names or line.name in names]
+    if output == "grid":
+        show(draw_nodes(chosen, screen_width(), every=every or bool(names)))
+    else:
+        show_value([line.as_json() for line in chosen], output)

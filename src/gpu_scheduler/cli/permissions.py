@@ -1,0 +1,84 @@
+"""What the scheduler must be allowed to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpu_scheduler.kube.dialects import choose_resources
+from gpu_scheduler.kube.discovery import Served
+from gpu_scheduler.kube.resources import (
+    CLAIMS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PLACEMENTS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    STORAGE_CLASSES,
+    VOLCANO_QUEUES,
+    VOLUMES,
+    Resource,
+)
+
+READ = ("list", "watch")
+
+
+class Permission(NamedTuple):
+    """One thing that has to be allowed; everywhere when no namespace is named."""
+
+    group: str
+    resource: str
+    verb: str
+    subresource: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        what = f"{what}.{self.group}" if self.group else what
+        return f"{self.verb} {what}" + (f" in {self.namespace}" if self.namespace else "")
+
+
+def needed_permissions(served: Served, system: str) -> list[Permission]:
+    """Everything the scheduler does, as far as the cluster serves the kinds."""
+    found = [permission for resource, verbs in _EVERYWHERE.items() for permission in _allow(resource, verbs)]
+    found += _allow(PODS, ("create",), "binding")
+    found += _allow(PODS, ("create",), "eviction")
+    found += _allow(PODS, ("patch",), "status")
+    found += _allow(LEASES, ("get", "create", "update"), namespace=system)
+    if served.has(PLACEMENTS):
+        found += _allow(PLACEMENTS, ("get", "list", "create", "patch", "delete"), namespace=system)
+    for queue in (QUEUES, VOLCANO_QUEUES):
+        if served.has(queue):
+            found += _allow(queue, READ)
+            found += _allow(queue, ("patch",), "status")
+    for kind in gang_kinds(served):
+        found += _allow(kind, ("get", *READ, "patch"))
+        found += _allow(kind, ("patch",), "status") if served.has(kind, "status") else ()
+    return found
+
+
+_EVERYWHERE: dict[Resource, tuple[str, ...]] = {
+    PODS: ("get", *READ, "patch", "delete"),
+    NODES: READ,
+    NAMESPACES: READ,
+    EVENTS: ("create", "patch"),
+    CLAIMS: (*READ, "patch"),
+    VOLUMES: READ,
+    STORAGE_CLASSES: READ,
+    PRIORITY_CLASSES: READ,
+}
+
+
+def gang_kinds(served: Served) -> list[Resource]:
+    """The kinds of gangs that the cluster serves, each in its best version."""
+    return list(choose_resources(served.has).values())
+
+
+def _allow(
+    resource: Resource, verbs: tuple[str, ...], subresource: str = "", namespace: str = ""
+) -> Iterator[Permission]:
+    for verb in verbs:
+        yield Permission(resource.group, resource.plural, verb, subresource, namespace)

@@ -1,0 +1,31 @@
+"""`queues`: what each may use and what it uses."""
+
+from __future__ import annotations
+
+import click
+
+from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, see
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler queues                   quota, use and waiting gangs of every queue
+  gpu-scheduler queues -o wide           every resource, also those without a quota
+  gpu-scheduler queues -o json           for programs
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@output_option("table", "wide", "json", "yaml")
+@cluster_options
+def queues(target: Target, output: str) -> None:
+    """Show queues: quota, use, and who waits in them."""
+    from gpu_scheduler.cli.render.queues import draw_queues, list_queues
+    from gpu_scheduler.cli.screen import screen_width, show, show_value
+
+    view, _ = see(target)
+    lines = list_queues(view.engine.state, view.engine.state.quota.queues)
+    if output in ("table", "wide"):
+        show(draw_queues(lines, screen_width(), wide=output == "wide"))
+    else:
+        show_value([line.as_json() for line in lines], output)

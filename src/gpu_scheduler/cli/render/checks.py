@@ -1,0 +1,35 @@
+"""The doctor's verdicts as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from gpu_scheduler.cli.checks import Check, Level, sum_up
+from gpu_scheduler.cli.render.text import fold
+
+_STYLES = {Level.OK: "green", Level.INFO: "cyan", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+def draw_checks(checks: Sequence[Check], width: int | None) -> list[Text]:
+    """One paragraph a check: the verdict, what was found, and what to do about it."""
+    size = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        indent = " " * (size + 8)
+        first, *rest = fold(f"{check.message}.", width, indent)
+        head = Text(f"{check.level.value:<4}", _STYLES[check.level]).append(f"  {check.name:<{size}}  ", "bold")
+        lines += [head + first[len(indent) :], *rest]
+        if check.remedy:
+            lines += fold(f"-> {check.remedy}", width, indent)
+    return [*lines, Text(), Text(sum_up(checks) + ".")]
+
+
+def checks_as_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """The verdicts for programs."""
+    return [
+        {"check": check.name, "level": check.level.value, "message": check.message, "remedy": check.remedy or None}
+        for check in checks
+    ]

@@ -1,0 +1,214 @@
+"""The table of gangs: who runs, who waits, since when and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
+from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_moment, draw_table
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.lifecycle import GangRecord, Phase
+from gpu_scheduler.core.state import ALONE, State
+from gpu_scheduler.kube.dialects import dialect_of
+from gpu_scheduler.kube.dialects.options import NO_QUEUE
+from gpu_scheduler.kube.messages import describe
+from gpu_scheduler.kube.surroundings import Lookout
+from gpu_scheduler.kube.wording import count
+
+MOST_ESTIMATES = 16
+"""An estimate tries who would have to end: only those first in the queue get one."""
+
+WAITS = (Phase.WAITING, Phase.NOMINATED, Phase.BLOCKED, Phase.GATHERING, Phase.ORPHANED)
+_ENDED = (Phase.FINISHED, Phase.FAILED)
+STYLES = {
+    Phase.RUNNING: "green",
+    Phase.WAITING: "yellow",
+    Phase.GATHERING: "yellow",
+    Phase.BLOCKED: "red",
+    Phase.DEGRADED: "red",
+    Phase.FAILED: "red",
+    Phase.ORPHANED: "red",
+    Phase.HOLDING: "magenta",
+    Phase.RESTARTING: "magenta",
+    Phase.FINISHED: "dim",
+}
+
+
+@dataclass(frozen=True)
+class GangLine:
+    """One gang as it is shown. `estimated_start` is known only when the ends of others are."""
+
+    namespace: str
+    name: str
+    dialect: str
+    phase: Phase
+    minimum: int
+    running: int
+    waiting: int
+    succeeded: int
+    failed: int
+    queue: str
+    priority: int
+    position: int | None
+    waiting_since: float | None
+    reason: str
+    message: str
+    estimated_start: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The line for programs: moments as the API writes them."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found["phase"] = self.phase.value
+        found["queue"] = self.queue or NO_QUEUE
+        found["minimum"] = None if self.phase is Phase.ORPHANED else self.minimum
+        found["waiting_since"] = draw_moment(self.waiting_since)
+        found["estimated_start"] = draw_moment(self.estimated_start)
+        return found
+
+
+@dataclass(frozen=True)
+class GangList:
+    """Gangs, those that wait first, in the order in which they would be served.
+
+    `hidden` single pods are left out; `elsewhere` counts the gangs of other namespaces.
+    """
+
+    gangs: tuple[GangLine, ...]
+    hidden: int = 0
+    elsewhere: int = 0
+
+
+def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything: bool = False) -> GangList:
+    """The gangs of a namespace (None: of all). Single pods are listed while they wait, or with `everything`."""
+    state = engine.state
+    order = {key: place for place, key in enumerate(state.queue.in_order(state.share), 1)}
+    look = Lookout(state, lambda: now)
+    lines: list[GangLine] = []
+    hidden = estimates = elsewhere = 0
+    for record in sorted(state.records.values(), key=lambda record: (order.get(record.key, 1 << 62), record.key)):
+        if namespace is not None and record.key.namespace != namespace:
+            elsewhere += record.key.dialect != ALONE
+            continue
+        seen = look_at(state, record)
+        if record.key.dialect == ALONE and seen.phase not in WAITS and not everything:
+            hidden += 1
+            continue
+        start = now if seen.starts else None
+        if record.key in order and estimates < MOST_ESTIMATES:
+            estimates += 1
+            explained = engine.explain(record.key, now)
+            start = explained.earliest_start if explained is not None else None
+        lines.append(_line_of(record, seen, tell(state, record, seen, look), order.get(record.key), start))
+    lines.sort(key=_rank)
+    return GangList(tuple(lines), hidden, elsewhere)
+
+
+def _line_of(
+    record: GangRecord, seen: Seen, told: tuple[str, str], position: int | None, start: float | None
+) -> GangLine:
+    reason, message = told
+    return GangLine(
+        namespace=record.key.namespace,
+        name=name_of(record),
+        dialect=record.key.dialect,
+        phase=seen.phase,
+        minimum=seen.status.minimum,
+        running=seen.status.running,
+        waiting=seen.status.waiting,
+        succeeded=seen.status.succeeded,
+        failed=seen.status.failed,
+        queue=record.gang.queue if record.gang is not None else "",
+        priority=record.priority,
+        position=position,
+        waiting_since=None if seen.phase in _ENDED else waiting_since(record, seen.facts),
+        reason=reason,
+        message=message,
+        estimated_start=start,
+    )
+
+
+def tell(state: State, record: GangRecord, seen: Seen, look: Lookout) -> tuple[str, str]:
+    """The reason of a gang's phase in one word and in a few sentences; both empty when there is nothing to tell."""
+    if seen.starts:
+        return "Fits", "fits now: it starts with the scheduler's next cycle."
+    if seen.evicts:
+        return "Evicts", f"fits once {count(seen.evicts, 'pod')} of others are evicted, as the next cycle will decide."
+    if seen.phase is Phase.RUNNING and seen.refusal is None:
+        return "", ""
+    kinds = dialect_of(record.key).resources
+    around = look(record.key, seen.status, kinds[0].kind if kinds else "")
+    told = describe(seen.status, around.gang, real_holders(state, around.holders), around.context)
+    return told.reason, told.message
+
+
+def _rank(line: GangLine) -> tuple[int, int, str, str]:
+    order = 0 if line.phase in WAITS else 2 if line.phase in _ENDED else 1
+    return order, line.position or 1 << 62, line.namespace, line.name
+
+
+_COLUMNS = (
+    Column("NAMESPACE", drop=1, least=8),
+    Column("GANG", least=12),
+    Column("PHASE"),
+    Column("RUNNING"),
+    Column("QUEUE", drop=5),
+    Column("PRIORITY", drop=6, right=True),
+    Column("WAITING", drop=2),
+    Column("STARTS", drop=4),
+)
+_WIDE = (
+    Column("DIALECT"),
+    Column("PLACE", right=True),
+    Column("PENDING", right=True),
+    Column("SUCCEEDED", right=True),
+    Column("FAILED", right=True),
+    Column("CODE"),
+)
+_REASON = Column("REASON", drop=3, least=28)
+
+
+def draw_gangs(found: GangList, now: float, width: int | None, *, namespaces: bool, wide: bool = False) -> list[Text]:
+    """The table; `wide` adds columns and cuts nothing."""
+    if not found.gangs:
+        more = f" in this namespace; {found.elsewhere} in others (-A)" if found.elsewhere else ""
+        lines = [cut(Text(f"No gangs{more}."), width)]
+    else:
+        columns = (*_COLUMNS, *(_WIDE if wide else ()), _REASON)
+        ranked = any(line.priority for line in found.gangs)
+        rows = [_draw_row(line, now, namespaces=namespaces, ranked=ranked, wide=wide) for line in found.gangs]
+        lines = draw_table(columns, rows, None if wide else width)
+    if found.hidden:
+        lines.append(cut(Text(f"Not shown: {_say_hidden(found.hidden)} (--all).", "dim"), width))
+    return lines
+
+
+def _say_hidden(number: int) -> str:
+    return "1 single pod that does not wait" if number == 1 else f"{number} single pods that do not wait"
+
+
+def _draw_row(line: GangLine, now: float, *, namespaces: bool, ranked: bool, wide: bool) -> list[Text | str]:
+    start = line.estimated_start
+    minimum = "?" if line.phase is Phase.ORPHANED else line.minimum
+    row: list[Text | str] = [
+        line.namespace if namespaces else "",
+        Text(line.name, "bold" if line.phase in WAITS else ""),
+        Text(line.phase.value, STYLES.get(line.phase, "cyan")),
+        f"{line.running + line.succeeded}/{minimum}",
+        line.queue,
+        str(line.priority) if ranked else "",
+        draw_age(now - line.waiting_since) if line.waiting_since is not None else "",
+        "" if start is None else "now" if start <= now else f"in {draw_age(start - now)}",
+    ]
+    if not wide:
+        return [*row, line.message.split(". ")[0].rstrip(".")]
+    place = "" if line.position is None else str(line.position)
+    row.append(line.dialect)
+    return [*row, place, str(line.waiting), str(line.succeeded), str(line.failed), line.reason, line.message]
+
+
+def draw_names(found: GangList, *, namespaces: bool) -> list[Text]:
+    """Names alone, as `explain` takes them."""
+    return [Text(f"{line.namespace}/{line.name}" if namespaces else line.name) for line in found.gangs]

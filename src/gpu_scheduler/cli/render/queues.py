@@ -1,0 +1,184 @@
+"""The queues: what each may use, what it uses, and who waits in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from gpu_scheduler.cli.dry_run import keeps_slots, look_at
+from gpu_scheduler.cli.render.gangs import WAITS
+from gpu_scheduler.cli.render.text import Column, cut, draw_table
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
+from gpu_scheduler.core.quota import charge_of
+from gpu_scheduler.core.state import State
+from gpu_scheduler.kube.dialects.options import NO_QUEUE
+from gpu_scheduler.kube.wording import say_number
+
+BAR = 24
+_BUSY = (Phase.RUNNING, Phase.BINDING, Phase.COMMITTING, Phase.HOLDING, Phase.DEGRADED, Phase.RESTARTING)
+ROOT = "root"
+"""What Volcano calls the queue above all others: nobody is in it."""
+
+
+@dataclass(frozen=True)
+class ResourceLine:
+    """One resource of a queue, in thousandths for GPUs; `total` is what the whole cluster has."""
+
+    resource: str
+    used: int
+    quota: int | None
+    limit: int | None
+    total: int
+    gpu: bool
+
+    def draw(self, amount: int) -> str:
+        """An amount of this resource in words."""
+        return f"{amount / MILLI:g}" if self.gpu else say_number(self.resource, amount).removesuffix(" of")
+
+
+@dataclass(frozen=True)
+class QueueLine:
+    """One queue as it is shown. `share` is its largest part of the cluster's resources, before the weight."""
+
+    name: str
+    weight: int
+    open: bool
+    borrowing: bool
+    share: float
+    running: int
+    waiting: int
+    resources: tuple[ResourceLine, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The line for programs; amounts in the units of requests."""
+        resources = {
+            line.resource: {
+                "used": _units(line, line.used),
+                "quota": _units(line, line.quota),
+                "limit": _units(line, line.limit),
+                "total": _units(line, line.total),
+            }
+            for line in self.resources
+        }
+        own = ("name", "weight", "open", "borrowing", "running", "waiting")
+        found = {key: getattr(self, key) for key in own} | {"name": self.name or NO_QUEUE}
+        return {**found, "share": round(self.share, 4), "resources": resources}
+
+
+def _units(line: ResourceLine, amount: int | None) -> int | float | None:
+    if amount is None or not (line.gpu or line.resource == "cpu"):
+        return amount
+    return amount // MILLI if amount % MILLI == 0 else amount / MILLI
+
+
+def list_queues(state: State, queues: Mapping[str, Queue]) -> list[QueueLine]:
+    """Every queue with what is used and who is in it; the nameless one only when somebody is."""
+    counts: dict[str, list[int]] = {}
+    for record in state.records.values():
+        numbers = counts.setdefault(state.queue_of(record), [0, 0])
+        phase = look_at(state, record).phase
+        numbers[0] += phase in _BUSY
+        numbers[1] += phase in WAITS
+    known = dict(queues)
+    if any(counts.get("", ())):
+        known.setdefault("", DEFAULT_QUEUE)
+    used = _used_by(state)
+    return [
+        _line_of(state, queue, used.get(queue.name, {}), counts.get(queue.name, [0, 0]))
+        for queue in sorted(known.values(), key=lambda queue: queue.name)
+    ]
+
+
+def _used_by(state: State) -> dict[str, dict[str, int]]:
+    """What each queue uses, GPUs in milli, without what only the dry run has placed."""
+    used = {name: dict(state.quota.used(name)) for name in {state.queue_of(r) for r in state.records.values()}}
+    for record in state.records.values():
+        placed = [uid for uid in record.members if state.ledger.stages.get(uid) is False]
+        queue = used[state.queue_of(record)]
+        for uid in (*placed, *([] if keeps_slots(state, record) else record.reserved)):
+            for resource, amount in charge_of(state.cluster.usage[uid].pod.shape):
+                queue[resource] = queue.get(resource, 0) - amount
+    return used
+
+
+def _line_of(state: State, queue: Queue, used: Mapping[str, int], counts: list[int]) -> QueueLine:
+    totals = state.totals()
+    gpus = [name for name in state.config.gpu_resources if totals.get(name)]
+    resources = []
+    share = 0.0
+    for name in dict.fromkeys((*gpus, *queue.quota, *queue.limit, *used)):
+        gpu = name in state.config.gpu_resources
+        scale = MILLI if gpu else 1
+        total, amount = totals.get(name, 0) * scale, used.get(name, 0)
+        share = max(share, amount / total) if total else share
+        quota, limit = (None if ask is None else ask * scale for ask in (queue.quota.get(name), queue.limit.get(name)))
+        resources.append(ResourceLine(name, amount, quota, limit, total, gpu))
+    running, waiting = counts
+    return QueueLine(queue.name, queue.weight, queue.open, queue.borrowing, share, running, waiting, tuple(resources))
+
+
+_COLUMNS = (
+    Column("QUEUE", least=8),
+    Column("WEIGHT", drop=3, right=True),
+    Column("SHARE", drop=2, right=True),
+    Column("RUNNING", right=True),
+    Column("WAITING", right=True),
+    Column("STATE", drop=1),
+)
+
+
+def draw_queues(lines: list[QueueLine], width: int | None, *, wide: bool = False) -> list[Text]:
+    """The table, and below each queue a bar for every resource that it is granted or that is a GPU."""
+    lines = [line for line in lines if wide or line.name != ROOT or line.running or line.waiting]
+    if not lines:
+        return [Text("No queues, and nothing that would be in one.")]
+    rows = []
+    for line in lines:
+        state = Text("open", "green") if line.open else Text("closed", "red")
+        numbers = (f"{line.share:.0%}", str(line.running), str(line.waiting))
+        rows.append((Text(line.name or NO_QUEUE, "bold"), str(line.weight), *numbers, state))
+    head, *body = draw_table(_COLUMNS, rows, width)
+    drawn = [head]
+    for line, row in zip(lines, body, strict=True):
+        drawn.append(row)
+        shown = [r for r in line.resources if wide or r.gpu or r.quota is not None or r.limit is not None]
+        label = max((len(resource.resource) for resource in shown), default=0)
+        drawn += [cut(_draw_resource(resource, label, width), width) for resource in shown]
+    return drawn
+
+
+def _draw_resource(line: ResourceLine, label: int, width: int | None) -> Text:
+    """A bar up to the limit (else to what the cluster has, or the quota), with the quota marked."""
+    whole = f" of {line.draw(line.total)}" if line.quota is None and line.limit is None else ""
+    parts = [f"{line.draw(line.used)}{whole} used"]
+    if line.quota is not None:
+        parts.append(f"quota {line.draw(line.quota)}")
+    if line.limit is not None:
+        parts.append(f"limit {line.draw(line.limit)}")
+    words = ", ".join(parts)
+    size = BAR if width is None else min(BAR, width - len(words) - label - 6)
+    drawn = Text(f"  {line.resource:<{label}}  ")
+    if size >= 6:
+        drawn.append_text(draw_bar(line, size)).append("  ")
+    return drawn.append(words)
+
+
+def draw_bar(line: ResourceLine, size: int) -> Text:
+    """Used within the quota, borrowed beyond it, and what is left; a stroke stands where the quota ends."""
+    end = max(1, line.limit if line.limit is not None else max(line.total, line.quota or 0), line.used)
+    used = round(size * line.used / end) or int(line.used > 0)
+    mark = None if line.quota is None else min(size - 1, round(size * line.quota / end))
+    bar = Text()
+    for place in range(size):
+        if mark == place and place >= used:
+            bar.append("│", "bold")
+        elif place < used:
+            borrowed = mark is not None and place >= mark
+            bar.append("▓" if borrowed else "█", "yellow" if borrowed else "green")
+        else:
+            bar.append("░", "dim")
+    return bar

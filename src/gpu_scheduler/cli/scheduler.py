@@ -1,0 +1,91 @@
+"""`scheduler`: runs the scheduler until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
+
+if TYPE_CHECKING:
+    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.kube.settings import Settings
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler scheduler                                  as kubectl reaches the cluster, or inside a pod
+  gpu-scheduler scheduler --config scheduler.yaml          settings from a file; flags go before it
+  gpu-scheduler scheduler --scheduler-name volcano         serve pods that name Volcano, too
+  gpu-scheduler scheduler --log-format json --listen :8080
+\b
+Signals:
+  SIGTERM, SIGINT   give up the Lease and stop; the next leader carries on what is committed
+  SIGUSR1           compare what is remembered with what the API has, and log the difference
+"""
+
+
+KEYS = {
+    "namespace": "namespace",
+    "listen": "listenAddress",
+    "log_format": "logFormat",
+    "log_level": "logLevel",
+    "lease_duration": "leaseDurationSeconds",
+    "identity": "identity",
+}
+"""The settings that flags stand for."""
+
+
+@click.command(epilog=EXAMPLES)
+@cluster_options
+@click.option("--namespace", metavar="NAME", help="Where the Lease and the Placements are kept.")
+@click.option("--no-gangs", is_flag=True, help="Place pod by pod, as if there were no gangs.")
+@click.option("--listen", metavar="HOST:PORT", help="Where health and metrics are served.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
+@click.option("--lease-duration", type=float, metavar="SECONDS", help="How long a silent leader is waited for.")
+@click.option("--identity", metavar="NAME", help="What this candidate is called in the Lease.")
+def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
+    """Run the scheduler. One leads, others stand by."""
+    settings = target.settings(gangs=False if no_gangs else None, **{KEYS[name]: flags[name] for name in KEYS})
+    connection = target.connect()
+    from gpu_scheduler.kube.errors import ConfigError, innermost
+    from gpu_scheduler.kube.intents import MissingIntentError
+
+    try:
+        run_loop(_run_until_signalled(connection, settings))
+    except ExceptionGroup as group:
+        expected, others = group.split((ConfigError, MissingIntentError))
+        if expected is None or others is not None:
+            raise
+        raise UnusableError(str(innermost(expected))) from group
+
+
+async def _run_until_signalled(connection: Connection, settings: Settings) -> None:
+    from gpu_scheduler.kube.logs import set_up_logs
+    from gpu_scheduler.kube.scheduler import run_scheduler
+
+    set_up_logs(settings.log_format, settings.log_level)
+    stop, compare = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, compare.set)
+    await run_scheduler(connection, settings, stop, compare)
+
+
+def run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Runs on uvloop where it is installed, which is faster, and on asyncio's own loop elsewhere."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work)

@@ -1,0 +1,178 @@
+"""What the doctor says to what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gpu_scheduler.cli import checks
+from gpu_scheduler.cli.checks import Check, Level
+from gpu_scheduler.cli.permissions import Permission, gang_kinds, needed_permissions
+from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
+from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
+from gpu_scheduler.core.model import GangKey, Node
+from gpu_scheduler.kube.discovery import Served
+from gpu_scheduler.kube.resources import PLACEMENTS, QUEUES, SYSTEM, Resource
+from tests.unit.cli.scenes import NOW, Scene, a_node, plain, shape_of
+
+VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+NEW = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
+OLD = Resource("scheduling.k8s.io", "v1alpha3", "podgroups", "PodGroup")
+EVERYTHING = Served((PLACEMENTS, QUEUES, VOLCANO, VOLCANO._replace(plural="podgroups/status"), NEW, OLD))
+
+
+@dataclass(frozen=True)
+class Leader:
+    holder: str = "host-1"
+    renewed: float | None = NOW - 2
+
+
+def test_the_verdicts_fit_the_screen_and_end_with_a_sum() -> None:
+    found = [
+        Check("api", Level.OK, "https://1.2.3.4:6443 answers in 12 ms, Kubernetes v1.35.0"),
+        Check("placements", Level.FAIL, "the kind is not installed", "Install it."),
+    ]
+    assert plain(draw_checks(found, 80), 80) == (
+        "ok    api         https://1.2.3.4:6443 answers in 12 ms, Kubernetes v1.35.0.\n"
+        "fail  placements  the kind is not installed.\n"
+        "                  -> Install it.\n"
+        "\n"
+        "1 ok, 1 fail."
+    )
+    assert plain(draw_checks(found, 40), 40) == (
+        "ok    api         https://1.2.3.4:6443\n"
+        "                  answers in 12 ms,\n"
+        "                  Kubernetes v1.35.0.\n"
+        "fail  placements  the kind is not\n"
+        "                  installed.\n"
+        "                  -> Install it.\n"
+        "\n"
+        "1 ok, 1 fail."
+    )
+    assert checks_as_json(found)[1] == {
+        "check": "placements",
+        "level": "fail",
+        "message": "the kind is not installed",
+        "remedy": "Install it.",
+    }
+    assert checks.worst(found) is Level.FAIL
+    assert checks.worst([]) is Level.OK
+
+
+def test_a_slow_server_and_a_wrong_clock_are_warned_of() -> None:
+    assert checks.check_api("https://x", "v1.35.0", 0.012).message == "https://x answers in 12 ms, Kubernetes v1.35.0"
+    assert checks.check_api("https://x", "", 2.0).level is Level.WARN
+    assert checks.check_clock(NOW, NOW + 1.5).level is Level.OK
+    late = checks.check_clock(NOW, NOW + 190)
+    assert (late.level, late.message) == (Level.WARN, "this machine's clock is 3m10s behind the API server's")
+
+
+def test_kinds_that_are_missing_fail_or_warn_and_dialects_are_named_in_their_best_version() -> None:
+    placements, queues, dialects = checks.check_kinds(EVERYTHING)
+    assert [placements.level, queues.level] == [Level.OK, Level.OK]
+    assert dialects.message == (
+        "gangs can be written as podgroups.scheduling.volcano.sh/v1beta1, podgroups.scheduling.k8s.io/v1beta1, "
+        "annotations"
+    )
+    assert [check.level for check in checks.check_kinds(Served(()))] == [Level.FAIL, Level.WARN, Level.OK]
+
+
+def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
+    needed = {str(permission) for permission in needed_permissions(EVERYTHING, SYSTEM)}
+    assert "create pods/binding" in needed
+    assert "update leases.coordination.k8s.io in gpu-scheduler-system" in needed
+    assert "patch podgroups/status.scheduling.volcano.sh" in needed
+    assert "patch podgroups/status.scheduling.k8s.io" not in needed
+    assert not [one for one in needed_permissions(Served(()), SYSTEM) if "podgroups" in one.resource]
+    assert gang_kinds(EVERYTHING) == [VOLCANO, NEW]
+
+
+def test_what_is_not_allowed_is_named() -> None:
+    refused = checks.check_permissions([Permission("", "pods", "create", "binding")], 40)
+    assert (refused.level, refused.message) == (Level.FAIL, "1 of 40 not allowed: create pods/binding")
+    assert checks.check_permissions([], 40).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("lease", "level", "message"),
+    [
+        (None, Level.WARN, "No scheduler has ever run here"),
+        (Leader(""), Level.WARN, "No scheduler runs: the last one stopped"),
+        (Leader(renewed=NOW - 190), Level.WARN, "host-1 leads but has been silent for 3m10s"),
+        (Leader(), Level.OK, "host-1, heard of 2s ago, 1 open commit"),
+    ],
+    ids=["no lease", "released", "silent", "alive"],
+)
+def test_the_leader_is_named_or_missed(lease: Leader | None, level: Level, message: str) -> None:
+    found = checks.check_leader(lease, NOW, 1)
+    assert (found.level, found.message) == (level, message)
+
+
+def test_a_table_warns_when_nobody_decides() -> None:
+    assert leader_problem(Leader(), NOW) == ""
+    assert warn_of_leader(Leader(), NOW, 80) == []
+    assert plain(warn_of_leader(None, NOW, 80), 80) == (
+        "No scheduler has ever run here. Nothing starts until one runs: gpu-scheduler\nscheduler"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "committed", "level"),
+    [
+        ({}, {}, Level.OK),
+        ({"1-0-0": "u"}, {"1-0-0": "u"}, Level.OK),
+        ({"1-0-0": "u"}, {}, Level.INFO),
+        ({}, {"1-0-0": "u"}, Level.FAIL),
+        ({"1-0-0": "another"}, {"1-0-0": "u"}, Level.FAIL),
+    ],
+    ids=["nothing", "committed", "void", "missing", "replaced"],
+)
+def test_placements_and_the_lease_must_agree(names: dict[str, str], committed: dict[str, str], level: Level) -> None:
+    assert checks.check_placements(names, committed).level is level
+
+
+def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> None:
+    scene = Scene()
+    scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"), created=NOW)
+    scene.waits("fresh", 1, shape_of(1))
+    scene.pod("old", shape_of(1), created=NOW - 7200)
+    gangs, waiting = checks.check_gangs(scene.look().state, NOW)
+    assert (gangs.level, gangs.message) == (Level.WARN, "pods name gangs that do not exist: team/lost (1 pod)")
+    assert (waiting.level, waiting.message) == (Level.WARN, "1 gang for over an hour: team/old (120m)")
+    assert waiting.remedy == "gpu-scheduler explain team/old"
+    assert [check.level for check in checks.check_gangs(Scene().look().state, NOW)] == [Level.OK, Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "level"),
+    [
+        ([], Level.WARN),
+        ([a_node("n1")], Level.OK),
+        ([a_node("n1", assigns=False)], Level.INFO),
+        ([a_node("n1", ready=False)], Level.WARN),
+        ([a_node("n1", unhealthy=frozenset({0}))], Level.WARN),
+    ],
+    ids=["none", "assigned", "counted", "not ready", "unhealthy"],
+)
+def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: Level) -> None:
+    assert checks.check_nodes(Scene(*nodes).look().state).level is level
+
+
+@pytest.mark.parametrize(
+    ("installed", "problem", "days", "level"),
+    [
+        (False, "", None, Level.WARN),
+        (True, "its Service does not exist", None, Level.FAIL),
+        (True, "", None, Level.OK),
+        (True, "", 100, Level.OK),
+        (True, "", 3, Level.WARN),
+        (True, "", -1, Level.FAIL),
+    ],
+    ids=["absent", "no service", "unreadable", "good", "soon", "expired"],
+)
+def test_the_webhook_is_judged_by_its_service_and_certificate(
+    installed: bool, problem: str, days: int | None, level: Level
+) -> None:
+    expires = None if days is None else NOW + days * checks.DAY
+    assert checks.check_webhook(installed, problem, expires, NOW).level is level

@@ -1,0 +1,232 @@
+"""The page about one gang, letter by letter."""
+
+from __future__ import annotations
+
+from gpu_scheduler.cli.render.explain import Page, draw_page, make_page
+from gpu_scheduler.cli.render.names import find_keys, nearest_names
+from gpu_scheduler.core.events import NodeSeen
+from gpu_scheduler.core.model import GangKey, Gate, GateKind, Queue, Taint, TaintEffect, TopologyRule
+from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
+
+
+def page_of(scene: Scene, key: GangKey) -> Page:
+    page = make_page(scene.look(), key, NOW)
+    assert page is not None
+    return page
+
+
+def a_late_gang() -> tuple[Scene, GangKey]:
+    scene = Scene(a_node("node1", 4), a_node("node2", 4, taints=(Taint("dedicated", "x", TaintEffect.NO_SCHEDULE),)))
+    scene.runs("first", "node1", (0, 1), shape=shape_of(2), expected_runtime=400.0)
+    return scene, scene.waits("late", 4, shape_of(1))
+
+
+def test_a_page_says_why_who_and_what_would_help() -> None:
+    scene, key = a_late_gang()
+    assert plain(draw_page(page_of(scene, key), NOW, 80), 80) == (
+        "team/late  waiting  (volcano gang)\n"
+        "0 running, 4 waiting, minimum 4, priority 0, waiting for 5m\n"
+        "\n"
+        "Why\n"
+        "  Needs 4 nvidia.com/gpu; 2 of 4 members fit now. Short by 2 nvidia.com/gpu.\n"
+        "  team/first holds 2. Not usable: untolerated taint dedicated on 1 node. Starts\n"
+        "  when enough of it is free; a minimum of 2 would start now.\n"
+        "\n"
+        "Place in line\n"
+        "  1 of 1\n"
+        "\n"
+        "Who holds nvidia.com/gpu\n"
+        "  team/first  2\n"
+        "\n"
+        "What would help\n"
+        "  - 2 members would find a place now: a smaller gang would start.\n"
+        "  - If it tolerated every taint it would start now.\n"
+        "  - It starts when team/first ends.\n"
+        "\n"
+        "Earliest start\n"
+        "  in 5m (1970-01-01T00:21:40Z), if others end when they should and nobody comes\n"
+        "  first\n"
+        "\n"
+        "Members\n"
+        "  POD     STATE    GPUS\n"
+        "  late-0  waiting  1\n"
+        "  late-1  waiting  1\n"
+        "  late-2  waiting  1\n"
+        "  late-3  waiting  1"
+    )
+
+
+def test_a_page_fits_40_characters() -> None:
+    scene, key = a_late_gang()
+    assert plain(draw_page(page_of(scene, key), NOW, 40), 40) == (
+        "team/late  waiting  (volcano gang)\n"
+        "0 running, 4 waiting, minimum 4,\n"
+        "priority 0, waiting for 5m\n"
+        "\n"
+        "Why\n"
+        "  Needs 4 nvidia.com/gpu; 2 of 4 members\n"
+        "  fit now. Short by 2 nvidia.com/gpu.\n"
+        "  team/first holds 2. Not usable:\n"
+        "  untolerated taint dedicated on 1 node.\n"
+        "  Starts when enough of it is free; a\n"
+        "  minimum of 2 would start now.\n"
+        "\n"
+        "Place in line\n"
+        "  1 of 1\n"
+        "\n"
+        "Who holds nvidia.com/gpu\n"
+        "  team/first  2\n"
+        "\n"
+        "What would help\n"
+        "  - 2 members would find a place now: a\n"
+        "    smaller gang would start.\n"
+        "  - If it tolerated every taint it would\n"
+        "    start now.\n"
+        "  - It starts when team/first ends.\n"
+        "\n"
+        "Earliest start\n"
+        "  in 5m (1970-01-01T00:21:40Z), if\n"
+        "  others end when they should and nobody\n"
+        "  comes first\n"
+        "\n"
+        "Members\n"
+        "  POD     STATE    GPUS\n"
+        "  late-0  waiting  1\n"
+        "  late-1  waiting  1\n"
+        "  late-2  waiting  1\n"
+        "  late-3  waiting  1"
+    )
+
+
+def test_a_gang_that_fits_starts_now() -> None:
+    scene = Scene(a_node("node1", 4))
+    key = scene.waits("train", 1, shape_of(1))
+    assert plain(draw_page(page_of(scene, key), NOW, 80), 80) == (
+        "team/train  waiting  (volcano gang)\n"
+        "0 running, 1 waiting, minimum 1, priority 0, waiting for 5m\n"
+        "\n"
+        "Why\n"
+        "  Fits now: it starts with the scheduler's next cycle.\n"
+        "\n"
+        "Earliest start\n"
+        "  now\n"
+        "\n"
+        "Members\n"
+        "  POD      STATE    GPUS\n"
+        "  train-0  waiting  1"
+    )
+
+
+def test_members_say_what_each_of_them_does() -> None:
+    scene = Scene(a_node("node1", 4))
+    key = scene.runs("train", "node1", (0, 1), shape=shape_of(2))
+    gate = Gate(GateKind.SCHEDULING_GATE, "example.com/later")
+    scene.pod("train-9", shape_of(2), key, role="worker", gates=(gate,), index=9)
+    members = [(m.name, m.role, m.state, m.node, m.gpus) for m in page_of(scene, key).members]
+    assert members == [
+        ("train-0", "", "running", "node1", "2 (0,1)"),
+        ("train-9", "worker", "gated: scheduling gate example.com/later", "", "2"),
+    ]
+
+
+def test_a_gang_too_large_for_its_racks_is_told_that_no_wait_will_help() -> None:
+    scene = Scene(a_node("node1", 4, labels={"gpu-scheduler.io/rack": "a"}))
+    key = scene.waits("wide", 2, shape_of(4), topology=(TopologyRule("rack"),))
+    page = page_of(scene, key)
+    assert "Not before the nodes, its queue or the gang itself are changed." in plain(draw_page(page, NOW, 80))
+    assert page.as_json(NOW)["earliest_start"] is None
+
+
+def test_several_things_that_refuse_it_are_told_node_by_node() -> None:
+    scene, key = a_late_gang()
+    scene.engine.handle(NodeSeen(a_node("node3", 4, unschedulable=True)), NOW)
+    drawn = plain(draw_page(page_of(scene, key), NOW, 80), 80)
+    assert "Node by node\n  - 1 node: node unschedulable\n  - 1 node: untolerated taint (dedicated)\n" in drawn
+
+
+def test_programs_get_the_whole_page() -> None:
+    scene, key = a_late_gang()
+    found = page_of(scene, key).as_json(NOW)
+    assert found["refusals"][0] == {"reason": "RESOURCE", "subject": "nvidia.com/gpu", "nodes": 0, "short_by": 2}
+    assert found["holders"] == [{"name": "team/first", "amount": 2}]
+    assert found["would_help"][-1] == "It starts when team/first ends."
+    assert (found["position"], found["waiting_gangs"]) == (1, 1)
+    assert found["members"][0] == {"name": "late-0", "role": "", "state": "waiting", "node": "", "gpus": "1"}
+
+
+def test_many_gangs_whose_end_would_help_are_one_sentence() -> None:
+    scene = Scene(a_node("node1", 7))
+    for i in range(7):
+        scene.runs(f"job{i}", "node1", (i,), shape=shape_of(1))
+    page = page_of(scene, scene.waits("late", 1, shape_of(1)))
+    assert page.helps == (
+        "It starts when any one of these ends: team/job0, team/job1, team/job2, team/job3, team/job4, "
+        "or one of 2 others.",
+    )
+
+
+def test_a_long_list_of_members_is_cut() -> None:
+    scene = Scene()
+    page = page_of(scene, scene.waits("big", 50, shape_of(1)))
+    assert plain(draw_page(page, NOW, 80)).endswith("  … and 10 more")
+    assert len(page.as_json(NOW)["members"]) == 50
+
+
+def test_a_gang_nobody_knows_has_no_page() -> None:
+    assert make_page(Scene().look(), GangKey("volcano", "team", "ghost"), NOW) is None
+
+
+# -- names
+
+
+def test_a_name_may_be_that_of_the_gang_of_a_member_or_of_the_object_it_is_part_of() -> None:
+    scene = Scene()
+    key = scene.waits("train", 2, shape_of(1))
+    part = scene.waits("jobs/workers/0", 1, shape_of(1))
+    scene.pod("alone", shape_of(1))
+    state = scene.look().state
+    assert find_keys(state, "team", "train") == find_keys(state, "team", "train-1") == [key]
+    assert find_keys(state, "team", "jobs") == find_keys(state, "team", "jobs/workers/0") == [part]
+    assert [found.dialect for found in find_keys(state, "team", "alone")] == ["pod"]
+    assert find_keys(state, "other", "train") == []
+
+
+def test_an_unknown_name_brings_up_the_nearest_ones() -> None:
+    scene = Scene()
+    scene.waits("train-llama", 1, shape_of(1))
+    scene.waits("serve", 1, shape_of(1), namespace="prod")
+    state = scene.look().state
+    assert nearest_names(state, "team", "train-lama") == ["train-llama", "train-llama-0"]
+    assert nearest_names(state, "team", "serve") == ["prod/serve"]
+    assert nearest_names(state, "team", "zzz") == []
+
+
+def test_what_keeps_a_gang_back_by_itself_has_no_earliest_start() -> None:
+    scene = Scene(a_node("node1", 4))
+    key = scene.gang("few", 3)
+    scene.pod("few-0", shape_of(1), key)
+    text = plain(draw_page(page_of(scene, key), NOW, 80), 80)
+    assert "1 of 3 pods exist; 2 more must be created." in text
+    assert "Earliest start" not in text
+
+
+def test_a_queue_that_is_used_up_shows_who_uses_it_and_promises_nothing() -> None:
+    scene = Scene(a_node("node1", 8))
+    scene.queue(Queue("small", limit={GPU: 2}))
+    scene.runs("first", "node1", (0,), (1,), shape=shape_of(1), queue="small")
+    scene.runs("other", "node1", (2,), shape=shape_of(1))
+    key = scene.waits("second", 1, shape_of(1), queue="small")
+    text = plain(draw_page(page_of(scene, key), NOW, 80), 80)
+    assert "Who holds nvidia.com/gpu in queue small\n  team/first  2\n" in text
+    assert "What would help" not in text
+    assert "Not known" in text
+
+
+def test_a_gang_that_is_a_controller_goes_by_kind_and_name() -> None:
+    scene = Scene(a_node("node1", 4))
+    key = GangKey("annotation", "team", "Job/train/ef0b9c53")
+    scene.pod("train-0-x", shape_of(1), key)
+    state = scene.look().state
+    for name in ("train", "Job/train", "job/train", "train-0-x"):
+        assert find_keys(state, "team", name) == [key]
+    assert page_of(scene, key).name == "Job/train"
