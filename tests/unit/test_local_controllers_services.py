@@ -143,6 +143,23 @@ async def test_an_immediate_claim_takes_the_smallest_volume_that_fits(tmp_path: 
         assert set(world.names(VOLUMES)) == {"large", "right", "small"}
 
 
+async def test_a_claim_that_names_its_volume_is_confirmed(tmp_path: Path) -> None:
+    async with running_world(volumes=tmp_path) as world:
+        spec = {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "",
+            "hostPath": {"path": str(tmp_path)},
+        }
+        await world.create(CLAIMS, claim(storageClassName="", volumeName="disk"))
+        await world.create(VOLUMES, {"metadata": {"name": "disk"}, "spec": spec})
+        await world.until(lambda: phase(world, CLAIMS, "data") == "Bound", "bound")
+        found: Any = world.get(CLAIMS, "data")
+        assert found["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] == "yes"
+        volume: Any = world.get(VOLUMES, "disk")
+        assert volume["spec"]["claimRef"]["name"] == "data"
+
+
 async def test_claims_that_race_for_one_volume_do_not_share_it(tmp_path: Path) -> None:
     async with running_world(volumes=tmp_path) as world:
         for name in ("a", "b", "c", "d"):

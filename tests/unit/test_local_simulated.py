@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,29 @@ async def test_the_end_is_written_before_the_object_is_removed(tmp_path: Path) -
         seen = [(change.kind, change.entry.object()["status"]["phase"]) for change in watch.pending]
         watch.close()
         assert seen == [("MODIFIED", "Running"), ("MODIFIED", "Failed"), ("DELETED", "Failed")]
+
+
+async def test_the_end_is_written_also_when_others_write_to_the_pod(tmp_path: Path) -> None:
+    async with nodes(tmp_path, runtime="simulated") as found:
+        subscription = found.store.subscribe("pods")
+        for number in range(20):
+            name = f"pod{number}"
+            await found.run(name, restartPolicy="Never", terminationGracePeriodSeconds=1)
+            await found.until_phase(name, "Running")
+            await found.client.delete("pods", "default", name)
+            with contextlib.suppress(ApiError):
+                for turn in range(50):
+                    await found.client.edit("pods", "default", name, lambda pod, turn=turn: _count(pod, turn))  # type: ignore[misc]
+                    await asyncio.sleep(0)
+            await found.until_gone(name)
+        last = [change.entry.object()["status"]["phase"] for change in subscription.pending if change.kind == "DELETED"]
+        subscription.close()
+    assert last == ["Failed"] * 20
+
+
+def _count(pod: dict[str, Any], turn: int) -> dict[str, Any]:
+    pod["metadata"].setdefault("annotations", {})["turn"] = str(turn)
+    return pod
 
 
 async def test_a_restart_of_the_cluster_goes_on_where_it_was(tmp_path: Path) -> None:

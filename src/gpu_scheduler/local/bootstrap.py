@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 
 import yaml
 
 from gpu_scheduler.local.client import Client
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.parts import NAMESPACE, put
 from gpu_scheduler.local.store import Json
 
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", NAMESPACE)
+CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 MANIFESTS = ("volcano.yaml", "scheduler-plugins.yaml")
 """In this order, so that `kubectl get podgroups` means Volcano's where the version has none of its own."""
 
@@ -27,7 +29,7 @@ def first_objects() -> list[tuple[str, Json]]:
     found.append(("storageclasses.storage.k8s.io", standard))
     for manifest in MANIFESTS:
         text = files("gpu_scheduler.local").joinpath("manifests", manifest).read_text()
-        found += [("customresourcedefinitions.apiextensions.k8s.io", crd) for crd in yaml.safe_load_all(text)]
+        found += [(CRDS, crd) for crd in yaml.safe_load_all(text)]
     for name in ("root", "default"):
         parent = {"parent": "root"} if name != "root" else {}
         found.append(("queues.scheduling.volcano.sh", {**_named(name), "spec": {"weight": 1, **parent}}))
@@ -38,8 +40,11 @@ def _named(name: str) -> Json:
     return {"metadata": {"name": name}}
 
 
-async def bootstrap(client: Client, serve_definitions: Callable[[], None]) -> None:
-    """Makes what is missing; what somebody changed or an earlier start made is left as it is."""
+async def bootstrap(client: Client, serve_definitions: Callable[[], None], definitions: Iterable[Json] = ()) -> None:
+    """Makes what is missing; what somebody changed or an earlier start made is left as it is.
+
+    `definitions` are the project's own CRDs: an older version's are brought up to date.
+    """
     for resource, found in first_objects():
         serve_definitions()
         try:
@@ -47,3 +52,6 @@ async def bootstrap(client: Client, serve_definitions: Callable[[], None]) -> No
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
+    for definition in definitions:
+        await put(client, CRDS, definition)
+    serve_definitions()

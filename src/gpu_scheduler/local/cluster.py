@@ -6,8 +6,9 @@ import asyncio
 import errno
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -15,7 +16,7 @@ from aiohttp import web
 from gpu_scheduler.local import tls
 from gpu_scheduler.local.admission import Admission
 from gpu_scheduler.local.api import Api, timestamp
-from gpu_scheduler.local.bootstrap import bootstrap
+from gpu_scheduler.local.bootstrap import CRDS, bootstrap
 from gpu_scheduler.local.builtin import built_in
 from gpu_scheduler.local.client import LocalClient
 from gpu_scheduler.local.controllers import run_controllers
@@ -29,13 +30,12 @@ from gpu_scheduler.local.kinds import Kinds
 from gpu_scheduler.local.metrics import Metrics
 from gpu_scheduler.local.node_agent import Fleet, FleetError, FleetSettings
 from gpu_scheduler.local.node_agent.fleet import read_fleet
+from gpu_scheduler.local.parts import NAMESPACE, Part, run_parts
 from gpu_scheduler.local.schemas import Schemas
 from gpu_scheduler.local.server import ADMIN, Serving, make_app
-from gpu_scheduler.local.store import Store
+from gpu_scheduler.local.store import Json, Store
 from gpu_scheduler.local.subresources import make_subresources
 from gpu_scheduler.local.tokens import Tokens
-
-CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 
 TOKEN_SECONDS = 365 * 86_400
 """How long the token that a pod finds in its file is good: nobody renews it while the pod runs."""
@@ -53,6 +53,10 @@ class Settings:
     fleet: FleetSettings
     kubernetes: str = "1.35"
     port: int = 0
+    definitions: Sequence[Json] = ()
+    """CRDs that are there from the start, besides those of other projects."""
+    parts: tuple[Part, ...] = ()
+    """What runs inside as pods of its own node."""
 
 
 async def run_cluster(settings: Settings, ready: Callable[[Running], None], stop: asyncio.Event) -> None:
@@ -80,9 +84,11 @@ class LocalCluster:
         self._tokens = Tokens({self._home.token(): ADMIN}, self._home.token())
         self._definitions = Followed(self._store, CRDS)
         self._tasks: list[asyncio.Task[None]] = []
+        self._chores: list[asyncio.Task[None]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = [self._admission.close]
         try:
-            self._fleet = Fleet(self.client("system:nodes"), settings.fleet)
+            nodes = replace(settings.fleet, control_plane=bool(settings.parts))
+            self._fleet = Fleet(self.client("system:nodes"), nodes)
         except FleetError as error:
             raise ClusterError(str(error)) from error
 
@@ -103,7 +109,7 @@ class LocalCluster:
     async def start(self) -> Running:
         """Brings everything up; returns once the API answers."""
         self._serve_definitions()
-        await bootstrap(self.client("system:bootstrap"), self._serve_definitions)
+        await bootstrap(self.client("system:bootstrap"), self._serve_definitions, self._settings.definitions)
         authority, port = await self._start_server()
         self._fleet.api = ("127.0.0.1", port)
         self._fleet.account_files = lambda namespace, account: self._account_files(authority, namespace, account)
@@ -117,8 +123,20 @@ class LocalCluster:
         )
         self._spawn("custom kinds", keep_running("serving custom kinds", self._follow_definitions))
         self._spawn("controllers", run_controllers(self.client("system:kube-controller-manager"), controllers))
+        self._start_parts(server, authority)
         self._spawn("nodes", self._fleet.run())
         return running
+
+    def _start_parts(self, server: str, authority: str) -> None:
+        def admit(account: str) -> Path:
+            files = self._account_files(authority, NAMESPACE, account)
+            return self._home.write_account_kubeconfig(server, account, files)
+
+        parts = self._settings.parts
+        for part in parts:
+            # Pods of an earlier start are the first that the nodes start, and the server's port may be another now.
+            admit(part.name)
+        self._chores.append(asyncio.create_task(run_parts(self.client("system:bootstrap"), parts, admit)))
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Returns when it is told to; ClusterError when a part has ended without which the others make no sense."""
@@ -132,7 +150,7 @@ class LocalCluster:
 
     async def stop(self) -> None:
         """Takes everything down: first what runs pods, last what stores them."""
-        for task in reversed(self._tasks):
+        for task in reversed([*self._tasks, *self._chores]):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         for end in reversed(self._stopping):

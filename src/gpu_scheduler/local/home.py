@@ -11,6 +11,7 @@ import secrets
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ OWN_FILES = (
     "server.key",
     "lock",
 )
-OWN_FOLDERS = ("pods", "volumes")
+OWN_FOLDERS = ("pods", "volumes", "accounts")
 
 
 class HomeError(Exception):
@@ -168,7 +169,8 @@ class Home:
     def write(self, name: str, text: str) -> Path:
         """Writes a file that only its owner may read, whole or not at all."""
         path = self.path / name
-        partial = self.path / f".{name}.{os.getpid()}"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -177,16 +179,13 @@ class Home:
 
     def write_kubeconfig(self, server: str, authority: str) -> Path:
         """A kubeconfig with the server, its certificate authority and the token."""
-        cluster = {"server": server, "certificate-authority-data": _base64(authority)}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "local", "cluster": cluster}],
-            "users": [{"name": "local", "user": {"token": self.token()}}],
-            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
-            "current-context": "local",
-        }
-        return self.write("kubeconfig", yaml.safe_dump(config, sort_keys=False))
+        context = {"cluster": "local", "user": "local"}
+        return self.write("kubeconfig", _kubeconfig(server, authority, self.token(), context))
+
+    def write_account_kubeconfig(self, server: str, account: str, files: Mapping[str, str]) -> Path:
+        """The same for a service account, out of the files that its pods have; its place never changes."""
+        context = {"cluster": "local", "user": "local", "namespace": files["namespace"]}
+        return self.write(f"accounts/{account}", _kubeconfig(server, files["ca.crt"], files["token"], context))
 
     def erase(self) -> None:
         """Deletes what a cluster stores here, and nothing else: the folder may be anybody's."""
@@ -198,5 +197,14 @@ class Home:
             self.path.rmdir()
 
 
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+def _kubeconfig(server: str, authority: str, token: str, context: dict[str, str]) -> str:
+    trust = base64.b64encode(authority.encode()).decode()
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": {"server": server, "certificate-authority-data": trust}}],
+        "users": [{"name": "local", "user": {"token": token}}],
+        "contexts": [{"name": "local", "context": context}],
+        "current-context": "local",
+    }
+    return yaml.safe_dump(config, sort_keys=False)

@@ -169,6 +169,9 @@ class Claims(Controller[Key]):
             if claim.status.get("phase") != "Pending":
                 await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
             return
+        if BIND_COMPLETED not in claim.annotations:
+            # Its user named the volume; schedulers go by the word of the controller.
+            await self.shared.edit(CLAIMS, claim, _confirm)
         status = {
             "phase": "Bound",
             "accessModes": list(volume.spec.get("accessModes") or ()),
@@ -227,6 +230,11 @@ class Volumes(Controller[Key]):
         if ours and folder is not None and path == folder / volume.meta.name:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
             await self.shared.delete(VOLUMES, volume)
+
+
+def _confirm(found: Json) -> Json:
+    found["metadata"].setdefault("annotations", {})[BIND_COMPLETED] = "yes"
+    return found
 
 
 def _make_folder(path: Path) -> None:

@@ -180,9 +180,15 @@ class Agent:
         elif simulated is not None:
             if _is_deleted(pod):
                 simulated.stop(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
-        elif _is_deleted(pod) and not busy:
+        elif _is_deleted(pod) and not busy and not self._is_ending(uid, pod):
             # It has ended; somebody's finalizer or a late delete is all that is left.
             self._spawn(uid, self._shared.reports.remove(pod["metadata"]))
+
+    def _is_ending(self, uid: str, pod: Json) -> bool:
+        """Whether a pod that only pretended to run has ended, and its object will say so soon and then go."""
+        node = self.nodes.get(self._known[uid])
+        simulated = node is not None and self._is_simulated(node, pod)
+        return simulated and pod["status"].get("phase") not in _ENDED
 
     def _gone(self, node: Node, uid: str) -> None:
         """The object was removed; usually by us, else everything it had is ended now."""

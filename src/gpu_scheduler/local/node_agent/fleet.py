@@ -48,6 +48,8 @@ class FleetSettings:
     back_off_limit: float = 300.0
     isolate: bool = True
     """Whether pods get namespaces of their own where the system allows it."""
+    control_plane: bool = False
+    """Whether there is one node more, without GPUs, for the project's own parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,14 @@ class Group:
     zone: str = "zone{n}"
 
 
+CONTROL_PLANE = "control-plane"
+_ROLE = "node-role.kubernetes.io/control-plane"
+_CONTROL_PLANE = Group(gpus=0, labels={_ROLE: ""}, taints=[{"key": _ROLE, "effect": "NoSchedule"}])
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node to be."""
+    """One node to be. Without a rack it is outside of every topology."""
 
     name: str
     number: int
@@ -90,7 +97,10 @@ def read_fleet(settings: FleetSettings) -> list[NodeSpec]:
     else:
         told = {name: getattr(settings, name) for name in ("gpus", "cpu", "memory", "racks", "zones", "runtime")}
         groups = [_make_group({"count": settings.nodes, **told}, "", "--")]
-    return _lay_out(groups)
+    found = _lay_out(groups)
+    if settings.control_plane:
+        found.append(NodeSpec(CONTROL_PLANE, 0, _CONTROL_PLANE, "", "", _address(len(found))))
+    return found
 
 
 def _read_file(path: Path) -> list[Group]:
@@ -191,30 +201,32 @@ def _lay_out(groups: list[Group]) -> list[NodeSpec]:
                 if group.zones <= group.racks
                 else (index * min(group.zones, group.count) // group.count)
             )
-            place = len(found)
-            address = f"127.{1 + place // 62500}.{1 + place // 250 % 250}.{1 + place % 250}"
             names = (group.rack.replace("{n}", str(rack + 1)), group.zone.replace("{n}", str(zone + 1)))
-            # Only Linux answers on all of 127.0.0.0/8.
-            home = address if platform.system() == "Linux" else "127.0.0.1"
-            found.append(NodeSpec(f"{group.prefix}{number}", number, group, *names, home))
+            found.append(NodeSpec(f"{group.prefix}{number}", number, group, *names, _address(len(found))))
     return found
+
+
+def _address(place: int) -> str:
+    # Only Linux answers on all of 127.0.0.0/8.
+    if platform.system() != "Linux":
+        return "127.0.0.1"
+    return f"127.{1 + place // 62500}.{1 + place // 250 % 250}.{1 + place % 250}"
 
 
 def node_labels(spec: NodeSpec) -> dict[str, str]:
     """What a node is known by."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    return {
-        "kubernetes.io/hostname": spec.name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": machine,
-        "gpu-node-name": spec.name,
-        "gpu-scheduler.io/rack": spec.rack,
-        "topology.kubernetes.io/zone": spec.zone,
-        "gpu-scheduler.io/assigns-devices": "true",
-        RUNTIME: spec.group.runtime,
-        OURS: "local",
-        **spec.group.labels,
-    }
+    found = {"kubernetes.io/os": "linux", "kubernetes.io/arch": machine, RUNTIME: spec.group.runtime, OURS: "local"}
+    if spec.rack:
+        # Pods that spread over hosts, racks or zones count every node that has the label, tainted or not.
+        found |= {
+            "kubernetes.io/hostname": spec.name,
+            "gpu-node-name": spec.name,
+            "gpu-scheduler.io/rack": spec.rack,
+            "topology.kubernetes.io/zone": spec.zone,
+            "gpu-scheduler.io/assigns-devices": "true",
+        }
+    return found | spec.group.labels
 
 
 def node_object(spec: NodeSpec) -> Json:
