@@ -8,12 +8,15 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.running import Binder, Cluster, Kube, eventually
+from tests.integration.commits import Pair, make_home
+from tests.integration.live import Live, Scheduler, World
+from tests.integration.running import Binder, Cluster, Json, Kube, eventually
+from tests.integration.speaking import NEWER, Speaker
 
 NODES = 4
 """How many a cluster has that is not told otherwise."""
@@ -35,12 +38,12 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[Cluster]:
+def _running(folder: Path, *arguments: str, nodes: int = NODES) -> Iterator[Cluster]:
     """A cluster that runs until the block ends, with its nodes ready."""
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, arguments)
     cluster.start()
     try:
-        eventually(lambda: cluster.run("get", "nodes").stdout.count(" Ready ") == NODES, "ready nodes")
+        eventually(lambda: cluster.run("get", "nodes").stdout.count(" Ready ") == nodes, "ready nodes")
         yield cluster
     finally:
         if cluster.process.poll() is None:
@@ -105,3 +108,157 @@ def kube(cluster: Cluster, namespace: str) -> Iterator[Kube]:
     cluster.kubectl("create", "namespace", namespace)
     yield Kube(cluster, namespace)
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+# -- a live scheduler
+
+
+@pytest.fixture(scope="session")
+def bare(folder: Path) -> Iterator[Cluster]:
+    """A cluster for the worker's live scheduler: four simulated nodes of eight GPUs, nobody inside who schedules."""
+    with _running(folder / "live", "--runtime", "simulated") as running:
+        yield running
+
+
+@contextmanager
+def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
+    """A scheduler that is ready, until the block ends."""
+    running = Scheduler(cluster.folder / "kubeconfig", cluster.folder.parent)
+    running.start()
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.end()
+
+
+@contextmanager
+def _namespace_in(cluster: Cluster, namespace: str) -> Iterator[Live]:
+    """A namespace whose pods are gone after the block."""
+    cluster.kubectl("create", "namespace", namespace)
+    found = Live(cluster, namespace)
+    try:
+        yield found
+    finally:
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+        # The GPUs are the next test's; those of pods that are forced away would be left alone for a while.
+        eventually(lambda: not found.pods(), "the pods of the test to be gone")
+        found.http.close()
+
+
+@pytest.fixture(scope="session")
+def scheduler(bare: Cluster) -> Iterator[Scheduler]:
+    """The live scheduler that most tests of a worker share."""
+    with _scheduling(bare) as running:
+        yield running
+
+
+@pytest.fixture
+def live(bare: Cluster, scheduler: Scheduler, namespace: str) -> Iterator[Live]:
+    """A namespace of the test's own in the cluster of the shared scheduler; its pods are gone at once afterwards."""
+    assert scheduler.is_alive(), f"the shared scheduler ended: {scheduler.text()}"
+    with _namespace_in(bare, namespace) as found:
+        yield found
+
+
+_FLEET = """
+nodes:
+  - {count: 4, gpus: 8, racks: 2, runtime: simulated}
+  - {prefix: plugin, gpus: 4, runtime: simulated, taints: [{key: odd, effect: NoSchedule}],
+     labels: {gpu-scheduler.io/assigns-devices: "false"}}
+  - {prefix: amd, gpus: 4, gpuResource: amd.com/gpu, runtime: simulated, taints: [{key: odd, effect: NoSchedule}]}
+  - {prefix: plain, gpus: 0, runtime: simulated, taints: [{key: odd, effect: NoSchedule}]}
+"""
+
+
+@pytest.fixture(scope="session")
+def varied(folder: Path) -> Iterator[Cluster]:
+    """A cluster with a live scheduler and different nodes: node1..4 in two racks, and behind the taint "odd" plugin1
+    (its GPUs are not ours to assign), amd1 (GPUs of another make) and plain1 (none)."""
+    file = folder / "fleet.yaml"
+    file.write_text(_FLEET)
+    with _running(folder / "varied", "--fleet", str(file), nodes=7) as running, _scheduling(running):
+        yield running
+
+
+@pytest.fixture
+def mixed(varied: Cluster, namespace: str) -> Iterator[Live]:
+    """A namespace of the test's own in the cluster of different nodes."""
+    with _namespace_in(varied, namespace) as found:
+        yield found
+
+
+@pytest.fixture
+def wide(live: Live) -> Iterator[Callable[[Json], str]]:
+    """Creates objects that belong to no namespace, under names that no other test has; the names. Gone afterwards."""
+    made: list[Json] = []
+
+    def create(found: Json) -> str:
+        name = f"{found['metadata']['name']}-{live.namespace}"
+        made.append({**found, "metadata": {**found["metadata"], "name": name}})
+        live.create(made[-1])
+        return name
+
+    yield create
+    for found in made:
+        live.delete(found["kind"], found["metadata"]["name"], found["apiVersion"])
+
+
+@pytest.fixture(scope="session")
+def newer(folder: Path) -> Iterator[Callable[[str], Cluster]]:
+    """Clusters of newer versions that are like the shared one, each with a live scheduler and started once."""
+    started: dict[str, Cluster] = {}
+    with ExitStack() as stack:
+
+        def start(version: str) -> Cluster:
+            if version not in started:
+                arguments = ("--runtime", "simulated", "--kubernetes", version)
+                started[version] = stack.enter_context(_running(folder / f"live-{version}", *arguments))
+                stack.enter_context(_scheduling(started[version]))
+            return started[version]
+
+        yield start
+
+
+@pytest.fixture
+def speaker(dialect: str, namespace: str, request: pytest.FixtureRequest) -> Iterator[Speaker]:
+    """Somebody who writes gangs in the dialect of the test, in a namespace of the test's own; see speaking.py."""
+    if dialect in NEWER:
+        cluster: Cluster = request.getfixturevalue("newer")(dialect)
+    else:
+        request.getfixturevalue("scheduler")
+        cluster = request.getfixturevalue("bare")
+    with _namespace_in(cluster, namespace) as live, ExitStack() as undo:
+        yield Speaker(live, dialect, undo)
+
+
+@pytest.fixture
+def world(own: Callable[..., Cluster]) -> Iterator[World]:
+    """A cluster, schedulers and a broken wire of the test's own."""
+    with ExitStack() as stack:
+        yield World(own, stack)
+
+
+# -- two live schedulers, of which one leads
+
+
+@pytest.fixture(scope="session")
+def _pair(folder: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(folder, stack)
+
+
+@pytest.fixture
+def pair(_pair: Pair) -> Iterator[Pair]:
+    """Two schedulers with a wire each, in a cluster of two nodes with eight GPUs each; one leads."""
+    _pair.restore()
+    yield _pair
+    for replica in _pair.replicas:
+        replica.proxy.clear()
+
+
+@pytest.fixture
+def home(pair: Pair, namespace: str) -> Iterator[Live]:
+    """A namespace of the test's own in the cluster of the pair."""
+    with ExitStack() as stack:
+        yield make_home(pair.cluster, namespace, stack)

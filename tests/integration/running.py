@@ -117,6 +117,8 @@ class Cluster:
     arguments: tuple[str, ...] = ()
     apart: bool = False
     """Whether it is a session of its own, as in a terminal of its own."""
+    scheduled: bool = False
+    """Whether a scheduler runs inside."""
     process: subprocess.Popen[str] = field(init=False)
 
     @property
@@ -127,6 +129,8 @@ class Cluster:
     def launch(self) -> None:
         """Starts it and does not wait for it."""
         command = [*PROGRAM, "up", "--port", "0", "--data-dir", str(self.folder), *self.arguments]
+        if not self.scheduled:
+            command.append("--no-scheduler")
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=self.apart)
 

@@ -103,7 +103,7 @@ DESCRIBED = {
     "a service": ("service api", r"(?s)Selector: +app=api.*Endpoints: +[\d.]+:8080"),
     "a replica set": ("replicaset", r"(?s)Controlled By: +Deployment/api.*Replicas: +2 current / 2 desired"),
     "a namespace": ("namespace stage", r"(?s)Name: +stage.*Status: +Active"),
-    "a custom kind": ("queue default", r"(?s)Kind: +Queue.*Weight: +1"),
+    "a custom kind": ("queues.scheduling.volcano.sh default", r"(?s)Kind: +Queue.*Weight: +1"),
 }
 
 

@@ -207,7 +207,7 @@ def test_volcanos_groups_and_queues_are_served_in_every_version(there: Kube) -> 
     shown = there("get", resource, "gang").splitlines()
     assert [word for word in shown[0].split() if word in ("STATUS", "MINMEMBER")] == ["STATUS", "MINMEMBER"]
     assert shown[1].split()[1:3] == ["Inqueue", "2"]
-    assert {"default", "root"} <= set(there("get", "queues", "-o", "jsonpath={.items[*].metadata.name}").split())
+    assert {"default", "root"} <= set(there.names("queues.scheduling.volcano.sh"))
 
 
 def test_scheduler_plugins_groups_are_served_in_every_version(there: Kube) -> None:

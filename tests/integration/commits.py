@@ -1,0 +1,322 @@
+"""The steps of a commit as they pass over a wire, schedulers that can be struck at each of them, and what a struck
+scheduler was about to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from tests.integration.fault_proxy import Fault, FaultProxy, Rule, after, before, drop
+from tests.integration.gangs import gang, gang_job, priority_class
+from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices, free_port
+from tests.integration.running import Cluster, Json, eventually
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/gpu-scheduler"
+PLACEMENTS = f"/apis/gpu-scheduler.io/v1alpha1/namespaces/{SYSTEM}/placements"
+COMMITTED = "gpu-scheduler.io/committed"
+
+QUICK: Json = {
+    "leaseDurationSeconds": 3,
+    "renewSeconds": 1,
+    "refusedForSeconds": 0.5,
+    "quarantineSeconds": 0.2,
+    "longestBackOffSeconds": 1,
+}
+"""Settings that make everything that waits for time wait little."""
+
+
+# -- the steps
+
+
+class Step(NamedTuple):
+    """One request of a commit: how to tell it from others, and which of those alike it is."""
+
+    method: str
+    path: str
+    body: str = ""
+    nth: int = 1
+
+
+CREATE = Step("POST", "/placements$")
+COMMIT = Step("PUT", "/leases/gpu-scheduler$", r'committed":"\{\\"')
+RELEASE = Step("PUT", "/leases/gpu-scheduler$", r'committed":"\{\}"')
+UNLOCK = Step("PATCH", "/placements/[^/]+$")
+REMOVE = Step("DELETE", "/placements/[^/]+$")
+BINDS = tuple(Step("POST", "/binding$", nth=number) for number in range(1, 5))
+DELETES = tuple(Step("DELETE", "/pods/[^/]+$", nth=number) for number in range(1, 4))
+EVICTIONS = tuple(Step("POST", "/eviction$", nth=number) for number in range(1, 5))
+ATTEMPT = Step("PATCH", "/pods/[^/]+/status$", "gpu-scheduler.io/attempt")
+
+
+def strike(proxy: FaultProxy, step: Step, *faults: Fault) -> list[Rule]:
+    """Does something to the next request that is such a step; returns the rules, as far as they hold already."""
+    rules: list[Rule] = []
+
+    def arm() -> None:
+        where: Json = {"method": step.method, "path": step.path, "body": step.body, "nth": step.nth}
+        rules.extend(proxy.inject(fault, **where) for fault in faults)
+
+    if step is RELEASE:
+        # A set that names nothing is a release only after it named something.
+        proxy.inject(after(arm), method=COMMIT.method, path=COMMIT.path, body=COMMIT.body, nth=1)
+    else:
+        arm()
+    return rules
+
+
+# -- what makes a scheduler take those steps
+
+
+def names_of(gang_name: str, size: int = 4) -> list[str]:
+    """The names of a gang's bare pods."""
+    return [f"{gang_name}-{number}" for number in range(size)]
+
+
+@dataclass
+class Start:
+    """A gang of four starts."""
+
+    home: Live
+
+    def prepare(self) -> None:
+        """Whatever has to be there before."""
+
+    def provoke(self) -> None:
+        """Makes the scheduler commit."""
+        self.home.create(*gang("annotation", "train", 4, gpus=2))
+
+    def finish(self) -> None:
+        """Waits for the right end."""
+        self.home.wait_bound(*names_of("train"))
+        assert len(self.home.pods()) == 4
+
+
+@dataclass
+class Restart:
+    """A gang of four, made by a Job, loses a member and starts anew as a whole."""
+
+    home: Live
+
+    def prepare(self) -> None:
+        meta: Json = {"annotations": {"gpu-scheduler.io/on-member-lost": "restart"}}
+        self.home.create(*gang_job("annotation", "train", 4, gpus=2, meta=meta))
+        eventually(lambda: len(self.home.bound()) == 4, "the first four")
+        self.before = {pod["metadata"]["uid"] for pod in self.home.pods().values()}
+
+    def provoke(self) -> None:
+        self.home.delete("Pod", min(self.home.pods()))
+
+    def finish(self) -> None:
+        def look() -> bool:
+            pods = self.home.pods().values()
+            fresh = [pod for pod in pods if pod["metadata"]["uid"] not in self.before and pod["spec"].get("nodeName")]
+            return len(fresh) == len(pods) == 4
+
+        eventually(look, "four new pods with nodes")
+
+
+@dataclass
+class Preempt:
+    """A gang that needs all GPUs makes another of lower priority go."""
+
+    home: Live
+
+    def prepare(self) -> None:
+        self.home.http.ask("POST", self.home.path("PriorityClass", "scheduling.k8s.io/v1"), priority_class("high", 9))
+        self.home.create(*gang("annotation", "low", 4, gpus=4))
+        self.home.wait_bound(*names_of("low"))
+
+    def provoke(self) -> None:
+        self.home.create(*gang("annotation", "high", 4, gpus=4, priorityClassName="high"))
+
+    def finish(self) -> None:
+        self.home.wait_bound(*names_of("high"))
+        eventually(lambda: sorted(self.home.pods()) == names_of("high"), "the victims to be gone")
+
+
+Scene = Start | Restart | Preempt
+
+
+# -- what the cluster holds
+
+
+def committed(cluster: Live) -> Json:
+    """The names that the Lease carries."""
+    _, lease = cluster.http.ask("GET", LEASE)
+    found: Json = json.loads(lease.get("metadata", {}).get("annotations", {}).get(COMMITTED) or "{}")
+    return found
+
+
+def placements(cluster: Live) -> list[str]:
+    """The Placements that exist."""
+    return [item["metadata"]["name"] for item in cluster.ask("GET", PLACEMENTS)["items"]]
+
+
+def wait_settled(cluster: Live) -> None:
+    """Waits until nothing is left of any commit, and makes sure that no GPU is used twice."""
+    eventually(
+        lambda: not committed(cluster) and not placements(cluster),
+        f"an empty set and no Placements, of {committed(cluster)} and {placements(cluster)}",
+    )
+    assert double_devices(cluster.ask("GET", "/api/v1/pods")["items"]) == []
+
+
+Where = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def where_pods_are(home: Live) -> Where:
+    """The node and the GPUs of every bound pod."""
+    return {name: (node, devices_of(home.get("Pod", name))) for name, node in home.bound().items()}
+
+
+def intended(proxy: FaultProxy, since: int = 0) -> Where:
+    """What the Placements that came by say about pods, the last word of each."""
+    found: Where = {}
+    for seen in proxy.seen[since:]:
+        if seen.method == "POST" and re.search(CREATE.path, seen.path):
+            for bind in seen.object["spec"].get("binds", ()):
+                found[bind["name"]] = (bind["node"], tuple(bind["devices"]))
+    return found
+
+
+# -- schedulers, each with a wire of its own
+
+
+class Replica:
+    """A scheduler and its wire. After a kill the next one that starts here is another candidate."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack, settings: Json | None = None) -> None:
+        self.proxy = stack.enter_context(FaultProxy(cluster))
+        self._folder = cluster.folder.parent
+        self._settings = self._folder / f"settings-{free_port()}.yaml"
+        self._settings.write_text(yaml.safe_dump({**QUICK, **(settings or {})}))
+        self.identity = ""
+        stack.callback(self.end)
+        self.scheduler = self._make()
+
+    def _make(self) -> Scheduler:
+        self.identity = f"replica-{free_port()}"
+        return Scheduler(
+            self.proxy.kubeconfig, self._folder, "--config", str(self._settings), "--identity", self.identity
+        )
+
+    def launch(self) -> None:
+        """Starts one, unless one runs."""
+        if not self.scheduler.is_alive():
+            if self.scheduler.process is not None:
+                self.scheduler = self._make()
+            self.scheduler.start()
+
+    def start(self) -> Replica:
+        """Starts one, unless one runs, and waits until it has seen everything."""
+        self.launch()
+        self.scheduler.wait_ready()
+        return self
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        self.scheduler.kill()
+
+    def end(self) -> None:
+        """Makes sure that it is gone."""
+        self.scheduler.end()
+
+
+class Pair:
+    """Two schedulers of one cluster of two nodes with eight GPUs each; one leads, one stands by."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.cluster = start_cluster(folder, stack, "--nodes", "2")
+        self.system = Live(self.cluster, "default")
+        stack.callback(self.system.http.close)
+        self.replicas = [Replica(self.cluster, stack) for _ in range(2)]
+
+    def holder(self) -> str:
+        """Who the Lease says leads."""
+        status, lease = self.system.http.ask("GET", LEASE)
+        return str(lease["spec"].get("holderIdentity", "")) if status == 200 else ""
+
+    def leader(self) -> Replica:
+        """The one that leads; waits until one of those that live does."""
+
+        def look() -> list[Replica]:
+            found = self.holder()
+            return [one for one in self.replicas if one.identity == found and one.scheduler.is_alive()]
+
+        return eventually(look, "a leader")[0]
+
+    def standby(self) -> Replica:
+        """The other one."""
+        leader = self.leader()
+        return next(replica for replica in self.replicas if replica is not leader)
+
+    def restore(self) -> None:
+        """Both run, one leads, no wire breaks."""
+        for replica in self.replicas:
+            replica.proxy.clear()
+            replica.start()
+        self.leader()
+
+    def marks(self) -> dict[FaultProxy, int]:
+        """How much has come by on every wire."""
+        return {replica.proxy: len(replica.proxy.seen) for replica in self.replicas}
+
+    def kill_at(self, step: Step, *, landed: bool) -> Callable[[], Replica]:
+        """Kills whoever takes this step next, before the API hears of it or before the killer hears of the answer;
+        returns how to wait for the one that is dead."""
+        dead: list[Replica] = []
+        lock = threading.Lock()
+
+        def kill(replica: Replica) -> Callable[[], None]:
+            def strike_down() -> None:
+                with lock:
+                    if dead:
+                        return
+                    for one in self.replicas:
+                        one.proxy.clear()
+                    replica.kill()
+                    dead.append(replica)
+
+            return strike_down
+
+        for replica in self.replicas:
+            faults = [after(kill(replica))] if landed else [before(kill(replica)), drop()]
+            strike(replica.proxy, step, *faults)
+        return lambda: eventually(lambda: dead, "the leader to die")[0]
+
+
+def start_cluster(folder: Path, stack: ExitStack, *arguments: str) -> Cluster:
+    """A cluster of simulated nodes until the stack unwinds."""
+    cluster = Cluster(folder / f"own{free_port()}", ("--runtime", "simulated", *arguments))
+    cluster.start()
+    stack.callback(cluster.kill)
+    return cluster
+
+
+def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
+    """A namespace until the stack unwinds; its GPUs are free then."""
+    home = Live(cluster, namespace)
+    stack.callback(home.http.close)
+    home.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+
+    def clear() -> None:
+        home.http.ask("DELETE", f"/apis/batch/v1/namespaces/{namespace}/jobs?propagationPolicy=Background")
+        home.http.ask("DELETE", f"/api/v1/namespaces/{namespace}")
+
+        def gone() -> bool:
+            for name in (pods := home.pods()):
+                home.delete("Pod", name, grace=0)
+            return not pods
+
+        eventually(gone, "the pods of the test to be gone")
+
+    stack.callback(clear)
+    return home

@@ -1,0 +1,405 @@
+"""A wire that breaks on demand: an HTTP proxy between a client and a cluster's API that injects faults by rule.
+
+    with FaultProxy(cluster, seed=7) as proxy:
+        proxy.inject(answer(500), method="POST", path="/binding$", nth=3)
+        scheduler = Scheduler(proxy.kubeconfig, ...)
+
+Every rule that matches a request applies, in the order in which they were injected. A rule that ends the request
+(answer, drop, lose_reply, stall) also ends the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import yaml
+from aiohttp import web
+
+from tests.integration.running import PATIENCE, Cluster, Json
+
+_NOT_PASSED_ON = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"}
+_GLANCE = 0.05
+"""How often a stream looks whether its client is still there."""
+
+_REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError"}
+
+
+class Seen(NamedTuple):
+    """A request that came by. `status` is what the API answered, 0 when it never got there; `told` is what the client
+    heard, 0 when that was nothing."""
+
+    method: str
+    path: str
+    body: bytes
+    status: int
+    told: int
+
+    @property
+    def object(self) -> Json:
+        """The body as an object."""
+        found: Json = json.loads(self.body or b"{}")
+        return found
+
+
+class Kind(Enum):
+    """What can be done to a request."""
+
+    ANSWER = auto()
+    DELAY = auto()
+    DROP = auto()
+    LOSE_REPLY = auto()
+    STALL = auto()
+    BEFORE = auto()
+    AFTER = auto()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something to do to a request; made by the functions below."""
+
+    kind: Kind
+    status: int = 0
+    seconds: float = 0.0
+    call: Callable[[], object] | None = None
+
+
+def answer(status: int, retry_after: float | None = None) -> Fault:
+    """An answer of our own; the API never hears of the request."""
+    return Fault(Kind.ANSWER, status, retry_after or 0.0)
+
+
+def delay(seconds: float) -> Fault:
+    """The request waits before it goes on."""
+    return Fault(Kind.DELAY, seconds=seconds)
+
+
+def drop() -> Fault:
+    """The connection breaks before the API hears of the request."""
+    return Fault(Kind.DROP)
+
+
+def lose_reply() -> Fault:
+    """The API does what was asked, and the connection breaks before the client hears of it."""
+    return Fault(Kind.LOSE_REPLY)
+
+
+def stall() -> Fault:
+    """Nothing comes back and nothing breaks: of a watch no event, of another request no reply (it has not landed)."""
+    return Fault(Kind.STALL)
+
+
+def before(call: Callable[[], object]) -> Fault:
+    """Calls something when the request has arrived here, before the API hears of it."""
+    return Fault(Kind.BEFORE, call=call)
+
+
+def after(call: Callable[[], object]) -> Fault:
+    """Calls something when the API has answered, before the client hears of it."""
+    return Fault(Kind.AFTER, call=call)
+
+
+@dataclass
+class Rule:
+    """A fault and the requests it befalls. `matched` counts those that it might have, `hits` those that it did."""
+
+    fault: Fault
+    method: re.Pattern[str]
+    path: re.Pattern[str]
+    nth: int | None
+    times: int | None
+    chance: float
+    body: re.Pattern[bytes]
+    matched: int = 0
+    hits: int = 0
+
+    def befalls(self, method: str, path: str, body: bytes, draw: Callable[[], float]) -> bool:
+        """Whether this request is one; counts it."""
+        if not self.method.fullmatch(method) or not self.path.search(path) or not self.body.search(body):
+            return False
+        self.matched += 1
+        if self.nth is not None and self.matched != self.nth:
+            return False
+        if self.times is not None and self.hits >= self.times:
+            return False
+        if self.chance < 1.0 and draw() >= self.chance:
+            return False
+        self.hits += 1
+        return True
+
+
+@dataclass(eq=False)
+class _Watch:
+    """A stream that is open now."""
+
+    path: str
+    relay: asyncio.Task[None]
+    stalled: asyncio.Event = field(default_factory=asyncio.Event)
+    last_words: bytes | None = None
+
+
+class FaultProxy:
+    """The proxy, in a thread of its own; a context manager. `url` is its address, `kubeconfig` a file that leads to it,
+    `seen` every request that is over, in the order in which they ended."""
+
+    def __init__(self, cluster: Cluster, seed: int = 0) -> None:
+        self._server: str = cluster.announced()["server"]
+        self._token = (cluster.folder / "token").read_text().strip()
+        self._trust = ssl.create_default_context(cafile=str(cluster.folder / "ca.crt"))
+        self._random = random.Random(seed)
+        self._folder = cluster.folder.parent
+        self._rules: list[Rule] = []
+        self._watches: set[_Watch] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
+        self.seen: list[Seen] = []
+        self.url = ""
+
+    # -- rules
+
+    def inject(
+        self,
+        fault: Fault,
+        *,
+        method: str = ".*",
+        path: str = "",
+        nth: int | None = None,
+        times: int | None = None,
+        chance: float = 1.0,
+        body: str = "",
+    ) -> Rule:
+        """Adds a rule: for requests whose method, path with query and body match these patterns, only the nth of them,
+        at most so many times, each with a chance."""
+        rule = Rule(fault, re.compile(method), re.compile(path), nth, times, chance, re.compile(body.encode()))
+        self._rules.append(rule)
+        return rule
+
+    def remove(self, rule: Rule) -> None:
+        """Takes a rule away."""
+        self._rules.remove(rule)
+
+    def clear(self) -> None:
+        """Takes every rule away; watches that stall go on stalling, as nobody tells them."""
+        self._rules.clear()
+
+    @property
+    def writes(self) -> list[Seen]:
+        """The requests that would change something."""
+        return [one for one in self.seen if one.method != "GET"]
+
+    # -- watches that are open
+
+    def watched(self, path: str = "") -> list[str]:
+        """The paths of the open watches."""
+        return [watch.path for watch in list(self._watches) if re.search(path, watch.path)]
+
+    def stall_watches(self, path: str = "") -> int:
+        """From now on nothing comes out of the open watches, and they stay open; how many they are."""
+        return self._tell_watches(path, lambda watch: watch.stalled.set())
+
+    def cut_watches(self, path: str = "", last_words: bytes | None = None) -> int:
+        """Breaks the open watches off; with last words, ends them after those."""
+
+        def cut(watch: _Watch) -> None:
+            watch.last_words = last_words
+            watch.relay.cancel()
+
+        return self._tell_watches(path, cut)
+
+    def expire_watches(self, path: str = "") -> int:
+        """Ends the open watches with an event that says 410: too old."""
+        event = {"type": "ERROR", "object": _status(410, "too old resource version")}
+        return self.cut_watches(path, json.dumps(event).encode() + b"\n")
+
+    def _tell_watches(self, path: str, tell: Callable[[_Watch], object]) -> int:
+        async def tell_all() -> int:
+            chosen = [watch for watch in self._watches if re.search(path, watch.path)]
+            for watch in chosen:
+                tell(watch)
+            return len(chosen)
+
+        count: int = self._run(tell_all())
+        return count
+
+    # -- from start to stop
+
+    def __enter__(self) -> FaultProxy:
+        self._thread.start()
+        port = self._run(self._start())
+        self.url = f"http://127.0.0.1:{port}"
+        self.kubeconfig = self._write_kubeconfig(port)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    async def _start(self) -> int:
+        connector = aiohttp.TCPConnector(ssl=self._trust, limit=0)
+        no_limit = aiohttp.ClientTimeout(total=None)
+        self._upstream = aiohttp.ClientSession(
+            self._server, connector=connector, timeout=no_limit, auto_decompress=False
+        )
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=1024).start()
+        return int(self._runner.addresses[0][1])
+
+    async def _stop(self) -> None:
+        for watch in list(self._watches):
+            watch.relay.cancel()
+        await self._runner.cleanup()
+        await self._upstream.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await asyncio.sleep(0.05)  # connections that were closed just now need a few turns of the loop to be gone
+
+    def _write_kubeconfig(self, port: int) -> Path:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "proxy", "cluster": {"server": self.url}}],
+            "users": [{"name": "proxy", "user": {"token": self._token}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+            "current-context": "proxy",
+        }
+        path = self._folder / f"proxy-{port}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    # -- one request
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        path = str(request.rel_url)
+        body = await request.read()
+        rules = [rule for rule in list(self._rules) if rule.befalls(request.method, path, body, self._random.random)]
+        watching = request.query.get("watch") in ("1", "true") or request.query.get("follow") == "true"
+        lost, calls = False, []
+        for rule in rules:
+            fault = rule.fault
+            match fault.kind:
+                case Kind.ANSWER:
+                    self._note(request, body, 0, fault.status)
+                    return _answer(fault)
+                case Kind.DELAY:
+                    await asyncio.sleep(fault.seconds)
+                case Kind.DROP:
+                    self._note(request, body, 0, 0)
+                    return _break(request)
+                case Kind.STALL if not watching:
+                    self._note(request, body, 0, 0)
+                    await asyncio.Event().wait()
+                case Kind.LOSE_REPLY:
+                    lost = True
+                case Kind.BEFORE if fault.call is not None:
+                    fault.call()
+                case Kind.AFTER if fault.call is not None:
+                    calls.append(fault.call)
+        try:
+            async with self._forward(request, body) as reply:
+                if watching and reply.status == 200 and not lost:
+                    stalled = any(rule.fault.kind is Kind.STALL for rule in rules)
+                    return await self._relay(request, reply, stalled)
+                text = await reply.read()
+        except aiohttp.ClientError:
+            self._note(request, body, 0, 0)
+            return _break(request)
+        for call in calls:
+            call()
+        self._note(request, body, reply.status, 0 if lost else reply.status)
+        if lost:
+            return _break(request)
+        return web.Response(status=reply.status, body=text, headers=_headers(reply.headers))
+
+    def _note(self, request: web.Request, body: bytes, status: int, told: int) -> None:
+        self.seen.append(Seen(request.method, str(request.rel_url), body, status, told))
+
+    def _forward(self, request: web.Request, body: bytes) -> Any:
+        headers = _headers(request.headers)
+        # kubectl does not show its token to a server without TLS.
+        headers.setdefault("Authorization", f"Bearer {self._token}")
+        return self._upstream.request(request.method, request.rel_url, data=body or None, headers=headers)
+
+    async def _relay(self, request: web.Request, reply: aiohttp.ClientResponse, stalled: bool) -> web.StreamResponse:
+        """Passes a stream on as it comes, until one side ends it or the test does."""
+        response = web.StreamResponse(status=reply.status, headers=_headers(reply.headers))
+        path = str(request.rel_url)
+
+        async def copy() -> None:
+            await response.prepare(request)
+            async for piece in reply.content.iter_any():
+                if watch.stalled.is_set():
+                    await asyncio.Event().wait()
+                await response.write(piece)
+
+        watch = _Watch(path, asyncio.ensure_future(copy()))
+        if stalled:
+            watch.stalled.set()
+        self._watches.add(watch)
+        try:
+            while request.transport is not None and not watch.relay.done():
+                await asyncio.wait([watch.relay], timeout=_GLANCE)
+        finally:
+            watch.relay.cancel()
+            self._watches.discard(watch)
+        with suppress(ConnectionError, asyncio.CancelledError):
+            if watch.last_words is not None and response.prepared:
+                await response.write(watch.last_words)
+            else:
+                await watch.relay
+            await response.write_eof()
+            return response
+        return _break(request)
+
+
+def _headers(found: Any) -> dict[str, str]:
+    return {name: value for name, value in found.items() if name.lower() not in _NOT_PASSED_ON}
+
+
+def _status(code: int, message: str) -> Json:
+    reason = _REASONS.get(code, "Injected")
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+    }
+
+
+def _answer(fault: Fault) -> web.Response:
+    headers = {"Retry-After": f"{fault.seconds:g}"} if fault.seconds else {}
+    return web.json_response(_status(fault.status, "injected by a test"), status=fault.status, headers=headers)
+
+
+def _break(request: web.Request) -> web.StreamResponse:
+    """Closes the connection under the client's feet: a reset, which nobody can take for an end."""
+    if request.transport is not None:
+        request.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        request.transport.abort()
+    return web.Response()

@@ -1,0 +1,347 @@
+"""A live scheduler against a local cluster: the process, its cluster as a test sees it, and what must always hold."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from urllib.request import urlopen
+
+from gpu_scheduler.cli.local import SCHEDULER_NAMES
+from tests.integration.fault_proxy import FaultProxy
+from tests.integration.running import PATIENCE, PROGRAM, Cluster, Http, Json, eventually
+
+DEVICES = "gpu-scheduler.io/devices"
+SYSTEM = "gpu-scheduler-system"
+_INDEX = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
+_CLUSTER_WIDE = {"Node": "nodes", "PriorityClass": "priorityclasses", "Queue": "queues", "Namespace": "namespaces"}
+_ENDED = ("Succeeded", "Failed")
+
+
+# -- the scheduler
+
+
+class Scheduler:
+    """A `gpu-scheduler scheduler` process. `log` is all that it and those before it have printed."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._flags = flags
+        self.log = folder / f"scheduler-{free_port()}.log"
+        self.process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        """Starts it and does not wait for it."""
+        self.port = free_port()
+        command = [*PROGRAM, "scheduler", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{self.port}"]
+        for name in SCHEDULER_NAMES:
+            command += ["--scheduler-name", name]
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log, text=True)
+
+    def wait_ready(self) -> None:
+        """Waits until it says that it decides: its caches are full and it leads."""
+        eventually(lambda: self.is_ready() or not self.is_alive(), "the scheduler to be ready")
+        assert self.is_alive(), f"the scheduler ended: {self.text()}"
+
+    def run(self) -> Scheduler:
+        """Starts it and waits until it is ready."""
+        self.start()
+        self.wait_ready()
+        return self
+
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def is_ready(self) -> bool:
+        return self.ask("/readyz")[0] == 200
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """A status code and a text from its health server; 0 when nobody answers."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+                return reply.status, reply.read().decode()
+        except OSError as error:
+            return getattr(error, "code", 0), ""
+
+    def stop(self) -> int:
+        """Stops it as a node would; its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def pause(self) -> None:
+        """Holds it still, as a machine that is out of breath does; `resume` lets it go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Makes sure that it is gone, whatever it is doing."""
+        if self.is_alive():
+            self.kill()
+
+    def text(self) -> str:
+        """What it printed."""
+        return self.log.read_text() if self.log.exists() else ""
+
+
+def free_port() -> int:
+    """A port that nobody listens on, outside of the range that the system gives away by itself."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as trial, suppress(OSError):
+            trial.bind(("127.0.0.1", port))
+            return port
+
+
+# -- the cluster, as a test sees it
+
+
+@dataclass
+class Live:
+    """One namespace of a cluster that a scheduler serves."""
+
+    cluster: Cluster
+    namespace: str
+    http: Http = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.http = Http(self.cluster.folder)
+
+    def ask(self, method: str, path: str, body: Json | None = None, **headers: str | None) -> Json:
+        """A request that must succeed."""
+        status, found = self.http.ask(method, path, body, **headers)
+        assert status < 300, f"{method} {path}: {status} {found}"
+        return found
+
+    def path(self, kind: str, version: str = "v1", name: str = "") -> str:
+        """Where objects of a kind are, in this namespace if the kind is in any."""
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        plural = _CLUSTER_WIDE.get(kind) or f"namespaces/{self.namespace}/{kind.lower()}s"
+        return f"{root}/{plural}" + (f"/{name}" if name else "")
+
+    def create(self, *objects: Json) -> None:
+        """Creates objects, one after the other."""
+        for found in objects:
+            self.ask("POST", self.path(found["kind"], found["apiVersion"]), found)
+
+    def get(self, kind: str, name: str, version: str = "v1") -> Json:
+        """One object."""
+        return self.ask("GET", self.path(kind, version, name))
+
+    def patch(self, kind: str, name: str, body: Json, version: str = "v1", subresource: str = "") -> Json:
+        """Merges something into an object."""
+        path = self.path(kind, version, name) + (f"/{subresource}" if subresource else "")
+        return self.ask("PATCH", path, body, content_type="application/merge-patch+json")
+
+    def delete(self, kind: str, name: str, version: str = "v1", grace: int | None = None) -> None:
+        """Deletes an object; one that is gone already is fine."""
+        body: Json | None = {"gracePeriodSeconds": grace} if grace is not None else None
+        status, found = self.http.ask("DELETE", self.path(kind, version, name), body)
+        assert status < 300 or status == 404, found
+
+    # -- pods
+
+    def pods(self) -> dict[str, Json]:
+        """All pods of the namespace by name."""
+        return {pod["metadata"]["name"]: pod for pod in self.ask("GET", self.path("Pod"))["items"]}
+
+    def bound(self) -> dict[str, str]:
+        """The node of every pod that has one."""
+        return {name: pod["spec"]["nodeName"] for name, pod in self.pods().items() if pod["spec"].get("nodeName")}
+
+    def devices(self, name: str) -> tuple[int, ...]:
+        """The GPU indices that a pod was given."""
+        return devices_of(self.get("Pod", name))
+
+    def wait_bound(self, *names: str) -> dict[str, str]:
+        """Waits until these pods have nodes; without names, until every pod has one and there is one."""
+
+        def look() -> dict[str, str]:
+            pods = self.pods()
+            wanted: Collection[str] = names or pods
+            nodes = {name: pods.get(name, {}).get("spec", {}).get("nodeName") for name in wanted}
+            return nodes if nodes and all(nodes.values()) else {}
+
+        return eventually(look, f"nodes for {names or 'every pod'} of {self.namespace}")
+
+    def wait_reason(self, name: str, pattern: str) -> str:
+        """Waits until a pod's PodScheduled condition says something; the message."""
+
+        said = ""
+
+        def look() -> str:
+            nonlocal said
+            conditions = self.get("Pod", name).get("status", {}).get("conditions", ())
+            said = next((item.get("message", "") for item in conditions if item["type"] == "PodScheduled"), "")
+            return said if re.search(pattern, said) else ""
+
+        try:
+            return eventually(look)
+        except AssertionError:
+            raise AssertionError(f"pod {name} should say {pattern!r}; it says {said!r}") from None
+
+    def stays_unbound(self, *names: str, seconds: float = 1.0) -> None:
+        """Makes sure that none of these pods gets a node for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            early = self.bound().keys() & set(names)
+            assert not early, f"{sorted(early)} should have waited"
+            time.sleep(0.05)
+
+    def events_of(self, name: str) -> list[tuple[str, str]]:
+        """The reason and message of every Event about an object."""
+        found = self.ask("GET", self.path("Event"))["items"]
+        return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["name"] == name]
+
+    def wait_event(self, name: str, reason: str) -> str:
+        """Waits for an Event about an object; its message."""
+
+        def look() -> list[str]:
+            return [message for said, message in self.events_of(name) if said == reason]
+
+        return eventually(look, f"an Event {reason} of {name}")[0]
+
+
+class World:
+    """What a test makes for itself; all of it is gone afterwards."""
+
+    def __init__(self, own: Callable[..., Cluster], stack: ExitStack) -> None:
+        self._own = own
+        self._stack = stack
+
+    def cluster(self, *arguments: str) -> Live:
+        """A started cluster of simulated nodes without a scheduler, as its default namespace; the arguments of `up`."""
+        cluster = self._own("--runtime", "simulated", *arguments)
+        cluster.start()
+        found = Live(cluster, "default")
+        self._stack.callback(found.http.close)
+        return found
+
+    def proxy(self, live: Live, seed: int = 0) -> FaultProxy:
+        """A wire to a cluster that can break."""
+        return self._stack.enter_context(FaultProxy(live.cluster, seed))
+
+    def scheduler(self, wire: FaultProxy | Live, *flags: str) -> Scheduler:
+        """A scheduler over such a wire or straight to a cluster, not started yet."""
+        if isinstance(wire, FaultProxy):
+            found = Scheduler(wire.kubeconfig, wire.kubeconfig.parent, *flags)
+        else:
+            folder = wire.cluster.folder
+            found = Scheduler(folder / "kubeconfig", folder.parent, *flags)
+        self._stack.callback(found.end)
+        return found
+
+
+# -- promises
+
+
+def devices_of(pod: Json) -> tuple[int, ...]:
+    """The GPU indices that a pod's annotation names."""
+    text = pod["metadata"].get("annotations", {}).get(DEVICES, "")
+    return tuple(sorted({int(number) for number in _INDEX.findall(text)}))
+
+
+def double_devices(pods: Collection[Json]) -> list[str]:
+    """Every GPU that live pods have together beyond the whole of it, without having asked to share it."""
+    held: dict[tuple[str, int], list[Json]] = {}
+    for pod in pods:
+        node, phase = pod["spec"].get("nodeName"), pod.get("status", {}).get("phase")
+        if node and phase not in _ENDED:
+            for index in devices_of(pod):
+                held.setdefault((node, index), []).append(pod)
+    found = []
+    for (node, index), holders in held.items():
+        maps = {_map_of(pod) for pod in holders}
+        if sum(_milli_of(pod) for pod in holders) > 1000 and (len(maps) > 1 or maps == {("", "")}):
+            names = sorted(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in holders)
+            found.append(f"{node} GPU {index}: {', '.join(names)}")
+    return found
+
+
+def _milli_of(pod: Json) -> int:
+    return int(pod["metadata"].get("annotations", {}).get("gpu-scheduler.io/gpu-milli", "1000"))
+
+
+def _map_of(pod: Json) -> tuple[str, str]:
+    text = pod["metadata"].get("annotations", {}).get("gpu-scheduling-map", "")
+    lines = sorted("".join(line.split()) for line in text.splitlines() if line.strip())
+    return (pod["metadata"]["namespace"], "\n".join(lines)) if lines else ("", "")
+
+
+def no_double_devices(cluster: Cluster) -> None:
+    """Promise S1, now."""
+    talk = Http(cluster.folder)
+    _, pods = talk.ask("GET", "/api/v1/pods")
+    talk.close()
+    assert double_devices(pods["items"]) == []
+
+
+class DeviceGuard:
+    """Looks for doubly used GPUs all the time while a block runs; the block's end complains about what was found."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._http = Http(cluster.folder)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="device guard", daemon=True)
+        self.looks = 0
+        self.found: set[str] = set()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.02):
+            with suppress(OSError, http.client.HTTPException):
+                _, pods = self._http.ask("GET", "/api/v1/pods")
+                self.found.update(double_devices(pods.get("items", [])))
+                self.looks += 1
+
+    def __enter__(self) -> DeviceGuard:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join(PATIENCE)
+        self._http.close()
+        if error is None:
+            assert not self.found, f"used twice: {sorted(self.found)}"
+
+
+def leader(cluster: Cluster) -> Json:
+    """The scheduler's Lease; {} while there is none."""
+    talk = Http(cluster.folder)
+    _, found = talk.ask("GET", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases")
+    talk.close()
+    return next(iter(found.get("items", [])), {})
+
+
+def processes_of(cluster: Cluster) -> list[int]:
+    """The processes of this machine that have the cluster's folder in their environment: its own parts."""
+    mark = f"KUBECONFIG={cluster.folder}/".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes():
+                found.append(int(name))
+    return found

@@ -1,0 +1,155 @@
+"""What tests of the live scheduler set up again and again: pods on chosen nodes, sets that heal, nodes that fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+from tests.integration.gangs import member
+from tests.integration.live import Live
+from tests.integration.running import Json, eventually
+
+PREFIX = "gpu-scheduler.io/"
+HOSTNAME = "kubernetes.io/hostname"
+_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+FORSAKE = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0} for key in _LOST]
+"""Tolerations of pods that leave a lost node at once, and not after the usual five minutes."""
+
+
+# -- objects
+
+
+def on(*nodes: str) -> Json:
+    """The part of a pod's spec that keeps it to some nodes."""
+    if len(nodes) == 1:
+        return {"nodeSelector": {HOSTNAME: nodes[0]}}
+    chosen = {"key": HOSTNAME, "operator": "In", "values": list(nodes)}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def notes(**values: str) -> Json:
+    """Annotations of the project as metadata: `gpu_milli="300"` means gpu-scheduler.io/gpu-milli."""
+    return {"annotations": {PREFIX + name.replace("_", "-"): text for name, text in values.items()}}
+
+
+def noted(found: Json, **values: str) -> Json:
+    """A copy of an object with such annotations added."""
+    made = copy.deepcopy(found)
+    made["metadata"].setdefault("annotations", {}).update(notes(**values)["annotations"])
+    return made
+
+
+def mapped(text: str) -> Json:
+    """Metadata with a map of GPUs."""
+    return {"annotations": {"gpu-scheduling-map": text}}
+
+
+def stateful(name: str, size: int, gpus: int = 1, *, annotations: Json | None = None, **spec: Any) -> Json:
+    """A StatefulSet whose pods `<name>-0..` are a gang and are made again at once when they are lost."""
+    said = {PREFIX + "gang-min": str(size), **(annotations or {})}
+    pod = member(name, gpus, meta={"labels": {"app": name}, "annotations": said}, **spec)
+    pod["metadata"].pop("name")
+    pod["spec"]["restartPolicy"] = "Always"
+    whole = {
+        "serviceName": name,
+        "replicas": size,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": pod["metadata"], "spec": pod["spec"]},
+    }
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": whole}
+
+
+def machine(name: str, gpus: int = 8, *, labels: Json | None = None, cpu: str = "8") -> Json:
+    """A node that nobody runs: pods can be put on it, and that is all that happens to them."""
+    known = {HOSTNAME: name, "gpu-node-name": name, PREFIX + "assigns-devices": "true", **(labels or {})}
+    amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    meta = {"name": name, "labels": known}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}, "status": status}
+
+
+# -- what happens to them
+
+
+def evict(live: Live, name: str) -> tuple[int, Json]:
+    """Asks for a pod's eviction; the answer."""
+    body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    return live.http.ask("POST", live.path("Pod", name=name) + "/eviction", body)
+
+
+def force(live: Live, name: str) -> None:
+    """Takes a pod's object away without waiting for its node."""
+    live.delete("Pod", name, grace=0)
+
+
+def set_ready(live: Live, node: str, status: str) -> None:
+    """Lets a node be heard of, or not: "True", "False" (it says that it is ill) or "Unknown" (it is silent)."""
+    silent = "true" if status != "True" else None
+    live.patch("Node", node, {"metadata": {"annotations": {PREFIX + "simulate-outage": silent}}})
+    if silent:
+        conditions = [one for one in live.get("Node", node)["status"]["conditions"] if one["type"] != "Ready"]
+        conditions.append({"type": "Ready", "status": status, "reason": "Test", "message": ""})
+        live.patch("Node", node, {"status": {"conditions": conditions}}, subresource="status")
+
+
+# -- what can be seen of them
+
+
+def told(live: Live, reason: str, pattern: str = "") -> str:
+    """Waits for an Event of a reason about anything in the namespace; its message."""
+
+    def look() -> str:
+        events = live.ask("GET", live.path("Event"))["items"]
+        said = [one["message"] for one in events if one["reason"] == reason]
+        return next((text for text in said if re.search(pattern, text)), "")
+
+    return eventually(look, f"an Event {reason} with {pattern!r}")
+
+
+def wait_phase(live: Live, phase: str, *names: str) -> None:
+    """Waits until pods have a phase."""
+
+    def look() -> bool:
+        pods = live.pods()
+        return all(pods.get(name, {}).get("status", {}).get("phase") == phase for name in names)
+
+    eventually(look, f"{', '.join(names)} to be {phase}")
+
+
+def wait_node(live: Live, name: str) -> Json:
+    """Waits until a node says what it has; the node."""
+
+    def look() -> Json:
+        code, found = live.http.ask("GET", live.path("Node", name=name))
+        return found if code == 200 and found["status"].get("allocatable") else {}
+
+    return eventually(look, f"node {name}")
+
+
+def wait_gone(live: Live, *names: str) -> None:
+    """Waits until pods are no more."""
+    eventually(lambda: not live.pods().keys() & set(names), f"{', '.join(names)} to be gone")
+
+
+def uids(live: Live) -> dict[str, str]:
+    """Which pods these are, by name."""
+    return {name: pod["metadata"]["uid"] for name, pod in live.pods().items()}
+
+
+def annotation(found: Json, name: str) -> str:
+    """One of the project's annotations, "" when it is not there."""
+    return str(found["metadata"].get("annotations", {}).get(PREFIX + name, ""))
+
+
+def nominated(found: Json) -> list[str]:
+    """The nodes that the scheduler noted as being made free for an object's gang."""
+    written = json.loads(annotation(found, "notes") or "{}")
+    # Where several gangs share an object each has notes of its own there.
+    parts = [written, *(part for part in written.values() if isinstance(part, dict))]
+    return [node for part in parts for node, _, _ in part.get("nomination", [])]

@@ -1,0 +1,234 @@
+"""Gangs as the users of each dialect handle them: how one is written, changed and deleted, and where to read of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from tests.integration.gangs import NATIVE, gang, group, join, member
+from tests.integration.live import Live
+from tests.integration.running import Json, eventually
+
+NEWER = ("1.36", "1.37")
+"""The dialects that need a cluster of their version."""
+
+DIALECTS = ("annotation", "volcano", "scheduler-plugins", *NATIVE)
+WITH_OBJECT = DIALECTS[1:]
+"""Those in which a gang is an object."""
+
+NODES, GPUS = 4, 8
+"""The clusters that the tests of a worker share: so many nodes, each with so many GPUs."""
+
+RACK = "gpu-scheduler.io/rack"
+TIMEOUT = "gpu-scheduler.io/timeout-seconds"
+FIXED = ("1.35", "1.36")
+"""Where the API lets nobody change a minimum."""
+
+OBJECTS = {
+    "volcano": ("PodGroup", "scheduling.volcano.sh/v1beta1"),
+    "scheduler-plugins": ("PodGroup", "scheduling.x-k8s.io/v1alpha1"),
+    "1.35": ("Workload", "scheduling.k8s.io/v1alpha1"),
+    "1.36": ("PodGroup", "scheduling.k8s.io/v1alpha2"),
+    "1.37": ("PodGroup", "scheduling.k8s.io/v1beta1"),
+}
+
+BELOW, LATE = "gpu-scheduler.io/BelowMinimum", "gpu-scheduler.io/SchedulingTimeout"
+
+
+def _native(condition: str) -> dict[str, Json]:
+    """What a PodGroup of Kubernetes says, whose condition has this name in the version."""
+    return {
+        "waiting": {condition: "False", f"{condition}.reason": "Unschedulable"},
+        "late": {condition: "False", LATE: "True"},
+        "running": {condition: "True", f"{condition}.reason": "Scheduled"},
+        "below": {condition: "True", BELOW: "True"},
+        "restored": {condition: "True", BELOW: "False"},
+        "finished": {condition: "True"},
+        "failed": {},
+    }
+
+
+SAYS: dict[str, dict[str, Json]] = {
+    "annotation": {
+        "waiting": {"FailedScheduling": "Warning"},
+        "late": {"FailedScheduling": "Warning"},
+        "running": {"Scheduled": "Normal"},
+        "below": {"BelowMinimum": "Warning"},
+        "restored": {"Scheduled": "Normal"},
+        "finished": {"Finished": "Normal"},
+        "failed": {"Failed": "Warning"},
+    },
+    "volcano": {
+        "waiting": {"phase": "Inqueue", "Unschedulable": "True", "Unschedulable.reason": "NotEnoughResources"},
+        "late": {"Unschedulable": "True", "Unschedulable.reason": "SchedulingTimeout"},
+        "running": {"phase": "Running", "Scheduled": "True", "running": 2},
+        "below": {"phase": "Unknown", "Unschedulable": "True", "Scheduled": "False", "running": 1},
+        "restored": {"phase": "Running", "Unschedulable": "False", "Scheduled": "True", "running": 2},
+        "finished": {"phase": "Completed", "Scheduled": "True", "succeeded": 2},
+        "failed": {"phase": "Unknown", "Unschedulable.reason": "PodFailed", "failed": 2},
+    },
+    "scheduler-plugins": {
+        "waiting": {"phase": "Pending"},
+        "late": {"phase": "Pending"},
+        "running": {"phase": "Running", "running": 2},
+        "below": {"phase": "Unknown", "running": 1},
+        "restored": {"phase": "Running", "running": 2},
+        "finished": {"phase": "Finished", "succeeded": 2},
+        "failed": {"phase": "Failed", "failed": 2},
+    },
+    "1.35": {
+        "waiting": {"GangScheduled": "False", "PodGroupReady": "False"},
+        "late": {"GangScheduled": "False", "SchedulingTimeout": "True"},
+        "running": {"GangScheduled": "True", "PodGroupReady": "True"},
+        "below": {"GangScheduled": "True", "PodGroupReady": "False"},
+        "restored": {"GangScheduled": "True", "PodGroupReady": "True"},
+        "finished": {"GangScheduled": "True", "PodGroupReady": "True"},
+        "failed": {"PodGroupReady": "False"},
+    },
+    "1.36": _native("PodGroupScheduled"),
+    "1.37": _native("PodGroupInitiallyScheduled"),
+}
+"""What a gang of two says of itself at each stage: phase, counters, conditions and their reasons; else its Events."""
+
+
+@dataclass
+class Speaker:
+    """A user of one dialect, in one namespace of a cluster that a scheduler serves. `undo` runs after the test."""
+
+    live: Live
+    dialect: str
+    undo: ExitStack
+
+    # -- writing
+
+    def write(
+        self,
+        name: str,
+        size: int,
+        *,
+        minimum: int | None = None,
+        gpus: int = GPUS,
+        options: Json | None = None,
+        simulate: Json | None = None,
+        **spec: Any,
+    ) -> list[Json]:
+        """A gang of bare pods, each as large as a node unless told otherwise.
+
+        `options` are annotations of the gang; `simulate` is what becomes of its pods once they run.
+        """
+        notes = {f"gpu-scheduler.io/simulate-{what}": str(value) for what, value in (simulate or {}).items()}
+        if self.dialect == "annotation":
+            notes |= options or {}
+        found = gang(self.dialect, name, size, minimum=minimum, gpus=gpus, meta={"annotations": notes}, **spec)
+        if options and self.dialect != "annotation":
+            found[0]["metadata"]["annotations"] = options
+        return found
+
+    def start(self, name: str, size: int, **more: Any) -> list[str]:
+        """Creates such a gang; the names of its pods."""
+        found = self.write(name, size, **more)
+        self.live.create(*found)
+        return [item["metadata"]["name"] for item in found if item["kind"] == "Pod"]
+
+    def add_pod(self, name: str, number: int, minimum: int, gpus: int = GPUS) -> str:
+        """Creates one more pod of a gang; its name."""
+        meta, spec = join(self.dialect, name, minimum)
+        self.live.create(member(f"{name}-{number}", gpus, meta=meta, **spec))
+        return f"{name}-{number}"
+
+    def occupy(self, nodes: int) -> list[str]:
+        """Fills so many nodes with pods of their own; the names of these pods."""
+        names = [f"filler-{number}" for number in range(nodes)]
+        self.live.create(*(member(name, GPUS) for name in names))
+        self.live.wait_bound(*names)
+        return names
+
+    def set_minimum(self, name: str, minimum: int) -> None:
+        """Changes the minimum; where the API lets nobody do that, by making the gang's object anew."""
+        if self.dialect == "annotation":
+            for pod in self.live.pods():
+                if pod.startswith(f"{name}-"):
+                    self._annotate("Pod", pod, "v1", {"gpu-scheduler.io/gang-min": str(minimum)})
+            return
+        (fresh,) = group(self.dialect, name, minimum)
+        kind, version = OBJECTS[self.dialect]
+        if self.dialect in FIXED:
+            self.live.delete(kind, name, version)
+            self.live.create(fresh)
+        else:
+            self.live.patch(kind, name, {"spec": fresh["spec"]}, version)
+
+    def set_option(self, name: str, option: str, value: str | None) -> None:
+        """Changes an annotation of the gang; None takes it away."""
+        if self.dialect == "annotation":
+            for pod in self.live.pods():
+                if pod.startswith(f"{name}-"):
+                    self._annotate("Pod", pod, "v1", {option: value})
+        else:
+            kind, version = OBJECTS[self.dialect]
+            self._annotate(kind, name, version, {option: value})
+
+    def delete_group(self, name: str) -> None:
+        """Deletes the gang's object."""
+        kind, version = OBJECTS[self.dialect]
+        self.live.delete(kind, name, version)
+
+    def change_node(self, name: str, change: Json, back: Json) -> None:
+        """Changes a node until the test is over."""
+        self.live.patch("Node", name, change)
+        self.undo.callback(self.live.patch, "Node", name, back)
+
+    def put_in_rack(self, rack: str, *nodes: str) -> None:
+        """Says that these nodes stand in a rack, until the test is over."""
+        for name in nodes:
+            before = self.live.get("Node", name)["metadata"]["labels"].get(RACK)
+            self.change_node(name, {"metadata": {"labels": {RACK: rack}}}, {"metadata": {"labels": {RACK: before}}})
+
+    def create_wide(self, found: Json) -> None:
+        """Creates an object that belongs to no namespace, until the test is over."""
+        self.live.create(found)
+        self.undo.callback(self.live.delete, found["kind"], found["metadata"]["name"], found["apiVersion"])
+
+    def _annotate(self, kind: str, name: str, version: str, annotations: Json) -> None:
+        self.live.patch(kind, name, {"metadata": {"annotations": annotations}}, version)
+
+    # -- reading
+
+    def object(self, name: str) -> Json:
+        """The gang's object."""
+        kind, version = OBJECTS[self.dialect]
+        return self.live.get(kind, name, version)
+
+    def says(self, name: str) -> Json:
+        """What a gang says of itself: all fields of its status, its conditions and their reasons, on one level.
+
+        Where there is no object, the reasons of its pods' Events.
+        """
+        if self.dialect == "annotation":
+            events = self.live.ask("GET", self.live.path("Event"))["items"]
+            return {one["reason"]: one["type"] for one in events if one["involvedObject"]["name"].startswith(name)}
+        found: Json = dict(self.object(name).get("status") or {})
+        for condition in found.pop("conditions", []):
+            found[condition["type"]] = condition["status"]
+            found[f"{condition['type']}.reason"] = condition["reason"]
+        return found
+
+    def wait_says(self, name: str, stage: str) -> Json:
+        """Waits until a gang says what its users expect at a stage; all that it says."""
+        return self.wait_for(name, **SAYS[self.dialect][stage])
+
+    def wait_for(self, name: str, **expected: Any) -> Json:
+        """Waits until a gang says all of this; all that it says."""
+        last: Json = {}
+
+        def look() -> bool:
+            last.clear()
+            last.update(self.says(name))
+            return expected.items() <= last.items()
+
+        try:
+            eventually(look)
+        except AssertionError:
+            raise AssertionError(f"{self.dialect} {name} should say {expected}; it says {last}") from None
+        return last

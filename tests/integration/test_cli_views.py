@@ -1,0 +1,369 @@
+"""`gangs`, `nodes`, `queues`, `explain` and `doctor` as a user meets them: gangs run, wait and are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.gangs import gang, gang_job, member, queue
+from tests.integration.live import Live, World, free_port
+from tests.integration.running import PATIENCE, PROGRAM, Follower, Json, eventually, run_program
+from tests.integration.scenes import notes
+from tests.integration.test_commands import assert_one_line
+
+GPU = "nvidia.com/gpu"
+Wide = Callable[[Json], str]
+Done = subprocess.CompletedProcess[str]
+
+
+def view(live: Live, *arguments: str) -> Done:
+    """Runs a command against a namespace's cluster, however it ends."""
+    command = [*PROGRAM, *arguments, "--kubeconfig", str(live.cluster.folder / "kubeconfig")]
+    return subprocess.run(command, capture_output=True, text=True, env=unlimited(), timeout=2 * PATIENCE, check=False)
+
+
+def unlimited() -> dict[str, str]:
+    """An environment in which no screen limits the width of lines."""
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
+def see(live: Live, *arguments: str) -> str:
+    """Runs a command that must succeed without a complaint; what it printed."""
+    done = view(live, *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def read(live: Live, *arguments: str) -> Any:
+    """The same for programs."""
+    return json.loads(see(live, *arguments, "-o", "json"))
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The lines of a table, cut at blanks, by their first word."""
+    cells = [line.split() for line in text.splitlines() if line.strip()]
+    return {words[0]: words for words in cells}
+
+
+@pytest.fixture
+def busy(live: Live) -> Live:
+    """A namespace in which one gang runs, one lacks room, one lacks pods, and one lacks its object."""
+    live.create(*gang("volcano", "first", 3, gpus=8))
+    live.wait_bound("first-0", "first-1", "first-2")
+    live.create(*gang("volcano", "train", 2, gpus=8), *gang("volcano", "few", 3)[:2], *gang("volcano", "lost", 2)[1:])
+    live.wait_reason("train-0", "holds 24")
+    return live
+
+
+# -- gangs
+
+
+def test_gangs_shows_who_runs_who_waits_and_why(busy: Live) -> None:
+    head, *lines = see(busy, "gangs", "-n", busy.namespace).splitlines()
+    assert head.split() == ["GANG", "PHASE", "RUNNING", "WAITING", "REASON"]
+    found = {line.split()[0]: line.split(maxsplit=4)[1:] for line in lines}
+    assert list(found) == ["train", "few", "lost", "first"]
+    assert found["first"] == ["running", "3/3"]
+    assert found["train"][:2] == ["waiting", "0/2"]
+    assert found["train"][3] == "needs 16 nvidia.com/gpu in blocks of 8; 1 of 2 members fit now"
+    assert found["few"][3] == "1 of 3 pods exist; 2 more must be created"
+    assert (found["lost"][:2], found["lost"][3]) == (["orphaned", "0/?"], "its PodGroup does not exist")
+
+
+def test_gangs_for_programs(busy: Live) -> None:
+    found = {one["name"]: one for one in read(busy, "gangs", "-n", busy.namespace)}
+    train = found["train"]
+    assert train["message"] == (
+        "needs 16 nvidia.com/gpu in blocks of 8; 1 of 2 members fit now. Short by 8 nvidia.com/gpu. "
+        f"{busy.namespace}/first holds 24. Starts when enough of it is free; a minimum of 1 would start now."
+    )
+    said = busy.wait_reason("train-0", "holds 24")
+    assert said == f"gang {busy.namespace}/train (PodGroup): {train['message']}"
+    assert (train["reason"], train["dialect"], train["queue"]) == ("NotEnoughResources", "volcano", "default")
+    assert (train["minimum"], train["running"], train["waiting"]) == (2, 0, 2)
+    assert found["first"]["phase"] == "running"
+    assert found["lost"]["minimum"] is None
+
+
+def test_gangs_of_every_namespace_names_them(busy: Live) -> None:
+    found = [one for one in read(busy, "gangs", "-A") if one["namespace"] == busy.namespace]
+    assert sorted(one["name"] for one in found) == ["few", "first", "lost", "train"]
+    assert busy.namespace in see(busy, "gangs", "-A")
+    names = see(busy, "gangs", "-A", "-o", "name").split()
+    assert f"{busy.namespace}/train" in names
+    assert f"{busy.namespace}/train  waiting" in see(busy, "explain", f"{busy.namespace}/train")
+
+
+def test_gangs_of_an_empty_namespace_says_that_there_are_others(busy: Live) -> None:
+    text = see(busy, "gangs", "-n", "kube-public")
+    assert text.startswith("No gangs in this namespace; ")
+    assert text.endswith("in others (-A).\n")
+
+
+def test_gangs_counts_single_pods_that_run_and_shows_them_when_asked(live: Live) -> None:
+    live.create(member("one"), member("two"))
+    live.wait_bound("one", "two")
+    assert see(live, "gangs", "-n", live.namespace).splitlines()[1:] == [
+        "Not shown: 2 single pods that do not wait (--all)."
+    ]
+    assert rows(see(live, "gangs", "-n", live.namespace, "--all")).keys() == {"GANG", "one", "two"}
+
+
+def test_a_job_goes_by_its_own_name(live: Live) -> None:
+    (job,) = gang_job("annotation", "train", 2)
+    del job["spec"]["template"]["metadata"]["annotations"]["gpu-scheduler.io/gang"]
+    live.create(job)
+    eventually(lambda: len(live.bound()) == 2, "both pods to be bound")
+    assert see(live, "gangs", "-n", live.namespace, "-o", "name") == "Job/train\n"
+    assert see(live, "explain", "-n", live.namespace, "train").startswith(f"{live.namespace}/Job/train  running")
+
+
+@contextmanager
+def watching(live: Live, *arguments: str) -> Iterator[Follower]:
+    """A command that goes on until the block ends."""
+    command = [*PROGRAM, *arguments, "--kubeconfig", str(live.cluster.folder / "kubeconfig")]
+    environment = {**unlimited(), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as run:
+        follower = Follower(run)
+        reader = threading.Thread(target=follower.read)
+        reader.start()
+        try:
+            yield follower
+        finally:
+            run.kill()
+            reader.join(PATIENCE)
+
+
+def test_a_watched_table_is_printed_again_when_it_changes(live: Live) -> None:
+    live.create(*gang("volcano", "train", 2)[:2])
+    with watching(live, "gangs", "-n", live.namespace, "--watch") as follower:
+        follower.wait_for(r"^train +gathering +0/2")
+        live.create(gang("volcano", "train", 2)[2])
+        follower.wait_for(r"^train +running +2/2")
+        follower.process.send_signal(signal.SIGINT)
+        assert follower.process.wait(PATIENCE) == 0
+    assert not any("Traceback" in line for line in follower.lines)
+    assert sum(line.startswith("GANG") for line in follower.lines) >= 2
+
+
+def test_a_watched_table_is_no_json() -> None:
+    done = run_program("gangs", "--watch", "-o", "json")
+    assert done.returncode == 2
+    assert "--watch draws a table, so it goes without -o json" in done.stderr
+
+
+# -- nodes
+
+
+def test_nodes_shows_every_gpu_and_who_holds_it(busy: Live) -> None:
+    text = see(busy, "nodes")
+    nodes = set(busy.wait_bound("first-0", "first-1", "first-2").values())
+    letter = next(
+        line.split()[0] for line in text.splitlines() if f" {busy.namespace}/first: 24 GPUs on 3 nodes" in line
+    )
+    found = rows(text)
+    for node in nodes:
+        assert found[node] == [node, "8/8", *[letter] * 8]
+    assert "24 of 32 GPUs used on 4 nodes." in text
+
+
+def test_nodes_for_programs(busy: Live) -> None:
+    node = busy.wait_bound("first-0")["first-0"]
+    (found,) = read(busy, "nodes", node)
+    assert (found["name"], found["gpus"], found["used"], found["ready"]) == (node, 8, 8, True)
+    held = {"holder": f"{busy.namespace}/first", "milli": 1000, "hold": "used"}
+    assert found["devices"] == [{"index": index, "healthy": True, "held": [held]} for index in range(8)]
+    assert [one["name"] for one in read(busy, "nodes")] == ["node1", "node2", "node3", "node4"]
+
+
+def test_a_node_that_does_not_exist_is_an_error(live: Live) -> None:
+    done = view(live, "nodes", "nodex")
+    assert_one_line(done, "gpu-scheduler: no node is called nodex")
+    assert done.returncode == 1
+
+
+# -- queues
+
+
+def test_queues_shows_what_each_may_use_and_uses(live: Live, wide: Wide) -> None:
+    name = wide(queue("research", quota={GPU: 2}, limit={GPU: 4}))
+    live.create(*gang("annotation", "first", 3, meta=notes(queue=name)))
+    live.wait_bound("first-0", "first-1", "first-2")
+    live.create(*gang("annotation", "train", 2, meta=notes(queue=name)))
+    text = see(live, "queues")
+    assert rows(text)[name] == [name, "1", "9%", "1", "1", "open"]
+    lines = text.splitlines()
+    assert lines[lines.index(next(line for line in lines if line.startswith(name))) + 1].endswith(
+        "3 used, quota 2, limit 4"
+    )
+    assert "default" in rows(text)
+    assert "root" not in rows(text)
+    (found,) = [one for one in read(live, "queues") if one["name"] == name]
+    assert (found["running"], found["waiting"], found["open"]) == (1, 1, True)
+    assert found["resources"][GPU] == {"used": 3, "quota": 2, "limit": 4, "total": 32}
+
+
+# -- explain
+
+
+def test_explain_says_why_who_and_what_would_help(busy: Live) -> None:
+    text = see(busy, "explain", "-n", busy.namespace, "train")
+    first = f"{busy.namespace}/first"
+    for part in (
+        f"{busy.namespace}/train  waiting  (volcano gang)",
+        "0 running, 2 waiting, minimum 2",
+        f"Who holds nvidia.com/gpu\n  {first}  24\n",
+        "What would help\n  - 1 member would find a place now: a smaller gang would start.\n"
+        f"  - It starts when {first} ends.\n",
+        "Earliest start\n  Not known: those that are in the way have no known end.\n",
+    ):
+        assert part in text
+    assert rows(text.split("Members")[1])["train-0"] == ["train-0", "waiting", "8"]
+    assert see(busy, "explain", "-n", busy.namespace, "train-1").splitlines()[0] == text.splitlines()[0]
+
+
+def test_explain_for_programs(busy: Live) -> None:
+    found = read(busy, "explain", "-n", busy.namespace, "train")
+    assert (found["phase"], found["reason"], found["fits_now"]) == ("waiting", "NotEnoughResources", False)
+    assert found["holders"] == [{"name": f"{busy.namespace}/first", "amount": 24}]
+    lacks = found["refusals"][0]
+    assert (lacks["reason"], lacks["subject"], lacks["short_by"]) == ("RESOURCE", GPU, 8)
+    assert [one["state"] for one in found["members"]] == ["waiting", "waiting"]
+
+
+def test_explain_of_a_gang_that_lacks_pods_says_only_that(busy: Live) -> None:
+    text = see(busy, "explain", "-n", busy.namespace, "few")
+    assert "Why\n  1 of 3 pods exist; 2 more must be created.\n\nMembers\n" in text
+
+
+def test_explain_of_a_running_gang_lists_where_it_runs(busy: Live) -> None:
+    text = see(busy, "explain", "-n", busy.namespace, "first")
+    node = busy.wait_bound("first-0")["first-0"]
+    assert rows(text)["first-0"] == ["first-0", "running", node, "8", "(0-7)"]
+    assert "Why" not in text
+
+
+def test_explain_of_a_name_that_nobody_has_offers_the_nearest(busy: Live) -> None:
+    done = view(busy, "explain", "-n", busy.namespace, "trian")
+    assert_one_line(done, f"no gang or pod is called {busy.namespace}/trian; did you mean train")
+    assert done.returncode == 1
+
+
+def test_explain_of_a_pod_of_another_scheduler_says_whose_it_is(live: Live) -> None:
+    live.create(member("other", scheduler="somebody-else"))
+    done = view(live, "explain", "-n", live.namespace, "other")
+    assert_one_line(done, "names the scheduler 'somebody-else', so it is not ours to place")
+
+
+# -- doctor
+
+
+def test_doctor_finds_a_cluster_in_order_but_for_what_is_lost(busy: Live) -> None:
+    found = {one["check"]: one for one in read(busy, "doctor")}
+    levels = {name: one["level"] for name, one in found.items()}
+    fine = ("api", "clock", "permissions", "placements", "queues", "dialects", "leader", "nodes", "waiting")
+    assert {name: levels[name] for name in fine} == dict.fromkeys(fine, "ok")
+    assert found["gangs"]["level"] == "warn"
+    assert f"{busy.namespace}/lost (2 pods)" in found["gangs"]["message"]
+    text = see(busy, "doctor")
+    assert "ok    leader" in text
+    assert "-> Create the gang objects again, or delete the pods" in text
+
+
+def test_doctor_and_gangs_say_that_nobody_decides(world: World) -> None:
+    live = world.cluster("--nodes", "1")
+    live.create(*gang("annotation", "train", 2))
+    text = see(live, "gangs")
+    assert "fits now: it starts with the scheduler's next cycle" in text
+    assert text.endswith("No scheduler has ever run here. Nothing starts until one runs: gpu-scheduler scheduler\n")
+    leader = next(one for one in read(live, "doctor") if one["check"] == "leader")
+    assert leader == {
+        "check": "leader",
+        "level": "warn",
+        "message": "No scheduler has ever run here",
+        "remedy": "Start one: gpu-scheduler scheduler.",
+    }
+    scheduler = world.scheduler(live).run()
+    live.wait_bound("train-0", "train-1")
+    assert scheduler.stop() == 0
+    assert "No scheduler runs: the last one stopped." in see(live, "gangs")
+
+
+# -- what cannot be reached
+
+
+VIEWS = (("gangs",), ("nodes",), ("queues",), ("explain", "x"))
+
+
+@pytest.mark.parametrize("command", VIEWS, ids=lambda command: command[0])
+def test_a_server_that_does_not_answer_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = run_program(*command, "--kubeconfig", str(dead_end(tmp_path)))
+    assert_one_line(done, "gpu-scheduler: https://127.0.0.1:", "does not answer")
+    assert done.returncode == 1
+
+
+def test_doctor_fails_when_the_server_does_not_answer(tmp_path: Path) -> None:
+    done = run_program("doctor", "--kubeconfig", str(dead_end(tmp_path)))
+    assert done.returncode == 1
+    assert done.stdout.startswith("fail  api  https://127.0.0.1:")
+    assert done.stdout.endswith("1 fail.\n")
+
+
+@pytest.mark.parametrize("command", [*VIEWS, ("doctor",), ("scheduler",)], ids=lambda command: command[0])
+def test_a_kubeconfig_that_does_not_exist_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = run_program(*command, "--kubeconfig", str(tmp_path / "missing"))
+    assert_one_line(done, str(tmp_path / "missing"))
+    assert done.returncode == 2
+
+
+def test_a_context_that_does_not_exist_is_one_line(live: Live) -> None:
+    done = view(live, "gangs", "--context", "elsewhere")
+    assert_one_line(done, "elsewhere")
+    assert done.returncode == 2
+
+
+def dead_end(folder: Path) -> Path:
+    """A kubeconfig of a server that is not there."""
+    cluster = {"name": "x", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}}
+    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
+    users = [{"name": "x", "user": {"token": "x"}}]
+    whole = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "x"}
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(whole))
+    return path
+
+
+# -- kubectl
+
+
+def test_the_same_is_there_as_a_plugin_of_kubectl(busy: Live, tmp_path: Path) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["kubectl-gang"].partition(":")
+    script = tmp_path / "kubectl-gang"
+    script.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+    script.chmod(0o755)
+    environment = {**busy.cluster.environment, "COLUMNS": "120", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def run(*arguments: str) -> Done:
+        command = ["kubectl", "gang", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=2 * PATIENCE, check=False
+        )
+
+    assert rows(run("gangs", "-n", busy.namespace).stdout)["train"][1:3] == ["waiting", "0/2"]
+    assert "holds 24" in run("explain", "-n", busy.namespace, "train").stdout
+    unknown = run("explain", "-n", busy.namespace, "nobody")
+    assert unknown.returncode == 1
+    assert unknown.stderr.startswith("kubectl gang: no gang or pod is called")
+    assert run("scheduler").returncode == 2

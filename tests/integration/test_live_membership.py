@@ -1,0 +1,200 @@
+"""Which gang a pod belongs to: policies that make none, pods that speak several dialects, other namespaces."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.gangs import NATIVE, group, join, member, merge, queue
+from tests.integration.live import Live
+from tests.integration.running import Json, eventually
+from tests.integration.speaking import DIALECTS, GPUS, Speaker
+
+in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+# -- native policies
+
+
+@pytest.mark.parametrize("dialect", NATIVE)
+def test_pods_of_the_basic_policy_are_no_gang(speaker: Speaker) -> None:
+    policy: Json = {"basic": {}}
+    spec: Json = {"schedulingPolicy": policy}
+    if speaker.dialect == "1.35":
+        spec = {"podGroups": [{"name": "workers", "policy": policy}]}
+    speaker.occupy(3)
+    speaker.live.create(*group(speaker.dialect, "web", 2, **spec))
+    for number in range(2):
+        speaker.add_pod("web", number, minimum=2)
+    eventually(lambda: len(speaker.live.bound().keys() & {"web-0", "web-1"}) == 1, "one of the pods to start")
+
+
+@pytest.mark.parametrize("dialect", ["1.35"])
+def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(speaker: Speaker) -> None:
+    live = speaker.live
+    live.create(*group("1.35", "train", 2))
+
+    def add(name: str, key: str) -> None:
+        reference = {"name": "train", "podGroup": "workers", "podGroupReplicaKey": key}
+        live.create(member(name, workloadRef=reference))
+
+    for name, key in (("a-0", "a"), ("b-0", "b"), ("a-1", "a")):
+        add(name, key)
+    live.wait_bound("a-0", "a-1")
+    assert "train/workers/b" in live.wait_reason("b-0", "1 of 2 pods exist")
+    speaker.wait_for("train", GangScheduled="False")
+    said = json.loads(speaker.object("train")["metadata"]["annotations"]["gpu-scheduler.io/status"])
+    assert {key: found.get("scheduled", False) for key, found in said["groups"].items()} == {
+        "workers/a": True,
+        "workers/b": False,
+    }
+    assert "workers/b" in next(one["message"] for one in said["conditions"] if one["type"] == "GangScheduled")
+    add("b-1", "b")
+    live.wait_bound("b-0", "b-1")
+    speaker.wait_says("train", "running")
+    found = speaker.object("train")
+    said = json.loads(found["metadata"]["annotations"]["gpu-scheduler.io/status"])
+    assert {one["type"]: one["status"] for one in said["conditions"]} == {
+        one["type"]: one["status"] for one in found["status"]["conditions"]
+    }
+
+
+@pytest.mark.parametrize("dialect", ["1.35"])
+def test_a_pod_group_that_its_workload_does_not_have_is_named(speaker: Speaker) -> None:
+    speaker.live.create(*group("1.35", "train", 1))
+    speaker.live.create(member("lost", workloadRef={"name": "train", "podGroup": "wrokers"}))
+    speaker.live.wait_reason("lost", "no pod group 'wrokers'; it has workers")
+
+
+# -- several dialects on one pod
+
+
+@pytest.mark.parametrize(
+    ("winner", "dialect"),
+    [
+        ("annotation", "volcano"),
+        ("annotation", "scheduler-plugins"),
+        ("annotation", "1.35"),
+        ("volcano", "scheduler-plugins"),
+        ("volcano", "1.37"),
+        ("scheduler-plugins", "1.35"),
+        ("scheduler-plugins", "1.36"),
+    ],
+)
+def test_of_two_dialects_on_a_pod_one_counts(speaker: Speaker, winner: str) -> None:
+    live = speaker.live
+    live.create(*group(winner, "counts", 2), *group(speaker.dialect, "ignored", 1))
+
+    def add(number: int) -> None:
+        (meta, spec), (others, more) = join(winner, "counts", 2), join(speaker.dialect, "ignored", 1)
+        live.create(member(f"pod-{number}", meta=merge(meta, others), **spec, **more))
+
+    add(0)
+    assert "/counts" in live.wait_reason("pod-0", "1 of 2 pods exist; 1 more must be created")
+    live.stays_unbound("pod-0", seconds=0.3)
+    add(1)
+    live.wait_bound("pod-0", "pod-1")
+
+
+# -- whose gang it is
+
+
+@in_every_dialect
+def test_a_pod_cannot_join_a_gang_of_another_namespace(speaker: Speaker) -> None:
+    live = speaker.live
+    there = f"{live.namespace}-b"
+    speaker.create_wide({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": there}})
+    other = Live(live.cluster, there)
+    speaker.undo.callback(other.http.close)
+    *defined, first, _ = speaker.write("train", 2, gpus=1)
+    other.create(*defined, first)
+    live.create(*defined, {**first, "metadata": {**first["metadata"], "name": "same"}})
+    other.wait_reason("train-0", "1 of 2 pods exist")
+    live.wait_reason("same", "1 of 2 pods exist")
+
+    meta, spec = join(speaker.dialect, f"{there}/train", 2)
+    status, found = live.http.ask("POST", live.path("Pod"), member("thief", meta=meta, **spec))
+    if status >= 300:
+        assert status == 422, found
+    else:
+        live.wait_reason("thief", "does not exist|is no name")
+    other.stays_unbound("train-0", seconds=0.3)
+    assert not live.bound()
+
+
+@in_every_dialect
+@pytest.mark.parametrize("named", ["volcano", "somebody-else"])
+def test_a_gang_whose_pods_name_two_schedulers_is_refused_until_they_agree(speaker: Speaker, named: str) -> None:
+    live = speaker.live
+    *defined, first, second = speaker.write("train", 2, gpus=1)
+    odd = {**second, "spec": {**second["spec"], "schedulerName": named}}
+    live.create(*defined, first, odd)
+    said = live.wait_reason("train-0", "schedulerName")
+    assert f"pod train-1 names '{named}'" in said
+    assert "pod train-0 names 'gpu-scheduler'" in said
+    live.stays_unbound("train-0", "train-1", seconds=0.3)
+    live.delete("Pod", "train-1")
+    eventually(lambda: "train-1" not in live.pods(), "the odd pod to be gone")
+    live.create(second)
+    live.wait_bound("train-0", "train-1")
+
+
+# -- what every gang may say, whatever its dialect
+
+
+@in_every_dialect
+def test_a_paused_gang_starts_when_it_is_let_go(speaker: Speaker) -> None:
+    train = speaker.start("train", 2, gpus=1, options={"gpu-scheduler.io/paused": "true"})
+    speaker.live.wait_reason("train-0", "paused")
+    speaker.live.stays_unbound(*train, seconds=0.3)
+    speaker.set_option("train", "gpu-scheduler.io/paused", None)
+    speaker.live.wait_bound(*train)
+
+
+@in_every_dialect
+def test_a_gang_is_held_to_the_limit_of_the_queue_that_it_names(speaker: Speaker) -> None:
+    live = speaker.live
+    name = f"q-{live.namespace}"
+    options = {"gpu-scheduler.io/queue": name}
+    train = speaker.start("train", 2, options=options)
+    live.wait_reason("train-0", f"queue {name} does not exist")
+    speaker.create_wide(queue(name, limit={"nvidia.com/gpu": 3 * GPUS}))
+    live.wait_bound(*train)
+    late = speaker.start("late", 2, options=options)
+    live.wait_reason("late-0", f"queue {name} is short by 8 nvidia.com/gpu: it uses 16 of 24")
+    live.stays_unbound(*late, seconds=0.3)
+    live.patch("Queue", name, {"spec": {"limit": {"nvidia.com/gpu": 4 * GPUS}}}, "gpu-scheduler.io/v1alpha1")
+    live.wait_bound(*late)
+
+
+@in_every_dialect
+def test_a_gang_that_requires_a_rack_waits_for_room_in_one(speaker: Speaker) -> None:
+    live = speaker.live
+    speaker.put_in_rack("left", "node1", "node2")
+    speaker.put_in_rack("right", "node3", "node4")
+    hostname = "kubernetes.io/hostname"
+    for node in ("node2", "node4"):
+        live.create(member(f"on-{node}", GPUS, nodeSelector={hostname: node}))
+    live.wait_bound("on-node2", "on-node4")
+    train = speaker.start("train", 2, options={"gpu-scheduler.io/topology": "required:rack"})
+    live.wait_reason("train-0", "rack")
+    live.stays_unbound(*train, seconds=0.3)
+    live.delete("Pod", "on-node4")
+    assert set(live.wait_bound(*train).values()) == {"node3", "node4"}
+
+
+@in_every_dialect
+def test_an_option_that_makes_no_sense_is_named(speaker: Speaker) -> None:
+    option = "gpu-scheduler.io/topology"
+    train = speaker.start("train", 2, gpus=1, options={option: "rack"})
+    said = speaker.live.wait_reason("train-0", option)
+    assert "'rack' is no rule" in said
+    assert "required:rack" in said
+    condition = {"1.36": "PodGroupScheduled", "1.37": "PodGroupInitiallyScheduled"}.get(speaker.dialect)
+    if condition is not None:
+        speaker.wait_for("train", **{condition: "False", f"{condition}.reason": "SchedulerError"})
+    elif speaker.dialect == "volcano":
+        speaker.wait_for("train", phase="Pending", Unschedulable="True")
+    speaker.set_option("train", option, None)
+    speaker.live.wait_bound(*train)

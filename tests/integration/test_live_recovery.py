@@ -1,0 +1,368 @@
+"""Gangs that lose members: their GPUs are kept for replacements, for as long and in the way that the gang says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fault_proxy import answer
+from tests.integration.gangs import DIALECTS, gang, group, join, member
+from tests.integration.live import Live, World, no_double_devices
+from tests.integration.running import Json, eventually
+from tests.integration.scenes import (
+    FORSAKE,
+    annotation,
+    evict,
+    force,
+    machine,
+    mapped,
+    noted,
+    notes,
+    on,
+    set_ready,
+    stateful,
+    told,
+    uids,
+    wait_gone,
+    wait_node,
+    wait_phase,
+)
+
+GPU = "nvidia.com/gpu"
+NODE = on("node1")
+FOUR = ("train-0", "train-1", "train-2", "train-3")
+
+
+def crowd(live: Live, dialect: str = "annotation", minimum: int = 4, **options: str) -> None:
+    """A gang of four pods that fill a node, and a rival who waits for two of its GPUs."""
+    kept = options if dialect == "annotation" else {}
+    live.create(*gang(dialect, "train", 4, minimum=minimum, gpus=2, meta=notes(**kept), **NODE))
+    live.wait_bound(*FOUR)
+    wait_phase(live, "Running", *FOUR)
+    live.create(member("rival", 2, **NODE))
+    live.wait_reason("rival", GPU)
+
+
+def lose(live: Live, name: str) -> None:
+    """Deletes a pod and waits until it is gone."""
+    live.delete("Pod", name)
+    wait_gone(live, name)
+
+
+def replacement(dialect: str, name: str, minimum: int = 4, **options: str) -> Json:
+    """One more member of the gang."""
+    meta, spec = join(dialect, "train", minimum)
+    return noted(member(name, 2, meta=meta, **spec, **NODE), **options)
+
+
+# -- a slot is kept
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_gpus_of_a_deleted_member_are_kept_for_its_replacement(live: Live, dialect: str) -> None:
+    crowd(live, dialect)
+    slot = live.devices("train-2")
+    lose(live, "train-2")
+    assert "3 of 4" in told(live, "BelowMinimum")
+    live.stays_unbound("rival")
+    live.create(replacement(dialect, "train-2"))
+    live.wait_bound("train-2")
+    assert live.devices("train-2") == slot
+    live.stays_unbound("rival", seconds=0.3)
+    no_double_devices(live.cluster)
+
+
+def test_the_gpus_of_an_evicted_member_are_kept_for_its_replacement(live: Live) -> None:
+    crowd(live)
+    slot = live.devices("train-1")
+    assert evict(live, "train-1")[0] == 201
+    wait_gone(live, "train-1")
+    told(live, "BelowMinimum")
+    live.stays_unbound("rival", seconds=0.5)
+    live.create(replacement("annotation", "train-1"))
+    live.wait_bound("train-1")
+    assert live.devices("train-1") == slot
+
+
+def test_the_gpus_of_a_failed_member_are_kept_for_its_replacement(live: Live) -> None:
+    *others, last = gang("annotation", "train", 4, gpus=2, **NODE)
+    live.create(*others, noted(last, simulate_fail_after="1"))
+    live.wait_bound(*FOUR)
+    slot = live.devices("train-3")
+    live.create(member("rival", 2, **NODE))
+    wait_phase(live, "Failed", "train-3")
+    told(live, "BelowMinimum")
+    live.stays_unbound("rival", seconds=0.5)
+    live.create(replacement("annotation", "other-3"))
+    live.wait_bound("other-3")
+    assert live.devices("other-3") == slot
+    live.stays_unbound("rival", seconds=0.3)
+
+
+def test_two_lost_members_get_both_their_slots_back(live: Live) -> None:
+    crowd(live)
+    slots = {live.devices("train-0"), live.devices("train-3")}
+    for name in ("train-0", "train-3"):
+        lose(live, name)
+    told(live, "BelowMinimum")
+    live.stays_unbound("rival", seconds=0.5)
+    live.create(*(replacement("annotation", name) for name in ("train-0", "train-3")))
+    live.wait_bound("train-0", "train-3")
+    assert {live.devices("train-0"), live.devices("train-3")} == slots
+
+
+def test_a_set_heals_in_the_same_place_whatever_waits(live: Live) -> None:
+    live.create(stateful("train", 4, 2, **NODE))
+    live.wait_bound(*FOUR)
+    live.create(member("rival", 2, **NODE))
+    live.wait_reason("rival", GPU)
+    before, slot = uids(live), live.devices("train-1")
+    live.delete("Pod", "train-1")
+    eventually(lambda: uids(live).get("train-1") not in (None, before["train-1"]), "another train-1")
+    live.wait_bound("train-1")
+    assert live.devices("train-1") == slot
+    assert {name: uid for name, uid in uids(live).items() if name != "train-1"} == {
+        name: uid for name, uid in before.items() if name != "train-1"
+    }
+    live.stays_unbound("rival", seconds=0.3)
+
+
+def test_a_member_beyond_the_minimum_leaves_its_gpus_to_others(live: Live) -> None:
+    crowd(live, minimum=3)
+    lose(live, "train-3")
+    live.wait_bound("rival")
+    assert live.bound().keys() == {"train-0", "train-1", "train-2", "rival"}
+
+
+def test_members_that_succeed_count_and_leave_their_gpus_to_others(live: Live) -> None:
+    *others, last = gang("annotation", "train", 4, gpus=2, **NODE)
+    live.create(*others, noted(last, simulate_duration="1"))
+    live.wait_bound(*FOUR)
+    before = uids(live)
+    live.create(member("rival", 2, **NODE))
+    wait_phase(live, "Succeeded", "train-3")
+    live.wait_bound("rival")
+    assert uids(live) == {**before, "rival": uids(live)["rival"]}
+    assert all(reason not in ("BelowMinimum", "Degraded") for name in FOUR for reason, _ in live.events_of(name))
+
+
+# -- for how long, and what then
+
+
+def test_bare_pods_go_on_and_are_called_degraded_when_the_hold_is_over(live: Live) -> None:
+    crowd(live, hold_seconds="1")
+    before = uids(live)
+    lose(live, "train-2")
+    live.wait_bound("rival")
+    assert "3 of 4" in told(live, "Degraded")
+    wait_phase(live, "Running", "train-0", "train-1", "train-3")
+    assert {name: uid for name, uid in uids(live).items() if name != "train-2"} == {
+        name: uid for name, uid in before.items() if name != "train-2"
+    }
+
+
+@pytest.mark.parametrize("dialect", ["volcano", "scheduler-plugins", "1.35"])
+def test_a_hold_is_as_long_as_the_gang_object_says(live: Live, dialect: str) -> None:
+    said = notes(hold_seconds="1")["annotations"]
+    whole, *pods = gang(dialect, "train", 4, gpus=2, **NODE)
+    (whole,) = group(dialect, "train", 4, annotations=said)
+    live.create(whole, *pods)
+    live.wait_bound(*FOUR)
+    live.create(member("rival", 2, **NODE))
+    lose(live, "train-2")
+    live.wait_bound("rival")
+    told(live, "Degraded")
+
+
+def test_pods_that_are_made_again_start_anew_together_when_the_hold_is_over(live: Live) -> None:
+    live.create(stateful("train", 3, 2, annotations=notes(hold_seconds="1")["annotations"], **NODE))
+    live.wait_bound("train-0", "train-1", "train-2")
+    before = uids(live)
+    live.patch("Node", "node1", {"spec": {"unschedulable": True}})
+    try:
+        live.delete("Pod", "train-1")
+        told(live, "Restarted")
+        eventually(lambda: not live.bound() and len(live.pods()) == 3, "three pods that wait")
+        live.wait_reason("train-0", "switched off")
+    finally:
+        live.patch("Node", "node1", {"spec": {"unschedulable": None}})
+    live.wait_bound("train-0", "train-1", "train-2")
+    assert not set(uids(live).values()) & set(before.values())
+
+
+def test_a_gang_that_restarts_does_so_at_once(live: Live) -> None:
+    live.create(stateful("train", 3, 2, annotations=notes(on_member_lost="restart")["annotations"], **NODE))
+    live.wait_bound("train-0", "train-1", "train-2")
+    before = set(uids(live).values())
+    live.delete("Pod", "train-1")
+    eventually(lambda: len(live.pods()) == 3 and not before & set(uids(live).values()), "three other pods")
+    live.wait_bound("train-0", "train-1", "train-2")
+    assert {name for name, _ in _restarted(live)} == {"train-0", "train-2"}
+
+
+def _restarted(live: Live) -> list[tuple[str, str]]:
+    events = live.ask("GET", live.path("Event"))["items"]
+    return [(one["involvedObject"]["name"], one["message"]) for one in events if one["reason"] == "Restarted"]
+
+
+def test_bare_pods_of_a_gang_that_restarts_are_not_deleted(live: Live) -> None:
+    crowd(live, on_member_lost="restart")
+    before = uids(live)
+    lose(live, "train-0")
+    told(live, "Degraded")
+    live.wait_bound("rival")
+    now = uids(live)
+    assert {name: now.get(name) for name in FOUR[1:]} == {name: before[name] for name in FOUR[1:]}
+
+
+def test_a_gang_that_shrinks_leaves_the_slot_at_once_and_may_grow_again(live: Live) -> None:
+    crowd(live, on_member_lost="shrink")
+    lose(live, "train-3")
+    live.wait_bound("rival")
+    live.create(replacement("annotation", "train-3", on_member_lost="shrink"))
+    live.wait_reason("train-3", GPU)
+    live.delete("Pod", "rival")
+    live.wait_bound("train-3")
+
+
+def test_a_pod_that_vanished_leaves_its_gpus_unused_until_it_must_have_ended(world: World) -> None:
+    live = world.cluster("--nodes", "1")
+    config = Path(live.cluster.folder.parent) / f"{live.cluster.folder.name}.yaml"
+    config.write_text("quarantineSeconds: 2\n")
+    world.scheduler(live, "--config", str(config)).run()
+    live.create(member("first", 8))
+    live.wait_bound("first")
+    live.create(member("second", 8))
+    live.wait_reason("second", GPU)
+    begun = time.monotonic()
+    force(live, "first")
+    live.wait_bound("second")
+    # Its own grace of a second and the two of the settings.
+    assert time.monotonic() - begun > 2.5
+
+
+# -- nodes that are lost
+
+
+def test_a_member_on_a_lost_node_is_replaced_on_another_one(world: World) -> None:
+    live = world.cluster("--nodes", "3")
+    world.scheduler(live).run()
+    live.create(stateful("train", 2, 8, tolerations=FORSAKE))
+    nodes = live.wait_bound("train-0", "train-1")
+    before = uids(live)
+    set_ready(live, nodes["train-1"], "Unknown")
+    eventually(lambda: uids(live).get("train-1") not in (None, before["train-1"]), "another train-1")
+    (spare,) = {"node1", "node2", "node3"} - set(nodes.values())
+    assert live.wait_bound("train-0", "train-1") == {"train-0": nodes["train-0"], "train-1": spare}
+    assert uids(live)["train-0"] == before["train-0"]
+
+
+def test_a_gang_that_found_no_other_node_goes_on_when_the_lost_one_returns(world: World) -> None:
+    live = world.cluster("--nodes", "2")
+    world.scheduler(live).run()
+    live.create(stateful("train", 2, 6, tolerations=FORSAKE))
+    nodes = live.wait_bound("train-0", "train-1")
+    before = uids(live)
+    set_ready(live, nodes["train-1"], "Unknown")
+    eventually(lambda: uids(live).get("train-1") not in (None, before["train-1"]), "another train-1")
+    live.wait_reason("train-1", "below its minimum.*1 more waits.*not ready on 1 node")
+    live.create(member("rival", 6))
+    live.wait_reason("rival", GPU)
+    set_ready(live, nodes["train-1"], "True")
+    assert live.wait_bound("train-1") == {"train-1": nodes["train-1"]}
+    live.stays_unbound("rival", seconds=0.3)
+
+
+def test_a_gang_bound_for_a_node_that_is_lost_goes_elsewhere(world: World) -> None:
+    live = world.cluster("--nodes", "3")
+    proxy = world.proxy(live)
+    refusals = proxy.inject(answer(500), method="POST", path="/binding$")
+    world.scheduler(proxy).run()
+    live.create(*gang("annotation", "train", 2, gpus=8))
+
+    def targets() -> dict[str, str]:
+        sent = [seen.object for seen in proxy.writes if seen.path.endswith("/binding")]
+        return {binding["metadata"]["name"]: binding["target"]["name"] for binding in sent}
+
+    nodes = eventually(lambda: targets() if len(targets()) == 2 else {}, "two binds")
+    set_ready(live, nodes["train-1"], "False")
+    eventually(lambda: annotation(live.get("Pod", "train-1"), "attempt") == "1", "the bind to be given up")
+    proxy.remove(refusals)
+    (spare,) = {"node1", "node2", "node3"} - set(nodes.values())
+    assert live.wait_bound("train-0", "train-1") == {"train-0": nodes["train-0"], "train-1": spare}
+    no_double_devices(live.cluster)
+
+
+def test_a_member_of_a_deleted_node_is_replaced_when_there_is_a_place(world: World) -> None:
+    live = world.cluster("--nodes", "1")
+    live.create(machine("ghost"))
+    world.scheduler(live).run()
+    live.create(*gang("annotation", "train", 2, gpus=8))
+    (lost,) = [name for name, node in live.wait_bound("train-0", "train-1").items() if node == "ghost"]
+    live.delete("Node", "ghost")
+    force(live, lost)
+    wait_gone(live, lost)
+    told(live, "BelowMinimum")
+    meta, _ = join("annotation", "train", 2)
+    live.create(member("train-2", 8, meta=meta))
+    live.wait_reason("train-2", "below its minimum")
+    live.create(machine("spare"))
+    assert live.wait_bound("train-2") == {"train-2": "spare"}
+
+
+def test_gpus_stay_in_use_when_their_node_is_deleted_and_comes_back(live: Live) -> None:
+    live.create(*gang("annotation", "train", 3, gpus=2, **NODE))
+    live.wait_bound()
+    uid = live.get("Node", "node1")["metadata"]["uid"]
+    live.delete("Node", "node1")
+    eventually(lambda: live.http.ask("GET", "/api/v1/nodes/node1")[1].get("metadata", {}).get("uid", uid) != uid)
+    live.create(member("large", 4, **NODE), member("small", 2, **NODE))
+    live.wait_bound("small")
+    live.wait_reason("large", GPU)
+    no_double_devices(live.cluster)
+
+
+# -- nodes that refuse
+
+
+def boast(live: Live, **amounts: str) -> None:
+    """Lets node1 claim that it has more than its kubelet will give."""
+    status = wait_node(live, "node1")["status"]
+    claimed = {field: {**status[field], **amounts} for field in ("capacity", "allocatable")}
+    live.patch("Node", "node1", {"status": claimed}, subresource="status")
+
+
+@pytest.mark.parametrize(
+    ("reason", "claimed", "spec", "meta"),
+    [
+        pytest.param("OutOfcpu", {"cpu": "64"}, {"cpu": "8"}, {}, id="OutOfcpu"),
+        pytest.param(
+            "UnexpectedAdmissionError", {GPU: "16"}, {}, mapped("0=node1:12\n1=node1:13"), id="UnexpectedAdmissionError"
+        ),
+    ],
+)
+def test_a_gang_that_its_node_refuses_is_tried_again_with_growing_pauses(
+    world: World, reason: str, claimed: Json, spec: Json, meta: Json
+) -> None:
+    live = world.cluster("--nodes", "1", "--cpu", "4")
+    boast(live, **claimed)
+    scheduler = world.scheduler(live).run()
+    made = stateful("train", 2, 0 if spec else 1, annotations=meta.get("annotations"))
+    if spec:
+        made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": spec}
+    live.create(made)
+
+    def refused() -> int:
+        events = live.ask("GET", live.path("Event"))["items"]
+        return sum(one.get("count", 1) for one in events if one["reason"] == reason)
+
+    told(live, reason)
+    told(live, "FailedScheduling", "the last start failed")
+    time.sleep(6)
+    # With pauses of 2, 4 and 8 seconds these are three tries, or four where the first word came late.
+    assert 2 <= refused() <= 8
+    assert scheduler.is_alive()
+    live.create(member("other", 1))
+    live.wait_bound("other")
