@@ -1,0 +1,227 @@
+"""A week of gangs compressed: created, run, deleted, by the thousand; does the scheduler stay as it was?
+
+Usage: churn.py [--gangs N] [--at-once N] [--nodes N]
+
+Starts a local cluster with simulated nodes and a scheduler beside it. Gangs of 1 to 8 pods, half of them as Volcano
+PodGroups and half by annotations, run for a moment and are deleted. Memory of the scheduler is read as it goes; at the
+end its comparer must find nothing, no Placement may be left and the Lease must name none. The last line is JSON; the
+exit code is 1 when something was left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import load_connection
+from gpu_scheduler.kube.errors import Conflict, NotFound
+from gpu_scheduler.kube.informer import Change, ChangeKind, Informer
+from gpu_scheduler.kube.lease import LeaseObject
+from gpu_scheduler.kube.objects import Object, PodObject
+from gpu_scheduler.kube.resources import GANG, GANG_MIN, GROUP, LEASES, PLACEMENTS, PODS, SYSTEM, Resource
+
+PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
+PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+GROUP_NAME = "scheduling.k8s.io/group-name"
+GPU = "nvidia.com/gpu"
+NAMESPACE = "default"
+PATIENCE = 120.0
+
+Json = dict[str, Any]
+
+
+class Ended:
+    """Follows the pods; tells each gang when all of its pods have ended, and when they are gone."""
+
+    def __init__(self, client: Client) -> None:
+        self.left: dict[str, int] = {}
+        self.present: dict[str, int] = {}
+        self.events: dict[str, asyncio.Event] = {}
+        self._over: set[str] = set()
+        self.informer = Informer(client, PODS, PodObject, self._see, namespace=NAMESPACE)
+
+    def _see(self, changes: Sequence[Change[PodObject]]) -> None:
+        for kind, pod, _ in changes:
+            gang = (pod.metadata.labels or {}).get("gang", "")
+            if kind is ChangeKind.DELETED:
+                self._over.discard(pod.metadata.uid)
+                self.present[gang] -= 1
+            elif pod.status.phase == "Succeeded" and pod.metadata.uid not in self._over:
+                self._over.add(pod.metadata.uid)
+                self.left[gang] -= 1
+            if (not self.left.get(gang) or not self.present.get(gang)) and gang in self.events:
+                self.events[gang].set()
+
+    async def wait(self, gang: str, counts: dict[str, int]) -> None:
+        """Returns once the count of a gang is down to nothing."""
+        while counts[gang] > 0:
+            self.events[gang].clear()
+            async with asyncio.timeout(PATIENCE):
+                await self.events[gang].wait()
+
+
+def make_gang(number: int) -> tuple[str, list[Json], Json | None]:
+    """A gang's name, its pods, and its PodGroup if it has one."""
+    chosen = random.Random(number)
+    name, size = f"gang-{number}", chosen.randint(1, 8)
+    volcano = number % 2 == 0
+    notes = {GROUP_NAME: name} if volcano else {GANG: name, GANG_MIN: str(size)}
+    notes[f"{GROUP}/simulate-duration"] = f"{chosen.uniform(0.1, 0.5):.2f}"
+    resources = {"limits": {GPU: str(chosen.choice([1, 1, 2, 4]))}}
+    pods = [
+        {
+            "metadata": {"name": f"{name}-{index}", "labels": {"gang": name}, "annotations": notes},
+            "spec": {
+                "schedulerName": "volcano" if volcano else "gpu-scheduler",
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "main", "image": "any", "resources": resources}],
+            },
+        }
+        for index in range(size)
+    ]
+    group = {"metadata": {"name": name}, "spec": {"minMember": size}} if volcano else None
+    return name, pods, group
+
+
+async def live(client: Client, ended: Ended, number: int) -> None:
+    """One gang's life."""
+    name, pods, group = make_gang(number)
+    ended.left[name] = ended.present[name] = len(pods)
+    ended.events[name] = asyncio.Event()
+    if group is not None:
+        await client.create(
+            PODGROUPS, {"apiVersion": PODGROUPS.api_version, "kind": "PodGroup", **group}, NAMESPACE, type=Object
+        )
+    for pod in pods:
+        await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **pod}, NAMESPACE, type=Object)
+    await ended.wait(name, ended.left)
+    for pod in pods:
+        with suppress(NotFound, Conflict):
+            await client.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+    if group is not None:
+        await client.delete(PODGROUPS, name, NAMESPACE)
+    await ended.wait(name, ended.present)
+    del ended.left[name], ended.present[name], ended.events[name]
+
+
+async def churn(client: Client, scheduler: subprocess.Popen[bytes], options: argparse.Namespace) -> list[float]:
+    """All gangs, some at a time; the scheduler's memory in MB along the way."""
+    ended = Ended(client)
+    watch = asyncio.create_task(ended.informer.run())
+    await ended.informer.wait_synced()
+    numbers, memory = iter(range(options.gangs)), []
+    step = max(1, options.gangs // 20)
+
+    async def work() -> None:
+        for number in numbers:
+            await live(client, ended, number)
+            if number % step == step - 1:
+                memory.append(_memory(scheduler.pid))
+                print(f"{number + 1} gangs, {memory[-1]:.0f} MB", flush=True)
+
+    await asyncio.gather(*[work() for _ in range(options.at_once)])
+    watch.cancel()
+    return memory
+
+
+def _memory(process: int) -> float:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+async def find_leftovers(client: Client, scheduler: subprocess.Popen[bytes], log: Path) -> list[str]:
+    """What should not be there any more; the comparer's verdict included."""
+    end = time.monotonic() + 30
+    while True:
+        placements = (await client.list(PLACEMENTS, SYSTEM, type=Object)).items
+        lease = await client.get(LEASES, "gpu-scheduler", SYSTEM, type=LeaseObject)
+        if (not placements and not lease.committed) or time.monotonic() > end:
+            break
+        await asyncio.sleep(0.5)
+    found = [f"Placement {placement.metadata.name}" for placement in placements]
+    found += [f"the Lease names {name}" for name in lease.committed]
+    scheduler.send_signal(signal.SIGUSR1)
+    while "compared" not in _text_of(log):
+        if time.monotonic() > end + 60:
+            return [*found, "the comparer did not answer"]
+        await asyncio.sleep(0.2)
+    return found + [line for line in _text_of(log).splitlines() if "remembered wrongly" in line]
+
+
+def _text_of(log: Path) -> str:
+    return log.read_text()
+
+
+async def run(options: argparse.Namespace, folder: Path) -> Json:
+    """Churns, then looks for what is left."""
+    log = folder / "scheduler.log"
+    flags = (
+        "--kubeconfig",
+        str(folder / "cluster/kubeconfig"),
+        "--listen",
+        "127.0.0.1:0",
+        "--scheduler-name",
+        "volcano",
+    )
+    async with Client(load_connection(folder / "cluster/kubeconfig"), in_flight=64, timeout=60.0) as client:
+        with _running([*PROGRAM, "scheduler", *flags], log) as scheduler:
+            begun = time.monotonic()
+            memory = await churn(client, scheduler, options)
+            took = time.monotonic() - begun
+            left = await find_leftovers(client, scheduler, log)
+    return {
+        "gangs": options.gangs,
+        "gangs_per_s": round(options.gangs / took, 1),
+        "rss_mb": [round(value) for value in memory],
+        "leftovers": left,
+    }
+
+
+@contextmanager
+def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with open(log, "ab") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def main() -> None:
+    """Runs it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gangs", type=int, default=2000)
+    parser.add_argument("--at-once", type=int, default=32)
+    parser.add_argument("--nodes", type=int, default=100)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="churn-") as name:
+        folder = Path(name)
+        flags = ("--port", "0", "--data-dir", str(folder / "cluster"), "--no-scheduler")
+        size = ("--runtime", "simulated", "--nodes", str(options.nodes))
+        with _running([*PROGRAM, "up", *flags, *size], folder / "cluster.log") as cluster:
+            while not (folder / "cluster/running.json").exists():
+                if cluster.poll() is not None:
+                    raise SystemExit(f"the local cluster did not start: {(folder / 'cluster.log').read_text()}")
+                time.sleep(0.05)
+            result = asyncio.run(run(options, folder))
+    print(json.dumps(result))
+    if result["leftovers"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
