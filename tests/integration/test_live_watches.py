@@ -56,7 +56,7 @@ def test_binds_that_nobody_sees_are_not_forgotten(pair: Pair, home: Live) -> Non
     with DeviceGuard(pair.cluster):
         Start(home).provoke()
         Start(home).finish()
-        home.create(*gang("annotation", "next", 2, gpus=4))
+        home.create(*gang("annotation", "next", 2))
         home.stays_unbound("next-0", "next-1", seconds=0.3)
         assert leader.proxy.cut_watches()
         home.wait_bound("next-0", "next-1")
@@ -99,8 +99,8 @@ def test_slow_start_is_only_slow(pair: Pair, home: Live) -> None:
     pair.standby().kill()
     leader = pair.leader()
     leader.kill()
-    leader.proxy.inject(delay(0.5), method="GET")
-    home.create(*gang("annotation", "next", 2, gpus=4))
+    leader.proxy.inject(delay(0.2), method="GET")
+    home.create(*gang("annotation", "next", 2))
     with DeviceGuard(pair.cluster):
         leader.start()
         home.wait_bound("next-0", "next-1")
