@@ -107,6 +107,14 @@ def test_recorded_devices_are_read(devices: str, indices: tuple[int, ...]) -> No
     assert read_claim(pod(devices)).devices == indices
 
 
+@pytest.mark.parametrize("other", ["0=n1:1,0", "0=n1:0,1\n\n", "\t0 = n1:0, 1"])
+def test_maps_that_say_the_same_share_however_they_are_written(other: str) -> None:
+    one, two = pod("0,1"), pod("0,1")
+    one["metadata"]["annotations"]["gpu-scheduling-map"] = "0=n1:0,1"
+    two["metadata"]["annotations"]["gpu-scheduling-map"] = other
+    assert read_claim(one).sharing == read_claim(two).sharing != ""
+
+
 def test_a_room_refuses_what_is_used_up() -> None:
     room = Room({"cpu": 1000, "pods": 2}, gpus=4)
     room.take(Claim("a", {"cpu": 600, "pods": 1}))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.core.requests import pod_request, read_amounts, read_container
+from gpu_scheduler.kube.device_map import MapError, map_group
+from gpu_scheduler.kube.resources import DEVICE_MAP, DEVICES, GPU_MILLI
 from gpu_scheduler.local.store import Json
-
-DEVICES = "gpu-scheduler.io/devices"
-MILLI = "gpu-scheduler.io/gpu-milli"
-MAP = "gpu-scheduling-map"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,11 @@ def read_claim(pod: Json) -> Claim:
         requests = {}
     requests["pods"] = 1
     devices = tuple(sorted({int(number) for number in _INDEX.findall(annotations.get(DEVICES, ""))}))
-    milli = annotations.get(MILLI, "")
+    milli = annotations.get(GPU_MILLI, "")
     sharing = ""
-    if annotations.get(MAP):
-        lines = sorted(line.replace(" ", "") for line in annotations[MAP].splitlines() if line.strip())
-        sharing = "\n".join((meta.get("namespace", ""), *lines))
+    if annotations.get(DEVICE_MAP):
+        with suppress(MapError):
+            sharing = map_group(meta.get("namespace", ""), annotations[DEVICE_MAP])
     return Claim(meta["uid"], requests, devices, int(milli) if milli.isdecimal() else 1000, sharing)
 
 
