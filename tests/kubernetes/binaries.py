@@ -1,0 +1,142 @@
+"""Kubernetes built from its Go modules, once: etcd, API server, controller manager, scheduler and kubectl."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+SOURCE = Path(__file__).parent / "controlplane"
+_TELL_EVERY = 20.0
+
+
+class BuildError(Exception):
+    """The programs cannot be built; the message says what to do."""
+
+
+def versions() -> list[str]:
+    """The minor versions that can be built, oldest first."""
+    found = [path.stem.removeprefix("v") for path in SOURCE.glob("v*.mod")]
+    return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
+
+
+def full_version(minor: str) -> str:
+    """The release that stands for a minor version: 1.35 -> 1.35.8."""
+    path = SOURCE / f"v{minor}.mod"
+    if not path.exists():
+        raise BuildError(f"--version: there is no {minor}; there are {', '.join(versions())}")
+    found = re.search(r"^\tk8s\.io/kubernetes v(\S+)$", path.read_text(), re.MULTILINE)
+    if found is None:
+        raise BuildError(f"{path}: it requires no k8s.io/kubernetes")
+    return found[1]
+
+
+def build(minor: str) -> Path:
+    """The folder with the programs of a version; they are built if they are not there yet."""
+    full = full_version(minor)
+    folder = _cache() / full / _fingerprint(minor)
+    if not _complete(folder):
+        with _only_one(folder):
+            if not _complete(folder):
+                _compile(minor, full, folder)
+                _link(folder)
+    return folder
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "gpu-scheduler" / "kubernetes"
+
+
+def _fingerprint(minor: str) -> str:
+    """Changes with whatever decides what is built."""
+    found = hashlib.sha256()
+    for name in ("main.go", f"v{minor}.mod", f"v{minor}.sum"):
+        found.update((SOURCE / name).read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _complete(folder: Path) -> bool:
+    return all((folder / name).exists() for name in PROGRAMS)
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Two that need the same programs do not build them twice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(minor: str, full: str, folder: Path) -> None:
+    if not shutil.which("go"):
+        needed = re.search(r"^go (\d+\.\d+)", (SOURCE / f"v{minor}.mod").read_text(), re.MULTILINE)
+        raise BuildError(
+            f"Go {needed[1] if needed else ''} or newer is needed to build Kubernetes: install it from"
+            " https://go.dev/dl and put it on the PATH, or name a cluster: KUBECONFIG=... make test-kubernetes"
+        )
+    _say(f"Building Kubernetes {full} (once; 10 to 15 minutes on two free cores) ...")
+    flags = [f"-X {package}.gitVersion=v{full}" for package in _VERSION_PACKAGES]
+    target = folder / f"controlplane-{os.getpid()}"
+    command = ["nice", "-n", "19", "go", "build", "-v", "-trimpath", f"-modfile=v{minor}.mod"]
+    command += ["-ldflags", " ".join(["-s -w", *flags]), "-o", str(target), "."]
+    # Without cgo no C compiler is needed; a workspace or flags of the caller's must not change what is built.
+    settings = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-buildvcs=false"}
+    begun = time.monotonic()
+    try:
+        _run(command, settings)
+        target.replace(folder / "controlplane")
+    finally:
+        target.unlink(missing_ok=True)
+    _say(f"Built Kubernetes {full} in {time.monotonic() - begun:.0f} s: {folder}")
+
+
+_VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+
+
+def _run(command: list[str], settings: dict[str, str]) -> None:
+    """Runs the compiler and tells how far it is."""
+    begun = told = time.monotonic()
+    last: deque[str] = deque(maxlen=20)
+    fetched = compiled = 0
+    with subprocess.Popen(
+        command, cwd=SOURCE, env=settings, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                last.append(line.rstrip())
+                fetched += line.startswith("go: downloading")
+                compiled += not line.startswith("go: ")
+                now = time.monotonic()
+                if now - told >= _TELL_EVERY:
+                    told = now
+                    _say(f"  {now - begun:.0f} s: {fetched} modules fetched, {compiled} packages compiled")
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise BuildError("go build failed:\n" + "\n".join(last))
+
+
+def _link(folder: Path) -> None:
+    """Gives the one binary the names by which it knows what to be."""
+    for name in PROGRAMS:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("controlplane")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
