@@ -1,0 +1,226 @@
+"""A real control plane on this machine: etcd, kube-apiserver and kube-controller-manager, kube-scheduler if asked for.
+
+As a script it runs a command with KUBECONFIG set and ends with its exit code:
+
+    python -m tests.kubernetes.control_plane --version 1.35 -- kubectl get nodes
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from tests.kubernetes import binaries
+from tests.kubernetes.flags import Settings, command_line, health_check, prepare
+
+CORE = ("etcd", "kube-apiserver", "kube-controller-manager")
+PATIENCE = 120.0
+"""How long a program may take to be ready on a busy machine; an idle one needs less than ten seconds."""
+
+ADMIN = "admin"
+USERS: Mapping[str, Sequence[str]] = {
+    ADMIN: ("system:masters",),
+    "system:kube-controller-manager": (),
+    "system:kube-scheduler": (),
+    "node-agent": ("system:masters",),
+    "gpu-scheduler": (),
+    "nobody": (),
+}
+"""Who may sign in by token, with their groups. RBAC knows masters and the two programs; others need roles."""
+
+
+class StartError(Exception):
+    """A program did not become ready; the message ends with its last words."""
+
+
+class ControlPlane:
+    """A cluster without nodes, from `with` to the end of its block; everything it had is gone afterwards.
+
+    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win.
+    """
+
+    def __init__(self, minor: str, *, scheduler: bool = False, more: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.minor = minor
+        self.programs = (*CORE, "kube-scheduler") if scheduler else CORE
+        self._more = more or {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.folder = Path()
+        self._bin = Path()
+        self._settings: Settings | None = None
+
+    # -- life
+
+    def __enter__(self) -> ControlPlane:
+        self._bin = binaries.build(self.minor)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"kubernetes-{self.minor}-"))
+        try:
+            self._settings = prepare(self.folder, self.minor, USERS)
+            for program in self.programs:
+                self.start(program)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every program and removes the folder."""
+        for program in reversed(list(self._running)):
+            self.stop(program)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, program: str) -> None:
+        """Starts one of the programs and waits until it is ready; one that was stopped finds what it left."""
+        assert self._settings is not None, "the control plane has not been entered"
+        assert program not in self._running, f"{program} is running"
+        command = [*command_line(program, self._settings), *self._more.get(program, ())]
+        # Each is a session of its own: Ctrl-C is for the tests, which then end the programs in order.
+        settings = {**os.environ, "CONTROLPLANE_PARENT": str(os.getpid())}
+        with open(self.log(program), "ab") as log:
+            self._running[program] = subprocess.Popen(
+                [str(self._bin / program), *command],
+                cwd=self.folder,
+                env=settings,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait(program)
+
+    def stop(self, program: str) -> None:
+        """Ends one of the programs without warning: what they keep is thrown away, or must survive this."""
+        process = self._running.pop(program)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _wait(self, program: str) -> None:
+        assert self._settings is not None
+        process = self._running[program]
+        end = time.monotonic() + PATIENCE
+        check = health_check(program, self._settings)
+        while not self._answers(*check):
+            if process.poll() is not None:
+                raise StartError(f"{program} ended with {process.returncode}:\n{self._last_words(program)}")
+            if time.monotonic() > end:
+                raise StartError(f"{program} is not ready after {PATIENCE:g} s:\n{self._last_words(program)}")
+            time.sleep(0.1)
+
+    def _answers(self, port: int, path: str, secure: bool) -> bool:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            if secure:
+                trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+                connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trust)
+            try:
+                connection.request("GET", path)
+                return connection.getresponse().status == 200
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _last_words(self, program: str) -> str:
+        lines = self.log(program).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-30:])
+
+    # -- what tests ask for
+
+    def kubeconfig(self, user: str = ADMIN) -> Path:
+        """A file that signs one of USERS in."""
+        return self.folder / f"{user.replace(':', '-')}.kubeconfig"
+
+    def log(self, program: str) -> Path:
+        """What a program printed."""
+        return self.folder / f"{program}.log"
+
+    @property
+    def audit_log(self) -> Path:
+        """Every request that was answered: a JSON object a line, with user, verb, object and code."""
+        return self.folder / "audit.log"
+
+    def pid(self, program: str) -> int:
+        """The process of a program, for measuring it."""
+        return self._running[program].pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes programs speak to this cluster, with the kubectl of its version first on the PATH."""
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig()),
+            "CONTROL_PLANE_FOLDER": str(self.folder),
+            "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command against a control plane; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.control_plane")
+    parser.add_argument("--version", required=True, choices=binaries.versions())
+    parser.add_argument("--scheduler", action="store_true", help="run kube-scheduler too")
+    parser.add_argument("--keep-logs", type=Path, metavar="FOLDER", help="copy all logs there at the end")
+    parser.add_argument("command", nargs="*", help="what to run; without it, the programs are only built")
+    told = parser.parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        if not told.command:
+            sys.stdout.write(f"{binaries.build(told.version)}\n")
+            return 0
+        with ControlPlane(told.version, scheduler=told.scheduler) as plane:
+            try:
+                return _run(told.command, plane.environment)
+            finally:
+                if told.keep_logs:
+                    told.keep_logs.mkdir(parents=True, exist_ok=True)
+                    for log in plane.folder.glob("*.log"):
+                        shutil.copy(log, told.keep_logs)
+    except (binaries.BuildError, StartError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command to its end. Ctrl-C reaches it too, and it may take its time to clean up."""
+    process = subprocess.Popen(command, env=environment)
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
+        except BaseException:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+            process.wait()
+            raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())
