@@ -1,0 +1,195 @@
+"""Nodes for a real control plane: the local cluster's own node agent, pointed at any Kubernetes API.
+
+Pods go through their phases as their `gpu-scheduler.io/simulate-...` annotations tell them, without processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gpu_scheduler.local.client import SYNCED
+from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.node_agent.fleet import FleetSettings
+from gpu_scheduler.local.node_agent.runner import Fleet
+from tests.kubernetes.api import Api, Json
+
+_PATIENCE = 60.0
+
+
+class HttpClient:
+    """The client of the node agent (`gpu_scheduler.local.client.Client`), over HTTP."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._groups: dict[str, str] = {}
+
+    async def _path(self, resource: str, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        plural, _, group = resource.partition(".")
+        root = "/api/v1"
+        if group:
+            if group not in self._groups:
+                known = await self._ask("GET", f"/apis/{group}")
+                self._groups[group] = known["preferredVersion"]["groupVersion"]
+            root = f"/apis/{self._groups[group]}"
+        space = f"namespaces/{namespace}" if namespace else ""
+        return "/".join(part for part in (root, space, plural, name, subresource) if part)
+
+    async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+        """One request, sent again while the API cannot be reached: nodes outlive a restart of it."""
+        while True:
+            try:
+                answer = await self._api.ask(method, path, body)
+                break
+            except (aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(1)
+        if answer.code >= 300:
+            raise ApiError(answer.code, answer.reason, answer.message, answer.body.get("details"))
+        return answer.body
+
+    async def get(self, resource: str, namespace: str, name: str) -> Json:
+        """One object."""
+        return await self._ask("GET", await self._path(resource, namespace, name))
+
+    async def list(self, resource: str, namespace: str = "") -> list[Json]:
+        """All objects, of one namespace if given."""
+        found: list[Json] = (await self._ask("GET", await self._path(resource, namespace)))["items"]
+        return found
+
+    async def create(self, resource: str, found: Json) -> Json:
+        """A new object, in the namespace it names."""
+        path = await self._path(resource, found["metadata"].get("namespace", ""))
+        return await self._ask("POST", path, found)
+
+    async def update(self, resource: str, found: Json, subresource: str = "") -> Json:
+        """A new version; fails with a conflict when the object has changed since it was read."""
+        meta = found["metadata"]
+        path = await self._path(resource, meta.get("namespace", ""), meta["name"], subresource)
+        return await self._ask("PUT", path, found)
+
+    async def edit(
+        self, resource: str, namespace: str, name: str, change: Callable[[Json], Json], subresource: str = ""
+    ) -> Json:
+        """What `change` makes of the latest version; it is called again when somebody else was faster."""
+        while True:
+            changed = change(await self.get(resource, namespace, name))
+            try:
+                return await self.update(resource, changed, subresource)
+            except ApiError as error:
+                if error.reason != "Conflict":
+                    raise
+
+    async def delete(
+        self, resource: str, namespace: str, name: str, *, uid: str | None = None, grace: int | None = None
+    ) -> None:
+        """Deletes an object; one that is gone already is fine."""
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        try:
+            await self._ask("DELETE", await self._path(resource, namespace, name), options)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+
+    async def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
+        """Everything there is as ADDED, then SYNCED, then every change as it happens, however often it is cut off."""
+        path = await self._path(resource)
+        seen: dict[str, Json] = {}
+        synced = False
+        while True:
+            listed = await self._ask("GET", path)
+            before, seen = seen, {item["metadata"]["uid"]: item for item in listed["items"]}
+            for uid, item in before.items():
+                if uid not in seen:
+                    yield "DELETED", item
+            for uid, item in seen.items():
+                yield ("MODIFIED" if uid in before else "ADDED"), item
+            if not synced:
+                synced = True
+                yield SYNCED, {}
+            async for event, item in self._follow(path, listed["metadata"]["resourceVersion"]):
+                uid = item["metadata"]["uid"]
+                if event == "DELETED":
+                    seen.pop(uid, None)
+                else:
+                    seen[uid] = item
+                yield event, item
+
+    async def _follow(self, path: str, version: str) -> AsyncIterator[tuple[str, Json]]:
+        """Every change after a version, until the API no longer knows that far back."""
+        while True:
+            try:
+                async with self._api.watch(path, {"resourceVersion": version}) as events:
+                    async for event in events:
+                        item: Json = event["object"]
+                        if event["type"] == "ERROR":
+                            return
+                        version = item["metadata"]["resourceVersion"]
+                        if event["type"] != "BOOKMARK":
+                            yield event["type"], item
+            except (aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(1)
+
+
+@asynccontextmanager
+async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterator[list[str]]:
+    """Nodes that pods can be bound to, by name; ready and without taints. They are gone when the block ends.
+
+    `group` is what a node group of a fleet file has: gpus, cpu, memory, pods, labels, taints, racks, zones, prefix.
+    """
+    settings: Json = {"prefix": f"simulated-{secrets.token_hex(3)}-", "runtime": "simulated", "count": count, **group}
+    with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
+        client = HttpClient(api)
+        fleet = _make_fleet(client, Path(folder), settings)
+        task = asyncio.create_task(fleet.run())
+        names = list(fleet.kubelets)
+        try:
+            async with asyncio.timeout(_PATIENCE + count / 20):
+                await _until_registered(task, fleet)
+                await _until_untainted(client, set(names), {taint["key"] for taint in group.get("taints", ())})
+            yield names
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            for start in range(0, count, 50):
+                await asyncio.gather(*(_remove(client, name) for name in names[start : start + 50]))
+
+
+def _make_fleet(client: HttpClient, folder: Path, group: Json) -> Fleet:
+    file = folder / "fleet.json"  # JSON is YAML
+    file.write_text(json.dumps([group]))
+    return Fleet(client, FleetSettings(folder / "pods", file=file, isolate=False))
+
+
+async def _until_registered(task: asyncio.Task[None], fleet: Fleet) -> None:
+    ready = asyncio.create_task(fleet.ready.wait())
+    await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        ready.cancel()
+        await task
+
+
+async def _until_untainted(client: HttpClient, names: set[str], wanted: set[str]) -> None:
+    """A new node is tainted as not ready until the node controller has seen its condition."""
+    while True:
+        nodes = [item for item in await client.list("nodes") if item["metadata"]["name"] in names]
+        taints = {taint["key"] for item in nodes for taint in item["spec"].get("taints") or ()}
+        if len(nodes) == len(names) and taints <= wanted:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def _remove(client: HttpClient, name: str) -> None:
+    await client.delete("nodes", "", name)
+    await client.delete("leases.coordination.k8s.io", "kube-node-lease", name)
