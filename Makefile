@@ -3,6 +3,8 @@
 PYTHON ?= python3
 NAME ?=
 ARGS ?=
+VERSION ?=
+KUBECONFIG ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,15 +19,26 @@ UV_VERSION := 0.13.7
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help test up check lint types imports sizes fix bench lock clean
+.PHONY: help test test-kubernetes up check lint types imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
 	@command -v kubectl >/dev/null || echo "kubectl is not on the PATH: the integration tests are left out."
 	@$(BIN)/python -m pytest -q $(if $(shell command -v kubectl),,--ignore=tests/integration) $(ARGS)
+
+# A version that was asked for is started, whatever cluster the shell is signed in to.
+test-kubernetes: $(READY) ## Run the tests on real control planes, 1.35 and 1.37; VERSION=1.37 picks one
+ifneq ($(and $(KUBECONFIG),$(if $(VERSION),,none)),)
+	@echo "Testing on the cluster that KUBECONFIG names: $(KUBECONFIG)"
+	@KUBECONFIG=$(KUBECONFIG) $(BIN)/python -m pytest -q tests/kubernetes $(ARGS)
+else
+	@set -e; for version in $(or $(VERSION),1.35 1.37); do echo "== Kubernetes $$version"; \
+	  $(BIN)/python -m tests.kubernetes.control_plane --version $$version -- \
+	    $(BIN)/python -m pytest -q tests/kubernetes $(ARGS); done
+endif
 
 up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on
 	@$(BIN)/gpu-scheduler up $(ARGS)
