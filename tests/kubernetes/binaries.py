@@ -86,7 +86,7 @@ def _compile(minor: str, full: str, folder: Path) -> None:
             f"Go {needed[1] if needed else ''} or newer is needed to build Kubernetes: install it from"
             " https://go.dev/dl and put it on the PATH, or name a cluster: KUBECONFIG=... make test-kubernetes"
         )
-    _say(f"Building Kubernetes {full} (once; 10 to 15 minutes on two free cores) ...")
+    _say(f"Building Kubernetes {full} (once; 5 to 10 minutes on two free cores) ...")
     flags = [f"-X {package}.gitVersion=v{full}" for package in _VERSION_PACKAGES]
     target = folder / f"controlplane-{os.getpid()}"
     command = ["nice", "-n", "19", "go", "build", "-v", "-trimpath", f"-modfile=v{minor}.mod"]
