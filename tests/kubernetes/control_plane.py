@@ -185,7 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs="*", help="what to run; without it, the programs are only built")
     told = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _stop)
     try:
         if not told.command:
             sys.stdout.write(f"{binaries.build(told.version)}\n")
