@@ -7,6 +7,18 @@ import os
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """On which clusters the integration tests run."""
+    group = parser.getgroup("clusters")
+    group.addoption(
+        "--cluster",
+        choices=("local", "kubernetes"),
+        default="local",
+        help="the local cluster, or a control plane built from Kubernetes' own sources",
+    )
+    group.addoption("--kubernetes", default="1.35", metavar="VERSION", help="the version of that control plane")
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers a processor: most tests wait for a cluster for most of their time."""
     return 2 * (os.cpu_count() or 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -306,14 +307,20 @@ def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
     home = Live(cluster, namespace)
     stack.callback(home.http.close)
     home.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    account = home.path("ServiceAccount", name="default")
+    eventually(lambda: home.http.ask("GET", account)[0] == 200, "the account without which there are no pods")
 
     def clear() -> None:
-        home.http.ask("DELETE", f"/apis/batch/v1/namespaces/{namespace}/jobs?propagationPolicy=Background")
-        home.http.ask("DELETE", f"/api/v1/namespaces/{namespace}")
+        # Nothing new comes into a namespace that goes, but what is in it would stay for seconds; and the GPUs are the
+        # next test's. Those of pods that are forced away are left alone for a while, so it is asked nicely first.
+        home.delete("Namespace", namespace)
+        patience = time.monotonic() + 10
 
         def gone() -> bool:
-            for name in (pods := home.pods()):
-                home.delete("Pod", name, grace=0)
+            late = time.monotonic() > patience
+            for name, pod in (pods := home.pods()).items():
+                if late or "deletionTimestamp" not in pod["metadata"]:
+                    home.delete("Pod", name, grace=0 if late else 1)
             return not pods
 
         eventually(gone, "the pods of the test to be gone")

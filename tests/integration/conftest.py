@@ -13,15 +13,38 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import running
 from tests.integration.commits import Pair, make_home
+from tests.integration.gangs import NATIVE
 from tests.integration.live import Live, Scheduler, World
 from tests.integration.running import Binder, Cluster, Json, Kube, eventually
-from tests.integration.speaking import NEWER, Speaker
+from tests.integration.speaking import Speaker
 
 NODES = 4
 """How many a cluster has that is not told otherwise."""
 
 _numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Which clusters the tests start."""
+    if config.getoption("cluster") == "kubernetes":
+        running.kubernetes = config.getoption("kubernetes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a real control plane: leaves out what only the local cluster has, and the gangs of other versions."""
+    if not running.kubernetes:
+        return
+    left_out = [item for item in items if _is_local(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_local(item: pytest.Item) -> bool:
+    asked = getattr(item, "callspec", None)
+    versions = {str(value) for value in asked.params.values()} & NATIVE.keys() if asked else set()
+    return item.get_closest_marker("local") is not None or bool(versions - {running.kubernetes})
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,7 +61,7 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _running(folder: Path, *arguments: str, nodes: int = NODES) -> Iterator[Cluster]:
+def _started(folder: Path, *arguments: str, nodes: int = NODES) -> Iterator[Cluster]:
     """A cluster that runs until the block ends, with its nodes ready."""
     cluster = Cluster(folder, arguments)
     cluster.start()
@@ -53,7 +76,7 @@ def _running(folder: Path, *arguments: str, nodes: int = NODES) -> Iterator[Clus
 @pytest.fixture(scope="session")
 def cluster(folder: Path) -> Iterator[Cluster]:
     """The cluster that most tests of a worker share: four nodes of eight GPUs, and somebody who binds pods."""
-    with _running(folder / "shared") as running:
+    with _started(folder / "shared") as running:
         binder = Binder(running)
         binder.start()
         yield running
@@ -116,14 +139,14 @@ def kube(cluster: Cluster, namespace: str) -> Iterator[Kube]:
 @pytest.fixture(scope="session")
 def bare(folder: Path) -> Iterator[Cluster]:
     """A cluster for the worker's live scheduler: four simulated nodes of eight GPUs, nobody inside who schedules."""
-    with _running(folder / "live", "--runtime", "simulated") as running:
+    with _started(folder / "live", "--runtime", "simulated") as running:
         yield running
 
 
 @contextmanager
 def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
     """A scheduler that is ready, until the block ends."""
-    running = Scheduler(cluster.folder / "kubeconfig", cluster.folder.parent)
+    running = Scheduler(cluster.scheduler_kubeconfig, cluster.folder.parent)
     running.start()
     try:
         running.wait_ready()
@@ -135,15 +158,8 @@ def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
 @contextmanager
 def _namespace_in(cluster: Cluster, namespace: str) -> Iterator[Live]:
     """A namespace whose pods are gone after the block."""
-    cluster.kubectl("create", "namespace", namespace)
-    found = Live(cluster, namespace)
-    try:
-        yield found
-    finally:
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
-        # The GPUs are the next test's; those of pods that are forced away would be left alone for a while.
-        eventually(lambda: not found.pods(), "the pods of the test to be gone")
-        found.http.close()
+    with ExitStack() as stack:
+        yield make_home(cluster, namespace, stack)
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +193,7 @@ def varied(folder: Path) -> Iterator[Cluster]:
     (its GPUs are not ours to assign), amd1 (GPUs of another make) and plain1 (none)."""
     file = folder / "fleet.yaml"
     file.write_text(_FLEET)
-    with _running(folder / "varied", "--fleet", str(file), nodes=7) as running, _scheduling(running):
+    with _started(folder / "varied", "--fleet", str(file), nodes=7) as running, _scheduling(running):
         yield running
 
 
@@ -213,7 +229,7 @@ def newer(folder: Path) -> Iterator[Callable[[str], Cluster]]:
         def start(version: str) -> Cluster:
             if version not in started:
                 arguments = ("--runtime", "simulated", "--kubernetes", version)
-                started[version] = stack.enter_context(_running(folder / f"live-{version}", *arguments))
+                started[version] = stack.enter_context(_started(folder / f"live-{version}", *arguments))
                 stack.enter_context(_scheduling(started[version]))
             return started[version]
 
@@ -223,7 +239,7 @@ def newer(folder: Path) -> Iterator[Callable[[str], Cluster]]:
 @pytest.fixture
 def speaker(dialect: str, namespace: str, request: pytest.FixtureRequest) -> Iterator[Speaker]:
     """Somebody who writes gangs in the dialect of the test, in a namespace of the test's own; see speaking.py."""
-    if dialect in NEWER:
+    if dialect in NATIVE and dialect != running.version():
         cluster: Cluster = request.getfixturevalue("newer")(dialect)
     else:
         request.getfixturevalue("scheduler")

@@ -160,7 +160,7 @@ class FaultProxy:
 
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self._server: str = cluster.announced()["server"]
-        self._token = (cluster.folder / "token").read_text().strip()
+        self._token = yaml.safe_load(cluster.scheduler_kubeconfig.read_text())["users"][0]["user"]["token"]
         self._trust = ssl.create_default_context(cafile=str(cluster.folder / "ca.crt"))
         self._random = random.Random(seed)
         self._folder = cluster.folder.parent

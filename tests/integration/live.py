@@ -249,8 +249,7 @@ class World:
         if isinstance(wire, FaultProxy):
             found = Scheduler(wire.kubeconfig, wire.kubeconfig.parent, *flags)
         else:
-            folder = wire.cluster.folder
-            found = Scheduler(folder / "kubeconfig", folder.parent, *flags)
+            found = Scheduler(wire.cluster.scheduler_kubeconfig, wire.cluster.folder.parent, *flags)
         self._stack.callback(found.end)
         return found
 

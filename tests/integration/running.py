@@ -28,6 +28,14 @@ PATIENCE = 60.0
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 
+kubernetes = ""
+"""The version of the real control plane that every cluster has (`--cluster=kubernetes`); without one, all are local."""
+
+
+def version() -> str:
+    """The version of Kubernetes that a cluster has which is not told otherwise."""
+    return kubernetes or "1.35"
+
 
 def eventually(look: Callable[[], Found], what: str = "", patience: float = PATIENCE) -> Found:
     """Looks again and again until it finds something; what it found."""
@@ -111,7 +119,7 @@ class Follower:
 
 @dataclass
 class Cluster:
-    """A running `gpu-scheduler up` in a folder of its own."""
+    """A running `gpu-scheduler up` in a folder of its own; or its like with a real control plane."""
 
     folder: Path
     arguments: tuple[str, ...] = ()
@@ -128,9 +136,11 @@ class Cluster:
 
     def launch(self) -> None:
         """Starts it and does not wait for it."""
-        command = [*PROGRAM, "up", "--port", "0", "--data-dir", str(self.folder), *self.arguments]
-        if not self.scheduled:
-            command.append("--no-scheduler")
+        if kubernetes:
+            command = [sys.executable, "-m", "tests.kubernetes.cluster", "--version", kubernetes]
+        else:
+            command = [*PROGRAM, "up", "--port", "0", *(() if self.scheduled else ("--no-scheduler",))]
+        command += ["--data-dir", str(self.folder), *self.arguments]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=self.apart)
 
@@ -150,6 +160,11 @@ class Cluster:
         except (OSError, ValueError):
             return {}
         return found
+
+    @property
+    def scheduler_kubeconfig(self) -> Path:
+        """How a scheduler signs in: where there are accounts, as one that may do what it needs and no more."""
+        return self.folder / ("scheduler.kubeconfig" if kubernetes else "kubeconfig")
 
     def stop(self) -> int:
         """Stops it as Ctrl-C does; returns its exit code."""

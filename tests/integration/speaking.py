@@ -10,9 +10,6 @@ from tests.integration.gangs import NATIVE, gang, group, join, member
 from tests.integration.live import Live
 from tests.integration.running import Json, eventually
 
-NEWER = ("1.36", "1.37")
-"""The dialects that need a cluster of their version."""
-
 DIALECTS = ("annotation", "volcano", "scheduler-plugins", *NATIVE)
 WITH_OBJECT = DIALECTS[1:]
 """Those in which a gang is an object."""

@@ -28,6 +28,8 @@ from tests.integration.running import (
     run_program,
 )
 
+pytestmark = pytest.mark.local("the commands of the local cluster")
+
 Own = Callable[..., Cluster]
 SMALL = ("--runtime", "simulated", "--nodes", "1")
 

@@ -1,5 +1,7 @@
 """`kill -9` at random moments under concurrent writes: nothing that was acknowledged is lost, no version comes twice.
 
+pytestmark = pytest.mark.local("the local cluster's own store")
+
 GPU_SCHEDULER_CRASH_ROUNDS=200 makes it longer; GPU_SCHEDULER_CRASH_SEED repeats the moments of a run.
 """
 

@@ -16,6 +16,8 @@ import pytest
 from tests.integration.fault_proxy import FaultProxy, after, answer, before, delay, drop, lose_reply, stall
 from tests.integration.running import Cluster, Json, Kube, eventually
 
+pytestmark = pytest.mark.local("the tests' own broken wire")
+
 
 @pytest.fixture
 def proxy(bare: Cluster) -> Iterator[FaultProxy]:

@@ -14,6 +14,8 @@ from tests.integration.live import SYSTEM, Live, no_double_devices, processes_of
 from tests.integration.running import Cluster, eventually, run_program
 from tests.integration.test_commands import ENDS
 
+pytestmark = pytest.mark.local("the scheduler inside of the local cluster")
+
 Own = Callable[..., Cluster]
 GANG = ("--annotations=gpu-scheduler.io/gang=hello", "--annotations=gpu-scheduler.io/gang-min=2")
 SMALL = ("--runtime", "simulated", "--nodes", "1")

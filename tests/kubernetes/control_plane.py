@@ -12,6 +12,7 @@ import http.client
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -49,15 +50,24 @@ class StartError(Exception):
 class ControlPlane:
     """A cluster without nodes, from `with` to the end of its block; everything it had is gone afterwards.
 
-    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win.
+    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win. A `folder` is kept: the
+    next cluster in it has the objects, addresses and tokens of the last one.
     """
 
-    def __init__(self, minor: str, *, scheduler: bool = False, more: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        minor: str,
+        *,
+        scheduler: bool = False,
+        more: Mapping[str, Sequence[str]] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.minor = minor
         self.programs = (*CORE, "kube-scheduler") if scheduler else CORE
         self._more = more or {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.folder = Path()
+        self._kept = folder is not None
+        self.folder = folder or Path()
         self._bin = Path()
         self._settings: Settings | None = None
 
@@ -65,7 +75,8 @@ class ControlPlane:
 
     def __enter__(self) -> ControlPlane:
         self._bin = binaries.build(self.minor)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"kubernetes-{self.minor}-"))
+        if not self._kept:
+            self.folder = Path(tempfile.mkdtemp(prefix=f"kubernetes-{self.minor}-"))
         try:
             self._settings = prepare(self.folder, self.minor, USERS)
             for program in self.programs:
@@ -81,15 +92,17 @@ class ControlPlane:
         self.close()
 
     def close(self) -> None:
-        """Ends every program and removes the folder."""
+        """Ends every program and removes the folder, unless it is to be kept."""
         for program in reversed(list(self._running)):
             self.stop(program)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self._kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, program: str) -> None:
         """Starts one of the programs and waits until it is ready; one that was stopped finds what it left."""
         assert self._settings is not None, "the control plane has not been entered"
         assert program not in self._running, f"{program} is running"
+        self._wait_free(self._settings.ports[program])
         command = [*command_line(program, self._settings), *self._more.get(program, ())]
         # Each is a session of its own: Ctrl-C is for the tests, which then end the programs in order.
         settings = {**os.environ, "CONTROLPLANE_PARENT": str(os.getpid())}
@@ -111,6 +124,18 @@ class ControlPlane:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    @staticmethod
+    def _wait_free(port: int) -> None:
+        """Waits for a program that was left behind by a killed test: it ends by itself soon."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            with socket.socket() as probe, suppress(OSError):
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+                return
+            time.sleep(0.1)
+        raise StartError(f"port {port} is still taken after {PATIENCE:g} s")
 
     def _wait(self, program: str) -> None:
         assert self._settings is not None
@@ -151,6 +176,12 @@ class ControlPlane:
     def log(self, program: str) -> Path:
         """What a program printed."""
         return self.folder / f"{program}.log"
+
+    @property
+    def server(self) -> str:
+        """The address of the API."""
+        assert self._settings is not None, "the control plane has not been entered"
+        return self._settings.server
 
     @property
     def audit_log(self) -> Path:

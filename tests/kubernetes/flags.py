@@ -50,7 +50,10 @@ class Settings:
 
 
 def prepare(folder: Path, minor: str, users: Mapping[str, Sequence[str]]) -> Settings:
-    """Writes certificates, keys, tokens and kubeconfigs."""
+    """Writes certificates, keys, tokens and kubeconfigs; a folder that has them is used as it is."""
+    known = folder / "ports.json"
+    if known.exists():
+        return Settings(folder, minor, json.loads(known.read_text()))
     names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
     settings = Settings(folder, minor, dict(zip(names, _free_ports(len(names)), strict=True)))
     authority = tls.make_authority("test CA")
@@ -66,6 +69,7 @@ def prepare(folder: Path, minor: str, users: Mapping[str, Sequence[str]]) -> Set
         config = _kubeconfig(settings.server, authority.certificate.decode(), user, token)
         tls.write_private(folder / f"{user.replace(':', '-')}.kubeconfig", json.dumps(config, indent=1).encode())
     tls.write_private(folder / "tokens.csv", "".join(lines).encode())
+    known.write_text(json.dumps(settings.ports))
     return settings
 
 

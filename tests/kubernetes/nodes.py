@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import aiohttp
 
 from gpu_scheduler.local.client import SYNCED
 from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.node_agent.fleet import FleetSettings
+from gpu_scheduler.local.node_agent.fleet import FleetSettings, read_fleet
 from gpu_scheduler.local.node_agent.runner import Fleet
 from tests.kubernetes.api import Api, Json
 
@@ -148,28 +148,34 @@ async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterat
 
     `group` is what a node group of a fleet file has: gpus, cpu, memory, pods, labels, taints, racks, zones, prefix.
     """
-    settings: Json = {"prefix": f"simulated-{secrets.token_hex(3)}-", "runtime": "simulated", "count": count, **group}
+    told: Json = {"prefix": f"simulated-{secrets.token_hex(3)}-", "runtime": "simulated", "count": count, **group}
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
+        file = Path(folder) / "fleet.json"  # JSON is YAML
+        file.write_text(json.dumps([told]))
         client = HttpClient(api)
-        fleet = _make_fleet(client, Path(folder), settings)
-        task = asyncio.create_task(fleet.run())
-        names = list(fleet.kubelets)
+        names: list[str] = []
         try:
-            async with asyncio.timeout(_PATIENCE + count / 20):
-                await _until_registered(task, fleet)
-                await _until_untainted(client, set(names), {taint["key"] for taint in group.get("taints", ())})
-            yield names
+            async with running_nodes(client, FleetSettings(Path(folder) / "pods", file=file, isolate=False)) as names:
+                yield names
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             for start in range(0, count, 50):
                 await asyncio.gather(*(_remove(client, name) for name in names[start : start + 50]))
 
 
-def _make_fleet(client: HttpClient, folder: Path, group: Json) -> Fleet:
-    file = folder / "fleet.json"  # JSON is YAML
-    file.write_text(json.dumps([group]))
-    return Fleet(client, FleetSettings(folder / "pods", file=file, isolate=False))
+@asynccontextmanager
+async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIterator[list[str]]:
+    """Nodes that run while the block does, from when they are ready; their names. The objects stay."""
+    fleet = Fleet(client, settings)
+    wanted = {spec.name: {taint["key"] for taint in spec.group.taints} for spec in read_fleet(settings)}
+    task = asyncio.create_task(fleet.run())
+    try:
+        async with asyncio.timeout(_PATIENCE + len(wanted) / 20):
+            await _until_registered(task, fleet)
+            await _until_untainted(client, wanted)
+        yield list(wanted)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _until_registered(task: asyncio.Task[None], fleet: Fleet) -> None:
@@ -180,14 +186,13 @@ async def _until_registered(task: asyncio.Task[None], fleet: Fleet) -> None:
         await task
 
 
-async def _until_untainted(client: HttpClient, names: set[str], wanted: set[str]) -> None:
+async def _until_untainted(client: HttpClient, wanted: Mapping[str, set[str]]) -> None:
     """A new node is tainted as not ready until the node controller has seen its condition."""
     while True:
-        nodes = [item for item in await client.list("nodes") if item["metadata"]["name"] in names]
-        taints = {taint["key"] for item in nodes for taint in item["spec"].get("taints") or ()}
-        if len(nodes) == len(names) and taints <= wanted:
+        nodes = {item["metadata"]["name"]: item["spec"].get("taints") or () for item in await client.list("nodes")}
+        if all(name in nodes and {taint["key"] for taint in nodes[name]} <= keys for name, keys in wanted.items()):
             return
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
 
 
 async def _remove(client: HttpClient, name: str) -> None:

@@ -32,7 +32,8 @@ def first_objects() -> list[tuple[str, Json]]:
         found += [(CRDS, crd) for crd in yaml.safe_load_all(text)]
     for name in ("root", "default"):
         parent = {"parent": "root"} if name != "root" else {}
-        found.append(("queues.scheduling.volcano.sh", {**_named(name), "spec": {"weight": 1, **parent}}))
+        queue = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", **_named(name)}
+        found.append(("queues.scheduling.volcano.sh", {**queue, "spec": {"weight": 1, **parent}}))
     return found
 
 
