@@ -33,15 +33,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a real control plane: leaves out what only the local cluster has, and the gangs of other versions."""
+    """Leaves out what the clusters of this run have not, such as the gangs of another version."""
+    left_out = [item for item in items if _is_elsewhere(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_elsewhere(item: pytest.Item) -> bool:
     if not running.kubernetes:
-        return
-    left_out = [item for item in items if _is_local(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-
-
-def _is_local(item: pytest.Item) -> bool:
+        return item.get_closest_marker("kubernetes") is not None
     asked = getattr(item, "callspec", None)
     versions = {str(value) for value in asked.params.values()} & NATIVE.keys() if asked else set()
     return item.get_closest_marker("local") is not None or bool(versions - {running.kubernetes})

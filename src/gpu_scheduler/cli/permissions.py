@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.kube.dialects import choose_resources
 from gpu_scheduler.kube.discovery import Served
+from gpu_scheduler.kube.owners import readable_jobs
 from gpu_scheduler.kube.resources import (
     CLAIMS,
     EVENTS,
@@ -57,7 +58,9 @@ def needed_permissions(served: Served, system: str) -> list[Permission]:
     for kind in gang_kinds(served):
         found += _allow(kind, ("get", *READ, "patch"))
         found += _allow(kind, ("patch",), "status") if served.has(kind, "status") else ()
-    return found
+    for job in readable_jobs(served):
+        found += _allow(job, ("get",))
+    return list(dict.fromkeys(found))
 
 
 _EVERYWHERE: dict[Resource, tuple[str, ...]] = {

@@ -15,7 +15,16 @@ from gpu_scheduler.kube.resources import Resource
 
 _AGAIN = 5.0
 
+_KUBEFLOW = ("jaxjobs", "mpijobs", "paddlejobs", "pytorchjobs", "tfjobs", "xgboostjobs")
+JOBS = frozenset({("batch.volcano.sh", "jobs"), *(("kubeflow.org", plural) for plural in _KUBEFLOW)})
+"""The kinds, by group and plural, whose templates are understood: no other owner is asked for."""
+
 _log = structlog.get_logger(__name__)
+
+
+def readable_jobs(served: Served) -> list[Resource]:
+    """The kinds of jobs that a server serves and whose templates are understood."""
+    return [found for found in served.resources if (found.group, found.plural) in JOBS]
 
 
 class Owners:
@@ -52,8 +61,8 @@ class Owners:
             task.cancel()
 
     def _resource_of(self, owner: OwnerReference) -> Resource | None:
-        served = self.served.resources
-        return next((r for r in served if (r.api_version, r.kind) == (owner.api_version, owner.kind)), None)
+        jobs = readable_jobs(self.served)
+        return next((job for job in jobs if (job.api_version, job.kind) == (owner.api_version, owner.kind)), None)
 
     async def _fetch(self, resource: Resource, namespace: str, owner: OwnerReference) -> None:
         while True:

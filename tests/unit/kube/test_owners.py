@@ -17,8 +17,8 @@ from gpu_scheduler.kube.resources import Resource
 from tests.unit.kube.scripted_api import client_of, refuse, thing
 from tests.unit.kube.telling import until
 
-JOBS = Resource("batch.example", "v1", "jobs", "Job")
-JOB = OwnerReference("batch.example/v1", "Job", "job", "uid-job")
+JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+JOB = OwnerReference("batch.volcano.sh/v1alpha1", "Job", "job", "uid-job")
 
 
 class Office:
@@ -61,7 +61,7 @@ async def test_owner_is_fetched_once_and_said_to_have_come() -> None:
         await until(lambda: here.arrived)
         assert here.owners.find("ns", JOB) == thing("job", 1)
         await settled(here)
-        assert (here.asked, here.arrived) == (["/apis/batch.example/v1/namespaces/ns/jobs/job"], 1)
+        assert (here.asked, here.arrived) == (["/apis/batch.volcano.sh/v1alpha1/namespaces/ns/jobs/job"], 1)
 
 
 @pytest.mark.parametrize("answer", [404, 403, thing("job", 1, "uid-of-a-later-job")], ids=["gone", "forbidden", "new"])
@@ -106,3 +106,11 @@ async def test_owners_that_nobody_asks_for_any_more_are_forgotten() -> None:
         here.owners.forget_unasked()
         assert here.owners.find("ns", JOB) == {}
         await until(lambda: here.arrived == 2)
+
+
+async def test_owner_whose_templates_nobody_understands_is_not_asked_for() -> None:
+    plain = Resource("apps", "v1", "statefulsets", "StatefulSet")
+    async with office(thing("set", 1)) as here:
+        here.owners.served = Served((plain,))
+        assert here.owners.find("ns", OwnerReference("apps/v1", "StatefulSet", "set", "uid-set")) is None
+        assert not here.owners._fetching
