@@ -4,6 +4,7 @@ PYTHON ?= python3
 NAME ?=
 ARGS ?=
 VERSION ?=
+TESTS ?=
 KUBECONFIG ?=
 
 VENV := .venv
@@ -37,7 +38,8 @@ ifneq ($(and $(KUBECONFIG),$(if $(VERSION),,none)),)
 else
 	@set -e; for version in $(or $(VERSION),1.35 1.37); do echo "== Kubernetes $$version"; \
 	  $(BIN)/python -m tests.kubernetes.control_plane --version $$version -- \
-	    $(BIN)/python -m pytest -q tests/kubernetes $(ARGS); done
+	    $(BIN)/python -m pytest -q $(or $(TESTS),tests/kubernetes tests/integration) \
+	      --cluster=kubernetes --kubernetes=$$version $(ARGS); done
 endif
 
 up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on
