@@ -156,6 +156,9 @@ def test_event_that_happened_often_says_how_often() -> None:
             {"name": "w", "policy": {"gang": {"minCount": 4}}}, {"name": "p", "policy": {}}]}}, "Min", "4,-"),
         ("workloads.scheduling.k8s.io", {"status": {"conditions": [
             {"type": "GangScheduled", "status": "True", "lastTransitionTime": "2"}]}}, "Condition", "GangScheduled"),
+        ("storageclasses.storage.k8s.io", {}, "Name", "a"),
+        ("storageclasses.storage.k8s.io", {"metadata": {"name": "x", "annotations": {
+            "storageclass.kubernetes.io/is-default-class": "true"}}}, "Name", "x (default)"),
         ("poddisruptionbudgets.policy", {"spec": {"minAvailable": "50%"}}, "Max Unavailable", "N/A"),
     ],
 )  # fmt: skip

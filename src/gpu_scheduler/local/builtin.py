@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpu_scheduler.local.kinds import Column, Kind
 
@@ -11,6 +12,9 @@ VERSIONS = ("1.35", "1.36", "1.37")
 
 _NAME = Column("Name", ".metadata.name", "name", description="Name must be unique within a namespace.")
 _AGE = Column("Age", ".metadata.creationTimestamp", "age", description="Time since the object was created.")
+_NAMES = {"StorageClass": replace(_NAME, path="=storage_class_name")}
+"""Names that a table shows with more beside them."""
+
 _TYPES = {"int": "integer", "bool": "boolean", "age": "age"}
 
 _PACKAGES = {"": "core", "rbac.authorization.k8s.io": "rbac", "apiextensions.k8s.io": "apiextensions"}
@@ -60,7 +64,7 @@ class _Group:
             short_names=tuple(short[0].split(",")) if short else (),
             categories=tuple(categories.split()),
             subresources=tuple(subresources.split()),
-            columns=tuple(_columns(columns)) if name == "Event" else (_NAME, *_columns(columns)),
+            columns=tuple(_columns(columns)) if name == "Event" else (_NAMES.get(name, _NAME), *_columns(columns)),
             schema=f"{home}.{self._version}.{name}",
             singular=name.lower(),
             stored_as="events" if name == "Event" and self._group else "",

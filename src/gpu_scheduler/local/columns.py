@@ -295,6 +295,12 @@ def _unless_set(field: str, word: str) -> Function:
     return lambda found, _now: str(_spec(found)[field]) if _spec(found).get(field) is not None else word
 
 
+def _storage_class_name(found: Json, _now: datetime) -> str:
+    annotations = found["metadata"].get("annotations") or {}
+    default = annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
+    return f"{found['metadata']['name']}{' (default)' if default else ''}"
+
+
 def _yes(value: object) -> str:
     return "true" if value else "false"
 
@@ -351,5 +357,6 @@ FUNCTIONS: dict[str, Function] = {
     "groups": _subjects("Group"),
     "service_accounts": _subjects("ServiceAccount"),
     "global_default": lambda found, _: _yes(found.get("globalDefault")),
+    "storage_class_name": _storage_class_name,
     "allows_expansion": lambda found, _: _yes(found.get("allowVolumeExpansion")),
 }
