@@ -240,7 +240,9 @@ async def test_bindings_arrive_over_http_in_both_places(parts: Parts, client: Te
     await parts.create("pods", make_pod())
     answer = await client.post(f"{POD}/binding?dryRun=All", json=to_node("node1"))
     assert (answer.status, "nodeName" in parts.get("pods", "train-0")["spec"]) == (201, False)
-    answer = await client.post("/api/v1/namespaces/default/bindings", json=to_node("node1"))
+    wrong = to_node("node1", uid="another")
+    assert (await client.post(f"{POD}/binding", json=wrong)).status == 409
+    answer = await client.post("/api/v1/namespaces/default/bindings", json=wrong)  # as Kubernetes: it forgets the uid
     assert (answer.status, (await answer.json())["status"]) == (201, "Success")
     assert (await client.post(f"{POD}/binding", json=to_node("node1"))).status == 409
     assert (await client.get(f"{POD}/binding")).status == 405

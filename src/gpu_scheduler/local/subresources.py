@@ -64,9 +64,11 @@ class _Subresources:
     tokens: Tokens
 
     async def binding(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """POST pods/NAME/binding"""
+        """POST pods/NAME/binding; or POST bindings, a create of its own, and those forget the uid they bring."""
         _only(call, "create")
         found, options = await read_object(request), call.options()
+        if request.path.endswith("/bindings"):
+            (found.get("metadata") or {}).pop("uid", None)
         found, warnings = await self._admit_new(call, found, "v1", "Binding", options)
         status = bind(self.api, call.namespace, call.name, found, options.dry_run)
         return send(status, 201, warnings)
