@@ -166,7 +166,7 @@ def test_a_pod_group_has_a_status_apart_from_its_spec(newer: tuple[str, Kube]) -
     version, kube = newer
     kube.apply(pod_group(version, 3))
     condition = {
-        "type": "PodGroupScheduled",
+        "type": "PodGroupScheduled" if version == "1.36" else "PodGroupInitiallyScheduled",
         "status": "True",
         "reason": "Scheduled",
         "message": "",
@@ -174,7 +174,7 @@ def test_a_pod_group_has_a_status_apart_from_its_spec(newer: tuple[str, Kube]) -
     }
     patch = json.dumps({"status": {"conditions": [condition]}})
     kube("patch", f"podgroups.{GROUP}", "train", "--subresource=status", "--type=merge", "-p", patch)
-    kube.wait(f"podgroups.{GROUP}/train", "condition=PodGroupScheduled")
+    assert re.search(r"train +Gang +<none> +Scheduled ", kube("get", f"podgroups.{GROUP}", "train"))
     assert kube.get(f"podgroups.{GROUP}", "train")["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3
 
 

@@ -207,13 +207,11 @@ def _gangs(version: str) -> Iterator[Kind]:
         cluster=True,
     )
     gang = _Group("scheduling.k8s.io", {"1.35": "v1alpha1", "1.36": "v1alpha2"}.get(version, "v1beta1")).kind
-    # Upstream's Workload of 1.35 has no status; here it has, because there is no other object to say it on.
-    status = "status" if version == "1.35" else ""
-    conditions = "Condition =latest_condition; " if status else ""
-    yield gang("Workload workloads", f"Groups =gang_names; Min =gang_minimums; {conditions}Age", subresources=status)
-    if version != "1.35":
-        yield gang(
-            "PodGroup podgroups",
-            "Workload =gang_workload; Min =gang_minimum; Condition =latest_condition; Age",
-            subresources="status",
-        )
+    if version == "1.35":
+        # Upstream's Workload of 1.35 has no status; here it has, because there is no other object to say it on.
+        columns = "Groups =gang_names; Min =gang_minimums; Condition =latest_condition; Age"
+        yield gang("Workload workloads", columns, subresources="status")
+    else:
+        yield gang("Workload workloads")
+        columns = "Policy =gang_policy; Workload =gang_workload; Status =gang_status; Age"
+        yield gang("PodGroup podgroups", columns, subresources="status")
