@@ -17,7 +17,7 @@ from tests.integration import running
 from tests.integration.commits import Pair, make_home
 from tests.integration.gangs import NATIVE
 from tests.integration.live import Live, Scheduler, World
-from tests.integration.running import Binder, Cluster, Json, Kube, eventually
+from tests.integration.running import Binder, Cluster, Json, Kube, eventually, opened
 from tests.integration.speaking import Speaker
 
 NODES = 4
@@ -85,20 +85,21 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def simulated(folder: Path) -> Iterator[Callable[[str], Cluster]]:
-    """Clusters of other versions, each started once, whose pods only pretend to run."""
-    started: dict[str, Cluster] = {}
+def versions(folder: Path, cluster: Cluster) -> Iterator[Callable[[str], Cluster]]:
+    """Clusters by version: the shared one, and for other versions clusters whose pods only pretend to run."""
+    started = {running.version(): cluster}
 
     def start(version: str) -> Cluster:
         if version not in started:
-            cluster = Cluster(folder / version, ("--kubernetes", version, "--runtime", "simulated", "--nodes", "2"))
-            cluster.start()
-            started[version] = cluster
+            arguments = ("--kubernetes", version, "--runtime", "simulated", "--nodes", "2")
+            started[version] = Cluster(folder / version, arguments)
+            started[version].start()
         return started[version]
 
     yield start
-    for cluster in started.values():
-        cluster.stop()
+    for other in started.values():
+        if other is not cluster:
+            other.stop()
 
 
 @pytest.fixture
@@ -129,9 +130,8 @@ def namespace(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kube(cluster: Cluster, namespace: str) -> Iterator[Kube]:
     """kubectl in a namespace of the test's own."""
-    cluster.kubectl("create", "namespace", namespace)
-    yield Kube(cluster, namespace)
-    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    with opened(cluster, namespace) as kube:
+        yield kube
 
 
 # -- a live scheduler

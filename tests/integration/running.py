@@ -269,6 +269,22 @@ class Kube:
         return self.cluster.following("-n", self.namespace, *arguments)
 
 
+@contextmanager
+def opened(cluster: Cluster, namespace: str) -> Iterator[Kube]:
+    """kubectl in a new namespace, from when pods are let in until the block ends."""
+    server = Http(cluster.folder)
+    place = f"/api/v1/namespaces/{namespace}"
+    made: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    status, answer = server.ask("POST", "/api/v1/namespaces", made)
+    assert status == 201, answer
+    account = f"{place}/serviceaccounts/default"
+    eventually(lambda: server.ask("GET", account)[0] == 200, "the account without which there are no pods")
+    server.close()  # a test may take longer than a server keeps silent connections
+    yield Kube(cluster, namespace)
+    server.ask("DELETE", place)
+    server.close()
+
+
 def as_list(*objects: Json) -> str:
     """Objects as the text of one file."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

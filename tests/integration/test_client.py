@@ -14,7 +14,7 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream as untyped_stream
 
-from tests.integration.running import PATIENCE, Cluster, Json, Kube, container, eventually, pod, workload
+from tests.integration.running import PATIENCE, Cluster, Json, Kube, container, eventually, opened, pod, workload
 
 connect: Any = config.new_client_from_config
 Watch: Any = watch.Watch
@@ -47,10 +47,11 @@ class Clients:
         return client.CoordinationV1Api(self.api)
 
     def bind(self, name: str, node: str, **meta: Any) -> None:
-        """Binds a pod. The client cannot read the answer, a Status, as the Binding that it expects."""
+        """Binds a pod. The client cannot read the answer, a Status, as the Binding that it expects. Not by way of
+        `create_namespaced_binding`: that one forgets the uid."""
         target = client.V1ObjectReference(api_version="v1", kind="Node", name=node)
         body = client.V1Binding(metadata=client.V1ObjectMeta(name=name, **meta), target=target)
-        self.core.create_namespaced_binding(self.namespace, body, _preload_content=False).read()
+        self.core.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False).read()
 
 
 @pytest.fixture(scope="session")
@@ -276,7 +277,7 @@ def test_a_binding_sets_the_node_and_merges_annotations_and_labels(clients: Clie
     found = clients.core.read_namespaced_pod("web", clients.namespace)
     assert found.spec.node_name == "node2"
     assert found.metadata.annotations == {"mine": "kept", "both": "new", "gpu-scheduler.io/devices": "0,1"}
-    assert found.metadata.labels == {"app": "x", "more": "y"}
+    assert found.metadata.labels == {"app": "x", "more": "y", "topology.kubernetes.io/zone": "zone1"}
     assert [c.status for c in found.status.conditions if c.type == "PodScheduled"] == ["True"]
 
 
@@ -303,6 +304,7 @@ def test_an_eviction_deletes_a_pod_and_says_why(clients: Clients) -> None:
     clients.core.patch_namespaced_pod("web", clients.namespace, {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.local("exec goes through a kubelet's own server")
 def test_exec_streams_both_ways(clients: Clients) -> None:
     core, namespace = clients.core, clients.namespace
     core.create_namespaced_pod(namespace, pod("web", containers=[container()]))
@@ -318,6 +320,7 @@ def test_exec_streams_both_ways(clients: Clients) -> None:
     talk.sock.shutdown()  # close() of the client leaves the socket open when the server has said good-bye first
 
 
+@pytest.mark.local("logs come from a kubelet's own server")
 def test_logs_are_read_as_text(clients: Clients) -> None:
     core, namespace = clients.core, clients.namespace
     core.create_namespaced_pod(namespace, pod("web", "echo hello", restartPolicy="Never"))
@@ -370,14 +373,14 @@ SELECTED: dict[str, tuple[Json, list[str]]] = {
 
 
 @pytest.fixture(scope="session")
-def selectable(cluster: Cluster, api: client.ApiClient) -> Clients:
+def selectable(cluster: Cluster, api: client.ApiClient) -> Iterator[Clients]:
     """Three pods to choose from; the scheduler that two of them name does not exist."""
     clients = Clients("selectable", api)
-    Kube(cluster, "default")("create", "namespace", "selectable")
-    for name, labels in {"a1": {"app": "a"}, "a2": {"app": "a", "extra": "1"}, "b1": {"app": "b"}}.items():
-        clients.core.create_namespaced_pod("selectable", unbound(name, meta={"labels": labels}))
-    clients.bind("b1", "node4")
-    return clients
+    with opened(cluster, clients.namespace):
+        for name, labels in {"a1": {"app": "a"}, "a2": {"app": "a", "extra": "1"}, "b1": {"app": "b"}}.items():
+            clients.core.create_namespaced_pod(clients.namespace, unbound(name, meta={"labels": labels}))
+        clients.bind("b1", "node4")
+        yield clients
 
 
 @pytest.mark.parametrize(("options", "expected"), SELECTED.values(), ids=list(SELECTED))

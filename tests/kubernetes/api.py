@@ -90,6 +90,11 @@ class Api:
             await self._session.close()
 
     @property
+    def server(self) -> str:
+        """Where the API is."""
+        return self._access.server
+
+    @property
     def session(self) -> aiohttp.ClientSession:
         """The connections."""
         assert self._session is not None, "use it as `async with Api(access) as api`"

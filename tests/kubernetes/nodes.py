@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -102,6 +103,19 @@ class HttpClient:
             if error.code != 404:
                 raise
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the API."""
+        found = urlsplit(self._api.server)
+        return found.hostname or "", found.port or 443
+
+    async def account_files(self, namespace: str, account: str) -> Json:
+        """What a pod of an account needs to reach the API."""
+        path = await self._path("serviceaccounts", namespace, account, "token")
+        found = await self._ask("POST", path, {"spec": {"expirationSeconds": 3600}})
+        trusted = await self.get("configmaps", namespace, "kube-root-ca.crt")
+        return {"token": found["status"]["token"], "namespace": namespace, **trusted["data"]}
+
     async def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
         """Everything there is as ADDED, then SYNCED, then every change as it happens, however often it is cut off."""
         path = await self._path(resource)
@@ -166,6 +180,7 @@ async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterat
 async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIterator[list[str]]:
     """Nodes that run while the block does, from when they are ready; their names. The objects stay."""
     fleet = Fleet(client, settings)
+    fleet.api, fleet.account_files = client.address, client.account_files
     wanted = {spec.name: {taint["key"] for taint in spec.group.taints} for spec in read_fleet(settings)}
     task = asyncio.create_task(fleet.run())
     try:

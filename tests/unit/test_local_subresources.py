@@ -236,11 +236,25 @@ async def test_a_binding_made_for_an_older_version_loses_against_a_status_update
     assert caught.value.code == 409
 
 
+async def test_a_pod_that_is_bound_learns_where_its_node_is(parts: Parts, client: TestClient[Any, Any]) -> None:
+    places = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
+    await parts.create("nodes", {"metadata": {"name": "node1", "labels": {**places, "rack": "7"}}})
+    await parts.create("pods", make_pod())
+    binding = to_node("node1", labels={"topology.kubernetes.io/zone": "elsewhere", "mine": "kept"})
+    assert (await client.post(f"{POD}/binding", json=binding)).status == 201
+    assert parts.get("pods", "train-0")["metadata"]["labels"] == {**places, "mine": "kept"}
+    born = make_pod(nodeName="node1")
+    born["metadata"]["name"] = "born-bound"
+    assert (await parts.create("pods", born))["metadata"]["labels"] == places
+
+
 async def test_bindings_arrive_over_http_in_both_places(parts: Parts, client: TestClient[Any, Any]) -> None:
     await parts.create("pods", make_pod())
     answer = await client.post(f"{POD}/binding?dryRun=All", json=to_node("node1"))
     assert (answer.status, "nodeName" in parts.get("pods", "train-0")["spec"]) == (201, False)
-    answer = await client.post("/api/v1/namespaces/default/bindings", json=to_node("node1"))
+    wrong = to_node("node1", uid="another")
+    assert (await client.post(f"{POD}/binding", json=wrong)).status == 409
+    answer = await client.post("/api/v1/namespaces/default/bindings", json=wrong)  # as Kubernetes: it forgets the uid
     assert (answer.status, (await answer.json())["status"]) == (201, "Success")
     assert (await client.post(f"{POD}/binding", json=to_node("node1"))).status == 409
     assert (await client.get(f"{POD}/binding")).status == 405

@@ -156,11 +156,38 @@ def test_event_that_happened_often_says_how_often() -> None:
             {"name": "w", "policy": {"gang": {"minCount": 4}}}, {"name": "p", "policy": {}}]}}, "Min", "4,-"),
         ("workloads.scheduling.k8s.io", {"status": {"conditions": [
             {"type": "GangScheduled", "status": "True", "lastTransitionTime": "2"}]}}, "Condition", "GangScheduled"),
+        ("storageclasses.storage.k8s.io", {}, "Name", "a"),
+        ("storageclasses.storage.k8s.io", {"metadata": {"name": "x", "annotations": {
+            "storageclass.kubernetes.io/is-default-class": "true"}}}, "Name", "x (default)"),
         ("poddisruptionbudgets.policy", {"spec": {"minAvailable": "50%"}}, "Max Unavailable", "N/A"),
     ],
 )  # fmt: skip
 def test_cell_shows_what_kubectl_users_expect(resource: str, found: Any, column: str, cell: Any) -> None:
     assert shown(resource, found)[column] == cell
+
+
+SCHEDULED = {"type": "PodGroupInitiallyScheduled", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "word"),
+    [
+        ([], "Pending"),
+        ([SCHEDULED], "Scheduled"),
+        ([{**SCHEDULED, "status": "False"}], "Unschedulable"),
+        ([{"type": "PodGroupScheduled", "status": "True"}], "Scheduled"),
+        ([SCHEDULED, {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}],
+         "PreemptionByScheduler"),
+    ],
+)  # fmt: skip
+def test_a_pod_group_is_shown_as_kubernetes_shows_it(conditions: list[Any], word: str) -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "workloadRef": {"workloadName": "train"}}
+    found = {"metadata": {"name": "a"}, "spec": spec, "status": {"conditions": conditions}}
+    kinds = Kinds(built_in("1.37"))
+    kind = kinds.of_resource("podgroups.scheduling.k8s.io")
+    assert kind is not None
+    assert [column["name"] for column in definitions(kind)] == ["Name", "Policy", "Workload", "Status", "Age"]
+    assert Rows(kind, "None").row(found, NOW)["cells"][:4] == ["a", "Gang", "train", word]
 
 
 def test_custom_kind_without_columns_shows_name_and_age() -> None:

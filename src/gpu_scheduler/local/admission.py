@@ -1,8 +1,8 @@
 """Admission: what the API server adds to objects and refuses, before and after the webhooks have their say.
 
-In the order of a real server: namespace lifecycle, service account, priority, default tolerations, default storage
-class, mutating webhooks; then what kinds add of themselves (a pod's status, a service's address); then, once the
-object is valid, the checks that only look, and the validating webhooks.
+In the order of a real server: namespace lifecycle, service account, priority, default tolerations, a bound pod's zone
+and region, default storage class, mutating webhooks; then what kinds add of themselves (a pod's status, a service's
+address); then, once the object is valid, the checks that only look, and the validating webhooks.
 
 Left out: LimitRange and ResourceQuota, the token volume of service accounts, checks that a service account exists,
 blockOwnerDeletion permissions, pod security levels, ValidatingAdmissionPolicy objects (stored, not evaluated), the
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Conversion, Options
+from gpu_scheduler.local.binding import add_topology
 from gpu_scheduler.local.cluster_ips import ClusterAddresses
 from gpu_scheduler.local.defaults import qos_class
 from gpu_scheduler.local.followed import Followed
@@ -41,6 +42,7 @@ class Admission:
     """The hooks of Api: `Api(store, kinds, conversion, admission.admit, admission.check)`."""
 
     def __init__(self, store: Store, kinds: Kinds, conversion: Conversion) -> None:
+        self._store = store
         self._webhooks = Webhooks(store, kinds, conversion)
         self._priorities = _Priorities(store)
         self._storage = _StorageClasses(store)
@@ -90,6 +92,8 @@ class Admission:
                 account = spec.get("serviceAccountName") or "default"
                 spec["serviceAccountName"] = spec["serviceAccount"] = account
                 _add_tolerations(spec)
+                if spec.get("nodeName"):
+                    add_topology(self._store, spec["nodeName"], found["metadata"])
             self._priorities.resolve(kind, found, old, preempts=True)
         elif resource == POD_GROUPS:
             self._priorities.resolve(kind, found, old, preempts=False)

@@ -7,7 +7,9 @@ from typing import Any
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api, check_preconditions, timestamp
 from gpu_scheduler.local.errors import Cause
-from gpu_scheduler.local.store import Json
+from gpu_scheduler.local.store import Json, Store
+
+_TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 
 
 def bind(api: Api, namespace: str, name: str, binding: Json, dry_run: bool = False) -> Json:
@@ -32,6 +34,14 @@ def bind(api: Api, namespace: str, name: str, binding: Json, dry_run: bool = Fal
     if not dry_run:
         api.store.write("pods", pod)
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+def add_topology(store: Store, node: str, meta: Json) -> None:
+    """Labels what is bound with the zone and the region of its node, over what it said itself."""
+    entry = store.get("nodes", "", node)
+    labels = {name: entry.labels[name] for name in _TOPOLOGY if name in entry.labels} if entry is not None else {}
+    if labels:
+        meta["labels"] = {**(meta.get("labels") or {}), **labels}
 
 
 def set_condition(found: Json, condition: Json) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpu_scheduler.local.kinds import Column, Kind
 
@@ -11,6 +12,9 @@ VERSIONS = ("1.35", "1.36", "1.37")
 
 _NAME = Column("Name", ".metadata.name", "name", description="Name must be unique within a namespace.")
 _AGE = Column("Age", ".metadata.creationTimestamp", "age", description="Time since the object was created.")
+_NAMES = {"StorageClass": replace(_NAME, path="=storage_class_name")}
+"""Names that a table shows with more beside them."""
+
 _TYPES = {"int": "integer", "bool": "boolean", "age": "age"}
 
 _PACKAGES = {"": "core", "rbac.authorization.k8s.io": "rbac", "apiextensions.k8s.io": "apiextensions"}
@@ -60,7 +64,7 @@ class _Group:
             short_names=tuple(short[0].split(",")) if short else (),
             categories=tuple(categories.split()),
             subresources=tuple(subresources.split()),
-            columns=tuple(_columns(columns)) if name == "Event" else (_NAME, *_columns(columns)),
+            columns=tuple(_columns(columns)) if name == "Event" else (_NAMES.get(name, _NAME), *_columns(columns)),
             schema=f"{home}.{self._version}.{name}",
             singular=name.lower(),
             stored_as="events" if name == "Event" and self._group else "",
@@ -203,13 +207,11 @@ def _gangs(version: str) -> Iterator[Kind]:
         cluster=True,
     )
     gang = _Group("scheduling.k8s.io", {"1.35": "v1alpha1", "1.36": "v1alpha2"}.get(version, "v1beta1")).kind
-    # Upstream's Workload of 1.35 has no status; here it has, because there is no other object to say it on.
-    status = "status" if version == "1.35" else ""
-    conditions = "Condition =latest_condition; " if status else ""
-    yield gang("Workload workloads", f"Groups =gang_names; Min =gang_minimums; {conditions}Age", subresources=status)
-    if version != "1.35":
-        yield gang(
-            "PodGroup podgroups",
-            "Workload =gang_workload; Min =gang_minimum; Condition =latest_condition; Age",
-            subresources="status",
-        )
+    if version == "1.35":
+        # Upstream's Workload of 1.35 has no status; here it has, because there is no other object to say it on.
+        columns = "Groups =gang_names; Min =gang_minimums; Condition =latest_condition; Age"
+        yield gang("Workload workloads", columns, subresources="status")
+    else:
+        yield gang("Workload workloads")
+        columns = "Policy =gang_policy; Workload =gang_workload; Status =gang_status; Age"
+        yield gang("PodGroup podgroups", columns, subresources="status")

@@ -111,8 +111,12 @@ class LocalCluster:
         self._serve_definitions()
         await bootstrap(self.client("system:bootstrap"), self._serve_definitions, self._settings.definitions)
         authority, port = await self._start_server()
+
+        async def account_files(namespace: str, account: str) -> dict[str, str]:
+            return self._account_files(authority, namespace, account)
+
         self._fleet.api = ("127.0.0.1", port)
-        self._fleet.account_files = lambda namespace, account: self._account_files(authority, namespace, account)
+        self._fleet.account_files = account_files
         server = f"https://127.0.0.1:{port}"
         kubeconfig = self._home.write_kubeconfig(server, authority)
         first = read_fleet(self._settings.fleet)[0].name

@@ -235,14 +235,13 @@ def _claim(found: Json, _now: datetime) -> str:
 # -- gangs
 
 
-def _policies(found: Json) -> list[tuple[str, Json]]:
-    spec = _spec(found)
-    groups = spec.get("podGroups") or spec.get("podGroupTemplates") or []
-    return [(group.get("name", ""), group.get("policy") or group.get("schedulingPolicy") or {}) for group in groups]
+def _gang_names(found: Json, _now: datetime) -> str:
+    return _join(group.get("name", "") for group in _spec(found).get("podGroups") or ())
 
 
-def _minimum(policy: Json) -> str:
-    return str((policy.get("gang") or {}).get("minCount", "-"))
+def _gang_minimums(found: Json, _now: datetime) -> str:
+    policies = [group.get("policy") or {} for group in _spec(found).get("podGroups") or ()]
+    return _join((policy.get("gang") or {}).get("minCount", "-") for policy in policies)
 
 
 def _gang_workload(found: Json, _now: datetime) -> str:
@@ -251,6 +250,15 @@ def _gang_workload(found: Json, _now: datetime) -> str:
     # 1.36 wraps the reference in a union; 1.37 has it plain.
     reference = spec.get("workloadRef") or template.get("workload") or template
     return str(reference.get("workloadName") or NONE)
+
+
+def _gang_status(found: Json, _now: datetime) -> str:
+    conditions = {condition["type"]: condition for condition in _status(found).get("conditions") or ()}
+    if "DisruptionTarget" in conditions:
+        return str(conditions["DisruptionTarget"].get("reason", ""))
+    # The second is the word of 1.36.
+    placed = conditions.get("PodGroupInitiallyScheduled") or conditions.get("PodGroupScheduled")
+    return "Pending" if placed is None else "Scheduled" if placed.get("status") == "True" else "Unschedulable"
 
 
 def _latest_condition(found: Json, _now: datetime) -> str:
@@ -295,6 +303,12 @@ def _unless_set(field: str, word: str) -> Function:
     return lambda found, _now: str(_spec(found)[field]) if _spec(found).get(field) is not None else word
 
 
+def _storage_class_name(found: Json, _now: datetime) -> str:
+    annotations = found["metadata"].get("annotations") or {}
+    default = annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
+    return f"{found['metadata']['name']}{' (default)' if default else ''}"
+
+
 def _yes(value: object) -> str:
     return "true" if value else "false"
 
@@ -332,9 +346,10 @@ FUNCTIONS: dict[str, Function] = {
     "phase": _phase,
     "claim": _claim,
     "attributes_class": _unless_set("volumeAttributesClassName", "<unset>"),
-    "gang_names": lambda found, _: _join(name for name, _policy in _policies(found)),
-    "gang_minimums": lambda found, _: _join(_minimum(policy) for _name, policy in _policies(found)),
-    "gang_minimum": lambda found, _: _minimum(_spec(found).get("schedulingPolicy") or {}),
+    "gang_names": _gang_names,
+    "gang_minimums": _gang_minimums,
+    "gang_policy": lambda found, _: "Gang" if "gang" in (_spec(found).get("schedulingPolicy") or {}) else "Basic",
+    "gang_status": _gang_status,
     "gang_workload": _gang_workload,
     "latest_condition": _latest_condition,
     "data_count": lambda found, _: len(found.get("data") or ()) + len(found.get("binaryData") or ()),
@@ -351,5 +366,6 @@ FUNCTIONS: dict[str, Function] = {
     "groups": _subjects("Group"),
     "service_accounts": _subjects("ServiceAccount"),
     "global_default": lambda found, _: _yes(found.get("globalDefault")),
+    "storage_class_name": _storage_class_name,
     "allows_expansion": lambda found, _: _yes(found.get("allowVolumeExpansion")),
 }

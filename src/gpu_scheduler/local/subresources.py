@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api, Options, timestamp
-from gpu_scheduler.local.binding import bind
+from gpu_scheduler.local.binding import add_topology, bind
 from gpu_scheduler.local.errors import Cause
 from gpu_scheduler.local.eviction import evict
 from gpu_scheduler.local.kinds import Kind
@@ -64,9 +64,13 @@ class _Subresources:
     tokens: Tokens
 
     async def binding(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """POST pods/NAME/binding"""
+        """POST pods/NAME/binding; or POST bindings, a create of its own, and those forget the uid they bring."""
         _only(call, "create")
         found, options = await read_object(request), call.options()
+        if request.path.endswith("/bindings"):
+            (found.get("metadata") or {}).pop("uid", None)
+        elif (target := found.get("target") or {}).get("kind") == "Node":
+            add_topology(self.api.store, target.get("name") or "", found.setdefault("metadata", {}))
         found, warnings = await self._admit_new(call, found, "v1", "Binding", options)
         status = bind(self.api, call.namespace, call.name, found, options.dry_run)
         return send(status, 201, warnings)

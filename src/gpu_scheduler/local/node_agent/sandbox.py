@@ -131,7 +131,7 @@ class Sandbox:
         environment = Environment(self._shared.client, self._shared.names, self.pod, facts)
         variables = await environment.resolve(container)
         self._add_own(variables, {item["name"] for item in container.get("env") or ()})
-        mounts = [*volumes.mounts(container), *self._termination_mount(container)]
+        mounts = [*await volumes.mounts(container), *self._termination_mount(container)]
         if not self._shared.launch.mounts:
             self._link(mounts, variables)
         elif self.isolated:

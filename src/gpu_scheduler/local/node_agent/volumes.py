@@ -15,7 +15,7 @@ from gpu_scheduler.local.store import Json
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-AccountFiles = Callable[[str, str], dict[str, str]]
+AccountFiles = Callable[[str, str], Awaitable[dict[str, str]]]
 """(namespace, service account) -> the files token, ca.crt and namespace."""
 
 
@@ -40,7 +40,7 @@ class Volumes:
                 raise ConfigError(f'volume "{volume["name"]}": {kind} is not supported by the local cluster')
             self.places[volume["name"]] = await make(volume["name"], volume.get(kind) or {})
 
-    def mounts(self, container: Json) -> list[tuple[str, str, bool]]:
+    async def mounts(self, container: Json) -> list[tuple[str, str, bool]]:
         """(source, mountPath, read-only) of one container."""
         found = []
         for mount in container.get("volumeMounts") or ():
@@ -57,18 +57,20 @@ class Volumes:
             found.append((str(place), mount["mountPath"], bool(mount.get("readOnly"))))
         taken = {target for _, target, _ in found}
         if self._account is not None and ACCOUNT_PATH not in taken and self._automounts():
-            found.append((str(self._make_account()), ACCOUNT_PATH, True))
+            found.append((str(await self._make_account()), ACCOUNT_PATH, True))
         return found
 
     def _automounts(self) -> bool:
         return self._pod["spec"].get("automountServiceAccountToken") is not False
 
-    def _make_account(self) -> Path:
-        assert self._account is not None
+    async def _make_account(self) -> Path:
         place = self._own("service-account-files")
-        account = self._pod["spec"].get("serviceAccountName") or "default"
-        _write(place, {name: text.encode() for name, text in self._account(self._namespace, account).items()}, 0o600)
+        _write(place, {name: text.encode() for name, text in (await self._account_files()).items()}, 0o600)
         return place
+
+    async def _account_files(self) -> dict[str, str]:
+        assert self._account is not None
+        return await self._account(self._namespace, self._pod["spec"].get("serviceAccountName") or "default")
 
     def _own(self, name: str) -> Path:
         place = self._folder / name
@@ -107,8 +109,7 @@ class Volumes:
             elif "downwardAPI" in part:
                 data |= self._downward(part["downwardAPI"])
             elif "serviceAccountToken" in part and self._account is not None:
-                account = self._pod["spec"].get("serviceAccountName") or "default"
-                data[part["serviceAccountToken"]["path"]] = self._account(self._namespace, account)["token"].encode()
+                data[part["serviceAccountToken"]["path"]] = (await self._account_files())["token"].encode()
         _write(place, data, source.get("defaultMode", 0o644))
         return place
 
