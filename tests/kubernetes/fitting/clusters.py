@@ -31,6 +31,7 @@ Json = dict[str, Any]
 PODS_EACH = 4
 """Pods to place in each cluster, one at a time."""
 
+_MUCH = {"cpu": "2100m", "memory": "4Gi"}
 _BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
 
 
@@ -51,7 +52,7 @@ def make_case(seed: int, minor: str) -> Case:
     maker = PodMaker(random, names, minor)
     cluster: Json = {"namespaces": [_namespace(random, name) for name in NAMESPACES], "nodes": nodes}
     crowd = random.choice((0, 4, 8, 16))
-    cluster["pods"] = [_placed(random, maker, nodes, f"old{i}") for i in range(crowd)]
+    cluster["pods"] = [_placed(random, maker, nodes, f"old{i}", minor) for i in range(crowd)]
     pods = [maker.make(f"new{i}") for i in range(PODS_EACH)]
     _add_volumes(random, cluster, pods)
     return Case(cluster, pods)
@@ -122,7 +123,7 @@ def _taints(random: Random, ready: str, harsh: float) -> list[Json]:
     return list(found.values())
 
 
-def _placed(random: Random, maker: PodMaker, nodes: list[Json], name: str) -> Json:
+def _placed(random: Random, maker: PodMaker, nodes: list[Json], name: str, minor: str) -> Json:
     """A pod that is somewhere already, in any phase of its life."""
     pod = maker.make(name, few=True)
     node = random.choice(nodes)
@@ -137,7 +138,34 @@ def _placed(random: Random, maker: PodMaker, nodes: list[Json], name: str) -> Js
         for container in (*spec["containers"], *spec.get("initContainers", ())):
             for kind in GPUS:
                 container["resources"]["limits"].pop(kind, None)
+    if random.random() < 0.2:
+        resize(random, pod, minor)
     return pod
+
+
+def resize(random: Random, pod: Json, minor: str) -> None:
+    """Puts a pod in the middle of a resize: all its containers hold more than they ask for, or all of them less.
+
+    (1.35 adds up the larger of both per container, later versions take the larger of both sums. After an infeasible
+    resize these do not count init containers any more that have ended.)
+    """
+    spec, status = pod["spec"], pod.setdefault("status", {})
+    up = random.random() < 0.5
+    for containers, field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
+        for container in spec.get(containers, ()):
+            if containers == "containers" or container.get("restartPolicy") == "Always":
+                asked = container["resources"]["limits"] | container["resources"]["requests"]
+                asked |= {name: "0" if up else _MUCH[name] for name in asked.keys() & _MUCH.keys()}
+                given = {"name": container["name"], "resources": {"requests": asked}, "allocatedResources": asked}
+                status.setdefault(field, []).append({"image": "", "imageID": "", "ready": True, **given})
+    ending = any("restartPolicy" not in container for container in spec.get("initContainers", ()))
+    if "resources" in spec and minor != "1.35":
+        ending = True  # infeasible, 1.37 would forget what the status of the whole does not name
+        held = dict.fromkeys(("cpu", "memory"), "0" if up else "20")
+        status |= {"resources": {"requests": held}, "allocatedResources": held}
+    if random.random() < 0.5:
+        reason = "Deferred" if ending else random.choice(("Infeasible", "Infeasible", "Deferred"))
+        status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
 
 
 # -- volumes

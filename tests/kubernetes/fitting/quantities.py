@@ -19,6 +19,7 @@ from typing import Any
 from gpu_scheduler.core.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_milli, parse_nano, parse_value
 from gpu_scheduler.local.quantities import canonical
 from tests.kubernetes.fitting import ours
+from tests.kubernetes.fitting.clusters import resize
 from tests.kubernetes.fitting.helper import KubeFit
 from tests.kubernetes.fitting.pods import PodMaker
 
@@ -105,10 +106,14 @@ def compare_quantities(kube: KubeFit, cases: int, start: int) -> list[str]:
 
 
 def make_pods(random: Random, count: int, minor: str) -> Iterator[Json]:
-    """Pods with containers of every kind."""
+    """Pods with containers of every kind, some of them running and being resized."""
     maker = PodMaker(random, ("n1", "n2"), minor)
     for number in range(count):
-        yield maker.make(f"p{number}", few=True)
+        pod = maker.make(f"p{number}", few=True)
+        if random.random() < 0.3:
+            pod["spec"]["nodeName"] = "n1"
+            resize(random, pod, minor)
+        yield pod
 
 
 def compare_requests(kube: KubeFit, cases: int, start: int) -> tuple[int, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Json = dict[str, Any]
-_KEPT = ("metadata", "uid", "status", "schedulerName")
+_KEPT = ("metadata", "uid", "status", "schedulerName", "capacity")
 """What every object of a real server has, as well as whole conditions."""
 
 
