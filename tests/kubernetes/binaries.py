@@ -1,4 +1,4 @@
-"""Kubernetes built from its Go modules, once: etcd, API server, controller manager, scheduler and kubectl."""
+"""Kubernetes built from its Go modules, once: etcd, API server, controller manager, scheduler, kubectl and kube-fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kube-fit")
 SOURCE = Path(__file__).parent / "controlplane"
 _TELL_EVERY = 20.0
 
@@ -61,8 +61,8 @@ def _cache() -> Path:
 def _fingerprint(minor: str) -> str:
     """Changes with whatever decides what is built."""
     found = hashlib.sha256()
-    for name in ("main.go", f"v{minor}.mod", f"v{minor}.sum"):
-        found.update((SOURCE / name).read_bytes())
+    for path in (*sorted(SOURCE.glob("*.go")), SOURCE / f"v{minor}.mod", SOURCE / f"v{minor}.sum"):
+        found.update(path.read_bytes())
     return found.hexdigest()[:12]
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.api import Access, Api, read_access
 from tests.kubernetes.asking import eventually
+from tests.kubernetes.binaries import versions
+from tests.kubernetes.fitting.helper import KubeFit
 from tests.kubernetes.nodes import simulated_nodes
 
 _numbers = itertools.count(1)
@@ -46,6 +48,15 @@ async def minor(api: Api) -> str:
     found = re.match(r"v(\d+\.\d+)\.", version)
     assert found, f"not a version: {version}"
     return found[1]
+
+
+@pytest.fixture
+def kube(minor: str) -> Iterator[KubeFit]:
+    """The code of the cluster's version, without a cluster."""
+    if minor not in versions():
+        pytest.skip(f"kube-fit can be built for {', '.join(versions())}, and KUBECONFIG names a cluster of {minor}")
+    with KubeFit(minor) as found:
+        yield found
 
 
 @pytest.fixture

@@ -90,12 +90,15 @@ def device_choices(fleet: Fleet, pod: Pod, name: str) -> Iterator[tuple[int, ...
 
 
 def welcomes(node: Node, shape: Shape) -> bool:
-    """NodeUnschedulable, TaintToleration, and readiness as the taint the node controller would set."""
+    """NodeUnschedulable, TaintToleration, and readiness as one of the taints the node controller would set."""
     taints = [taint for taint in node.taints if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE]
     if node.unschedulable:
         taints.append(Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCHEDULE))
     if not node.ready:
-        taints.append(Taint("node.kubernetes.io/not-ready", "", TaintEffect.NO_SCHEDULE))
+        names = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+        possible = [Taint(name, "", TaintEffect.NO_SCHEDULE) for name in names]
+        if not any(tolerates(toleration, taint) for toleration in shape.tolerations for taint in possible):
+            return False
     return all(any(tolerates(toleration, taint) for toleration in shape.tolerations) for taint in taints)
 
 

@@ -568,6 +568,18 @@ def test_pods_of_other_schedulers_only_count() -> None:
     assert world.pods["b"].node == "n0"
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_a_running_pod_gives_up_wakes_those_who_wait_for_it(ours: bool) -> None:
+    world = World(None, a_node("n0", 2, cpu=4000))
+    world.create(a_pod("a", Shape(request=(("cpu", 3000),)), ours=ours, node="n0", phase=PodPhase.RUNNING))
+    world.create(a_pod("b", Shape(request=(("cpu", 2000),))))
+    world.settle()
+    assert world.pods["b"].node is None
+    world.change_pod("a", shape=Shape(request=(("cpu", 1000),)))
+    world.settle()
+    assert world.pods["b"].node == "n0"
+
+
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_pod_that_turns_permanent_once_it_is_bound_ends_its_commit_and_leaves_its_queue(new_leader: bool) -> None:
     """A DaemonSet's pod waits like any other; once it has its node it is part of it."""

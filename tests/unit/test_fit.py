@@ -215,6 +215,7 @@ NODE_CASES = [
     ),
 ]
 
+UNREACHABLE = Taint("node.kubernetes.io/unreachable", "", TaintEffect.NO_SCHEDULE)
 CORDONED = [node("n1"), node("n2", unschedulable=True), node("n3", ready=False)]
 TAINTED = [
     node("free"),
@@ -268,6 +269,19 @@ TAINT_CASES = [
         tolerating(Toleration("node.kubernetes.io/not-ready", exists=True)),
         [CORDONED[0], CORDONED[2]],
         "n1 n3",
+    ),
+    Case(
+        "an unreachable node is tolerated by name",
+        tolerating(Toleration(UNREACHABLE.key, exists=True)),
+        [CORDONED[0], node("n3", ready=False, taints=(UNREACHABLE,))],
+        "n1 n3",
+    ),
+    Case(
+        "an unreachable node is not tolerated by another name",
+        tolerating(Toleration("node.kubernetes.io/not-ready", exists=True)),
+        [CORDONED[0], node("n3", ready=False, taints=(UNREACHABLE,))],
+        "n1",
+        Reason.TAINT,
     ),
 ]
 

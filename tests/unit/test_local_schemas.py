@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.local.builtin import VERSIONS, built_in
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.quantities import canonical
+from gpu_scheduler.local.quantities import canonical, is_same
 from gpu_scheduler.local.schemas import Schemas, parse_object
 from tests.unit.local_parts import find_kind
 
@@ -330,11 +330,33 @@ def test_native_gangs_have_the_form_of_their_version() -> None:
         ("0", "0"),
         ("100u", "1m"),
         ("1Ei", "1Ei"),
+        ("16Ei", "9223372036854775807"),
+        ("10E", "10E"),
+        ("9223372036854775808", "9223372036854775808"),
+        ("1e19", "10e18"),
+        ("-0.1Ki", "-102400m"),
+        ("+0", "0"),
+        ("00.50Mi", "512Ki"),
+        ("12345E", "12345E"),
+        # Taken for canonical, as they are by the API server.
+        ("+5", "+5"),
+        ("5.", "5."),
+        ("1E+3", "1E+3"),
+        ("005Gi", "005Gi"),
+        # The API server would store 1 and lose the rest.
+        ("1000E", "1000E"),
     ],
 )
 def test_quantities_are_stored_in_one_way(written: str, stored: str) -> None:
     assert canonical(written) == stored
     assert canonical(stored) == stored
+    assert is_same(written, stored)
+
+
+def test_quantities_that_are_not_the_same_amount() -> None:
+    assert not is_same("1", "-1")
+    assert not is_same("1", "1001m")
+    assert is_same("-0", "0")
 
 
 def test_times_are_stored_in_utc() -> None:

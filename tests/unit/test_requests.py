@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.core.quantity import MAX_VALUE, QuantityError
-from gpu_scheduler.core.requests import ContainerRequest, pod_request, read_amounts, read_container
+from gpu_scheduler.core.requests import ContainerRequest, pod_request, read_amounts, read_container, read_exactly
 
 RESOURCES = ["cpu", "memory", "hugepages-2Mi", "nvidia.com/gpu"]
 
@@ -139,9 +140,7 @@ any_containers = st.builds(ContainerRequest, amounts, amounts, st.booleans())
 
 
 def asked_of(container: ContainerRequest, resource: str) -> int:
-    if resource in container.requests:
-        return container.requests[resource]
-    return container.limits.get(resource, 0)
+    return int(container.requests.get(resource, container.limits.get(resource, 0)))
 
 
 def play_timeline(containers: list[ContainerRequest], init_containers: list[ContainerRequest]) -> dict[str, int]:
@@ -226,9 +225,15 @@ def test_container_is_read_with_cpu_in_milli_and_the_rest_in_units() -> None:
     )
     assert container == ContainerRequest(
         requests={"cpu": 1500, "memory": 1610612736},
-        limits={"cpu": 2000, "nvidia.com/gpu": 8, "ephemeral-storage": 2},
+        limits={"cpu": 2000, "nvidia.com/gpu": 8, "ephemeral-storage": Fraction(3, 2)},
         restarts=True,
     )
+
+
+def test_fractions_of_a_unit_are_rounded_up_once_and_together() -> None:
+    halves = [read_container({"memory": "1500m", "cpu": "500u"}, {}) for _ in range(2)]
+    assert pod_request(halves, [], read_exactly({"memory": "600m"}, "overhead")) == {"memory": 4, "cpu": 1}
+    assert read_amounts({"memory": "1500m", "cpu": "500u"}, "status") == {"memory": 2, "cpu": 1}
 
 
 def test_container_without_resources_reads_as_asking_for_nothing() -> None:

@@ -53,7 +53,8 @@ def static_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ve
     unschedulable = Taint(UNSCHEDULABLE, "", TaintEffect.NO_SCHEDULE)
     if not _tolerates(shape, unschedulable):
         yield Reason.UNSCHEDULABLE, "", table.unschedulable[nodes]
-    if not _tolerates(shape, Taint(NOT_READY, "", TaintEffect.NO_SCHEDULE)):
+    # The node controller's taint says why, and decides for pods that tolerate the one or the other; until it comes:
+    if not any(_tolerates(shape, Taint(key, "", TaintEffect.NO_SCHEDULE)) for key in NOT_READY):
         yield Reason.NODE_NOT_READY, "", ~table.ready[nodes]
     for number, taints in enumerate(table.taint_sets):
         offending = next((t for t in taints if t.effect in _KEEPS_OUT and not _tolerates(shape, t)), None)

@@ -16,7 +16,8 @@ HOSTNAME = "kubernetes.io/hostname"
 NODE_ALIAS = "gpu-node-name"
 """The node label that a gpu-scheduling-map names nodes by."""
 
-NOT_READY = "node.kubernetes.io/not-ready"
+NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""The taints that the node controller puts on nodes that are not ready."""
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 

@@ -82,6 +82,8 @@ def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
         state.occupy(pod, pod.node, pod.devices)
         if old is None or not old.live:
             state.changes |= Wake.POD_BOUND
+        elif _is_changed(old, pod):
+            state.changes |= Wake.POD_BOUND | Wake.FREED
     elif pod.uid not in state.ledger.binds:
         state.vacate(pod.uid)
     return []
@@ -102,10 +104,17 @@ def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Ef
     if pod.permanent:
         state.empty.add(pod, node, pod.devices)
         state.empty_version += 1
-    if old is None or old.node != pod.node:
-        state.changes |= Wake.POD_BOUND  # somebody may have waited to be near it
-        return _give_up_unfit(state, node, now)
-    return []
+    if old is not None and _is_changed(old, pod):
+        state.changes |= Wake.FREED
+    elif old is not None and old.node == pod.node:
+        return []
+    state.changes |= Wake.POD_BOUND  # somebody may have waited to be near it
+    return _give_up_unfit(state, node, now)
+
+
+def _is_changed(old: Pod, pod: Pod) -> bool:
+    """Whether a pod on a node means something else to others now: it was resized or relabelled."""
+    return old.shape != pod.shape or old.labels != pod.labels
 
 
 def _give_up_unfit(state: State, node: str, now: float) -> list[Effect]:

@@ -9,7 +9,7 @@ Three departures, all where Go's own answer would mislead a scheduler:
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_VALUE: Final = 2**63 - 1
 MAX_LENGTH: Final = 256
@@ -54,6 +54,17 @@ class QuantityError(ValueError):
     """A text that is no quantity; the message is one line with the text and what would be right."""
 
 
+class Parts(NamedTuple):
+    """A quantity as it is written: digits before and after the point, times base ** power."""
+
+    negative: bool
+    whole: str
+    fraction: str
+    base: int
+    power: int
+    exponential: bool
+
+
 def parse_nano(text: str) -> int:
     """Read a quantity as nano units, rounded away from zero, at most MAX_VALUE whole units in magnitude."""
     return _read_nano(text)
@@ -70,18 +81,26 @@ def parse_milli(text: str) -> int:
     return max(-MAX_VALUE, min(MAX_VALUE, milli))
 
 
-@lru_cache(maxsize=4096)  # a cluster writes the same few quantities on every pod
-def _read_nano(text: str) -> int:
+def split_quantity(text: str) -> Parts:
+    """Take a quantity apart; one without digits that Go takes for zero has none here either."""
     match = _SHAPE.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise _refuse(text)
     base, power = _read_power(match, text)
-    fraction = match["fraction"] or ""
-    digits = match["whole"] + fraction
-    if not digits:
-        return _read_without_digits(text, base, power)
-    nano = _scale_to_nano(int(digits), base, power, places=len(fraction))
-    return -nano if match["sign"] == "-" else nano
+    parts = Parts(match["sign"] == "-", match["whole"], match["fraction"] or "", base, power, bool(match["exponent"]))
+    # Go's fast path reads a missing number as 0, its exact path finds no digits. The latter handles what may not fit
+    # an int64 or is finer than nano, so "Ti" is zero there and "Pi" is an error.
+    missing = not parts.whole and not parts.fraction
+    if missing and (not text or (base == 2 and power > 40) or (base == 10 and power < -9)):
+        raise _refuse(text)
+    return parts
+
+
+@lru_cache(maxsize=4096)  # a cluster writes the same few quantities on every pod
+def _read_nano(text: str) -> int:
+    parts = split_quantity(text)
+    nano = _scale_to_nano(int(parts.whole + parts.fraction or "0"), parts.base, parts.power, len(parts.fraction))
+    return -nano if parts.negative else nano
 
 
 def _read_power(match: re.Match[str], text: str) -> tuple[int, int]:
@@ -95,15 +114,6 @@ def _read_power(match: re.Match[str], text: str) -> tuple[int, int]:
     if power is None:
         raise _refuse(text)
     return power
-
-
-def _read_without_digits(text: str, base: int, power: int) -> int:
-    """Zero for the digitless texts that Go takes for zero ("+", ".", "Ki"), an error for the others."""
-    # Go's fast path reads a missing number as 0, its exact path finds no digits. The latter handles what may not fit
-    # an int64 or is finer than nano, so "Ti" is zero there and "Pi" is an error.
-    if not text or (base == 2 and power > 40) or (base == 10 and power < -9):
-        raise _refuse(text)
-    return 0
 
 
 def _scale_to_nano(mantissa: int, base: int, power: int, places: int) -> int:

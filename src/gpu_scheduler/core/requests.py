@@ -2,54 +2,63 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
-from gpu_scheduler.core.quantity import MAX_VALUE, QuantityError, parse_milli, parse_value
+from gpu_scheduler.core.quantity import MAX_VALUE, QuantityError, parse_nano
+
+Amount = int | Fraction
+"""How much of a resource: cpu in milli, everything else in units. Half a byte and half a byte are one byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for, by resource name: cpu in milli, everything else in units."""
+    """What one container asks for, by resource name."""
 
-    requests: Mapping[str, int]
-    limits: Mapping[str, int]
+    requests: Mapping[str, Amount]
+    limits: Mapping[str, Amount]
     restarts: bool = False  # a sidecar: an init container with restartPolicy Always, running until the pod ends
 
 
 def read_container(requests: Mapping[str, str], limits: Mapping[str, str], restarts: bool = False) -> ContainerRequest:
     """Read a container's resources, or raise QuantityError naming the resource."""
-    return ContainerRequest(read_amounts(requests, "requests"), read_amounts(limits, "limits"), restarts)
+    return ContainerRequest(read_exactly(requests, "requests"), read_exactly(limits, "limits"), restarts)
+
+
+def read_exactly(quantities: Mapping[str, str], field: str) -> dict[str, Amount]:
+    """Read resources as parts of a sum, or raise QuantityError naming the field and the resource."""
+    return {name: _read_amount(name, text, field) for name, text in quantities.items()}
 
 
 def read_amounts(quantities: Mapping[str, str], field: str) -> dict[str, int]:
-    """Read resources (cpu in milli, the rest in units), or raise QuantityError naming the field and the resource."""
-    return {name: _read_amount(name, text, field) for name, text in quantities.items()}
+    """Read resources, each rounded up, or raise QuantityError naming the field and the resource."""
+    return {name: _round_up(amount) for name, amount in read_exactly(quantities, field).items()}
 
 
 def pod_request(
     containers: Sequence[ContainerRequest],
     init_containers: Sequence[ContainerRequest],
-    overhead: Mapping[str, int],
+    overhead: Mapping[str, Amount],
     pod_level: ContainerRequest | None = None,
 ) -> dict[str, int]:
     """The most the pod needs at any moment, overhead included; resources it needs none of are left out.
 
-    pod_level is spec.resources. Amounts stop at MAX_VALUE, so that they fit an int64 table. Each container was
-    rounded up to whole units by itself, so fractions of a byte count a little more than in kube-scheduler.
+    pod_level is spec.resources. The sums are rounded up, and stop at MAX_VALUE, so that they fit an int64 table.
     """
     total = _aggregate_containers(containers, init_containers)
     if pod_level is not None:
         total |= _pod_level_request(pod_level, total)
     _add(total, overhead)
     # Without zeros pods that ask for the same have equal requests, and nobody divides by a request of zero.
-    return {name: min(amount, MAX_VALUE) for name, amount in total.items() if amount > 0}
+    return {name: _round_up(amount) for name, amount in total.items() if amount > 0}
 
 
 def _aggregate_containers(
     containers: Sequence[ContainerRequest], init_containers: Sequence[ContainerRequest]
-) -> dict[str, int]:
+) -> dict[str, Amount]:
     """The larger, per resource, of the running pod and every step of its initialisation; zeros are kept."""
-    peak: dict[str, int] = {}
-    sidecars: dict[str, int] = {}
+    peak: dict[str, Amount] = {}
+    sidecars: dict[str, Amount] = {}
     for init in init_containers:
         step = dict(sidecars)
         _add(step, _effective_request(init))
@@ -63,12 +72,12 @@ def _aggregate_containers(
     return running
 
 
-def _effective_request(container: ContainerRequest) -> dict[str, int]:
+def _effective_request(container: ContainerRequest) -> dict[str, Amount]:
     """The requests, and the limit of each resource that has no request: the API server's default for pods."""
     return {**container.limits, **container.requests}
 
 
-def _pod_level_request(pod_level: ContainerRequest, aggregate: Mapping[str, int]) -> dict[str, int]:
+def _pod_level_request(pod_level: ContainerRequest, aggregate: Mapping[str, Amount]) -> dict[str, Amount]:
     """What spec.resources puts in place of the containers' aggregate, after the API server's defaults."""
     named = dict(pod_level.requests)
     for name, limit in pod_level.limits.items():
@@ -83,21 +92,26 @@ def _has_pod_level(name: str) -> bool:
     return name in ("cpu", "memory") or name.startswith("hugepages-")
 
 
-def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+def _add(total: dict[str, Amount], amounts: Mapping[str, Amount]) -> None:
     for name, amount in amounts.items():
         total[name] = total.get(name, 0) + amount
 
 
-def _raise_to(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+def _raise_to(total: dict[str, Amount], amounts: Mapping[str, Amount]) -> None:
     for name, amount in amounts.items():
         total[name] = max(total.get(name, 0), amount)
 
 
-def _read_amount(name: str, text: str, field: str) -> int:
+def _read_amount(name: str, text: str, field: str) -> Amount:
     try:
-        amount = parse_milli(text) if name == "cpu" else parse_value(text)
+        nano = parse_nano(text)
     except QuantityError as error:
         raise QuantityError(f"{field}[{name!r}]: {error}") from None
-    if amount < 0:
+    if nano < 0:
         raise QuantityError(f"{field}[{name!r}]: quantity {text!r} is negative; write 0 or more")
-    return amount
+    amount = Fraction(nano, 10**6 if name == "cpu" else 10**9)
+    return amount.numerator if amount.denominator == 1 else amount
+
+
+def _round_up(amount: Amount) -> int:
+    return min(ceil(amount), MAX_VALUE)

@@ -12,6 +12,7 @@ Containers get the pod's GPUs in order. An init container that ends gives its GP
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from gpu_scheduler.core.devices import MAX_DEVICES
@@ -84,4 +85,4 @@ def _shares(pod: PodObject, gpu_resources: tuple[str, ...]) -> Iterator[_Share]:
 def _count_gpus(container: Container, gpu_resources: tuple[str, ...]) -> int:
     asked = container_request(container.resources)
     effective = {**asked.limits, **asked.requests}
-    return sum(effective.get(name, 0) for name in gpu_resources)
+    return sum(ceil(effective.get(name, 0)) for name in gpu_resources)

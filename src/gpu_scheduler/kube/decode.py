@@ -14,6 +14,7 @@ from gpu_scheduler.kube.annotations import read_devices
 from gpu_scheduler.kube.device_map import pod_index, read_number
 from gpu_scheduler.kube.dialects import Membership
 from gpu_scheduler.kube.objects import Meta, NodeObject, OwnerReference, PodObject
+from gpu_scheduler.kube.resize import held_spec
 from gpu_scheduler.kube.resources import ASSIGNS_DEVICES, ATTEMPT, DEVICES, UNHEALTHY_DEVICES
 from gpu_scheduler.kube.shapes import read_shape, with_volumes
 from gpu_scheduler.kube.times import parse_time
@@ -41,7 +42,7 @@ def decode_pod(
     annotations = meta.annotations or _NOTHING
     node = spec.node_name or None
     ours = spec.scheduler_name in reading.scheduler_names
-    shape, wrong = read_shape(spec, meta, reading.gpu_resources, ours)
+    shape, wrong = read_shape(held_spec(raw) if node else spec, meta, reading.gpu_resources, ours)
     gates: tuple[Gate, ...] = ()
     if node is None:
         # Once bound, neither gates nor volumes keep a pod from anywhere, and no sibling should inherit its volumes.

@@ -111,6 +111,12 @@ class PodCondition(_Part):
         self.status = sys.intern(self.status)
 
 
+class ContainerStatus(_Part):
+    name: str = ""
+    resources: Resources | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
+
+
 class PodStatus(_Part):
     phase: str = "Pending"
     reason: str | None = None
@@ -118,12 +124,36 @@ class PodStatus(_Part):
     nominated_node_name: str = ""
     start_time: str | None = None
     conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    resources: Resources | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
 
 
 class PodObject(_Part):
     metadata: Meta
     spec: PodSpec
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    def __post_init__(self) -> None:
+        # Of containers that hold what they ask for nothing is kept.
+        spec, status = self.spec, self.status
+        if status.container_statuses is not None:
+            status.container_statuses = _being_resized(spec.containers, status.container_statuses)
+        if status.init_container_statuses is not None:
+            sidecars = [one for one in spec.init_containers or () if one.restart_policy == "Always"]
+            status.init_container_statuses = _being_resized(sidecars, status.init_container_statuses)
+
+
+def _being_resized(containers: list[Container], statuses: list[ContainerStatus]) -> list[ContainerStatus] | None:
+    asked = {one.name: one.resources.requests if one.resources is not None else None for one in containers}
+    found = []
+    for one in statuses:
+        if one.resources is not None and one.name in asked:
+            given = (one.resources.requests, one.allocated_resources)
+            if any(amounts and amounts != asked[one.name] for amounts in given):
+                found.append(one)
+    return found or None
 
 
 class NodeSpec(_Part):

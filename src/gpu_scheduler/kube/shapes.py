@@ -20,7 +20,7 @@ from gpu_scheduler.core.model import (
     Toleration,
 )
 from gpu_scheduler.core.quantity import QuantityError
-from gpu_scheduler.core.requests import ContainerRequest, pod_request, read_amounts, read_container
+from gpu_scheduler.core.requests import Amount, ContainerRequest, pod_request, read_container, read_exactly
 from gpu_scheduler.core.selectors import NodeTerms, labels_equal
 from gpu_scheduler.kube.device_map import MapError, map_group, parse_map, pod_index, read_number
 from gpu_scheduler.kube.objects import Container, Meta, PodSpec, Resources
@@ -179,8 +179,8 @@ def _read_resources(resources: Resources | None, place: str, restarts: bool = Fa
         raise QuantityError(f"{place}resources.{error}") from None
 
 
-def _read_overhead(overhead: Mapping[str, str | int | float] | None) -> Mapping[str, int]:
-    return read_amounts(_texts(overhead), "spec.overhead") if overhead else {}
+def _read_overhead(overhead: Mapping[str, str | int | float] | None) -> Mapping[str, Amount]:
+    return read_exactly(_texts(overhead), "spec.overhead") if overhead else {}
 
 
 def _texts(amounts: Mapping[str, str | int | float] | None) -> dict[str, str]:

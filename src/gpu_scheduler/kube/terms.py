@@ -177,7 +177,10 @@ def _pod_term(term: WrittenPodTerm, speaker: Speaker) -> PodTerm:
 
 
 def _spread_match(constraint: SpreadConstraint, speaker: Speaker) -> PodMatch:
-    return PodMatch(_selector(constraint.label_selector, speaker, constraint.match_label_keys), (speaker.namespace,))
+    selector = _selector(constraint.label_selector, speaker, constraint.match_label_keys)
+    if selector is not None and not selector.requirements:
+        selector = None  # kube-scheduler counts no pods for a selector that selects all
+    return PodMatch(selector, (speaker.namespace,))
 
 
 def _selector(

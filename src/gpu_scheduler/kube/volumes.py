@@ -6,7 +6,7 @@ one pod may use (ReadWriteOncePod).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,6 +20,10 @@ SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _OLD_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+_PLACES: Final = tuple(
+    (f"failure-domain.beta.kubernetes.io/{level}", f"topology.kubernetes.io/{level}") for level in ("zone", "region")
+)
+"""The labels of zones and regions: the old and the new one."""
 
 
 class _VolumeAffinity(msgspec.Struct):
@@ -54,7 +58,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._claims: dict[tuple[str, str], ClaimObject] = {}
-        self._volumes: dict[str, NodeTerms | None] = {}
+        self._volumes: dict[str, tuple[NodeTerms, ...]] = {}
         self._classes: dict[str, _Class] = {}
 
     def put(self, seen: ClaimObject | VolumeObject | StorageClassObject) -> None:
@@ -63,7 +67,7 @@ class Claims:
         if isinstance(seen, ClaimObject):
             self._claims[meta.namespace, meta.name] = seen
         elif isinstance(seen, VolumeObject):
-            self._volumes[meta.name] = _read_affinity(seen)
+            self._volumes[meta.name] = (*_read_affinity(seen), *_read_zones(meta.labels or {}))
         else:
             self._classes[meta.name] = _read_class(seen)
 
@@ -86,8 +90,8 @@ class Claims:
                 found = self._reach_of(pod, volume)
                 if isinstance(found, Gate):
                     gates.append(found)
-                elif found is not None:
-                    terms.append(found)
+                else:
+                    terms += found
         return Reach(tuple(dict.fromkeys(terms)), tuple(gates)) if terms or gates else _ANYWHERE
 
     def unbound(self, pod: PodObject) -> dict[str, str]:
@@ -101,8 +105,8 @@ class Claims:
             if claim is not None and not _is_bound(claim):
                 yield claim
 
-    def _reach_of(self, pod: PodObject, volume: Volume) -> NodeTerms | Gate | None:
-        """The nodes that one claim allows (None: all), or why it must be waited for."""
+    def _reach_of(self, pod: PodObject, volume: Volume) -> tuple[NodeTerms, ...] | Gate:
+        """What one claim asks of nodes, all of it together, or why it must be waited for."""
         name = _claim_name(pod, volume)
         claim = self._claims.get((pod.metadata.namespace, name))
         if claim is None:
@@ -121,7 +125,7 @@ class Claims:
             return Gate(GateKind.MISSING_CLAIM, why)
         return self._volumes[claim.spec.volume_name]
 
-    def _reach_of_unbound(self, claim: ClaimObject) -> NodeTerms | Gate | None:
+    def _reach_of_unbound(self, claim: ClaimObject) -> tuple[NodeTerms, ...] | Gate:
         meta = claim.metadata
         annotations = meta.annotations or {}
         name = annotations.get(_OLD_CLASS) or claim.spec.storage_class_name or ""
@@ -136,9 +140,8 @@ class Claims:
             why = f"persistentvolumeclaim {meta.name}: storageclass {name} makes no volumes; set spec.volumeName"
             return Gate(GateKind.UNBOUND_CLAIM, why)
         node = annotations.get(SELECTED_NODE)
-        if node:
-            return (NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (node,)),)),)
-        return found.terms or None
+        selected = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (node,)),)) if node else None
+        return (*([(selected,)] if selected else []), *([found.terms] if found.terms else []))
 
 
 def _is_claim(volume: Volume) -> bool:
@@ -160,9 +163,25 @@ def _is_bound(claim: ClaimObject) -> bool:
     return bool(claim.spec.volume_name) and BIND_COMPLETED in (claim.metadata.annotations or {})
 
 
-def _read_affinity(volume: VolumeObject) -> NodeTerms | None:
+def _read_affinity(volume: VolumeObject) -> tuple[NodeTerms, ...]:
     written = volume.spec.node_affinity
-    return node_terms(msgspec.convert(written, _VolumeAffinity).required) if written else None
+    terms = node_terms(msgspec.convert(written, _VolumeAffinity).required) if written else None
+    return (terms,) if terms is not None else ()
+
+
+def _read_zones(labels: Mapping[str, str]) -> Iterator[NodeTerms]:
+    """Where a volume is according to its labels (kube-scheduler's VolumeZone); nodes without any zone have them all."""
+    nowhere = NodeTerm(tuple(Requirement(key, Operator.DOES_NOT_EXIST) for keys in _PLACES for key in keys))
+    for old, new in _PLACES:
+        for key in (old, new):
+            zones = tuple(zone.strip() for zone in labels[key].split("__")) if key in labels else ()
+            if zones and all(zones):
+                instead = (Requirement(old, Operator.DOES_NOT_EXIST), Requirement(new, Operator.IN, zones))
+                yield (
+                    nowhere,
+                    NodeTerm((Requirement(key, Operator.IN, zones),)),
+                    *([NodeTerm(instead)] if key == old else []),
+                )
 
 
 def _read_class(written: StorageClassObject) -> _Class:

@@ -15,7 +15,7 @@ from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.local.api import timestamp
 from gpu_scheduler.local.defaults import DEFAULTS
 from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.quantities import canonical
+from gpu_scheduler.local.quantities import is_same
 from gpu_scheduler.local.shapes import ANY, Shape
 from gpu_scheduler.local.strategic import order_items
 
@@ -174,7 +174,7 @@ def _is_same(applied: Any, stored: Any) -> bool:
     if isinstance(applied, (dict, list, bool)) or not isinstance(stored, str):
         return False
     try:
-        return canonical(str(applied)) == canonical(stored)
+        return is_same(str(applied), stored)
     except QuantityError:
         return False
 

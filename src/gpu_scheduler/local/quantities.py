@@ -2,42 +2,87 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
+from typing import NamedTuple
 
-from gpu_scheduler.core.quantity import parse_nano
+from gpu_scheduler.core.quantity import MAX_VALUE, Parts, split_quantity
 
-_MILLI = 10**6
 _DECIMAL = ("m", "", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_EXPONENT = re.compile(r"[0-9.][eE][+-]?[0-9]+$")
+_MILLI = -3
+_MOST_DIGITS = 18
+"""So many always fit an int64."""
+
+
+class _Amount(NamedTuple):
+    """digits * 10 ** power, without zeros at the end of the digits; at least milli."""
+
+    negative: bool
+    digits: int
+    power: int
 
 
 @lru_cache(maxsize=4096)  # the same few quantities are on every pod
 def canonical(text: str) -> str:
-    """The one way to write an amount that keeps its family of suffixes; finer than milli is rounded up.
+    """A text as the API server stores it in a list of resources; finer than milli is rounded up.
 
     Raises QuantityError for a text that is no quantity.
     """
-    nano = parse_nano(text)
-    sign, size = ("-", -nano) if nano < 0 else ("", nano)
-    milli = -(-size // _MILLI)
-    if milli == 0:
+    parts = split_quantity(text)
+    amount = _read_amount(parts)
+    if not amount.digits:
         return "0"
-    if text[-1] == "i" and milli >= 1024_000 and milli % 1000 == 0:
-        return sign + _shrink(milli // 1000, 1024, _BINARY)
-    if _EXPONENT.search(text):
-        power = -3
-        while milli % 1000 == 0:
-            milli //= 1000
-            power += 3
-        return f"{sign}{milli}e{power}" if power else f"{sign}{milli}"
-    return sign + _shrink(milli, 1000, _DECIMAL)
+    if _is_kept(parts):
+        return text
+    sign = "-" if amount.negative else ""
+    if parts.base == 2 and amount.power >= 0:
+        units = amount.digits * 10**amount.power
+        if units >= 1024:
+            return sign + _shrink(units)
+    digits, power = amount.digits, amount.power
+    while power % 3:
+        digits, power = digits * 10, power - 1
+    if parts.exponential:
+        return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
+    # The API server forgets what is beyond exa, and with it all but the digits.
+    beyond = max(0, power // 3 + 2 - len(_DECIMAL))
+    return f"{sign}{digits * 1000**beyond}{_DECIMAL[power // 3 + 1 - beyond]}"
 
 
-def _shrink(amount: int, base: int, suffixes: tuple[str, ...]) -> str:
+def is_same(one: str, other: str) -> bool:
+    """Whether two texts stand for one amount. Raises QuantityError when one of them is no quantity."""
+    return _read_amount(split_quantity(one)) == _read_amount(split_quantity(other))
+
+
+def _read_amount(parts: Parts) -> _Amount:
+    digits, power = int(parts.whole + parts.fraction or "0"), -len(parts.fraction)
+    if parts.base == 2:
+        digits = min(digits << parts.power, MAX_VALUE * 10**-power)
+    else:
+        power += parts.power
+    if power < _MILLI:
+        digits = -(-digits // 10 ** min(_MILLI - power, 2 * len(str(digits))))
+        power = _MILLI
+    while digits and digits % 10 == 0:
+        digits, power = digits // 10, power + 1
+    return _Amount(parts.negative and digits > 0, digits, power if digits else 0)
+
+
+def _is_kept(parts: Parts) -> bool:
+    """Whether the API server takes the text for canonical, by rules of thumb that let "+5" and "5." pass."""
+    whole = parts.whole.lstrip("0") or "0"
+    if parts.base == 2:
+        short = len(whole) + parts.power * 3 // 10 < 15
+        return short and not parts.fraction and int(whole) % 8 != 0
+    digits = whole + parts.fraction
+    power = parts.power - len(parts.fraction)
+    plain = not digits.endswith("000") and not digits.startswith("0")
+    return plain and len(digits) <= _MOST_DIGITS and power >= _MILLI and power % 3 == 0
+
+
+def _shrink(amount: int) -> str:
     step = 0
-    while amount % base == 0 and step < len(suffixes) - 1:
-        amount //= base
+    while amount % 1024 == 0 and step < len(_BINARY) - 1:
+        amount //= 1024
         step += 1
-    return f"{amount}{suffixes[step]}"
+    return f"{amount}{_BINARY[step]}"

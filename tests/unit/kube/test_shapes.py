@@ -328,6 +328,11 @@ def test_spread_merges_the_pods_own_labels() -> None:
 # -- shapes are shared
 
 
+def test_spread_over_all_pods_counts_none_as_in_kube_scheduler() -> None:
+    found = shape(pod(topologySpreadConstraints=[{"topologyKey": "zone", "labelSelector": {}}])).shape
+    assert found.spread[0].match.selector is None
+
+
 def test_pods_that_ask_for_the_same_share_one_shape() -> None:
     first = shape(pod("a-0", containers=[asking(1, "a")], labels={"index": "0"})).shape
     second = shape(pod("b-1", containers=[asking(1, "b")], labels={"index": "1"})).shape

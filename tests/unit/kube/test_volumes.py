@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.core.model import GateKind
+from gpu_scheduler.core.model import GateKind, Node
+from gpu_scheduler.core.nodes import NodeTable
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.kube.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
 from gpu_scheduler.kube.volumes import Claims, Reach, claims_of
 from tests.unit.kube.pods import Json, as_sent, pod
 
-ZONE = "topology.kubernetes.io/zone"
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
 DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 IN_A = NodeTerm((Requirement(ZONE, Operator.IN, ("a",)),))
 
@@ -22,10 +24,10 @@ def claim(name: str = "data", annotations: Json | None = None, **fields: Any) ->
     return as_sent(ClaimObject, {"metadata": meta, "status": fields.pop("status", {}), "spec": fields})
 
 
-def volume(name: str = "pv1", zone: str | None = "a") -> VolumeObject:
+def volume(name: str = "pv1", zone: str | None = "a", labels: Json | None = None) -> VolumeObject:
     terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]
     spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if zone else {"capacity": {"storage": "1Gi"}}
-    return as_sent(VolumeObject, {"metadata": {"name": name}, "spec": spec})
+    return as_sent(VolumeObject, {"metadata": {"name": name, "labels": labels or {}}, "spec": spec})
 
 
 def storage_class(name: str = "fast", waits: bool = True, **fields: Any) -> StorageClassObject:
@@ -91,6 +93,36 @@ def test_a_claim_whose_node_is_chosen_leaves_no_choice() -> None:
     named = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node3",)),))
     assert claims.reach(user("data")) == Reach(((named,),))
     assert claims.unbound(user("data")) == {"data": "node3"}
+
+
+def test_a_chosen_node_must_be_one_that_the_storage_class_allows() -> None:
+    chosen = {"volume.kubernetes.io/selected-node": "node3"}
+    allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
+    claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class(allowedTopologies=allowed))
+    named = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node3",)),))
+    assert claims.reach(user("data")) == Reach(((named,), (IN_A,)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "accepted"),
+    [
+        pytest.param({ZONE: "a"}, "zone-a unzoned", id="one zone"),
+        pytest.param({ZONE: "a__b"}, "zone-a zone-b unzoned", id="two zones"),
+        pytest.param({OLD_ZONE: "b"}, "zone-b old-b unzoned", id="the old label, also on nodes with the new one"),
+        pytest.param({ZONE: "b"}, "zone-b unzoned", id="the new label, not on nodes with the old one"),
+        pytest.param({ZONE: "a", REGION: "west"}, "unzoned", id="zone and region together"),
+        pytest.param({ZONE: "a__"}, "zone-a zone-b old-b unzoned", id="no list of zones"),
+    ],
+)
+def test_labels_of_a_volume_say_in_which_zones_it_is(labels: Json, accepted: str) -> None:
+    claims = known(claim(annotations=DONE, volumeName="pv1"), volume(zone=None, labels=labels))
+    nodes = {"zone-a": {ZONE: "a"}, "zone-b": {ZONE: "b"}, "old-b": {OLD_ZONE: "b"}, "unzoned": {"disk": "ssd"}}
+    table = NodeTable()
+    for name, node_labels in nodes.items():
+        table.put(Node(name, {}, node_labels))
+    terms = claims.reach(user("data")).terms
+    found = [name for name in nodes if all(table.match_any(t, table.everywhere)[table.slots[name]] for t in terms)]
+    assert found == accepted.split()
 
 
 @pytest.mark.parametrize(

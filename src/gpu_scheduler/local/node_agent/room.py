@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.core.quantity import QuantityError
-from gpu_scheduler.core.requests import pod_request, read_amounts, read_container
+from gpu_scheduler.core.requests import pod_request, read_container, read_exactly
 from gpu_scheduler.kube.device_map import MapError, map_group
 from gpu_scheduler.kube.resources import DEVICE_MAP, DEVICES, GPU_MILLI
 from gpu_scheduler.local.store import Json
@@ -44,7 +44,7 @@ def read_claim(pod: Json) -> Claim:
         requests = pod_request(
             [_resources(item) for item in spec["containers"]],
             inits,
-            read_amounts(spec.get("overhead") or {}, "overhead"),
+            read_exactly(spec.get("overhead") or {}, "overhead"),
             read_container(whole.get("requests") or {}, whole.get("limits") or {}) if whole else None,
         )
     except QuantityError:

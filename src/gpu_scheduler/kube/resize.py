@@ -1,0 +1,61 @@
+"""Pods that are resized where they run: until the kubelet is done, a node has less left than the spec says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from gpu_scheduler.core.quantity import QuantityError, parse_nano
+from gpu_scheduler.kube.objects import Container, ContainerStatus, PodObject, PodSpec, Resources
+
+Quantities = Mapping[str, str | int | float]
+
+
+def held_spec(pod: PodObject) -> PodSpec:
+    """A bound pod's spec, with the most that each container asks for, was given or still uses as its request.
+
+    What the kubelet calls infeasible is not asked for any more.
+    """
+    spec, status = pod.spec, pod.status
+    held = {one.name: one for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))}
+    whole = spec.resources is not None and status.resources is not None
+    if not held and not whole:
+        return spec
+    pending = next((one for one in status.conditions or () if one.type == "PodResizePending"), None)
+    asked = pending is None or pending.reason != "Infeasible"
+    changes: dict[str, object] = {
+        "containers": [_with_held(one, held, asked) for one in spec.containers],
+        "init_containers": [_with_held(one, held, asked) for one in spec.init_containers or ()],
+    }
+    if spec.resources is not None and status.resources is not None:
+        changes["resources"] = _largest(spec.resources, (status.resources.requests, status.allocated_resources), asked)
+    return msgspec.structs.replace(spec, **changes)
+
+
+def _with_held(container: Container, held: Mapping[str, ContainerStatus], asked: bool) -> Container:
+    status = held.get(container.name)
+    if status is None or status.resources is None:
+        return container
+    given = (status.resources.requests, status.allocated_resources)
+    return msgspec.structs.replace(container, resources=_largest(container.resources or Resources(), given, asked))
+
+
+def _largest(asking: Resources, given: Iterable[Quantities | None], asked: bool) -> Resources:
+    """Per resource the most of what is asked for, unless that is void, and what was given."""
+    most = dict(asking.requests or {})
+    told: set[str] = set()
+    for amounts in given:
+        for name, amount in (amounts or {}).items():
+            void = not asked and name not in told
+            if void or name not in most or _size(amount) > _size(most[name]):
+                most[name] = amount
+            told.add(name)
+    return msgspec.structs.replace(asking, requests=most)
+
+
+def _size(amount: str | int | float) -> int:
+    try:
+        return parse_nano(str(amount))
+    except QuantityError:
+        return -1
