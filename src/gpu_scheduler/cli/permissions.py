@@ -57,8 +57,14 @@ def needed_permissions(served: Served, system: str) -> list[Permission]:
     for kind in gang_kinds(served):
         found += _allow(kind, ("get", *READ, "patch"))
         found += _allow(kind, ("patch",), "status") if served.has(kind, "status") else ()
+    for owner in dict.fromkeys((one.group, one.plural) for one in served.resources):
+        found += [Permission(*owner, "get")] if owner in OWNERS else ()
     return found
 
+
+_TRAINING = ("jaxjobs", "mpijobs", "paddlejobs", "pytorchjobs", "tfjobs", "xgboostjobs")
+OWNERS = {("batch.volcano.sh", "jobs"), *(("kubeflow.org", plural) for plural in _TRAINING)}
+"""The jobs behind Volcano's groups, whose templates say what pods will need before there are any."""
 
 _EVERYWHERE: dict[Resource, tuple[str, ...]] = {
     PODS: ("get", *READ, "patch", "delete"),

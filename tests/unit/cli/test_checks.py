@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 
 import pytest
+import yaml
 
 from gpu_scheduler.cli import checks
 from gpu_scheduler.cli.checks import Check, Level
-from gpu_scheduler.cli.permissions import Permission, gang_kinds, needed_permissions
+from gpu_scheduler.cli.permissions import OWNERS, Permission, gang_kinds, needed_permissions
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.model import GangKey, Node
+from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.discovery import Served
-from gpu_scheduler.kube.resources import PLACEMENTS, QUEUES, SYSTEM, Resource
+from gpu_scheduler.kube.resources import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES, Resource
 from tests.unit.cli.scenes import NOW, Scene, a_node, plain, shape_of
 
+ROLES = Path(__file__).parents[3] / "deploy" / "rbac.yaml"
 VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 NEW = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
 OLD = Resource("scheduling.k8s.io", "v1alpha3", "podgroups", "PodGroup")
@@ -86,6 +91,22 @@ def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
     assert "patch podgroups/status.scheduling.k8s.io" not in needed
     assert not [one for one in needed_permissions(Served(()), SYSTEM) if "podgroups" in one.resource]
     assert gang_kinds(EVERYTHING) == [VOLCANO, NEW]
+
+
+def test_the_role_that_we_hand_out_allows_what_is_needed_and_no_more() -> None:
+    """On a cluster that serves every kind, in every version that we know."""
+    served = [resource for dialect in DIALECTS for resource in dialect.resources]
+    served += [found._replace(plural="podgroups/status") for found in served if found.plural == "podgroups"]
+    owners = [Resource(group, "v1", plural, "") for group, plural in OWNERS]
+    needed = needed_permissions(Served((PLACEMENTS, QUEUES, VOLCANO_QUEUES, *served, *owners)), SYSTEM)
+    allowed = set()
+    for role in yaml.safe_load_all(ROLES.read_text()):
+        namespace = SYSTEM if role["kind"] == "Role" else ""
+        for rule in role.get("rules", ()):
+            for group, what, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"]):
+                resource, _, subresource = what.partition("/")
+                allowed.add(Permission(group, resource, verb, subresource, namespace))
+    assert set(needed) == allowed
 
 
 def test_what_is_not_allowed_is_named() -> None:
