@@ -37,7 +37,8 @@ ifneq ($(and $(KUBECONFIG),$(if $(VERSION),,none)),)
 else
 	@set -e; for version in $(or $(VERSION),1.35 1.37); do echo "== Kubernetes $$version"; \
 	  $(BIN)/python -m tests.kubernetes.control_plane --version $$version -- \
-	    $(BIN)/python -m pytest -q tests/kubernetes $(ARGS); done
+	    $(BIN)/python -m pytest -q tests/kubernetes tests/integration --cluster=kubernetes --kubernetes=$$version \
+	      $(ARGS); done
 endif
 
 up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on

@@ -98,9 +98,11 @@ class Scheduler:
         self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Makes sure that it is gone, whatever it is doing."""
+        """Makes sure that it is gone, whatever it is doing, and that it did nothing its account may not do."""
         if self.is_alive():
             self.kill()
+        refused = [line for line in self.text().splitlines() if "forbidden: User" in line]
+        assert not refused, refused
 
     def text(self) -> str:
         """What it printed."""
@@ -309,7 +311,7 @@ class DeviceGuard:
         self.found: set[str] = set()
 
     def _look(self) -> None:
-        while not self._over.wait(0.02):
+        while not self._over.wait(0.1):
             with suppress(OSError, http.client.HTTPException):
                 _, pods = self._http.ask("GET", "/api/v1/pods")
                 self.found.update(double_devices(pods.get("items", [])))
