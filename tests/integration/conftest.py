@@ -152,7 +152,7 @@ def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
         running.wait_ready()
         yield running
     finally:
-        running.end()
+        running.end_allowed()
 
 
 @contextmanager

@@ -153,6 +153,7 @@ class Cluster:
         eventually(
             lambda: self.announced().get("pid") == self.process.pid or self.process.poll() is not None,
             "the cluster to start",
+            3 * PATIENCE if kubernetes else PATIENCE,
         )
         assert self.process.poll() is None, f"the cluster did not start: {self.log.read_text()}"
 
