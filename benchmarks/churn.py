@@ -1,11 +1,11 @@
 """A week of gangs compressed: created, run, deleted, by the thousand; does the scheduler stay as it was?
 
-Usage: churn.py [--gangs N] [--at-once N] [--nodes N]
+Usage: churn.py [--gangs N] [--at-once N] [--nodes N | --kubeconfig FILE [--scheduler-kubeconfig FILE]]
 
-Starts a local cluster with simulated nodes and a scheduler beside it. Gangs of 1 to 8 pods, half of them as Volcano
-PodGroups and half by annotations, run for a moment and are deleted. Memory of the scheduler is read as it goes; at the
-end its comparer must find nothing, no Placement may be left and the Lease must name none. The last line is JSON; the
-exit code is 1 when something was left behind.
+Starts a local cluster with simulated nodes, or takes one that is there, and a scheduler beside it. Gangs of 1 to 8
+pods, half of them as Volcano PodGroups and half by annotations, run for a moment and are deleted. Memory of the
+scheduler is read as it goes; at the end its comparer must find nothing, no Placement may be left and the Lease must
+name none. The last line is JSON; the exit code is 1 when something was left behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +170,13 @@ async def run(options: argparse.Namespace, folder: Path) -> Json:
     log = folder / "scheduler.log"
     flags = (
         "--kubeconfig",
-        str(folder / "cluster/kubeconfig"),
+        str(options.scheduler_kubeconfig or options.kubeconfig),
         "--listen",
         "127.0.0.1:0",
         "--scheduler-name",
         "volcano",
     )
-    async with Client(load_connection(folder / "cluster/kubeconfig"), in_flight=64, timeout=60.0) as client:
+    async with Client(load_connection(options.kubeconfig), in_flight=64, timeout=60.0) as client:
         with _running([*PROGRAM, "scheduler", *flags], log) as scheduler:
             begun = time.monotonic()
             memory = await churn(client, scheduler, options)
@@ -201,23 +201,34 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
             process.wait(30)
 
 
+@contextmanager
+def _local_cluster(folder: Path, nodes: int) -> Iterator[None]:
+    """A local cluster without a scheduler, which ends with the block."""
+    flags = ("--port", "0", "--data-dir", str(folder / "cluster"), "--no-scheduler")
+    size = ("--runtime", "simulated", "--nodes", str(nodes))
+    with _running([*PROGRAM, "up", *flags, *size], folder / "cluster.log") as cluster:
+        while not (folder / "cluster/running.json").exists():
+            if cluster.poll() is not None:
+                raise SystemExit(f"the local cluster did not start: {(folder / 'cluster.log').read_text()}")
+            time.sleep(0.05)
+        yield
+
+
 def main() -> None:
     """Runs it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gangs", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=32)
     parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--kubeconfig", type=Path, help="a cluster that is there")
+    parser.add_argument("--scheduler-kubeconfig", type=Path, help="the scheduler's own account in it")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="churn-") as name:
+    with tempfile.TemporaryDirectory(prefix="churn-") as name, ExitStack() as stack:
         folder = Path(name)
-        flags = ("--port", "0", "--data-dir", str(folder / "cluster"), "--no-scheduler")
-        size = ("--runtime", "simulated", "--nodes", str(options.nodes))
-        with _running([*PROGRAM, "up", *flags, *size], folder / "cluster.log") as cluster:
-            while not (folder / "cluster/running.json").exists():
-                if cluster.poll() is not None:
-                    raise SystemExit(f"the local cluster did not start: {(folder / 'cluster.log').read_text()}")
-                time.sleep(0.05)
-            result = asyncio.run(run(options, folder))
+        if options.kubeconfig is None:
+            stack.enter_context(_local_cluster(folder, options.nodes))
+            options.kubeconfig = folder / "cluster/kubeconfig"
+        result = asyncio.run(run(options, folder))
     print(json.dumps(result))
     if result["leftovers"]:
         raise SystemExit(1)

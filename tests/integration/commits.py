@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
 from tests.integration.fault_proxy import Fault, FaultProxy, Rule, after, before, drop
-from tests.integration.gangs import gang, gang_job, priority_class
+from tests.integration.gangs import gang, priority_class
 from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices, free_port
 from tests.integration.running import Cluster, Json, eventually
+from tests.integration.scenes import stateful
+from tests.integration.speaking import OBJECTS
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/gpu-scheduler"
 PLACEMENTS = f"/apis/gpu-scheduler.io/v1alpha1/namespaces/{SYSTEM}/placements"
@@ -102,13 +103,12 @@ class Start:
 
 @dataclass
 class Restart:
-    """A gang of four, made by a Job, loses a member and starts anew as a whole."""
+    """A gang of four, which is made again at once, loses a member and starts anew as a whole."""
 
     home: Live
 
     def prepare(self) -> None:
-        meta: Json = {"annotations": {"gpu-scheduler.io/on-member-lost": "restart"}}
-        self.home.create(*gang_job("annotation", "train", 4, gpus=2, meta=meta))
+        self.home.create(stateful("train", 4, 2, annotations={"gpu-scheduler.io/on-member-lost": "restart"}))
         eventually(lambda: len(self.home.bound()) == 4, "the first four")
         self.before = {pod["metadata"]["uid"] for pod in self.home.pods().values()}
 
@@ -232,13 +232,13 @@ class Replica:
 
 
 class Pair:
-    """Two schedulers of one cluster of two nodes with eight GPUs each; one leads, one stands by."""
+    """Two schedulers of one cluster; one leads, one stands by."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.cluster = start_cluster(folder, stack, "--nodes", "2")
-        self.system = Live(self.cluster, "default")
+    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+        self.cluster = cluster
+        self.system = Live(cluster, "default")
         stack.callback(self.system.http.close)
-        self.replicas = [Replica(self.cluster, stack) for _ in range(2)]
+        self.replicas = [Replica(cluster, stack) for _ in range(2)]
 
     def holder(self) -> str:
         """Who the Lease says leads."""
@@ -294,12 +294,13 @@ class Pair:
         return lambda: eventually(lambda: dead, "the leader to die")[0]
 
 
-def start_cluster(folder: Path, stack: ExitStack, *arguments: str) -> Cluster:
-    """A cluster of simulated nodes until the stack unwinds."""
-    cluster = Cluster(folder / f"own{free_port()}", ("--runtime", "simulated", *arguments))
-    cluster.start()
-    stack.callback(cluster.kill)
-    return cluster
+KINDS = (
+    *OBJECTS.values(),
+    ("Job", "batch/v1"),
+    ("StatefulSet", "apps/v1"),
+    ("PersistentVolumeClaim", "v1"),
+)
+"""What tests make in their namespaces that outlives its pods, makes others, or makes the scheduler wait for some."""
 
 
 def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
@@ -311,9 +312,12 @@ def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
     eventually(lambda: home.http.ask("GET", account)[0] == 200, "the account without which there are no pods")
 
     def clear() -> None:
-        # Nothing new comes into a namespace that goes, but what is in it would stay for seconds; and the GPUs are the
-        # next test's. Those of pods that are forced away are left alone for a while, so it is asked nicely first.
-        home.delete("Namespace", namespace)
+        # Nothing new comes into a namespace that goes, but what is in it would stay for seconds, or for ever; and the
+        # GPUs are the next test's. Those of pods that are forced away are left alone for a while, so it is asked nicely
+        # first.
+        home.http.ask("DELETE", home.path("Namespace", name=namespace))
+        for kind, version in KINDS:
+            home.http.ask("DELETE", home.path(kind, version))
         patience = time.monotonic() + 10
 
         def gone() -> bool:

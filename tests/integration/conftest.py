@@ -62,9 +62,9 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _started(folder: Path, *arguments: str, nodes: int = NODES) -> Iterator[Cluster]:
+def _started(folder: Path, *arguments: str, nodes: int = NODES, emptied: bool = False) -> Iterator[Cluster]:
     """A cluster that runs until the block ends, with its nodes ready."""
-    cluster = Cluster(folder, arguments)
+    cluster = Cluster(folder, arguments, emptied=emptied)
     cluster.start()
     try:
         eventually(lambda: cluster.run("get", "nodes").stdout.count(" Ready ") == nodes, "ready nodes")
@@ -140,7 +140,7 @@ def kube(cluster: Cluster, namespace: str) -> Iterator[Kube]:
 @pytest.fixture(scope="session")
 def bare(folder: Path) -> Iterator[Cluster]:
     """A cluster for the worker's live scheduler: four simulated nodes of eight GPUs, nobody inside who schedules."""
-    with _started(folder / "live", "--runtime", "simulated") as running:
+    with _started(folder / "live", "--runtime", "simulated", emptied=True) as running:
         yield running
 
 
@@ -153,7 +153,7 @@ def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
         running.wait_ready()
         yield running
     finally:
-        running.end()
+        running.end_allowed()
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def varied(folder: Path) -> Iterator[Cluster]:
     (its GPUs are not ours to assign), amd1 (GPUs of another make) and plain1 (none)."""
     file = folder / "fleet.yaml"
     file.write_text(_FLEET)
-    with _started(folder / "varied", "--fleet", str(file), nodes=7) as running, _scheduling(running):
+    with _started(folder / "varied", "--fleet", str(file), nodes=7, emptied=True) as running, _scheduling(running):
         yield running
 
 
@@ -230,7 +230,7 @@ def newer(folder: Path) -> Iterator[Callable[[str], Cluster]]:
         def start(version: str) -> Cluster:
             if version not in started:
                 arguments = ("--runtime", "simulated", "--kubernetes", version)
-                started[version] = stack.enter_context(_started(folder / f"live-{version}", *arguments))
+                started[version] = stack.enter_context(_started(folder / f"live-{version}", *arguments, emptied=True))
                 stack.enter_context(_scheduling(started[version]))
             return started[version]
 
@@ -260,14 +260,21 @@ def world(own: Callable[..., Cluster]) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def _pair(folder: Path) -> Iterator[Pair]:
+def small(folder: Path) -> Iterator[Cluster]:
+    """A cluster of two simulated nodes with eight GPUs each, for the schedulers of one module at a time."""
+    with _started(folder / "small", "--runtime", "simulated", "--nodes", "2", nodes=2, emptied=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def _pair(small: Cluster) -> Iterator[Pair]:
     with ExitStack() as stack:
-        yield Pair(folder, stack)
+        yield Pair(small, stack)
 
 
 @pytest.fixture
 def pair(_pair: Pair) -> Iterator[Pair]:
-    """Two schedulers with a wire each, in a cluster of two nodes with eight GPUs each; one leads."""
+    """Two schedulers with a wire each, in the small cluster; one leads."""
     _pair.restore()
     yield _pair
     for replica in _pair.replicas:

@@ -102,6 +102,12 @@ class Scheduler:
         if self.is_alive():
             self.kill()
 
+    def end_allowed(self) -> None:
+        """Makes sure that it is gone, and that it tried nothing that its account may not do."""
+        self.end()
+        refused = [line for line in self.text().splitlines() if "forbidden: User" in line]
+        assert not refused, refused
+
     def text(self) -> str:
         """What it printed."""
         return self.log.read_text() if self.log.exists() else ""
@@ -250,7 +256,7 @@ class World:
             found = Scheduler(wire.kubeconfig, wire.kubeconfig.parent, *flags)
         else:
             found = Scheduler(wire.cluster.scheduler_kubeconfig, wire.cluster.folder.parent, *flags)
-        self._stack.callback(found.end)
+        self._stack.callback(found.end_allowed)
         return found
 
 
@@ -309,7 +315,7 @@ class DeviceGuard:
         self.found: set[str] = set()
 
     def _look(self) -> None:
-        while not self._over.wait(0.02):
+        while not self._over.wait(0.1):
             with suppress(OSError, http.client.HTTPException):
                 _, pods = self._http.ask("GET", "/api/v1/pods")
                 self.found.update(double_devices(pods.get("items", [])))

@@ -127,6 +127,8 @@ class Cluster:
     """Whether it is a session of its own, as in a terminal of its own."""
     scheduled: bool = False
     """Whether a scheduler runs inside."""
+    emptied: bool = False
+    """Whether tests empty its namespaces themselves: a control plane would ask of every kind twice for each of them."""
     process: subprocess.Popen[str] = field(init=False)
 
     @property
@@ -138,6 +140,7 @@ class Cluster:
         """Starts it and does not wait for it."""
         if kubernetes:
             command = [sys.executable, "-m", "tests.kubernetes.cluster", "--version", kubernetes]
+            command += ["--without-controller", "namespace-controller"] if self.emptied else []
         else:
             command = [*PROGRAM, "up", "--port", "0", *(() if self.scheduled else ("--no-scheduler",))]
         command += ["--data-dir", str(self.folder), *self.arguments]
@@ -150,6 +153,7 @@ class Cluster:
         eventually(
             lambda: self.announced().get("pid") == self.process.pid or self.process.poll() is not None,
             "the cluster to start",
+            3 * PATIENCE if kubernetes else PATIENCE,
         )
         assert self.process.poll() is None, f"the cluster did not start: {self.log.read_text()}"
 

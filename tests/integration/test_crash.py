@@ -1,7 +1,5 @@
 """`kill -9` at random moments under concurrent writes: nothing that was acknowledged is lost, no version comes twice.
 
-pytestmark = pytest.mark.local("the local cluster's own store")
-
 GPU_SCHEDULER_CRASH_ROUNDS=200 makes it longer; GPU_SCHEDULER_CRASH_SEED repeats the moments of a run.
 """
 
@@ -20,6 +18,8 @@ from functools import partial
 import pytest
 
 from tests.integration.running import PATIENCE, Cluster, Http, Json, eventually
+
+pytestmark = pytest.mark.local("the local cluster's own store")
 
 ROUNDS = int(os.environ.get("GPU_SCHEDULER_CRASH_ROUNDS", "20"))
 WRITERS = 4

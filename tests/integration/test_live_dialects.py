@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.integration.running import Json, eventually
+from tests.integration.scenes import wait_gone
 from tests.integration.speaking import DIALECTS, GPUS, LATE, NODES, TIMEOUT, WITH_OBJECT, Speaker
 
 in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
@@ -112,7 +113,10 @@ def test_a_gang_that_is_late_says_so_and_starts_later(speaker: Speaker) -> None:
         speaker.wait_for("train", **{cured: "False"})
 
 
-@pytest.mark.parametrize("dialect", ["scheduler-plugins", "1.35"])
+LOCAL_FIELD = pytest.mark.local("a Workload of Kubernetes has no field for a time-out")
+
+
+@pytest.mark.parametrize("dialect", ["scheduler-plugins", pytest.param("1.35", marks=LOCAL_FIELD)])
 def test_a_gang_is_late_by_the_field_of_its_own_api(speaker: Speaker) -> None:
     speaker.occupy(3)
     found = speaker.write("train", 2)
@@ -205,6 +209,7 @@ def test_a_gang_says_how_it_is_doing_and_when_it_falls_below_its_minimum_and_bac
     node = live.bound()["train-1"]
     live.delete("Pod", "train-1")
     speaker.wait_says("train", "below")
+    wait_gone(live, "train-1")
     speaker.add_pod("train", 1, minimum=2)
     assert live.wait_bound("train-1") == {"train-1": node}  # its place was kept
     speaker.wait_says("train", "restored")

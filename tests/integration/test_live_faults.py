@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,6 @@ from tests.integration.commits import (
     Start,
     Step,
     make_home,
-    start_cluster,
     strike,
     wait_settled,
 )
@@ -64,10 +62,9 @@ class One:
 
 
 @pytest.fixture(scope="module")
-def _one(folder: Path) -> Iterator[One]:
+def _one(small: Cluster) -> Iterator[One]:
     with ExitStack() as stack:
-        cluster = start_cluster(folder, stack, "--nodes", "2")
-        yield One(cluster, Replica(cluster, stack).start())
+        yield One(small, Replica(small, stack).start())
 
 
 @pytest.fixture

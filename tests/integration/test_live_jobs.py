@@ -14,6 +14,7 @@ import yaml
 from tests.integration.gangs import gang_job, group, join, member
 from tests.integration.live import Live, World
 from tests.integration.running import Json, eventually
+from tests.integration.scenes import evict, uids
 from tests.integration.speaking import GPUS, WITH_OBJECT, Speaker
 
 MIN = "gpu-scheduler.io/gang-min"
@@ -100,6 +101,21 @@ def test_a_job_whose_pods_name_a_group_runs_and_is_done(speaker: Speaker) -> Non
     speaker.wait_says("train", "finished")
     if speaker.dialect == "scheduler-plugins":
         speaker.wait_for("train", occupiedBy=f"{speaker.live.namespace}/train")
+
+
+def test_a_gang_that_is_restarted_is_no_failure_of_its_job(user: Speaker) -> None:
+    """Of one that ignores disruptions: it bears no failure, so any would end it."""
+    live, found = user.live, job(2)
+    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    found["spec"] |= {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}}
+    found["spec"]["template"]["metadata"]["annotations"]["gpu-scheduler.io/on-member-lost"] = "restart"
+    live.create(found)
+    eventually(lambda: len(live.bound()) == 2, "the job to start")
+    before = set(uids(live).values())
+    assert evict(live, min(live.pods()))[0] < 300
+    eventually(lambda: not before & set(uids(live).values()), "both pods to be gone")
+    status = live.get("Job", "train", "batch/v1")["status"]
+    assert not any(status.get(field) for field in ("failed", "uncountedTerminatedPods", "conditions")), status
 
 
 # -- who is bound first

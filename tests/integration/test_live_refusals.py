@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from tests.integration.commits import Pair, Start, make_home, names_of, wait_settled
+from tests.integration.commits import Pair, Replica, Start, make_home, names_of, wait_settled
 from tests.integration.fault_proxy import answer, before
 from tests.integration.gangs import gang
-from tests.integration.live import DeviceGuard, Live
+from tests.integration.live import DeviceGuard, Live, World
 from tests.integration.running import eventually
 
 
@@ -51,19 +51,20 @@ def attempt_of(home: Live, name: str) -> str:
     return str(home.get("Pod", name)["metadata"].get("annotations", {}).get("gpu-scheduler.io/attempt", "0"))
 
 
-def test_namespace_that_ends_under_a_committed_gang_frees_its_gpus(pair: Pair, home: Live) -> None:
-    leader = pair.leader()
+def test_namespace_that_ends_under_a_committed_gang_frees_its_gpus(world: World) -> None:
+    live = world.cluster("--nodes", "2")
     with ExitStack() as stack:
-        doomed = make_home(pair.cluster, f"{home.namespace}-doomed", stack)
+        replica = Replica(live.cluster, stack).start()
+        doomed = make_home(live.cluster, "doomed", stack)
         for status, name in ((500, "train-2"), (403, "train-3")):
-            leader.proxy.inject(answer(status), method="POST", path=f"/pods/{name}/binding$")
-        with DeviceGuard(pair.cluster):
+            replica.proxy.inject(answer(status), method="POST", path=f"/pods/{name}/binding$")
+        with DeviceGuard(live.cluster):
             doomed.create(*gang("annotation", "train", 4, gpus=4))
             doomed.wait_bound("train-0", "train-1")
-            doomed.ask("DELETE", f"/api/v1/namespaces/{doomed.namespace}")
-            home.create(*gang("annotation", "next", 2, gpus=8))
-            home.wait_bound("next-0", "next-1")
-            wait_settled(pair.system)
+            doomed.ask("DELETE", "/api/v1/namespaces/doomed")
+            live.create(*gang("annotation", "next", 2, gpus=8))
+            live.wait_bound("next-0", "next-1")
+            wait_settled(live)
 
 
 def test_pod_that_is_made_again_under_a_flying_bind_is_another_pod(pair: Pair, home: Live) -> None:

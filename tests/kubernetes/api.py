@@ -14,10 +14,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes import client, config
 
 Json = dict[str, Any]
-load_kubeconfig: Any = config.load_kube_config
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -34,7 +32,10 @@ class Access:
 
 def read_access(kubeconfig: Path) -> Access:
     """What a kubeconfig says, with its plugins run and its files read."""
+    from kubernetes import client, config  # large: not for those who know where their API is
+
     found: Any = client.Configuration()
+    load_kubeconfig: Any = config.load_kube_config
     load_kubeconfig(config_file=str(kubeconfig), client_configuration=found)
     trust = ssl.create_default_context(cafile=found.ssl_ca_cert)
     if not found.verify_ssl:

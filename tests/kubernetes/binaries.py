@@ -46,7 +46,7 @@ def build(minor: str) -> Path:
     full = full_version(minor)
     folder = _cache() / full / _fingerprint(minor)
     if not _complete(folder):
-        with _only_one(folder):
+        with only_one(folder):
             if not _complete(folder):
                 _compile(minor, full, folder)
                 _link(folder)
@@ -71,7 +71,7 @@ def _complete(folder: Path) -> bool:
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def only_one(folder: Path) -> Iterator[None]:
     """Two that need the same programs do not build them twice."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:

@@ -12,71 +12,43 @@ import asyncio
 import json
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
-from gpu_scheduler.kube.crds import load_definitions
 from gpu_scheduler.local import tls
-from gpu_scheduler.local.bootstrap import bootstrap
-from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.node_agent.fleet import FleetSettings
 from tests.kubernetes import binaries
-from tests.kubernetes.api import Access, Api, Json
+from tests.kubernetes.api import Api, Json
 from tests.kubernetes.control_plane import ControlPlane, StartError
+from tests.kubernetes.furnished import furnish
 from tests.kubernetes.nodes import HttpClient, running_nodes
+from tests.kubernetes.volumes import provide_volumes
 
-ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
 SYSTEM, ACCOUNT = "gpu-scheduler-system", "gpu-scheduler"
-_PATIENCE = 60.0
-_RESOURCES = {
-    "ServiceAccount": "serviceaccounts",
-    "ClusterRole": "clusterroles.rbac.authorization.k8s.io",
-    "ClusterRoleBinding": "clusterrolebindings.rbac.authorization.k8s.io",
-    "Role": "roles.rbac.authorization.k8s.io",
-    "RoleBinding": "rolebindings.rbac.authorization.k8s.io",
+_FLAGS = {
+    "kube-apiserver": ["--audit-log-path="],
+    "kube-controller-manager": ["--node-monitor-grace-period=40s", "--node-monitor-period=1s"],
 }
-_FLAGS = {"kube-controller-manager": ["--node-monitor-grace-period=40s", "--node-monitor-period=1s"]}
 
 
 async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event) -> None:
-    """Furnishes the cluster, gives it nodes, says where it is, and goes on until told to stop."""
-    trust = ssl.create_default_context(cafile=str(plane.folder / "ca.crt"))
-    token = json.loads(plane.kubeconfig().read_text())["users"][0]["user"]["token"]
-    async with Api(Access(plane.server, f"Bearer {token}", trust)) as api:
+    """Gives the cluster nodes and volumes, says where it is, and goes on until told to stop."""
+    async with Api(plane.access) as api:
         client = HttpClient(api)
-        await furnish(client)
-        tls.write_private(plane.folder / "token", token.encode())
         config = json.loads(plane.kubeconfig().read_text())
+        tls.write_private(plane.folder / "token", config["users"][0]["user"]["token"].encode())
         tls.write_private(plane.folder / "kubeconfig", json.dumps(config).encode())
         config["users"][0]["user"]["token"] = await sign_in(api)
         tls.write_private(plane.folder / "scheduler.kubeconfig", json.dumps(config).encode())
         async with running_nodes(client, settings):
             announced = {"pid": os.getpid(), "server": plane.server}
             (plane.folder / "running.json").write_text(json.dumps(announced))
-            await stop.wait()
-
-
-async def furnish(client: HttpClient) -> None:
-    """What the local cluster has from the start, and the scheduler's roles."""
-    async with asyncio.timeout(_PATIENCE):
-        while True:
-            try:
-                await bootstrap(client, lambda: None, load_definitions())
-                break
-            except ApiError as error:
-                if error.code != 404:  # a kind that was defined just now is served a moment later
-                    raise
-                await asyncio.sleep(0.1)
-    for found in yaml.safe_load_all(ROLES.read_text()):
-        try:
-            await client.create(_RESOURCES[found["kind"]], found)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
+            volumes = asyncio.create_task(provide_volumes(client, plane.folder / "volumes"))
+            await asyncio.wait((volumes, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
+            if volumes.done():
+                await volumes
+            volumes.cancel()
 
 
 async def sign_in(api: Api) -> str:
@@ -100,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", "--kubernetes", required=True, choices=binaries.versions())
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--runtime", default="process")
+    parser.add_argument("--port", type=int, help="not needed: whatever starts in a folder again has the port of before")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--racks", type=int, default=1)
@@ -107,12 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpu", default="4")
     parser.add_argument("--memory", default="8Gi")
     parser.add_argument("--fleet", type=Path)
+    parser.add_argument("--without-controller", metavar="NAME", help="one that kube-controller-manager does not run")
     told = vars(parser.parse_args(arguments))
-    version, folder = told.pop("version"), told.pop("data_dir")
+    version, folder, _ = told.pop("version"), told.pop("data_dir"), told.pop("port")
+    flags = dict(_FLAGS)
+    if left_out := told.pop("without_controller"):
+        flags["kube-controller-manager"] = [*flags["kube-controller-manager"], f"--controllers=*,-{left_out}"]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = FleetSettings(folder=folder / "pods", file=told.pop("fleet"), kubernetes=version, **told)
     try:
-        with ControlPlane(version, folder=folder, more=_FLAGS) as plane:
+        if not (folder / "ports.json").exists():
+            furnish(version, folder)
+        with ControlPlane(version, folder=folder, more=flags) as plane:
             asyncio.run(_until_signalled(plane, settings))
     except (binaries.BuildError, StartError) as error:
         sys.stderr.write(f"{error}\n")

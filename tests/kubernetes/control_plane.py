@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from tests.kubernetes import binaries
+from tests.kubernetes.api import Access
 from tests.kubernetes.flags import Settings, command_line, health_check, prepare
 
 CORE = ("etcd", "kube-apiserver", "kube-controller-manager")
@@ -182,6 +184,12 @@ class ControlPlane:
         """The address of the API."""
         assert self._settings is not None, "the control plane has not been entered"
         return self._settings.server
+
+    @property
+    def access(self) -> Access:
+        """How an administrator reaches it."""
+        token = json.loads(self.kubeconfig().read_text())["users"][0]["user"]["token"]
+        return Access(self.server, f"Bearer {token}", ssl.create_default_context(cafile=str(self.folder / "ca.crt")))
 
     @property
     def audit_log(self) -> Path:

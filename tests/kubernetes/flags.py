@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import random
 import secrets
@@ -50,27 +51,32 @@ class Settings:
 
 
 def prepare(folder: Path, minor: str, users: Mapping[str, Sequence[str]]) -> Settings:
-    """Writes certificates, keys, tokens and kubeconfigs; a folder that has them is used as it is."""
+    """Writes certificates, keys, tokens and kubeconfigs; what a folder has of them is used as it is."""
     known = folder / "ports.json"
     if known.exists():
         return Settings(folder, minor, json.loads(known.read_text()))
     names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
     settings = Settings(folder, minor, dict(zip(names, _free_ports(len(names)), strict=True)))
+    if not (folder / "tokens.csv").exists():
+        _write_secrets(folder, users)
+    authority = (folder / "ca.crt").read_text()
+    for token, user, *_ in csv.reader((folder / "tokens.csv").read_text().splitlines()):
+        config = _kubeconfig(settings.server, authority, user, token)
+        tls.write_private(folder / f"{user.replace(':', '-')}.kubeconfig", json.dumps(config, indent=1).encode())
+    known.write_text(json.dumps(settings.ports))
+    return settings
+
+
+def _write_secrets(folder: Path, users: Mapping[str, Sequence[str]]) -> None:
+    """What does not depend on where the programs listen."""
     authority = tls.make_authority("test CA")
     authority.write(folder / "ca.crt", folder / "ca.key")
     tls.issue(authority, "kube-apiserver").write(folder / "server.crt", folder / "server.key")
     # Service account tokens are signed with a key of their own; the certificate carries its public half.
     tls.issue(authority, "service-accounts").write(folder / "accounts.crt", folder / "accounts.key")
     (folder / "audit-policy.json").write_text(json.dumps(_AUDIT_POLICY))
-    lines = []
-    for user, groups in users.items():
-        token = secrets.token_hex(16)
-        lines.append(f'{token},{user},{user},"{",".join(groups)}"\n')
-        config = _kubeconfig(settings.server, authority.certificate.decode(), user, token)
-        tls.write_private(folder / f"{user.replace(':', '-')}.kubeconfig", json.dumps(config, indent=1).encode())
+    lines = [f'{secrets.token_hex(16)},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items()]
     tls.write_private(folder / "tokens.csv", "".join(lines).encode())
-    known.write_text(json.dumps(settings.ports))
-    return settings
 
 
 def _free_ports(count: int) -> list[int]:

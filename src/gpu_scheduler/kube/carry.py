@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from gpu_scheduler.kube.decode import attempt_of
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused
 from gpu_scheduler.kube.objects import PodObject
 from gpu_scheduler.kube.resources import ATTEMPT, CLAIMS, PODS
+from gpu_scheduler.kube.times import format_time
 from gpu_scheduler.kube.volumes import SELECTED_NODE
 
 _log = structlog.get_logger(__name__)
@@ -145,6 +147,7 @@ class Carrier:
     async def _delete(self, delete: Delete) -> None:
         try:
             if delete.cause is DeleteCause.RESTART:
+                await self._mark_disrupted(delete)
                 await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)
             else:
                 await self._evict(delete)
@@ -153,6 +156,18 @@ class Carrier:
         except ApiError as error:
             _log.info("a pod was not deleted yet", pod=f"{delete.namespace}/{delete.name}", error=error.message)
             self._tell(DeleteFailed(delete.uid))
+
+    async def _mark_disrupted(self, delete: Delete) -> None:
+        """Says what an eviction would say: by it a Job's podFailurePolicy tells a disruption from a failure."""
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "RestartByScheduler",
+            "message": "gpu-scheduler: the whole gang starts anew",
+            "lastTransitionTime": format_time(time.time()),
+        }
+        patch = {"metadata": {"uid": delete.uid}, "status": {"conditions": [condition]}}
+        await self._client.patch(PODS, delete.name, patch, delete.namespace, "status", kind="strategic")
 
     async def _evict(self, delete: Delete) -> None:
         """Deletes with respect for disruption budgets and the pod's own grace."""

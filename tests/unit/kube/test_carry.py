@@ -203,6 +203,10 @@ async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None
         (options,) = wire.bodies("DELETE", "pods/restart")
         assert options["preconditions"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
         assert "gracePeriodSeconds" not in options
+        (mark,) = wire.bodies("PATCH", "pods/restart/status")
+        assert mark["metadata"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
+        (disrupted,) = mark["status"]["conditions"]
+        assert (disrupted["type"], disrupted["status"]) == ("DisruptionTarget", "True")
     assert desk.told == []
 
 
@@ -233,7 +237,8 @@ async def test_pod_that_is_gone_already_is_as_good_as_deleted(cause: DeleteCause
         pod = await desk.add_pod("other")
         desk.bind(pod)
         await until(lambda: desk.outcomes)
-        assert wire.count("DELETE") + wire.count("POST", "/eviction") == 1
+        assert wire.count("PATCH", "/status") + wire.count("POST", "/eviction") == 1
+        assert not wire.count("DELETE")
     assert desk.told == []
 
 

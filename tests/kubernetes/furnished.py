@@ -1,0 +1,80 @@
+"""What the local cluster has from the start, and the scheduler's roles: made once for a version, and copied."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from gpu_scheduler.kube.crds import load_definitions
+from gpu_scheduler.local.bootstrap import bootstrap, first_objects
+from gpu_scheduler.local.errors import ApiError
+from tests.kubernetes import binaries
+from tests.kubernetes.api import Access, Api
+from tests.kubernetes.asking import eventually
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.nodes import HttpClient
+
+ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+_PATIENCE = 60.0
+_RESOURCES = {
+    "ServiceAccount": "serviceaccounts",
+    "ClusterRole": "clusterroles.rbac.authorization.k8s.io",
+    "ClusterRoleBinding": "clusterrolebindings.rbac.authorization.k8s.io",
+    "Role": "roles.rbac.authorization.k8s.io",
+    "RoleBinding": "rolebindings.rbac.authorization.k8s.io",
+}
+_KEPT = ("ca.*", "server.*", "accounts.*", "tokens.csv", "audit-policy.json", "etcd")
+
+
+def furnish(version: str, folder: Path) -> None:
+    """Fills the folder of a control plane that has never run: its secrets and its store."""
+    made = binaries.build(version) / f"furnished-{_fingerprint()}"
+    if not made.exists():
+        with binaries.only_one(made.parent):
+            if not made.exists():
+                _make(version, made)
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+
+
+def _fingerprint() -> str:
+    """Changes with whatever is in the store from the start."""
+    found = json.dumps([first_objects(), load_definitions(), ROLES.read_text()])
+    return hashlib.sha256(found.encode()).hexdigest()[:12]
+
+
+def _make(version: str, made: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=made.parent) as name:
+        plane_folder, kept = Path(name) / "plane", Path(name) / "kept"
+        plane_folder.mkdir()
+        kept.mkdir(mode=0o700)
+        with ControlPlane(version, folder=plane_folder) as plane:
+            asyncio.run(_create_all(plane.access))
+        for path in (path for pattern in _KEPT for path in plane_folder.glob(pattern)):
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, kept / path.name)
+        (kept / "etcd/member/wal/0.tmp").unlink(missing_ok=True)  # room for what is to come, and large
+        kept.rename(made)
+
+
+async def _create_all(access: Access) -> None:
+    async with Api(access) as api, asyncio.timeout(_PATIENCE):
+        client = HttpClient(api)
+        while True:
+            try:
+                await bootstrap(client, lambda: None, load_definitions())
+                break
+            except ApiError as error:
+                if error.code != 404:  # a kind that was defined just now is served a moment later
+                    raise
+                await asyncio.sleep(0.1)
+        for found in yaml.safe_load_all(ROLES.read_text()):
+            await client.create(_RESOURCES[found["kind"]], found)
+        for namespace in await client.list("namespaces"):
+            accounts = partial(client.list, "serviceaccounts", namespace["metadata"]["name"])
+            await eventually(accounts, "the accounts without which there are no pods")

@@ -1,0 +1,57 @@
+"""Volumes for a real control plane: folders, as the local cluster makes them for its own storage class."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from gpu_scheduler.local.client import SYNCED
+from gpu_scheduler.local.controllers.objects import read_whole
+from gpu_scheduler.local.controllers.volume_plan import PROVISIONED_BY, SELECTED_NODE, new_volume
+from gpu_scheduler.local.controllers.volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
+from gpu_scheduler.local.errors import ApiError
+from tests.kubernetes.api import Json
+from tests.kubernetes.nodes import HttpClient
+
+_ASKED_OF = "volume.kubernetes.io/storage-provisioner"
+
+
+async def provide_volumes(client: HttpClient, folder: Path) -> None:
+    """What an external provisioner does; the control plane binds claims to what is made here. Runs until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_make(client, folder))
+        group.create_task(_remove(client, folder))
+
+
+async def _make(client: HttpClient, folder: Path) -> None:
+    """A volume for every claim that asks for ours, on the node that its first pod was given."""
+    async for event, found in client.watch(CLAIMS):
+        if event in (SYNCED, "DELETED") or found["spec"].get("volumeName"):
+            continue
+        claim = read_whole(found)
+        if claim.annotations.get(_ASKED_OF) != PROVISIONER or SELECTED_NODE not in claim.annotations:
+            continue
+        storage_class = read_whole(await client.get(CLASSES, "", claim.spec["storageClassName"]))
+        node = await client.get("nodes", "", claim.annotations[SELECTED_NODE])
+        volume = new_volume(claim, storage_class, folder, node["metadata"]["labels"]["kubernetes.io/hostname"])
+        (folder / volume["metadata"]["name"]).mkdir(parents=True, exist_ok=True)
+        try:
+            await client.create(VOLUMES, volume)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+async def _remove(client: HttpClient, folder: Path) -> None:
+    """What nobody claims any more goes."""
+    async for event, found in client.watch(VOLUMES):
+        if event not in (SYNCED, "DELETED") and _is_left(found):
+            name = found["metadata"]["name"]
+            shutil.rmtree(folder / name, ignore_errors=True)
+            await client.delete(VOLUMES, "", name)
+
+
+def _is_left(volume: Json) -> bool:
+    ours = (volume["metadata"].get("annotations") or {}).get(PROVISIONED_BY) == PROVISIONER
+    return bool(ours and volume.get("status", {}).get("phase") == "Released")
