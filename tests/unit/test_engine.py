@@ -305,6 +305,46 @@ def test_deciding_pauses_while_too_many_binds_are_open() -> None:
     assert [len(world.bound(key)) for key in keys] == [2, 2, 2]
 
 
+def test_what_comes_while_a_commit_is_under_way_is_decided_together() -> None:
+    world = a_world(8)
+    world.start("a", 2)
+    while world.streams:
+        world.deliver()
+    (first,) = sent(world.run_cycle(), Commit)
+    for name in "bc":
+        world.start(name, 2)
+        while world.streams:
+            world.deliver()
+        assert sent(world.run_cycle(), Commit) == []
+    world.handle(Committed(first.sequence))
+    (second,) = sent(world.run_cycle(), Commit)
+    assert len(second.binds) == 4
+
+
+def test_commit_takes_gangs_until_it_is_large() -> None:
+    world = a_world(8, config=Config(max_binds_at_once=3))
+    keys = [world.start(name, 2) for name in "abc"]
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert len(commit.binds) == 4
+    world.settle()
+    assert [len(world.bound(key)) for key in keys] == [2, 2, 2]
+
+
+def test_deciding_goes_on_when_half_of_what_is_open_is_over() -> None:
+    world = a_world(8, config=Config(max_open_binds=4))
+    for name in "abcd":
+        world.start(name, 2)
+    while world.streams:
+        world.deliver()
+    (first,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(first.sequence))
+    for bind, decides in zip(first.binds[:2], (False, True), strict=True):
+        world.handle(PodSeen(replace(world.pods[bind.uid], node=bind.node, devices=bind.devices, version="9")))
+        assert bool(sent(world.run_cycle(), Commit)) is decides
+
+
 # -- binds that fail
 def test_bind_refused_for_a_minute_is_given_up_and_decided_again() -> None:
     world = a_world(4)

@@ -223,9 +223,10 @@ def test_deciding_pauses_while_the_lease_names_as_much_as_it_may() -> None:
     commits = []
     for number in range(4):
         engine.handle(PodSeen(a_pod(f"p{number}", version="1")), NOW)
-        commits += [effect for effect in engine.run_cycle(NOW) if isinstance(effect, Commit)]
+        for commit in [effect for effect in engine.run_cycle(NOW) if isinstance(effect, Commit)]:
+            engine.handle(Committed(commit.sequence), NOW)
+            commits.append(commit)
     assert [commit.sequence for commit in commits] == [0, 1]
-    engine.handle(Committed(0), NOW)
     bound = a_pod("p0", version="2", node="n0", devices=(0,))
     engine.handle(PodSeen(bound), NOW)
     engine.run_cycle(NOW)

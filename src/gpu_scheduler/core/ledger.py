@@ -46,6 +46,11 @@ class Ledger:
         """How many commits the Lease names, or soon will."""
         return len(self._left)
 
+    @property
+    def uncommitted(self) -> int:
+        """How many commits are on their way into the Lease."""
+        return len(self._left) - len(self._committed)
+
     def write(self, binds: tuple[Bind, ...], deletes: tuple[Delete, ...]) -> Commit:
         """Enters a new decision, not yet committed."""
         commit = Commit(self.next_sequence, binds, deletes)

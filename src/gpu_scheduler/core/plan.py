@@ -21,10 +21,16 @@ class Plan:
 
     @property
     def room(self) -> bool:
-        """Whether more may be decided: not so much that a new leader would have long to roll forward."""
+        """Whether more may be decided: not so much that a new leader would have long to roll forward, and not in bits.
+
+        A commit costs several writes, whatever is in it. What comes while one is under way is decided together once it
+        is in the Lease, which takes one at a time anyway; and when much is open, not until half of that is over.
+        """
         ledger, config = self._state.ledger, self._state.config
-        open_binds = len(ledger.binds) + len(self._binds)
-        return open_binds < config.max_open_binds and ledger.open_commits < config.max_open_commits
+        left = config.max_open_binds - len(ledger.binds)
+        if 2 * left < config.max_open_binds or ledger.uncommitted or ledger.open_commits >= config.max_open_commits:
+            return False
+        return len(self._binds) < min(left, config.max_binds_at_once)
 
     def start(self, record: GangRecord, placement: Placement) -> None:
         """Takes a gang's placement (already assumed): real members are bound, stand-ins keep their slots."""

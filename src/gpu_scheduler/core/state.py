@@ -36,6 +36,7 @@ class Config:
     retry: float = 1.0
     longest_back_off: float = 60.0
     max_open_binds: int = 2000
+    max_binds_at_once: int = 500
     max_open_commits: int = 500
 
 

@@ -75,6 +75,11 @@ class Carrier:
         self._work.append(effect)
         self._waiting.release()
 
+    @property
+    def behind(self) -> bool:
+        """Whether something waits for its turn to be sent."""
+        return bool(self._work)
+
     async def run(self) -> None:
         """Sends until it is cancelled."""
         async with asyncio.TaskGroup() as group:

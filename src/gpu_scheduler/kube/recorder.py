@@ -94,14 +94,14 @@ class Recorder:
         metrics: DropCounter,
         *,
         instance: str = "",
-        rate: float = 100.0,
+        pace: Pace | None = None,
         capacity: int = 10_000,
     ) -> None:
         self._client = client
         self._clock = clock
         self._metrics = metrics
         self._instance = instance
-        self._pace = Pace(rate, rate)
+        self._pace = pace or Pace(100.0, 100.0)
         self._capacity = capacity
         self._pending: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._known: OrderedDict[_Sameness, _Known] = OrderedDict()

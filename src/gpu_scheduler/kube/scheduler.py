@@ -131,7 +131,7 @@ class Scheduler:
         self._intents = Intents(lanes.commits, settings.namespace)
         self._committer = Committer(self._lease, self._intents, self._hear)
         self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear)
-        limits = Limits(writes=settings.status_writes, events=settings.events)
+        limits = Limits(settings.status_writes, settings.events, busy=lambda: self._carrier.behind)
         look = Lookout(self._engine.state, self._now)
         self._teller = Teller(lanes.words, self._feed.book, look, self._now, self._metrics, limits)
 

@@ -92,7 +92,8 @@ class Limits:
     """How much is written, and how soon again. Times are in seconds, `writes` and `events` are per second.
 
     `settle` lets a gang that starts at once pass without a word about its waiting; a message that changed only in its
-    numbers is sent again after `again`, one that did not change after `repeat`, since Events expire.
+    numbers is sent again after `again`, one that did not change after `repeat`, since Events expire. While `busy`, all
+    but what the next leader needs is written at a tenth of the rate: the API server has binds to do.
     """
 
     writes: float = 100.0
@@ -101,6 +102,7 @@ class Limits:
     settle: float = 1.0
     again: float = 30.0
     repeat: float = 1800.0
+    busy: Callable[[], bool] = lambda: False
 
 
 @dataclass(slots=True)
@@ -143,8 +145,9 @@ class Teller:
         self._clock = clock
         self._metrics = metrics
         self._limits = limits or Limits()
-        self._recorder = Recorder(client, clock, metrics, rate=self._limits.events)
-        self._pace = Pace(self._limits.writes, self._limits.writes)
+        writes, events, busy = self._limits.writes, self._limits.events, self._limits.busy
+        self._recorder = Recorder(client, clock, metrics, pace=Pace(events, events, busy))
+        self._pace = Pace(writes, writes, busy)
         self._entries: dict[GangKey, _Entry] = {}
         self._many = _FEW
         self._words: dict[str, _PodWord] = {}
@@ -304,7 +307,7 @@ class Teller:
             for patch in self._book.encode(key, latest, entry.status, told, self._clock()):
                 if patch.resource == PODS and entry.status.phase in STARTING:
                     continue  # told once the pod is bound: until then its version must not move
-                await self._pace.take()
+                await self._pace.take(hurry=_notes(entry.status) != _NO_NOTES)
                 written: Subject = await self._client.patch(
                     patch.resource, patch.name, patch.body, patch.namespace, patch.subresource, type=type(latest)
                 )

@@ -315,3 +315,13 @@ async def test_many_are_sent_at_once() -> None:
             desk.delete(f"p{number}", f"u{number}", DeleteCause.RESTART)
         await until(lambda: len(desk.told) == 20)
     assert most == 8
+
+
+async def test_carrier_is_behind_while_more_waits_than_is_sent_at_once() -> None:
+    async with wired() as (client, _, _):
+        desk = Desk(client)
+        desk.bind(await desk.add_pod())
+        before = desk.carrier.behind
+        async with running(desk.carrier.run()):
+            await until(lambda: desk.outcomes)
+        assert (before, desk.carrier.behind) == (True, False)

@@ -101,3 +101,17 @@ async def test_pace_lets_a_burst_through_and_then_so_many_a_second() -> None:
     assert time.monotonic() - begun < 0.05
     await asyncio.gather(*[pace.take() for _ in range(10)])
     assert 0.15 < time.monotonic() - begun < 2
+
+
+async def test_pace_is_slower_while_something_more_important_is_done_but_for_who_is_in_a_hurry() -> None:
+    pace = Pace(rate=100, burst=10, busy=lambda: True)
+    begun = time.monotonic()
+    await pace.take()  # a tenth of the burst
+    assert time.monotonic() - begun < 0.05
+    await pace.take()
+    assert time.monotonic() - begun > 0.08
+    quick = Pace(rate=100, burst=10, busy=lambda: True)
+    begun = time.monotonic()
+    for _ in range(10):
+        await quick.take(hurry=True)
+    assert time.monotonic() - begun < 0.05

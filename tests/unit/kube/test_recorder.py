@@ -13,6 +13,7 @@ from aiohttp import web
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.objects import Json, Meta
+from gpu_scheduler.kube.pace import Pace
 from gpu_scheduler.kube.recorder import Recorder, Ref, refer
 from gpu_scheduler.kube.resources import EVENTS, NODES, PODS
 from tests.unit.kube.scripted_api import client_of, refuse
@@ -37,7 +38,7 @@ async def at_work(recorder: Recorder) -> AsyncIterator[None]:
 @asynccontextmanager
 async def local() -> AsyncIterator[tuple[Client, Recorder]]:
     async with speaker() as server, Client(Connection(str(server.client.make_url("")))) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), instance="me", rate=10_000)
+        recorder = Recorder(client, lambda: NOW, Numbers(), instance="me", pace=Pace(10_000, 10_000))
         async with at_work(recorder):
             yield client, recorder
 
@@ -130,7 +131,7 @@ async def test_flood_drives_out_the_oldest_and_is_counted() -> None:
         return web.json_response(bodies[-1])
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, numbers, rate=10_000, capacity=3)
+        recorder = Recorder(client, lambda: NOW, numbers, pace=Pace(10_000, 10_000), capacity=3)
         for i in range(10):
             recorder.record(POD._replace(uid=str(i)), "Normal", "R", "x")
         async with at_work(recorder):
@@ -150,7 +151,7 @@ async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code
         return refuse(code) if body["message"] == "bad" else web.json_response(body)
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, numbers, rate=10_000)
+        recorder = Recorder(client, lambda: NOW, numbers, pace=Pace(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Normal", "R", "bad")
             await until(lambda: numbers.dropped)
@@ -168,7 +169,7 @@ async def test_events_go_out_no_faster_than_allowed() -> None:
         return web.json_response(written[-1])
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), rate=20)
+        recorder = Recorder(client, lambda: NOW, Numbers(), pace=Pace(20, 20))
         begun = asyncio.get_running_loop().time()
         async with at_work(recorder):
             for i in range(26):

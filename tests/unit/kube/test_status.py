@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -88,6 +89,21 @@ async def test_pods_of_a_gang_whose_binds_are_under_way_are_left_alone() -> None
         assert at.numbers.writes["written"] <= written + 1  # the gang's own status
         same = [(await at.refresh(p.metadata.name)).metadata.resource_version for p in before]
         assert sum(a == b.metadata.resource_version for a, b in zip(same, before, strict=True)) >= 4
+
+
+@pytest.mark.parametrize("needed", [False, True])
+async def test_while_binds_wait_only_what_the_next_leader_needs_is_written_as_fast_as_ever(needed: bool) -> None:
+    async with desk(Limits(writes=20, events=10_000, settle=0.01, busy=lambda: True)) as at:
+        begun = time.monotonic()
+        for number in range(8):
+            key = await at.add_group(f"train-{number}")
+            since = 1000.0 if needed else None
+            at.tell(key, status(Phase.HOLDING, waiting=0, running=1, below_since=since))
+        if needed:
+            await until(lambda: at.numbers.writes["written"] >= 8)
+            assert time.monotonic() - begun < 3
+        await asyncio.sleep(0.3)
+        assert needed or at.numbers.writes["written"] <= 2 + 2 * (time.monotonic() - begun)
 
 
 async def test_pod_that_was_bound_meanwhile_does_not_say_that_it_waits() -> None:
