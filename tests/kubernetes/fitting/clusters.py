@@ -131,7 +131,7 @@ def _placed(random: Random, maker: PodMaker, nodes: list[Json], name: str, minor
     if random.random() < 0.5:
         pod["spec"]["schedulerName"] = "default-scheduler"
     pod["status"] = {"phase": random.choice(("Running",) * 6 + ("Pending", "Succeeded", "Failed"))}
-    if random.random() < 0.1:
+    if random.random() < 0.2:
         pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
     if "gpu-scheduler.io/assigns-devices" in node["metadata"]["labels"]:
         spec = pod["spec"]
@@ -240,7 +240,7 @@ def _persistent_volume(random: Random, claim: Json, name: str) -> Json:
         operator = random.choice(("In", "NotIn"))
         terms = [{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]
         found["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
-    if random.random() < 0.3:
+    if random.random() < 0.4:
         key = random.choice((ZONE, "failure-domain.beta.kubernetes.io/zone"))
         found["metadata"]["labels"] = {key: random.choice(("a", "b", "a__b", "c__a"))}
     return found

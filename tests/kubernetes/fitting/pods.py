@@ -18,10 +18,10 @@ EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 NODE_LABELS = {
     ZONE: ("a", "b", "c"),
     RACK: ("r1", "r2"),
-    "disk": ("ssd", "hdd", ""),
-    "size": ("1", "5", "007", "10", "big", "9223372036854775807", "9223372036854775808"),
+    "disk": ("ssd", "ssd", ""),
+    "size": ("1", "5", "5", "007", "10", "big", "9223372036854775807", "9223372036854775808"),
 }
-BOUNDS = ("1", "5", "6", "-3", "+4", "010", "big", "", "9223372036854775806", "9223372036854775808", "5.0")
+BOUNDS = ("1", "5", "5", "7", "-3", "+4", "010", "big", "", "9223372036854775806", "9223372036854775808", "5.0")
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 INTEGERS = ("example.com/fpga", "hugepages-2Mi")
 
@@ -31,6 +31,8 @@ _RULES = (
     *("nodeSelector", "tolerations", "tolerations", "nodeAffinity"),
     *("podAffinity", "podAntiAffinity", "podAntiAffinity", "spread", "spread", "ports", "ports"),
 )
+_LASTING = ("ports", "podAntiAffinity", "podAntiAffinity")
+"""What a pod that has its node still asks of others."""
 
 
 class PodMaker:
@@ -46,8 +48,10 @@ class PodMaker:
     def make(self, name: str, few: bool = False) -> Json:
         """A pod without a node."""
         labels = {"app": self._pick(APPS)} | ({"tier": self._pick(TIERS)} if self._chance(0.7) else {})
-        rules = self._random.sample(_RULES, self._pick((0, 1) if few else (1, 1, 1, 2, 3, 6)))
-        spec: Json = {"schedulerName": "gpu-scheduler", **self._containers("ports" in rules)}
+        rules = self._random.sample(_LASTING if few else _RULES, self._pick((0, 1) if few else (1, 1, 1, 2, 3, 6)))
+        if "spread" in rules and self._chance(0.4):
+            rules.append(self._pick(("nodeSelector", "nodeAffinity", "tolerations")))  # the policies are about these
+        spec: Json = {"schedulerName": "gpu-scheduler", **self._containers("ports" in rules, self._chance(0.5))}
         if "nodeSelector" in rules:
             spec["nodeSelector"] = self._node_labels()
         if "tolerations" in rules:
@@ -65,13 +69,23 @@ class PodMaker:
         if "spread" in rules:
             keys = self._random.sample(TOPOLOGY[1:], self._random.choice((1, 1, 2)))
             spec["topologySpreadConstraints"] = [self._spread(key, labels) for key in dict.fromkeys(keys)]
-        meta = {"name": name, "namespace": self._pick((NAMESPACES[0], *NAMESPACES)), "uid": name, "labels": labels}
+        meta = {
+            "name": name,
+            "namespace": self._pick((*[NAMESPACES[0]] * 4, *NAMESPACES)),
+            "uid": name,
+            "labels": labels,
+        }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
     # -- what it takes
 
-    def _containers(self, ports: bool) -> Json:
-        """Containers with what they ask for, and what belongs to all of them together."""
+    def _containers(self, ports: bool, light: bool) -> Json:
+        """Containers with what they ask for, and what belongs to all of them together; a `light` pod fits anywhere."""
+        if light:
+            container: Json = {"name": "a", "image": "image", "resources": {"requests": {"cpu": "10m"}, "limits": {}}}
+            if ports:
+                container["ports"] = [self._port(i) for i in range(self._random.randint(1, 2))]
+            return {"containers": [container], **({"hostNetwork": True} if self._chance(0.1) else {})}
         gpu = self._pick(GPUS) if self._chance(0.25) else None
         names = iter("abcdefgh")
         count = self._random.choice((1, 1, 2))
@@ -135,7 +149,7 @@ class PodMaker:
     # -- which nodes
 
     def _node_labels(self) -> dict[str, str]:
-        key = self._pick((ZONE, RACK, "disk"))
+        key = self._pick((RACK, "disk"))
         found = {key: self._pick(NODE_LABELS[key])}
         if self._chance(0.1):
             found[HOSTNAME] = self._pick(self._nodes)
@@ -167,7 +181,7 @@ class PodMaker:
         return found
 
     def _node_requirement(self) -> Json:
-        operator = self._pick(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
+        operator = self._pick(("In", "In", "NotIn", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
         numeric = operator in ("Gt", "Lt")
         key = self._pick(("size", "size", "size", RACK) if numeric else (*NODE_LABELS, ZONE, HOSTNAME, "missing"))
         found: Json = {"key": key, "operator": operator}
