@@ -23,7 +23,7 @@ from gpu_scheduler.kube.resources import DEVICES, PODS, VISIBLE_DEVICES, Resourc
 
 NAMESPACE = "benchmark"
 GPU = "nvidia.com/gpu"
-PATIENCE = 180.0
+PATIENCE = 300.0
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 
 Json = dict[str, Any]
