@@ -24,6 +24,9 @@ TIMEOUT = "gpu-scheduler.io/timeout-seconds"
 FIXED = ("1.35", "1.36")
 """Where the API lets nobody change a minimum."""
 
+KEPT = ("1.36", "1.37")
+"""Where the API keeps a group that is deleted until its last pod has ended."""
+
 OBJECTS = {
     "volcano": ("PodGroup", "scheduling.volcano.sh/v1beta1"),
     "scheduler-plugins": ("PodGroup", "scheduling.x-k8s.io/v1alpha1"),

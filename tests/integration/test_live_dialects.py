@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import wait_gone
-from tests.integration.speaking import DIALECTS, GPUS, LATE, NODES, TIMEOUT, WITH_OBJECT, Speaker
+from tests.integration.speaking import DIALECTS, GPUS, KEPT, LATE, NODES, OBJECTS, TIMEOUT, WITH_OBJECT, Speaker
 
 in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 with_an_object = pytest.mark.parametrize("dialect", WITH_OBJECT)
@@ -28,11 +28,11 @@ def test_a_gang_waits_as_a_whole_until_another_one_is_deleted(speaker: Speaker) 
     assert re.search(r"/first(/workers)? holds 24", said)
     live.stays_unbound(*second, seconds=0.3)
     live.delete("Pod", "first-0")
-    if speaker.dialect != "annotation":
-        speaker.delete_group("first")  # else the slot would be held for a replacement
-    else:
+    if speaker.dialect in ("annotation", *KEPT):
         for name in first[1:]:
             live.delete("Pod", name)
+    else:
+        speaker.delete_group("first")  # else the slot would be held for a replacement
     live.wait_bound(*second)
 
 
@@ -132,7 +132,12 @@ def test_a_gang_is_late_by_the_field_of_its_own_api(speaker: Speaker) -> None:
 # -- changed in between
 
 
-@with_an_object
+LOCAL_END = pytest.mark.local("Kubernetes keeps a PodGroup until its last pod has ended")
+
+
+@pytest.mark.parametrize(
+    "dialect", [pytest.param(name, marks=LOCAL_END) if name in KEPT else name for name in WITH_OBJECT]
+)
 def test_without_its_object_waiting_members_wait_and_running_ones_keep_their_gpus(speaker: Speaker) -> None:
     live = speaker.live
     fillers = speaker.occupy(2)
@@ -149,6 +154,23 @@ def test_without_its_object_waiting_members_wait_and_running_ones_keep_their_gpu
     assert after.items() <= before.items()
     live.create(speaker.write("train", 0, minimum=2)[0])
     live.wait_bound(waiting)
+
+
+@with_an_object
+def test_a_group_that_is_being_deleted_lives_until_it_is_gone(speaker: Speaker) -> None:
+    live = speaker.live
+    fillers = speaker.occupy(2)
+    found, *pods = speaker.write("train", 3, minimum=2)
+    found["metadata"]["finalizers"] = ["example.com/kept"]
+    live.create(found, *pods)
+    eventually(lambda: len(live.bound()) == 4, "the minimum to start")
+    speaker.delete_group("train")
+    assert speaker.object("train")["metadata"]["deletionTimestamp"]
+    live.delete("Pod", fillers[0])
+    live.wait_bound("train-0", "train-1", "train-2")
+    kind, version = OBJECTS[speaker.dialect]
+    live.patch(kind, "train", {"metadata": {"finalizers": None}}, version)
+    eventually(lambda: live.http.ask("GET", live.path(kind, version, "train"))[0] == 404, "the group to be gone")
 
 
 @in_every_dialect
