@@ -194,13 +194,13 @@ class Live:
         return eventually(look, f"nodes for {names or 'every pod'} of {self.namespace}")
 
     def wait_reason(self, name: str, pattern: str) -> str:
-        """Waits until a pod's PodScheduled condition says something; the message."""
+        """Waits until there is a pod whose PodScheduled condition says something; the message."""
 
         said = ""
 
         def look() -> str:
             nonlocal said
-            conditions = self.get("Pod", name).get("status", {}).get("conditions", ())
+            conditions = self.pods().get(name, {}).get("status", {}).get("conditions", ())
             said = next((item.get("message", "") for item in conditions if item["type"] == "PodScheduled"), "")
             return said if re.search(pattern, said) else ""
 
