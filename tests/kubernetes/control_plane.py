@@ -49,12 +49,20 @@ class StartError(Exception):
 class ControlPlane:
     """A cluster without nodes, from `with` to the end of its block; everything it had is gone afterwards.
 
-    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win.
+    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win. Without controllers
+    nothing happens to objects but what requests do.
     """
 
-    def __init__(self, minor: str, *, scheduler: bool = False, more: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        minor: str,
+        *,
+        scheduler: bool = False,
+        controllers: bool = True,
+        more: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.minor = minor
-        self.programs = (*CORE, "kube-scheduler") if scheduler else CORE
+        self.programs = (*(CORE if controllers else CORE[:2]), *(("kube-scheduler",) if scheduler else ()))
         self._more = more or {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.folder = Path()
