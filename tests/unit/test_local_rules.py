@@ -299,6 +299,8 @@ UPDATES: list[tuple[str, Json, Edit, list[str]]] = [
     ("batch/v1/Job", job(), put("spec.parallelism", 3), []),
     ("batch/v1/Job", job(), put("spec.template.spec.containers.0.image", "j"), ["spec.template: Invalid value: "]),
     ("batch/v1/Job", job(suspend=True), put("spec.template.spec.nodeSelector", {"a": "b"}), []),
+    ("batch/v1/Job", {**job(suspend=True), "status": {"startTime": "2025-01-01T00:00:00Z"}},
+     put("spec.template.spec.nodeSelector", {"a": "b"}), ["spec.template: Invalid value: "]),
     ("batch/v1/Job", job(), put("spec.completions", 3), ["spec.completions: Invalid value: 3: field is immutable"]),
     ("v1/Service", named(spec={"clusterIP": "10.96.0.2", "ports": [{"port": 1}]}), put("spec.clusterIP", "10.96.0.3"),
      ['spec.clusterIPs[0]: Invalid value: ["10.96.0.3"]: may not change once set']),

@@ -95,7 +95,9 @@ def _job(found: Json, old: Json, causes: list[Cause], version: str) -> None:
         why = "can only be modified in tandem with spec.parallelism" if indexed else _IMMUTABLE
         add_invalid(causes, _path("spec.completions"), spec.get("completions"), why)
     template, before = spec.get("template"), was.get("template")
-    if was.get("suspend") and isinstance(template, dict) and isinstance(before, dict):
+    status = old.get("status", {})
+    started = "startTime" in status if version in ("1.35", "1.36") else bool(status.get("active"))
+    if was.get("suspend") and not started and isinstance(template, dict) and isinstance(before, dict):
         # A job that has not started may still be told where to run.
         template, before = _unplaced(template), _unplaced(before)
     if template != before:
