@@ -52,8 +52,9 @@ class StartError(Exception):
 class ControlPlane:
     """A cluster without nodes, from `with` to the end of its block; everything it had is gone afterwards.
 
-    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win. A `folder` is kept: the
-    next cluster in it has the objects, addresses and tokens of the last one.
+    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win. Without controllers
+    nothing happens to objects but what requests do. A `folder` is kept: the next cluster in it has the objects,
+    addresses and tokens of the last one.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class ControlPlane:
         minor: str,
         *,
         scheduler: bool = False,
+        controllers: bool = True,
         more: Mapping[str, Sequence[str]] | None = None,
         folder: Path | None = None,
     ) -> None:
         self.minor = minor
-        self.programs = (*CORE, "kube-scheduler") if scheduler else CORE
+        self.programs = (*(CORE if controllers else CORE[:2]), *(("kube-scheduler",) if scheduler else ()))
         self._more = more or {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._kept = folder is not None

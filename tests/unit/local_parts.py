@@ -17,6 +17,9 @@ class PassThrough:
     def decode(self, kind: Kind, found: Json, field_validation: str) -> list[str]:
         return []
 
+    def finish(self, _kind: Kind, _found: Json) -> None:
+        pass
+
     def validate(self, kind: Kind, found: Json, old: Json | None) -> None:
         return None
 

@@ -115,7 +115,7 @@ def test_a_crd_brings_a_kind_for_every_version_that_is_served() -> None:
     assert [(one.name, one.type, one.wide) for one in kind.columns] == [
         ("Name", "name", False),
         ("Size", "integer", False),
-        ("Since", "age", False),
+        ("Since", "date", False),
         ("Mode", "string", True),
     ]
     assert [one.name for one in kinds[1].columns] == ["Name", "Age"]

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from gpu_scheduler.local.builtin import built_in
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.patch import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Patch, apply_patch, merge
+from gpu_scheduler.local.patch import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Patch,
+    apply_patch,
+    check_content_type,
+    merge,
+)
 from gpu_scheduler.local.schemas import Schemas
 from tests.unit.local_parts import find_kind
 
@@ -96,9 +105,12 @@ def test_a_json_patch_is_applied_in_order() -> None:
     [
         ([{"op": "test", "path": "/metadata/name", "value": "b"}], 422),
         ([{"op": "remove", "path": "/spec/none"}], 422),
-        ([{"op": "replace", "path": "/metadata/labels/none", "value": "1"}], 422),
-        ([{"op": "jump", "path": "/a"}], 400),
-        ([{"path": "/a"}], 400),
+        ([{"op": "replace", "path": "/metadata/labels/none/deep", "value": "1"}], 422),
+        ([{"op": "jump", "path": "/a"}], 422),
+        ([{"path": "/a"}], 422),
+        ([{"op": "move", "from": "/none", "path": "/a"}], 422),
+        ([{"op": "copy", "path": "/a"}], 422),
+        ([{"op": "add", "path": "/metadata/finalizers/5", "value": "f"}], 422),
         ({"a": 1}, 400),
         ([{"op": "replace", "path": "", "value": 3}], 400),
         ([{"op": "add", "path": "/metadata", "value": []}], 400),
@@ -111,17 +123,29 @@ def test_a_json_patch_that_does_not_fit_is_refused(body: Any, code: int) -> None
     assert refused.value.code == code
 
 
-def test_a_patch_of_an_unknown_type_is_refused_and_the_known_ones_are_named() -> None:
+def test_what_a_json_patch_replaces_need_not_be_there() -> None:
+    old = {"metadata": {"name": "a", "finalizers": ["f"]}}
+    steps = [
+        {"op": "replace", "path": "/metadata/labels", "value": {}},
+        {"op": "replace", "path": "/metadata/labels/new", "value": "1"},
+        {"op": "add", "path": "/metadata/finalizers/-", "value": "g"},
+        {"op": "copy", "from": "/metadata/finalizers/1", "path": "/metadata/finalizers/0"},
+        {"op": "test", "path": "/data", "value": None},
+    ]
+    made = patched(JSON_PATCH, old, steps)["metadata"]
+    assert (made["labels"], made["finalizers"]) == ({"new": "1"}, ["g", "f", "g"])
+
+
+def test_a_patch_of_an_unknown_type_is_refused() -> None:
     with pytest.raises(ApiError) as refused:
-        patched("application/json", {"metadata": {}}, {})
+        check_content_type(Kind("", "v1", "Pod", "pods"), "application/json")
     assert refused.value.code == 415
-    assert STRATEGIC_PATCH in refused.value.message
 
 
 def test_custom_resources_take_no_strategic_patch() -> None:
     custom = Kind("x.io", "v1", "Foo", "foos", crd_schema={"type": "object"})
     with pytest.raises(ApiError) as refused:
-        patched(STRATEGIC_PATCH, {"metadata": {}}, {}, custom)
+        check_content_type(custom, STRATEGIC_PATCH)
     assert refused.value.code == 415
     assert STRATEGIC_PATCH not in refused.value.message
     assert MERGE_PATCH in refused.value.message

@@ -151,7 +151,7 @@ def test_event_that_happened_often_says_how_often() -> None:
         ("services", {"spec": {"type": "LoadBalancer"}}, "External-IP", "<pending>"),
         ("persistentvolumeclaims", {"spec": {"accessModes": ["ReadWriteMany"]}}, "Access Modes", "RWX"),
         ("mutatingwebhookconfigurations.admissionregistration.k8s.io", {"webhooks": [{}, {}]}, "Webhooks", 2),
-        ("priorityclasses.scheduling.k8s.io", {"value": 7}, "Global-Default", "false"),
+        ("priorityclasses.scheduling.k8s.io", {"value": 7}, "Global-Default", False),
         ("workloads.scheduling.k8s.io", {"spec": {"podGroups": [
             {"name": "w", "policy": {"gang": {"minCount": 4}}}, {"name": "p", "policy": {}}]}}, "Min", "4,-"),
         ("workloads.scheduling.k8s.io", {"status": {"conditions": [

@@ -144,7 +144,7 @@ async def test_initial_events_end_with_a_bookmark() -> None:
             assert found["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
             assert found["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
         status, _ = await api.ask("GET", f"{CONFIGMAPS}?watch=true&sendInitialEvents=true")
-        assert status == 400
+        assert status == 422
 
 
 async def test_bookmarks_come_in_between_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

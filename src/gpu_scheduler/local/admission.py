@@ -5,8 +5,8 @@ and region, default storage class, mutating webhooks; then what kinds add of the
 address); then, once the object is valid, the checks that only look, and the validating webhooks.
 
 Left out: LimitRange and ResourceQuota, the token volume of service accounts, checks that a service account exists,
-blockOwnerDeletion permissions, pod security levels, ValidatingAdmissionPolicy objects (stored, not evaluated), the
-not-ready taint on new nodes, and node ports.
+blockOwnerDeletion permissions, pod security levels, ValidatingAdmissionPolicy objects (stored, not evaluated), and
+node ports.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_scheduler.local import errors
-from gpu_scheduler.local.api import Conversion, Options
+from gpu_scheduler.local.api import Conversion, Options, timestamp
 from gpu_scheduler.local.binding import add_topology
 from gpu_scheduler.local.cluster_ips import ClusterAddresses
 from gpu_scheduler.local.defaults import qos_class
 from gpu_scheduler.local.followed import Followed
 from gpu_scheduler.local.kinds import Kind, Kinds
+from gpu_scheduler.local.pod_warnings import pod_warnings
 from gpu_scheduler.local.store import Json, Store
 from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING, find_mistakes
 from gpu_scheduler.local.webhooks import Request, Webhooks
+
+OWN_NODES = "system:nodes"
+"""Who makes the nodes of this cluster."""
 
 IMMORTAL = ("default", "kube-public", "kube-system")
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
@@ -76,7 +80,8 @@ class Admission:
                 mistakes = list(find_mistakes(kind.resource, found))
                 if mistakes:
                     raise errors.invalid(kind.kind, kind.group, found["metadata"]["name"], mistakes)
-        return await self._webhooks.validate(Request(operation, kind, found, old, options))
+        warnings = await self._webhooks.validate(Request(operation, kind, found, old, options))
+        return warnings + pod_warnings(kind, found, old) if operation in ("CREATE", "UPDATE") else warnings
 
     def _complete(self, operation: str, kind: Kind, found: Json, old: Json | None, options: Options) -> None:
         """The built-in admission that comes before webhooks; what it did once it does not do again."""
@@ -86,14 +91,16 @@ class Admission:
         if operation == "DELETE":
             if resource == "namespaces" and found["metadata"]["name"] in IMMORTAL:
                 raise errors.forbidden(resource, "", found["metadata"]["name"], "this namespace may not be deleted")
+        elif resource == "nodes" and operation == "CREATE" and options.user != OWN_NODES:
+            _taint(found.setdefault("spec", {}))
         elif resource == "pods":
+            spec = found.setdefault("spec", {})
             if operation == "CREATE":
-                spec = found.setdefault("spec", {})
                 account = spec.get("serviceAccountName") or "default"
                 spec["serviceAccountName"] = spec["serviceAccount"] = account
-                _add_tolerations(spec)
                 if spec.get("nodeName"):
                     add_topology(self._store, spec["nodeName"], found["metadata"])
+            _add_tolerations(spec)
             self._priorities.resolve(kind, found, old, preempts=True)
         elif resource == POD_GROUPS:
             self._priorities.resolve(kind, found, old, preempts=False)
@@ -113,6 +120,13 @@ class Admission:
 def _is_behind_subresource(found: Json, options: Options) -> bool:
     """Whether this is the object behind a scale: its Scale has been through admission already."""
     return options.subresource == "scale" and found.get("kind") != "Scale"
+
+
+def _taint(spec: Json) -> None:
+    """A new node is not ready until a controller has seen that it is; the cluster's own come ready."""
+    taint = {"key": _TOLERATED[0], "effect": "NoSchedule"}
+    if not any({name: one.get(name) for name in taint} == taint for one in spec.get("taints") or ()):
+        spec["taints"] = [*(spec.get("taints") or ()), taint]
 
 
 def _add_tolerations(spec: Json) -> None:
@@ -135,7 +149,7 @@ def _gated() -> Json:
         "reason": "SchedulingGated",
         "message": "Scheduling is blocked due to non-empty scheduling gates",
         "lastProbeTime": None,
-        "lastTransitionTime": None,
+        "lastTransitionTime": timestamp(),
     }
 
 

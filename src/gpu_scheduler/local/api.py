@@ -15,7 +15,18 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from gpu_scheduler.local import errors
+from gpu_scheduler.local.errors import warned
 from gpu_scheduler.local.freed import FreedNames
+from gpu_scheduler.local.identity import (
+    changed_identity,
+    check_deletable,
+    check_name,
+    check_preconditions,
+    content_of,
+    fill_metadata,
+    has_generation,
+    keep_identity,
+)
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.store import Entry, Json, Store
 
@@ -42,8 +53,11 @@ class DeleteOptions:
     grace: int | None = None
     uid: str | None = None
     revision: str | None = None
-    propagation: str = "Background"
+    propagation: str = ""
+    """Background, Foreground or Orphan; "" leaves it at what an earlier delete said."""
     dry_run: bool = False
+    told_background: bool = False
+    """It was said in the old way: orphanDependents: false."""
 
 
 class Conversion(Protocol):
@@ -51,6 +65,9 @@ class Conversion(Protocol):
 
     def decode(self, kind: Kind, found: Json, field_validation: str) -> list[str]:
         """Prunes unknown fields, checks types, fills in defaults, in place."""
+
+    def finish(self, kind: Kind, found: Json) -> None:
+        """Gives a new object what depends on its name and uid, in place."""
 
     def validate(self, kind: Kind, found: Json, old: Json | None) -> None:
         """Raises ApiError (422) naming every field that breaks a rule of the kind."""
@@ -104,49 +121,83 @@ class Api:
 
     async def create(self, kind: Kind, namespace: str, found: Json, options: Options) -> tuple[Json, list[str]]:
         """A new object."""
-        meta = _metadata(kind, namespace, found)
-        if meta.get("resourceVersion"):
-            raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        if not meta.get("name") and not meta.get("generateName"):
-            cause = errors.Cause("metadata.name", _NO_NAME, "FieldValueRequired")
-            raise errors.invalid(kind.kind, kind.group, "", [cause])
-        await self.freed.wait_for((kind.resource, meta.get("namespace", ""), meta.get("name", "")))
-        self._check_namespace(kind, namespace, meta.get("name") or meta["generateName"])
-        for unset in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+        meta = fill_metadata(kind, namespace, found)
+        warnings: list[str] = []
+        if meta.keys() & _GIVEN:
+            # What the server will set itself is read all the same, and refused when it is malformed.
+            warnings = self._conversion.decode(kind, found, options.field_validation)
+        for unset in (*_GIVEN, "deletionGracePeriodSeconds", "selfLink"):
             meta.pop(unset, None)
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = timestamp()
         if "status" in kind.subresources and kind.resource != "nodes":  # a kubelet brings its node's status along
             found.pop("status", None)
-        warnings = self._conversion.decode(kind, found, options.field_validation)
+        warnings += self._conversion.decode(kind, found, options.field_validation)
+        with warned(warnings):
+            made, more = await self._create(kind, namespace, found, options)
+        return made, warnings + more
+
+    async def _create(self, kind: Kind, namespace: str, found: Json, options: Options) -> tuple[Json, list[str]]:
+        meta = found["metadata"]
+        await self.freed.wait_for((kind.resource, meta.get("namespace", ""), meta.get("name", "")))
+        self._check_namespace(kind, namespace, meta.get("name") or meta.get("generateName", ""))
         found, more = await self.admit("CREATE", kind, found, None, options)
         meta = found["metadata"]
-        if not meta.get("name"):
+        if not meta.get("name") and meta.get("generateName"):
             # Only now: mutating webhooks see a generated name as little as those of a real server do.
             meta["name"] = meta["generateName"][:248] + uuid.uuid4().hex[:5]
+            meta |= {"labels": dict(meta["labels"])} if meta.get("labels") else {}
             self._conversion.decode(kind, found, "Ignore")
-        name = meta["name"]
+        self._conversion.finish(kind, found)
         self._conversion.validate(kind, found, None)
-        if _has_generation(kind):
+        name = meta["name"]
+        if has_generation(kind):
             meta["generation"] = 1
         more += await self.check("CREATE", kind, found, None, options)
         self._check_namespace(kind, namespace, name)  # again: a slow webhook may have outlived it
-        if self.store.get(kind.resource, namespace if kind.namespaced else "", name) is not None:
-            raise errors.already_exists(kind.plural, kind.group, name)
+        with warned(more):
+            self._check_new(kind, meta, options)
         if not options.dry_run:
             found = self.store.write(kind.resource, found).object()
-        return found, warnings + more
+        return found, more
+
+    def _check_new(self, kind: Kind, meta: Json, options: Options) -> None:
+        """409 when there is one of that name."""
+        if meta.get("resourceVersion", "0") != "0" and not options.dry_run:
+            raise errors.unnamed("resourceVersion should not be set on objects to be created")
+        other = self.store.get(kind.resource, meta.get("namespace", ""), meta["name"])
+        if other is not None:
+            deleting = "deletionTimestamp" in other.object()["metadata"]
+            raise errors.already_exists(kind.plural, kind.group, meta["name"], deleting)
 
     async def update(
         self, kind: Kind, namespace: str, name: str, found: Json, options: Options
     ) -> tuple[Json, list[str]]:
         """A new version of an object, or of its status."""
-        meta = _metadata(kind, namespace, found)
-        if meta.setdefault("name", name) != name:
-            raise errors.bad_request(
-                f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
-            )
-        return await self.change(kind, namespace, name, lambda _: found, options)
+        meta = fill_metadata(kind, namespace, found)
+        check_name(meta, name)
+        wanted = meta.get("uid") or None
+        if self.store.get(kind.resource, namespace if kind.namespaced else "", name) is None:
+            if kind.resource in _MADE_BY_UPDATES and not options.subresource:
+                check_preconditions(kind.plural, kind.group, {"name": name}, wanted, None)
+                version = meta.pop("resourceVersion", None)
+                made, warnings = await self.create(kind, namespace, found, options)
+                if version and options.dry_run:
+                    made["metadata"]["resourceVersion"] = version
+                return made, warnings
+            with warned(self._conversion.decode(kind, found, options.field_validation)):
+                raise errors.not_found(kind.plural, kind.group, name)
+        pinned = meta.get("resourceVersion", "0") != "0"
+
+        def replace_it(old: Json) -> Json:
+            check_preconditions(kind.plural, kind.group, old["metadata"], wanted, None)
+            gang = kind.group == "scheduling.k8s.io" and kind.version == "v1beta1"
+            if not pinned and (kind.crd_schema is not None or gang or kind.resource in _NEVER_UNCONDITIONAL):
+                cause = errors.Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
+                raise errors.invalid(kind.plural, kind.group, name, [cause])
+            return found
+
+        return await self.change(kind, namespace, name, replace_it, options)
 
     async def change(
         self, kind: Kind, namespace: str, name: str, edit: Callable[[Json], Json], options: Options
@@ -160,16 +211,16 @@ class Api:
             entry = self.entry(kind, namespace, name)
             old = entry.object()
             found = edit(entry.object())
-            meta = _metadata(kind, namespace, found)
-            pinned = meta.get("resourceVersion", "")
-            if pinned and pinned != old["metadata"]["resourceVersion"]:
-                raise errors.conflict(kind.plural, kind.group, name, errors.MODIFIED)
-            check_preconditions(kind.plural, kind.group, old["metadata"], meta.get("uid") or None, None)
-            _keep_identity(kind, found, old, options.subresource)
+            meta = fill_metadata(kind, namespace, found)
+            check_name(meta, name)
+            pinned = "" if meta.get("resourceVersion") == "0" else meta.get("resourceVersion", "")
+            for field in (*_GIVEN, "deletionGracePeriodSeconds"):  # what depends on them is filled in as before
+                if field in old["metadata"]:
+                    meta.setdefault(field, old["metadata"][field])
             warnings = self._conversion.decode(kind, found, options.field_validation)
-            found, more = await self.admit("UPDATE", kind, found, old, options)
-            self._conversion.validate(kind, found, old)
-            more += await self.check("UPDATE", kind, found, old, options)
+            with warned(warnings):
+                self._check_pinned(kind, pinned, old)
+                found, more = await self._check_change(kind, found, old, options)
             latest = self.entry(kind, namespace, name)
             if latest.revision == entry.revision:
                 break
@@ -177,44 +228,80 @@ class Api:
                 raise errors.conflict(kind.plural, kind.group, name, errors.MODIFIED)
         return self._finish_change(kind, found, old, options), warnings + more
 
+    async def _check_change(self, kind: Kind, found: Json, old: Json, options: Options) -> tuple[Json, list[str]]:
+        """A new version that may be stored, and warnings."""
+        causes = changed_identity(found["metadata"], old["metadata"])
+        if causes:
+            raise errors.invalid(kind.kind, kind.group, old["metadata"]["name"], causes)
+        keep_identity(kind, found, old, options.subresource)
+        found, warnings = await self.admit("UPDATE", kind, found, old, options)
+        self._conversion.validate(kind, found, old)
+        return found, warnings + await self.check("UPDATE", kind, found, old, options)
+
+    def _check_pinned(self, kind: Kind, pinned: str, old: Json) -> None:
+        """409 when an edit was made for another version."""
+        if pinned and pinned != old["metadata"]["resourceVersion"]:
+            if not pinned.isdecimal():
+                raise errors.unnamed(f'strconv.ParseUint: parsing "{pinned}": invalid syntax')
+            raise errors.conflict(kind.plural, kind.group, old["metadata"]["name"], errors.MODIFIED)
+
     def _finish_change(self, kind: Kind, found: Json, old: Json, options: Options) -> Json:
         meta = found["metadata"]
-        if _has_generation(kind) and _content(found) != _content(old):
+        fixed = kind.resource == "priorityclasses.scheduling.k8s.io"  # it stays at its first generation
+        fixed = fixed or (options.subresource == "status" and kind.crd_schema is None)
+        if has_generation(kind) and not fixed and content_of(kind, found) != content_of(kind, old):
             meta["generation"] = old["metadata"].get("generation", 0) + 1
         if found == old or options.dry_run:
             return found
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
             held = found.get("spec", {}).get("finalizers") if kind.kind == "Namespace" else None
             if not held:
-                self.store.write(kind.resource, found)
-                return self._remove(kind, meta).object()
+                self._remove(kind, meta)  # what nothing holds any more is not written once more
+                return found
         return self.store.write(kind.resource, found).object()
 
     async def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, who: Options) -> Json:
         """Deletes an object, or marks it when somebody (a finalizer, a kubelet, a controller) must act first.
 
-        Returns the object while it still exists, else a Status that says it is gone.
+        Returns the object while it still exists, else a Status that says it is gone, or its last state.
         """
         old = await self._admit_delete(kind, namespace, name, options, who)
         meta = old["metadata"]
         grace = _grace(kind, old, options.grace)
-        finalizers = _finalizers(meta.get("finalizers", []), options.propagation)
+        propagation = "" if kind.resource == "events" else options.propagation  # nobody depends on an event
+        finalizers = _finalizers(meta.get("finalizers", []), propagation)
         already = meta.get("deletionTimestamp")
         if kind.kind == "Namespace" and old.get("spec", {}).get("finalizers"):
             old.setdefault("status", {})["phase"] = "Terminating"
         elif not finalizers and not grace:
-            if not options.dry_run:
-                self._remove(kind, meta)
-            return _deleted(kind, meta)
+            return self._delete_now(kind, old, options.dry_run)
         if already and grace >= meta.get("deletionGracePeriodSeconds", 0):
-            return old
+            if finalizers == meta.get("finalizers", []):
+                return old
+            meta["finalizers"] = finalizers  # somebody changed his mind about what depends on it
+            return old if options.dry_run else self.store.write(kind.resource, old).object()
         meta["deletionTimestamp"] = timestamp(grace)
-        meta["deletionGracePeriodSeconds"] = grace
+        if kind.kind != "Namespace":
+            meta["deletionGracePeriodSeconds"] = grace
         if finalizers:
             meta["finalizers"] = finalizers
-        if not already and _has_generation(kind):
+        if not already and has_generation(kind):
             meta["generation"] = meta.get("generation", 0) + 1
         return old if options.dry_run else self.store.write(kind.resource, old).object()
+
+    def _delete_now(self, kind: Kind, old: Json, dry_run: bool) -> Json:
+        meta = old["metadata"]
+        given = meta.get("deletionGracePeriodSeconds")
+        if kind.resource == "pods":
+            if given is None:
+                meta["generation"] = meta.get("generation", 0) + 1
+            meta |= {"deletionTimestamp": timestamp(), "deletionGracePeriodSeconds": 0}
+            if not dry_run:  # a kubelet that was given time is told that there is none left
+                self.store.write(kind.resource, old)
+        last = old
+        if not dry_run:
+            meta["resourceVersion"] = str(self._remove(kind, meta).revision)
+        return last if kind.resource in _SHOWN_AFTER_DELETE else _deleted(kind, meta)
 
     def _remove(self, kind: Kind, meta: dict[str, Any]) -> Entry:
         place = (kind.resource, meta.get("namespace", ""), meta["name"])
@@ -228,7 +315,7 @@ class Api:
         while True:
             entry = self.entry(kind, namespace, name)
             old = entry.object()
-            check_preconditions(kind.plural, kind.group, old["metadata"], options.uid, options.revision)
+            check_deletable(kind, old["metadata"], options.uid, options.revision)
             await self.admit("DELETE", kind, old, old, who)
             await self.check("DELETE", kind, old, old, who)
             if self.entry(kind, namespace, name).revision == entry.revision:
@@ -245,15 +332,26 @@ class Api:
             raise errors.forbidden(kind.plural, kind.group, name, why)
 
 
-def check_preconditions(plural: str, group: str, meta: dict[str, Any], uid: str | None, revision: str | None) -> None:
-    """409 unless an object is the one, and the version of it, that a request supposes."""
-    for wanted, field, title in ((uid, "uid", "UID"), (revision, "resourceVersion", "ResourceVersion")):
-        if wanted is not None and wanted != meta[field]:
-            why = f"Precondition failed: {title} in precondition: {wanted}, {title} in object meta: {meta[field]}"
-            raise errors.conflict(plural, group, meta["name"], why)
+# A real server answers a delete of these with the object, of all others with a Status.
+_SHOWN_AFTER_DELETE = frozenset(
+    {"pods", "services", "serviceaccounts", "persistentvolumes", "persistentvolumeclaims", "podtemplates"}
+)
 
+_GIVEN = frozenset(("uid", "creationTimestamp", "deletionTimestamp"))
+_RBAC = "rbac.authorization.k8s.io"
+_MADE_BY_UPDATES = frozenset(
+    (
+        "events",
+        "endpoints",
+        "services",
+        "leases.coordination.k8s.io",
+        *(f"{plural}.{_RBAC}" for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")),
+    )
+)
+"""A PUT of one of these that is not there makes it."""
 
-_NO_NAME = "Required value: name or generateName is required"
+_NEVER_UNCONDITIONAL = frozenset(("poddisruptionbudgets.policy", "leases.coordination.k8s.io"))
+"""A PUT of one of these, or of a custom object, must say which version it replaces."""
 
 
 def timestamp(later: float = 0.0) -> str:
@@ -264,62 +362,6 @@ def timestamp(later: float = 0.0) -> str:
 @lru_cache(maxsize=64)
 def _write_time(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _metadata(kind: Kind, namespace: str, found: Json) -> dict[str, Any]:
-    """The object's metadata, with the kind and namespace of the request filled in."""
-    if (
-        found.setdefault("apiVersion", kind.api_version) != kind.api_version
-        or found.setdefault("kind", kind.kind) != kind.kind
-    ):
-        said = f"{found['apiVersion']}, Kind={found.get('kind')}"
-        raise errors.bad_request(f"the object provided is of {said}, not of {kind.api_version}, Kind={kind.kind}")
-    meta: dict[str, Any] = found.setdefault("metadata", {})
-    if kind.namespaced:
-        if meta.setdefault("namespace", namespace) != namespace:
-            why = "the namespace of the provided object does not match the namespace sent on the request"
-            raise errors.bad_request(why)
-    else:
-        meta.pop("namespace", None)
-    return meta
-
-
-def _keep_identity(kind: Kind, found: Json, old: Json, subresource: str) -> None:
-    """Restores what an update cannot change: who the object is, and the half that this request is not about."""
-    meta, was = found["metadata"], old["metadata"]
-    for name in ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
-        meta.pop(name, None)
-        if name in was:
-            meta[name] = was[name]
-    meta["resourceVersion"] = was["resourceVersion"]
-    # What managers applied is theirs to change (patch.py); who leaves it out does not mean to.
-    if "managedFields" in was:
-        meta.setdefault("managedFields", was["managedFields"])
-    if "status" not in kind.subresources:
-        return
-    if subresource == "status":
-        status = found.get("status")
-        labels = {name: meta[name] for name in _STATUS_METADATA if name in meta}
-        found.clear()
-        found.update({**old, "metadata": {**was, **labels}})
-        if status is not None:
-            found["status"] = status
-    elif "status" in old:
-        found["status"] = old["status"]
-    else:
-        found.pop("status", None)
-
-
-_STATUS_METADATA = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
-"""What of its metadata a write to an object's status may change."""
-
-
-def _content(found: Json) -> Json:
-    return {name: value for name, value in found.items() if name not in ("metadata", "status")}
-
-
-def _has_generation(kind: Kind) -> bool:
-    return kind.group not in ("", "events.k8s.io") or kind.kind == "Pod"
 
 
 def _grace(kind: Kind, found: Json, asked: int | None) -> int:
@@ -334,8 +376,11 @@ def _grace(kind: Kind, found: Json, asked: int | None) -> int:
 
 
 def _finalizers(present: list[str], propagation: str) -> list[str]:
+    if not propagation:
+        return present
     extra = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}.get(propagation)
-    return [*present, extra] if extra is not None and extra not in present else present
+    kept = [name for name in present if name not in ("foregroundDeletion", "orphan") or name == extra]
+    return [*kept, extra] if extra is not None and extra not in kept else kept
 
 
 def _deleted(kind: Kind, meta: dict[str, Any]) -> Json:

@@ -17,7 +17,6 @@ from gpu_scheduler.local.defaults import DEFAULTS
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.quantities import is_same
 from gpu_scheduler.local.shapes import ANY, Shape
-from gpu_scheduler.local.strategic import order_items
 
 Json = dict[str, Any]
 Fields = dict[str, Any]
@@ -57,6 +56,8 @@ def _record(
 ) -> list[Json]:
     if mine is not None and mine.get("fieldsV1") == wanted:
         return records
+    if not wanted:
+        return [one for one in records if one is not mine and one.get("fieldsV1")]
     name, subresource = manager
     made: Json = {"manager": name, "operation": "Apply", "apiVersion": api_version, "time": timestamp()}
     made |= {"fieldsType": "FieldsV1", "fieldsV1": wanted}
@@ -132,11 +133,32 @@ def _leaves(fields: Fields, value: Any, shape: Shape, path: str) -> Iterator[tup
         if name == ".":
             continue
         item, part = _step(value, shape, name)
-        where = f"{path}.{name[2:]}" if name.startswith("f:") else f"{path}[{name[2:]}]"
+        where = path + _word(name)
         if below:
             yield from _leaves(below, item, part, where)
         else:
             yield where, item
+
+
+def _word(name: str) -> str:
+    """A step of a path as messages write it."""
+    if name.startswith("f:"):
+        return f".{name[2:]}"
+    if name.startswith("v:"):
+        return f"[={name[2:]}]"
+    keys = json.loads(name[2:])
+    return "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in sorted(keys.items())) + "]"
+
+
+def _only(fields: Fields, paths: set[str], path: str) -> Fields:
+    """The fields of a set that have these paths."""
+    made: Fields = {}
+    for name, below in fields.items():
+        where = path + _word(name) if name != "." else ""
+        kept = _only(below, paths, where) if below else {}
+        if kept or where in paths:
+            made[name] = kept
+    return made
 
 
 def _step(value: Any, shape: Shape, name: str) -> tuple[Any, Shape]:
@@ -160,11 +182,22 @@ def _check_conflicts(values: tuple[Json, Json], wanted: Fields, others: list[Jso
             for path in lost
         ]
         if force and lost:
-            other["fieldsV1"] = _subtract(owned, taken)
+            other["fieldsV1"] = _subtract(owned, _only(taken, set(lost), ""))
     if causes and not force:
-        count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
-        told = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
-        raise ApiError(409, "Conflict", f"Apply failed with {count}: {told}", {"causes": causes})
+        raise ApiError(409, "Conflict", _describe(causes), {"causes": causes})
+
+
+def _describe(causes: list[Json]) -> str:
+    """Conflicts in words: one in a line, several by whom they are with."""
+    if len(causes) == 1:
+        return f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    by: dict[str, list[str]] = {}
+    for cause in causes:
+        by.setdefault(cause["message"].replace("conflict with", "conflicts with"), []).append(cause["field"])
+    told = "\n".join(
+        f"{who}:\n" + "\n".join(f"- {field}" for field in sorted(fields)) for who, fields in sorted(by.items())
+    )
+    return f"Apply failed with {len(causes)} conflicts: {told}"
 
 
 def _is_same(applied: Any, stored: Any) -> bool:
@@ -216,9 +249,18 @@ def _merge_lists(old: list[Any], applied: list[Any], shape: Shape) -> list[Any]:
 
     before = {identity(item): item for item in old}
     wanted = {identity(item): item for item in applied}
-    items = [item for key, item in before.items() if key not in wanted]
-    items += [_merge(before.get(key), item, shape.item or ANY) for key, item in wanted.items()]
-    return order_items(items, list(wanted), old, identity)
+    left, right = list(before), list(wanted)
+    made: list[Any] = []
+    # What only the object has stays in front of what only the configuration has, up to the next they share.
+    while left or right:
+        if left and left[0] not in wanted:
+            made.append(before[left.pop(0)])
+        elif left and left[0] not in right:
+            left.pop(0)  # it came earlier in the configuration
+        else:
+            key = right.pop(0)
+            made.append(_merge(before.get(key), wanted[key], shape.item or ANY))
+    return made
 
 
 def _remove(value: Any, fields: Fields, shape: Shape) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_scheduler.local import errors
-from gpu_scheduler.local.api import Api, check_preconditions, timestamp
+from gpu_scheduler.local.api import Api, timestamp
 from gpu_scheduler.local.errors import Cause
+from gpu_scheduler.local.identity import check_preconditions
 from gpu_scheduler.local.store import Json, Store
 
 _TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")

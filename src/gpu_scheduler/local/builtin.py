@@ -15,7 +15,7 @@ _AGE = Column("Age", ".metadata.creationTimestamp", "age", description="Time sin
 _NAMES = {"StorageClass": replace(_NAME, path="=storage_class_name")}
 """Names that a table shows with more beside them."""
 
-_TYPES = {"int": "integer", "bool": "boolean", "age": "age"}
+_TYPES = {"int": "integer", "bool": "boolean", "age": "age", "count": "count", "name": "name", "moment": "moment"}
 
 _PACKAGES = {"": "core", "rbac.authorization.k8s.io": "rbac", "apiextensions.k8s.io": "apiextensions"}
 _APIEXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions"
@@ -86,7 +86,7 @@ _NODES = (
 _EVENT_COLUMNS = (
     "Last_Seen =event_last_seen; Type .type; Reason .reason; Object =event_object; "
     "Subobject* .involvedObject.fieldPath; Source* =event_source; Message =event_message; "
-    "First_Seen* =event_first_seen; Count* =event_count; Name* .metadata.name"
+    "First_Seen* =event_first_seen; Count* =event_count; Name* .metadata.name name"
 )
 _VOLUMES = (
     "Capacity .spec.capacity.storage; Access_Modes =access_modes; Reclaim_Policy .spec.persistentVolumeReclaimPolicy; "
@@ -109,7 +109,7 @@ _CORE = (
     _core("Namespace namespaces ns", "Status =phase; Age", subresources="finalize status", cluster=True),
     _core("ConfigMap configmaps cm", "Data =data_count; Age"),
     _core("Secret secrets", "Type .type; Data =data_count; Age"),
-    _core("ServiceAccount serviceaccounts sa", "Secrets =secrets_count; Age", subresources="token"),
+    _core("ServiceAccount serviceaccounts sa", "Age", subresources="token"),
     _core("Endpoints endpoints ep", "Endpoints =endpoints; Age"),
     _core("Event events ev", _EVENT_COLUMNS),
     _core("PersistentVolumeClaim persistentvolumeclaims pvc", _CLAIMS, subresources="status"),
@@ -119,8 +119,8 @@ _CORE = (
 
 _apps = _Group("apps").kind
 _APPS = (
-    _apps("Deployment deployments deploy", "Ready =ready_of_wanted; Up-to-date .status.updatedReplicas int; "
-          f"Available .status.availableReplicas int; Age; {_TEMPLATE}; Selector* =selector",
+    _apps("Deployment deployments deploy", "Ready =ready_of_wanted; Up-to-date .status.updatedReplicas count; "
+          f"Available .status.availableReplicas count; Age; {_TEMPLATE}; Selector* =selector",
           subresources="scale status", categories="all"),
     _apps("ReplicaSet replicasets rs", "Desired .spec.replicas int; Current .status.replicas int; "
           f"Ready .status.readyReplicas int; Age; {_TEMPLATE}; Selector* =selector",
@@ -156,7 +156,7 @@ _POLICY = (
 
 _rbac = _Group("rbac.authorization.k8s.io").kind
 _SUBJECTS = "Role =role_ref; Age; Users* =users; Groups* =groups; ServiceAccounts* =service_accounts"
-_ROLES = "Created_At .metadata.creationTimestamp"
+_ROLES = "Created_At .metadata.creationTimestamp moment"
 _RBAC = (
     _rbac("ClusterRoleBinding clusterrolebindings", _SUBJECTS, cluster=True),
     _rbac("ClusterRole clusterroles", _ROLES, cluster=True),
@@ -203,7 +203,7 @@ def _gangs(version: str) -> Iterator[Kind]:
     """Priority classes and native gangs: what the group scheduling.k8s.io has in a version."""
     yield _Group("scheduling.k8s.io").kind(
         "PriorityClass priorityclasses pc",
-        "Value .value int; Global-Default =global_default; Age; PreemptionPolicy .preemptionPolicy",
+        "Value .value int; Global-Default =global_default bool; Age; PreemptionPolicy .preemptionPolicy",
         cluster=True,
     )
     gang = _Group("scheduling.k8s.io", {"1.35": "v1alpha1", "1.36": "v1alpha2"}.get(version, "v1beta1")).kind

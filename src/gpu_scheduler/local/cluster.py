@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from gpu_scheduler.local import tls
-from gpu_scheduler.local.admission import Admission
+from gpu_scheduler.local.admission import OWN_NODES, Admission
 from gpu_scheduler.local.api import Api, timestamp
 from gpu_scheduler.local.bootstrap import CRDS, bootstrap
 from gpu_scheduler.local.builtin import built_in
@@ -88,7 +88,7 @@ class LocalCluster:
         self._stopping: list[Callable[[], Awaitable[None]]] = [self._admission.close]
         try:
             nodes = replace(settings.fleet, control_plane=bool(settings.parts))
-            self._fleet = Fleet(self.client("system:nodes"), nodes)
+            self._fleet = Fleet(self.client(OWN_NODES), nodes)
         except FleetError as error:
             raise ClusterError(str(error)) from error
 
@@ -106,11 +106,17 @@ class LocalCluster:
         """A client for one of the cluster's own parts."""
         return LocalClient(self.api, user)
 
-    async def start(self) -> Running:
-        """Brings everything up; returns once the API answers."""
+    async def start_api(self) -> tuple[str, int]:
+        """Brings the API up, and nothing that acts on what is in it; its authority's certificate and its port."""
         self._serve_definitions()
         await bootstrap(self.client("system:bootstrap"), self._serve_definitions, self._settings.definitions)
         authority, port = await self._start_server()
+        self._spawn("custom kinds", keep_running("serving custom kinds", self._follow_definitions))
+        return authority, port
+
+    async def start(self) -> Running:
+        """Brings everything up; returns once the API answers."""
+        authority, port = await self.start_api()
 
         async def account_files(namespace: str, account: str) -> dict[str, str]:
             return self._account_files(authority, namespace, account)
@@ -125,7 +131,6 @@ class LocalCluster:
         controllers = ControllerSettings(
             kinds=tuple(self._kinds), volumes=self._home.path / "volumes", root_ca=authority
         )
-        self._spawn("custom kinds", keep_running("serving custom kinds", self._follow_definitions))
         self._spawn("controllers", run_controllers(self.client("system:kube-controller-manager"), controllers))
         self._start_parts(server, authority)
         self._spawn("nodes", self._fleet.run())

@@ -28,6 +28,10 @@ class ClusterAddresses:
         """Fills in spec.clusterIP and what goes with it."""
         spec = service.setdefault("spec", {})
         if spec.get("type") == "ExternalName":
+            was = (old or {}).get("spec", {})
+            for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
+                if name in was and spec.get(name) == was[name]:
+                    del spec[name]  # what it had as another type it does not keep
             return
         before = (old or {}).get("spec", {}).get("clusterIP")
         address = spec.get("clusterIP") or before or self._pick()
@@ -37,6 +41,14 @@ class ClusterAddresses:
             self._check(service, address)
         spec["clusterIP"] = address
         spec["clusterIPs"] = [address]
+        was = (old or {}).get("spec", {})
+        for name in ("ipFamilies", "ipFamilyPolicy"):
+            if name in was:
+                spec.setdefault(name, was[name])
+        if address == "None" and not spec.get("selector"):
+            # Nobody knows what addresses those will be that somebody else lists.
+            spec.setdefault("ipFamilies", ["IPv4", "IPv6"])
+            spec.setdefault("ipFamilyPolicy", "RequireDualStack")
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
 
@@ -87,4 +99,4 @@ class ClusterAddresses:
 
 def _refusal(service: Json, message: str) -> errors.ApiError:
     name = service["metadata"].get("name", "")
-    return errors.invalid("Service", "", name, [Cause("spec.clusterIPs", message)])
+    return errors.invalid("Service", "", name, [Cause("spec.clusterIPs[0]", message)])

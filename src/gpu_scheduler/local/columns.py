@@ -185,7 +185,7 @@ def _event_last_seen(found: Json, now: datetime) -> str:
     first, last = _event_times(found)
     count = _event_count(found, now)
     seen = age(last, now)
-    return f"{seen} (x{count} over {age(first, now)})" if count > 1 and first != last else seen
+    return f"{seen} (x{count} over {age(first, now)})" if count > 1 and first and first != last else seen
 
 
 def _event_first_seen(found: Json, now: datetime) -> str:
@@ -353,7 +353,6 @@ FUNCTIONS: dict[str, Function] = {
     "gang_workload": _gang_workload,
     "latest_condition": _latest_condition,
     "data_count": lambda found, _: len(found.get("data") or ()) + len(found.get("binaryData") or ()),
-    "secrets_count": lambda found, _: len(found.get("secrets") or ()),
     "webhooks_count": lambda found, _: len(found.get("webhooks") or ()),
     "validations_count": lambda found, _: len(_spec(found).get("validations") or ()),
     "drivers_count": lambda found, _: len(_spec(found).get("drivers") or ()),
@@ -365,7 +364,7 @@ FUNCTIONS: dict[str, Function] = {
     "users": _subjects("User"),
     "groups": _subjects("Group"),
     "service_accounts": _subjects("ServiceAccount"),
-    "global_default": lambda found, _: _yes(found.get("globalDefault")),
+    "global_default": lambda found, _: bool(found.get("globalDefault")),
     "storage_class_name": _storage_class_name,
     "allows_expansion": lambda found, _: _yes(found.get("allowVolumeExpansion")),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -34,6 +35,11 @@ _NAME_PART = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric"
     " character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is"
     f" '{_QUALIFIED}')"
+)
+_TWO_SLASHES = (
+    "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an"
+    " alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is"
+    f" '{_QUALIFIED}') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
 )
 _LABEL_VALUE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
@@ -105,7 +111,7 @@ def each(check_item: Check) -> Check:
     """Every item of a list."""
 
     def check(value: Any, path: Path, causes: list[Cause]) -> None:
-        for index, item in enumerate(value):
+        for index, item in enumerate(value or ()):
             check_item(item, (path, index), causes)
 
     return check
@@ -117,6 +123,16 @@ def at_least(low: int) -> Check:
     def check(value: Any, path: Path, causes: list[Cause]) -> None:
         if value < low:
             add_invalid(causes, path, value, f"must be greater than or equal to {low}")
+
+    return check
+
+
+def above(low: int, word: str = "") -> Check:
+    """A number that is larger."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if value <= low:
+            add_invalid(causes, path, value, f"must be greater than {word or low}")
 
     return check
 
@@ -142,14 +158,95 @@ def at_most_items(limit: int) -> Check:
     return check
 
 
+HOST_PATHS = ("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket")
+
+
+def selector_operator(*known: str) -> Check:
+    """How a selector compares."""
+
+    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+        if value not in known:
+            add_invalid(causes, path, value, "not a valid selector operator")
+
+    return check
+
+
+def toleration_effect(value: Any, path: Path, causes: list[Cause]) -> None:
+    """What a toleration tolerates."""
+    if value not in ("", *_EFFECTS):
+        add_unsupported(causes, path, value, _EFFECTS)
+
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_PORTS = "must be between 1 and 65535, inclusive"
+
+
+def port_or_none(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A port; 0 is none."""
+    if value and not 1 <= value <= 65535:
+        add_invalid(causes, path, value, _PORTS)
+
+
+def required_port(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A port that must be there."""
+    if not value:
+        add_required(causes, path)
+    port_or_none(value, path, causes)
+
+
+def port_or_name(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A port by its number or its name."""
+    if isinstance(value, str):
+        port_name(value, path, causes)
+    elif not 1 <= value <= 65535:
+        add_invalid(causes, path, value, _PORTS)
+
+
+def plain_path(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A path that does not climb."""
+    if ".." in value.split("/"):
+        add_invalid(causes, path, value, "must not contain '..'")
+
+
+def ip_address(value: Any, path: Path, causes: list[Cause]) -> None:
+    """An address."""
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        add_invalid(causes, path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
+
+
+def amount(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A number of pods, or their share in percent."""
+    if isinstance(value, str):
+        if not value.endswith("%") or not value[:-1].isdecimal():
+            text = "a valid percent string must be a numeric string followed by an ending '%'"
+            add_invalid(causes, path, value, f"{text} (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')")
+        elif int(value[:-1]) > 100:
+            add_invalid(causes, path, value, "must not be greater than 100%")
+    elif value < 0:
+        add_invalid(causes, path, value, "must be greater than or equal to 0")
+
+
+def gates(value: Any, path: Path, causes: list[Cause]) -> None:
+    """What keeps a pod from being scheduled."""
+    seen: set[str] = set()
+    for index, gate in enumerate(value):
+        name = gate.get("name", "")
+        label_key(name, (path, index), causes)
+        if name in seen:
+            add_duplicate(causes, (path, index), name)
+        seen.add(name)
+
+
 def _pattern(match: Callable[[str], Any], longest: int, text: str) -> Check:
     def check(value: Any, path: Path, causes: list[Cause]) -> None:
         if not value:
             return  # a missing name is reported as missing
         if len(value) > longest:
-            add_invalid(causes, path, value, f"must be no more than {longest} bytes")
+            add_invalid(causes, path, value, f"must be no more than {longest} characters")
         if not match(value):
-            add_invalid(causes, path, value, text)
+            add_invalid(causes, path, value, "must not contain dots" if text == _LABEL_TEXT and "." in value else text)
 
     return check
 
@@ -158,7 +255,16 @@ dns_label = _pattern(_match_label, 63, _LABEL_TEXT)
 dns_subdomain = _pattern(_match_subdomain, 253, _SUBDOMAIN_TEXT)
 dns1035_label = _pattern(_match_dns1035, 63, _DNS1035_TEXT)
 env_name = _pattern(_match_env, 2**20, _ENV_NAME_TEXT)
-config_key = _pattern(_match_config_key, 253, _CONFIG_KEY_TEXT)
+_config_key = _pattern(_match_config_key, 253, _CONFIG_KEY_TEXT)
+
+
+def config_key(value: Any, path: Path, causes: list[Cause]) -> None:
+    """A key that becomes the name of a file."""
+    _config_key(value, path, causes)
+    if value in (".", ".."):
+        add_invalid(causes, path, value, f"must not be '{value}'")
+    elif value.startswith(".."):
+        add_invalid(causes, path, value, "must not start with '..'")
 
 
 def port_name(value: Any, path: Path, causes: list[Cause]) -> None:
@@ -167,6 +273,8 @@ def port_name(value: Any, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, path, value, "must be no more than 15 characters")
     if not _match_port(value):
         add_invalid(causes, path, value, "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    elif "--" in value:
+        add_invalid(causes, path, value, "must not contain consecutive hyphens")
     elif not any(letter.isalpha() for letter in value):
         add_invalid(causes, path, value, "must contain at least one letter (a-z)")
 
@@ -180,9 +288,14 @@ def path_segment(value: Any, path: Path, causes: list[Cause]) -> None:
             add_invalid(causes, path, value, f"may not contain '{letter}'")
 
 
-def _key_problems(key: str) -> list[str]:
-    prefix, slash, name = key.rpartition("/")
+def key_problems(key: str) -> list[str]:
+    """What is wrong with a key of a label, an annotation, a taint or a resource."""
+    prefix, slash, name = key.partition("/")
     problems = []
+    if "/" in name:
+        return [_TWO_SLASHES]
+    if not slash:
+        prefix, name = "", key
     if slash:
         if not prefix:
             problems.append("prefix part must be non-empty")
@@ -194,7 +307,7 @@ def _key_problems(key: str) -> list[str]:
         problems.append("name part must be non-empty")
     elif len(name) > 63:
         problems.append("name part must be no more than 63 bytes")
-    if name and not _match_qualified(name):
+    if not _match_qualified(name):
         problems.append(_NAME_PART)
     return problems
 
@@ -202,8 +315,16 @@ def _key_problems(key: str) -> list[str]:
 def label_key(value: Any, path: Path, causes: list[Cause]) -> None:
     """A key of a label, an annotation, a taint or a resource."""
     if value:
-        for problem in _key_problems(value):
+        for problem in key_problems(value):
             add_invalid(causes, path, value, problem)
+
+
+def label_value(value: Any, path: Path, causes: list[Cause]) -> None:
+    """The value of a label."""
+    if len(value) > 63:
+        add_invalid(causes, path, value, "must be no more than 63 bytes")
+    if value and not _match_qualified(value):
+        add_invalid(causes, path, value, _LABEL_VALUE)
 
 
 def label_map(value: Any, path: Path, causes: list[Cause]) -> None:
@@ -211,13 +332,10 @@ def label_map(value: Any, path: Path, causes: list[Cause]) -> None:
     for key, text in value.items():
         # Nearly every label is fine, so one match each settles it.
         if not (len(key) <= 63 and _match_qualified(key)):
-            for problem in _key_problems(key):
+            for problem in key_problems(key):
                 add_invalid(causes, path, key, problem)
         if text and (len(text) > 63 or not _match_qualified(text)):
-            if len(text) > 63:
-                add_invalid(causes, path, text, "must be no more than 63 bytes")
-            if not _match_qualified(text):
-                add_invalid(causes, path, text, _LABEL_VALUE)
+            label_value(text, path, causes)
 
 
 def annotation_map(value: Any, path: Path, causes: list[Cause]) -> None:
@@ -226,7 +344,7 @@ def annotation_map(value: Any, path: Path, causes: list[Cause]) -> None:
     for key, text in value.items():
         size += len(key) + (len(text) if text.isascii() else len(text.encode()))
         if not (len(key) <= 63 and _match_qualified(key)):
-            for problem in _key_problems(key.lower()):
+            for problem in key_problems(key.lower()):
                 add_invalid(causes, path, key, problem)
     if size > 262144:
         text = "Too long: may not be more than 262144 bytes"

@@ -12,8 +12,7 @@ from gpu_scheduler.local.structural import Structural
 
 Json = dict[str, Any]
 
-_COLUMN_TYPES = {"date": "age"}
-_AGE = Column("Age", ".metadata.creationTimestamp", "age")
+_AGE = Column("Age", ".metadata.creationTimestamp", "date")
 _NAME = Column("Name", ".metadata.name", "name")
 
 
@@ -58,9 +57,8 @@ def _columns(version: Json) -> Iterator[Column]:
         yield _AGE
         return
     for column in written:
-        kind = _COLUMN_TYPES.get(column["type"], column["type"])
         wide = column.get("priority", 0) > 0
-        yield Column(column["name"], column["jsonPath"], kind, wide, column.get("description", ""))
+        yield Column(column["name"], column["jsonPath"], column["type"], wide, column.get("description", ""))
 
 
 def accept(crd: Json, kinds: Kinds, now: str) -> Json:

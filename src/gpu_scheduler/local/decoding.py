@@ -44,7 +44,7 @@ class MalformedError(Exception):
     def sentence(self) -> str:
         """What is wrong, as the API says it."""
         if not self.wanted:
-            return f"{self.problem} ({write_path(self.path)})"
+            return self.problem
         if self.path is None:
             return f"json: cannot unmarshal {self.problem} into Go value of type {self.wanted}"
         names = ".".join(str(name) for name in _names(self.path) if isinstance(name, str))
@@ -72,7 +72,7 @@ def _say(value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, (int, float)):
-        return f"number {value}"
+        return "number"
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
@@ -96,6 +96,11 @@ class Decoders:
 
     def _struct(self, shape: Shape) -> Reader:
         plain, readers, scalars, fresh = self._tables(shape)
+        shown = {name for name, default in (*scalars, *fresh)}
+        nulls = {name for name, default in scalars if default is None}
+        # That nobody owns anything any more must be told from silence about it.
+        holders = {name for name, part in shape.fields.items() if part.type in ("list", "map")} - shown
+        holders.discard("managedFields")
         complete = self._completions.get(shape.name)
         own_name, go_name = shape.own_name, shape.go_name
         plain_type, find_reader = plain.get, readers.get
@@ -120,6 +125,10 @@ class Decoders:
                         unknown.append(write_path((path, name)))
                         drop.append(name)
                     elif item is None:
+                        if name not in nulls:
+                            drop.append(name)
+                    elif not item and name in holders:
+                        reader(item, (path, name), unknown)
                         drop.append(name)
                     else:
                         value[name] = reader(item, (path, name), unknown)
@@ -182,7 +191,12 @@ class Decoders:
                 if type(item) is plain:
                     continue
                 found = (empty.copy() if isinstance(empty, (dict, list)) else empty) if item is None else item
-                value[name] = read_item(found, (path, name), unknown)
+                try:
+                    value[name] = read_item(found, (path, name), unknown)
+                except MalformedError as error:
+                    if error.path == (path, name):
+                        error.path = path  # values of a map are not told apart
+                    raise
             return value
 
         return read
@@ -198,7 +212,7 @@ def _integer(name: str) -> Reader:
 
     def read(value: Any, path: Path, _: list[str]) -> Any:
         if type(value) is not int or not -limit <= value < limit:
-            raise MalformedError(path, _say(value), name)
+            raise MalformedError(path, f"number {value}" if type(value) in (int, float) else _say(value), name)
         return value
 
     return read
@@ -235,10 +249,10 @@ def _int_or_string(value: Any, path: Path, _: list[str]) -> Any:
 def _quantity(value: Any, path: Path, _: list[str]) -> Any:
     if type(value) is not str:
         if type(value) is not int and type(value) is not float:
-            raise MalformedError(path, _say(value), "resource.Quantity")
+            raise MalformedError(path, _QUANTITIES)
         value = repr(value)
     try:
-        return canonical(value.strip() or "0")
+        return canonical(value)
     except QuantityError:
         raise MalformedError(path, _QUANTITIES) from None
 

@@ -1,6 +1,7 @@
 """What the API server fills in: by type, so a pod template gets what a pod gets.
 
-DEFAULTS holds plain values: they are put where a field is missing, null or "". COMPLETIONS compute what depends on
+DEFAULTS holds plain values: they are put where a field is missing, null or "". None is written as null: times and
+lists that the API shows even when there are none. COMPLETIONS compute what depends on
 other fields of the same struct; a struct's parts are complete when its own turn comes.
 """
 
@@ -37,7 +38,30 @@ DEFAULTS: dict[str, Json] = {
         "securityContext": {},
         "terminationGracePeriodSeconds": 30,
     },
-    "core.v1.PodStatus": {"phase": "Pending"},
+    "core.v1.Event": {
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+        "eventTime": None,
+        "source": {},
+        "reportingComponent": "",
+        "reportingInstance": "",
+    },
+    "core.v1.Node": {"spec": {}, "status": {}},
+    "core.v1.NodeStatus": {"daemonEndpoints": {"kubeletEndpoint": {}}, "nodeInfo": {}},
+    "core.v1.NodeCondition": {"lastHeartbeatTime": None, "lastTransitionTime": None},
+    "core.v1.PodCondition": {"lastProbeTime": None, "lastTransitionTime": None},
+    "core.v1.PersistentVolumeClaimCondition": {"lastProbeTime": None, "lastTransitionTime": None},
+    "core.v1.ContainerStatus": {"state": {}, "lastState": {}},
+    "core.v1.ResourceFieldSelector": {"divisor": "0"},
+    "coordination.v1.Lease": {"spec": {}},
+    "core.v1.NamespaceCondition": {"lastTransitionTime": None},
+    "core.v1.ContainerStateRunning": {"startedAt": None},
+    "core.v1.ContainerStateTerminated": {"startedAt": None, "finishedAt": None},
+    "apps.v1.DeploymentCondition": {"lastUpdateTime": None, "lastTransitionTime": None},
+    "apps.v1.ReplicaSetCondition": {"lastTransitionTime": None},
+    "apps.v1.StatefulSetCondition": {"lastTransitionTime": None},
+    "apps.v1.DaemonSetCondition": {"lastTransitionTime": None},
+    "batch.v1.JobCondition": {"lastProbeTime": None, "lastTransitionTime": None},
     "core.v1.Container": _CONTAINER,
     "core.v1.EphemeralContainer": _CONTAINER,
     "core.v1.ContainerPort": {"protocol": "TCP"},
@@ -67,7 +91,7 @@ DEFAULTS: dict[str, Json] = {
     "core.v1.PersistentVolumeClaimStatus": {"phase": "Pending"},
     "core.v1.ReplicationController": {"spec": {}},
     "core.v1.ReplicationControllerSpec": {"replicas": 1},
-    "apps.v1.Deployment": {"spec": {}},
+    "apps.v1.Deployment": {"spec": {}, "status": {}},
     "apps.v1.DeploymentSpec": {
         "replicas": 1,
         "strategy": {},
@@ -76,22 +100,24 @@ DEFAULTS: dict[str, Json] = {
         "progressDeadlineSeconds": 600,
     },
     "apps.v1.DeploymentStrategy": _ROLLING,
-    "apps.v1.ReplicaSet": {"spec": {}},
+    "apps.v1.ReplicaSet": {"spec": {}, "status": {}},
     "apps.v1.ReplicaSetSpec": {"replicas": 1},
-    "apps.v1.StatefulSet": {"spec": {}},
+    "apps.v1.StatefulSet": {"spec": {}, "status": {}},
+    "apps.v1.StatefulSetStatus": {"availableReplicas": 0},
     "apps.v1.StatefulSetSpec": {
         "replicas": 1,
         "podManagementPolicy": "OrderedReady",
+        "serviceName": "",
         "revisionHistoryLimit": 10,
         "template": {},
         "updateStrategy": {},
         "persistentVolumeClaimRetentionPolicy": {},
     },
     "apps.v1.StatefulSetPersistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-    "apps.v1.DaemonSet": {"spec": {}},
+    "apps.v1.DaemonSet": {"spec": {}, "status": {}},
     "apps.v1.DaemonSetSpec": {"revisionHistoryLimit": 10, "template": {}, "updateStrategy": {}},
     "apps.v1.DaemonSetUpdateStrategy": _ROLLING,
-    "batch.v1.Job": {"spec": {}},
+    "batch.v1.Job": {"spec": {}, "status": {}},
     "batch.v1.JobSpec": {"template": {}, "completionMode": "NonIndexed", "suspend": False, "manualSelector": False},
     "batch.v1.PodFailurePolicyOnPodConditionsPattern": {"status": "True"},
     "batch.v1.CronJobSpec": {
@@ -113,8 +139,15 @@ DEFAULTS: dict[str, Json] = {
     },
     "apiextensions.v1.CustomResourceDefinitionSpec": {"conversion": {"strategy": "None"}},
     "apiextensions.v1.ServiceReference": {"port": 443},
+    "policy.v1.PodDisruptionBudget": {"spec": {}, "status": {}},
+    "policy.v1.PodDisruptionBudgetStatus": dict.fromkeys(
+        ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"), 0
+    ),
     "rbac.v1.RoleRef": {"apiGroup": _RBAC},
     "scheduling.v1.PriorityClass": {"preemptionPolicy": "PreemptLowerPriority"},
+    "scheduling.v1alpha2.PodGroup": {"status": {}},
+    "scheduling.v1beta1.PodGroup": {"status": {}},
+    "scheduling.v1beta1.PodGroupTemplate": {"schedulingConstraints": None},
     "storage.v1.StorageClass": {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"},
     "storage.v1.CSIDriverSpec": {
         "attachRequired": True,
@@ -161,12 +194,46 @@ def _pod(found: Json) -> None:
             for port in container.get("ports", ()):
                 port["hostPort"] = port.get("hostPort") or port["containerPort"]
     spec.setdefault("enableServiceLinks", True)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     # The admission of service accounts keeps these two alike; whoever writes one means both.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     if "qosClass" not in found["status"]:
         found["status"]["qosClass"] = qos_class(spec)
+
+
+def _pod_status(found: Json) -> None:
+    if found.get("podIP") and not found.get("podIPs"):
+        found["podIPs"] = [{"ip": found["podIP"]}]
+
+
+def _counts(found: Json) -> None:
+    """Counts of a status: most are not shown when they are zero."""
+    for name in ("replicas", "readyReplicas", "updatedReplicas", "currentReplicas", "fullyLabeledReplicas"):
+        if found.get(name) == 0:
+            del found[name]
+    if found.get("observedGeneration") == 0:
+        del found["observedGeneration"]
+
+
+def _available_counts(found: Json) -> None:
+    _counts(found)
+    if found.get("availableReplicas") == 0:
+        del found["availableReplicas"]
+
+
+def _set_counts(found: Json) -> None:
+    shown: Json = {name: found[name] for name in ("replicas", "availableReplicas") if name in found}
+    _counts(found)
+    found |= shown
+
+
+def _replica_set_counts(found: Json) -> None:
+    shown = {"replicas": found["replicas"]}
+    _available_counts(found)
+    found |= shown
 
 
 def qos_class(spec: Json) -> str:
@@ -224,6 +291,11 @@ def _namespace(found: Json) -> None:
         found["spec"].setdefault("finalizers", ["kubernetes"])
 
 
+def _node_spec(found: Json) -> None:
+    if found.get("podCIDR") and not found.get("podCIDRs"):
+        found["podCIDRs"] = [found["podCIDR"]]
+
+
 def _node_status(found: Json) -> None:
     if "capacity" in found and "allocatable" not in found:
         found["allocatable"] = dict(found["capacity"])
@@ -251,6 +323,12 @@ def _stateful_set_strategy(found: Json) -> None:
         found["rollingUpdate"].setdefault("partition", 0)
 
 
+def _newer_set_strategy(found: Json) -> None:
+    _stateful_set_strategy(found)
+    if found["type"] == "RollingUpdate" and "rollingUpdate" in found:
+        found["rollingUpdate"].setdefault("maxUnavailable", 1)
+
+
 def _job_spec(found: Json) -> None:
     if "parallelism" not in found:
         found.setdefault("completions", 1)
@@ -260,24 +338,24 @@ def _job_spec(found: Json) -> None:
 
 
 def _job(found: Json) -> None:
-    spec, meta = found["spec"], found.get("metadata", {})
-    labels = spec["template"].get("metadata", {}).get("labels")
+    meta, labels = found.get("metadata", {}), found["spec"]["template"].get("metadata", {}).get("labels")
     if labels and not meta.get("labels"):
-        meta["labels"] = dict(labels)
-    # A job that has no identity yet is a template's (a CronJob's), and gets its selector when it is made.
-    if meta.get("uid") and meta.get("name") and not spec["manualSelector"]:
-        _select_by_uid(found)
+        meta["labels"] = labels  # the same ones: what a job adds to its pods' labels it has itself
 
 
-def _select_by_uid(job: Json) -> None:
-    """Jobs select their pods by their own uid, so that two of them never share one."""
+def select_pods(job: Json) -> None:
+    """A new job selects its pods by its own uid, so that two of them never share one."""
     spec, meta = job["spec"], job["metadata"]
+    if spec["manualSelector"]:
+        return
     template = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
     for prefix in ("", "batch.kubernetes.io/"):
         template.setdefault(f"{prefix}controller-uid", meta["uid"])
-        template.setdefault(f"{prefix}job-name", meta["name"])
+        template.setdefault(f"{prefix}job-name", meta.get("name", ""))
     selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
     selector.setdefault("batch.kubernetes.io/controller-uid", meta["uid"])
+    if not meta.get("labels"):
+        meta["labels"] = template
 
 
 def _replication_controller(found: Json) -> None:
@@ -297,6 +375,15 @@ def _crd(found: Json) -> None:
         names["listKind"] = names.get("listKind") or kind + "List"
 
 
+def _role(found: Json) -> None:
+    found["rules"] = found.get("rules") or None
+
+
+def _stateful_set(found: Json) -> None:
+    for claim in found["spec"].get("volumeClaimTemplates", ()):
+        claim |= {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
+
+
 def _subject(found: Json) -> None:
     if found.get("kind") in ("User", "Group"):
         found["apiGroup"] = found.get("apiGroup") or _RBAC
@@ -308,12 +395,17 @@ COMPLETIONS: dict[str, Complete] = {
     "core.v1.Probe": _probe,
     "core.v1.Volume": _volume,
     "core.v1.Pod": _pod,
+    "core.v1.PodStatus": _pod_status,
     "core.v1.Service": _service,
     "core.v1.ServicePort": _service_port,
     "core.v1.Secret": _secret,
     "core.v1.Namespace": _namespace,
+    "core.v1.NodeSpec": _node_spec,
     "core.v1.NodeStatus": _node_status,
     "core.v1.ReplicationController": _replication_controller,
+    "apps.v1.DeploymentStatus": _available_counts,
+    "apps.v1.ReplicaSetStatus": _replica_set_counts,
+    "apps.v1.StatefulSetStatus": _set_counts,
     "apps.v1.DeploymentStrategy": _deployment_strategy,
     "apps.v1.DaemonSetUpdateStrategy": _daemon_set_strategy,
     "apps.v1.StatefulSetUpdateStrategy": _stateful_set_strategy,
@@ -321,4 +413,9 @@ COMPLETIONS: dict[str, Complete] = {
     "batch.v1.Job": _job,
     "apiextensions.v1.CustomResourceDefinition": _crd,
     "rbac.v1.Subject": _subject,
+    "rbac.v1.Role": _role,
+    "rbac.v1.ClusterRole": _role,
+    "apps.v1.StatefulSet": _stateful_set,
 }
+NEWER: dict[str, dict[str, Complete]] = {"1.37": {"apps.v1.StatefulSetUpdateStrategy": _newer_set_strategy}}
+"""What a later version completes in another way."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 
@@ -23,6 +24,7 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details = details or {}
+        self.warnings: list[str] = []
 
     def status(self) -> dict[str, Any]:
         """The Status object that is sent."""
@@ -32,14 +34,39 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             **({"details": self.details} if self.details else {}),
             "code": self.code,
         }
 
 
+@contextmanager
+def warned(warnings: list[str]) -> Iterator[None]:
+    """Who is refused hears what he was warned of, too."""
+    try:
+        yield
+    except ApiError as error:
+        error.warnings = [*warnings, *error.warnings]
+        raise
+
+
+class UnreadableError(ApiError):
+    """A body is no JSON or YAML object at all."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(400, "BadRequest", why)
+
+
+class UndecodableError(ApiError):
+    """A body, or what a patch makes of an object, is not what its kind is made of."""
+
+    def __init__(self, subject: str, problem: str) -> None:
+        super().__init__(400, "BadRequest", f"{subject}: {problem}")
+        self.problem = problem
+
+
 def _about(resource: str, group: str, name: str) -> dict[str, Any]:
-    return {"name": name, **({"group": group} if group else {}), "kind": resource}
+    return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": resource}
 
 
 def _title(resource: str, group: str) -> str:
@@ -51,9 +78,9 @@ def not_found(resource: str, group: str, name: str) -> ApiError:
     return ApiError(404, "NotFound", f'{_title(resource, group)} "{name}" not found', _about(resource, group, name))
 
 
-def already_exists(resource: str, group: str, name: str) -> ApiError:
+def already_exists(resource: str, group: str, name: str, deleting: bool = False) -> ApiError:
     """There is one of that name."""
-    message = f'{_title(resource, group)} "{name}" already exists'
+    message = f'{"object is being deleted: " if deleting else ""}{_title(resource, group)} "{name}" already exists'
     return ApiError(409, "AlreadyExists", message, _about(resource, group, name))
 
 
@@ -82,9 +109,19 @@ def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiErr
     found = list(causes)
     lines = [f"{cause.field}: {cause.message}" for cause in found]
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
-    details = _about(kind, group, name)
+    details = _about(kind, group, name) if kind else {}
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in found]
     return ApiError(422, "Invalid", f'{_title(kind, group)} "{name}" is invalid: {text}', details)
+
+
+def invalid_options(kind: str, *causes: Cause) -> ApiError:
+    """The parameters of a request are wrong: those of a CreateOptions, ListOptions and so on."""
+    return invalid(kind, "meta.k8s.io", "", causes)
+
+
+def unnamed(message: str) -> ApiError:
+    """What a real server fails with where it forgot to say why: a 500 without a reason."""
+    return ApiError(500, "", message)
 
 
 def gone(message: str) -> ApiError:
@@ -104,4 +141,4 @@ def unsupported(message: str) -> ApiError:
 
 def internal(message: str) -> ApiError:
     """Something behind the API failed."""
-    return ApiError(500, "InternalError", f"Internal error occurred: {message}")
+    return ApiError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})

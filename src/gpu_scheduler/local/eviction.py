@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gpu_scheduler.local import errors
-from gpu_scheduler.local.api import Api, DeleteOptions, Options, check_preconditions, timestamp
+from gpu_scheduler.local.api import Api, DeleteOptions, Options, timestamp
 from gpu_scheduler.local.binding import set_condition
+from gpu_scheduler.local.delete_options import checked, convert
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.identity import check_preconditions
 from gpu_scheduler.local.labels import matches
 from gpu_scheduler.local.store import Json
 
@@ -16,37 +18,23 @@ MOST_DISRUPTED = 2000
 
 async def evict(api: Api, namespace: str, name: str, eviction: Json, options: Options) -> Json:
     """Evicts a pod; returns a Status. 429 when its disruption budget has nothing left."""
-    if (eviction.get("metadata", {}).get("name") or name) != name:
-        raise errors.bad_request("name in URL does not match name in Eviction object")
-    deletion = read_delete_options(eviction.get("deleteOptions") or {})
-    dry_run = options.dry_run or deletion.dry_run
     kind = api.find("pods")
+    deletion = checked(convert(eviction.get("deleteOptions") or {}), kind)
+    dry_run = options.dry_run or deletion.dry_run
     pod = api.get(kind, namespace, name)
     meta = pod["metadata"]
     check_preconditions("pods", "", meta, deletion.uid, deletion.revision)
     ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed", "Pending")
     if not ended and not meta.get("deletionTimestamp"):
         _ask_budget(api, pod, dry_run)
-        if not dry_run:
-            said = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-            set_condition(pod, {"type": "DisruptionTarget", "status": "True", **said})
-            api.store.write("pods", pod)
+    if not dry_run:
+        said = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+        set_condition(pod, {"type": "DisruptionTarget", "status": "True", **said})
+        api.store.write("pods", pod)
     # The revision was checked above; the condition that says why the pod goes has changed it since.
     deletion = DeleteOptions(deletion.grace, meta["uid"], None, deletion.propagation, dry_run)
     await api.delete(kind, namespace, name, deletion, options)
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
-
-
-def read_delete_options(found: Json) -> DeleteOptions:
-    """The DeleteOptions of a body."""
-    preconditions = found.get("preconditions") or {}
-    return DeleteOptions(
-        grace=found.get("gracePeriodSeconds"),
-        uid=preconditions.get("uid"),
-        revision=preconditions.get("resourceVersion"),
-        propagation=found.get("propagationPolicy") or "Background",
-        dry_run=bool(found.get("dryRun")),
-    )
 
 
 def _ask_budget(api: Api, pod: Json, dry_run: bool) -> None:

@@ -46,7 +46,7 @@ def load(body: bytes, seen: DuplicateFields | None = None) -> Any:
     try:
         return json.loads(body, object_pairs_hook=seen.read if seen is not None else None, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise errors.bad_request(f"the object provided is unrecognized (must be of type JSON): {error}") from None
+        raise errors.UnreadableError(str(error)) from None
 
 
 def load_yaml(body: bytes) -> Any:

@@ -13,6 +13,8 @@ from gpu_scheduler.local.constraints import (
     add_invalid,
     add_required,
     add_unsupported,
+    amount,
+    dns_label,
 )
 from gpu_scheduler.local.crds import crd_causes
 from gpu_scheduler.local.decoding import Path
@@ -29,7 +31,8 @@ def keys(check_key: Check) -> Check:
 
     def check(value: Any, path: Path, causes: list[Cause]) -> None:
         for key in value:
-            check_key(key, (path, f"[{key}]"), causes)
+            parent, name = path if path is not None else (None, "")
+            check_key(key, (parent, f"{name}[{key}]"), causes)
 
     return check
 
@@ -55,6 +58,22 @@ def _selector_requirement(value: Json, path: Path, causes: list[Cause]) -> None:
         add_forbidden(causes, (path, "values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
 
 
+def counts(status: Json, causes: list[Cause]) -> None:
+    """None of the counts of a status is larger than the number of pods there are."""
+    for name in ("updatedReplicas", "currentReplicas", "readyReplicas", "availableReplicas"):
+        if status.get(name, 0) > status.get("replicas", 0):
+            why = "cannot be greater than status.replicas"
+            add_invalid(causes, ((None, "status"), name), status[name], why)
+
+
+def _mismatch(labels: Json, path: Path, causes: list[Cause]) -> None:
+    where: Path = (((path, "template"), "metadata"), "labels")
+    add_invalid(causes, where, labels or None, "`selector` does not match template `labels`")
+
+
+_TITLES = {"deployment": "ReplicaSet", "statefulset": "StatefulSet", "daemonset": "DaemonSet"}
+
+
 def _workload(word: str, *restart_policies: str) -> Check:
     """A controller's spec: its selector selects its own pods, which restart as it needs them to."""
 
@@ -66,10 +85,17 @@ def _workload(word: str, *restart_policies: str) -> Check:
             if not selector.get("matchLabels") and not selector.get("matchExpressions"):
                 add_invalid(causes, (path, "selector"), selector, f"empty selector is invalid for {word}")
             elif not matches(selector, labels):
-                where: Path = (((path, "template"), "metadata"), "labels")
-                add_invalid(causes, where, labels, "`selector` does not match template `labels`")
+                _mismatch(labels, path, causes)
+        elif word != "job":  # a new job's is still to come
+            _mismatch(labels, path, causes)
+        if word in _TITLES and "activeDeadlineSeconds" in template.get("spec", {}):
+            why = f"activeDeadlineSeconds in {_TITLES[word]} is not Supported"
+            add_forbidden(causes, (((path, "template"), "spec"), "activeDeadlineSeconds"), why)
         policy = template.get("spec", {}).get("restartPolicy")
-        if policy is not None and policy not in restart_policies:
+        if word == "job" and policy == "Always":
+            why = "valid values: " + ", ".join(f'"{one}"' for one in restart_policies)
+            add_required(causes, (((path, "template"), "spec"), "restartPolicy"), why)
+        elif policy is not None and policy not in restart_policies:
             add_unsupported(causes, (((path, "template"), "spec"), "restartPolicy"), policy, restart_policies)
 
     return check
@@ -91,25 +117,28 @@ def _deployment_strategy(value: Json, path: Path, causes: list[Cause]) -> None:
     if value.get("type") != "RollingUpdate":
         add_forbidden(causes, where, f"may not be specified when strategy `type` is '{value.get('type')}'")
         return
-    amounts = [_amount(rolling.get(name), (where, name), causes) for name in ("maxUnavailable", "maxSurge")]
-    if amounts == [0, 0]:
+    for name in ("maxUnavailable", "maxSurge"):
+        amount(rolling.get(name, 0), (where, name), causes)
+    if str(rolling.get("maxUnavailable", 0)).strip("%") == str(rolling.get("maxSurge", 0)).strip("%") == "0":
         add_invalid(causes, (where, "maxUnavailable"), rolling["maxUnavailable"], "may not be 0 when `maxSurge` is 0")
 
 
-def _amount(value: Any, path: Path, causes: list[Cause]) -> int:
-    """A number of pods, or their share in percent."""
-    if isinstance(value, str):
-        if not value.endswith("%") or not value[:-1].isdecimal():
-            text = "a valid percent string must be a numeric string followed by an ending '%'"
-            add_invalid(causes, path, value, f"{text} (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')")
-            return 1
-        return int(value[:-1])
-    if isinstance(value, int) and value < 0:
-        add_invalid(causes, path, value, "must be greater than or equal to 0")
-    return value if isinstance(value, int) else 0
-
-
 _JOB_PODS = _workload("job", "OnFailure", "Never")
+
+
+def _indexed_job(value: Json, path: Path, causes: list[Cause]) -> None:
+    """The pods of an indexed job are called by its name and their index, and that is their host's name."""
+    spec, name = value.get("spec", {}), value.get("metadata", {}).get("name", "")
+    if "selector" not in spec:
+        _mismatch(spec.get("template", {}).get("metadata", {}).get("labels", {}), (path, "spec"), causes)
+        add_required(causes, ((path, "spec"), "selector"))
+    if spec.get("completionMode") == "Indexed" and spec.get("completions"):
+        last = f"{name}-{spec['completions'] - 1}"
+        wrong: list[Cause] = []
+        dns_label(last, None, wrong)
+        if wrong:
+            why = f"will not able to create pod with invalid DNS label: {last}"
+            add_invalid(causes, ((path, "metadata"), "name"), name, why)
 
 
 def _job(value: Json, path: Path, causes: list[Cause]) -> None:
@@ -119,10 +148,43 @@ def _job(value: Json, path: Path, causes: list[Cause]) -> None:
             add_required(causes, (path, "completions"), "when completion mode is Indexed")
         elif value.get("parallelism", 0) > 100_000:
             add_invalid(causes, (path, "parallelism"), value["parallelism"], "must be less than or equal to 100000")
+    elif "successPolicy" in value:
+        add_invalid(causes, (path, "successPolicy"), value["successPolicy"], "requires indexed completion mode")
+    elif "maxFailedIndexes" in value:
+        add_invalid(causes, (path, "maxFailedIndexes"), value["maxFailedIndexes"], "requires indexed completion mode")
+        add_required(causes, (path, "backoffLimitPerIndex"), "when maxFailedIndexes is specified")
     elif "backoffLimitPerIndex" in value:
         add_invalid(
             causes, (path, "backoffLimitPerIndex"), value["backoffLimitPerIndex"], "requires indexed completion mode"
         )
+
+
+def _service_parts(value: Json, path: Path, causes: list[Cause]) -> None:
+    """What goes with one type of a service only."""
+    kind = value.get("type")
+    if kind in ("ClusterIP", "ExternalName"):
+        for index, port in enumerate(value.get("ports", ())):
+            if port.get("nodePort"):
+                why = f"may not be used when `type` is '{kind}'"
+                add_forbidden(causes, (((path, "ports"), index), "nodePort"), why)
+        if value.get("externalTrafficPolicy"):
+            why = "may only be set for externally-accessible services"
+            add_invalid(causes, (path, "externalTrafficPolicy"), value["externalTrafficPolicy"], why)
+    if value.get("healthCheckNodePort") and (kind, value.get("externalTrafficPolicy")) != ("LoadBalancer", "Local"):
+        why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+        add_invalid(causes, (path, "healthCheckNodePort"), value["healthCheckNodePort"], why)
+    seconds = value.get("sessionAffinityConfig", {}).get("clientIP", {}).get("timeoutSeconds")
+    if seconds is not None and not 0 < seconds <= 86400:
+        where: Path = (((path, "sessionAffinityConfig"), "clientIP"), "timeoutSeconds")
+        add_invalid(causes, where, seconds, "must be greater than 0 and less than 86400")
+    listed_by_others = value.get("clusterIP") == "None" and not value.get("selector")
+    if value.get("ipFamilyPolicy") == "RequireDualStack" and not listed_by_others:
+        why = "this cluster is not configured for dual-stack services"
+        add_invalid(causes, (path, "ipFamilyPolicy"), value["ipFamilyPolicy"], why)
+        for index, family in enumerate(value.get("ipFamilies", ())):
+            if family == "IPv6":
+                why = "not configured on this cluster"
+                add_invalid(causes, ((path, "ipFamilies"), index), family, why)
 
 
 def _service(value: Json, path: Path, causes: list[Cause]) -> None:
@@ -134,6 +196,7 @@ def _service(value: Json, path: Path, causes: list[Cause]) -> None:
             add_forbidden(causes, (path, "clusterIPs[0]"), "may not be set when `type` is 'ExternalName'")
     elif not ports and value.get("clusterIP") != "None":
         add_required(causes, (path, "ports"))
+    _service_parts(value, path, causes)
     names: set[str] = set()
     numbers: set[tuple[Any, Any]] = set()
     for index, port in enumerate(ports):
@@ -237,6 +300,48 @@ def _webhook_client(value: Json, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, (path, "url"), value["url"], "'https' is the only allowed URL scheme")
 
 
+def _budget(value: Json, path: Path, causes: list[Cause]) -> None:
+    if "minAvailable" in value and "maxUnavailable" in value:
+        add_invalid(causes, path, value, "minAvailable and maxUnavailable cannot be both set")
+
+
+_SECRETS = {
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+
+
+def _secret(value: Json, path: Path, causes: list[Cause]) -> None:
+    data, kind = value.get("data", {}), value.get("type", "")
+    missing = [name for name in _SECRETS.get(kind, ()) if name not in data]
+    if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
+        missing = ["username", "password"]
+    for name in missing:
+        add_required(causes, (path, f"data[{name}]"))
+    if kind == "kubernetes.io/service-account-token":
+        name = "kubernetes.io/service-account.name"
+        if not value.get("metadata", {}).get("annotations", {}).get(name):
+            add_required(causes, ((path, "metadata"), f"annotations[{name}]"))
+
+
+def _config_map(value: Json, path: Path, causes: list[Cause]) -> None:
+    data, binary = value.get("data", {}), value.get("binaryData", {})
+    for name in data:
+        if name in binary:
+            add_invalid(causes, (path, f"data[{name}]"), name, "duplicate of key present in binaryData")
+    if sum(len(text.encode()) for text in data.values()) + sum(len(text) * 3 // 4 for text in binary.values()) > 2**20:
+        causes.append(Cause("[]", "Too long: may not be more than 1048576 bytes", "FieldValueTooLong"))
+
+
+def _deployment(value: Json, path: Path, causes: list[Cause]) -> None:
+    _workload("deployment", "Always")(value, path, causes)
+    deadline, ready = value.get("progressDeadlineSeconds", 600), value.get("minReadySeconds", 0)
+    if 0 <= deadline <= ready:
+        add_invalid(causes, (path, "progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds")
+
+
 def _rule(value: Json, path: Path, causes: list[Cause]) -> None:
     for name in ("operations", "apiGroups", "apiVersions", "resources"):
         if not value.get(name):
@@ -263,16 +368,20 @@ def _event(value: Json, path: Path, causes: list[Cause]) -> None:
 _POLICY = _exactly_one("basic", "gang")
 STRUCTS: dict[str, Check] = {
     "meta.v1.LabelSelectorRequirement": _selector_requirement,
-    "apps.v1.DeploymentSpec": _workload("deployment", "Always"),
+    "apps.v1.DeploymentSpec": _deployment,
     "apps.v1.ReplicaSetSpec": _workload("deployment", "Always"),
     "apps.v1.StatefulSetSpec": _stateful_set,
     "apps.v1.DaemonSetSpec": _workload("daemonset", "Always"),
     "apps.v1.DeploymentStrategy": _deployment_strategy,
     "batch.v1.JobSpec": _job,
+    "batch.v1.Job": _indexed_job,
     "core.v1.ServiceSpec": _service,
     "core.v1.PersistentVolumeClaimSpec": _claim,
     "core.v1.PersistentVolumeSpec": _volume,
     "core.v1.Event": _event,
+    "core.v1.Secret": _secret,
+    "core.v1.ConfigMap": _config_map,
+    "policy.v1.PodDisruptionBudgetSpec": _budget,
     "scheduling.v1.PriorityClass": _priority_class,
     "scheduling.v1alpha1.PodGroupPolicy": _POLICY,
     "scheduling.v1alpha2.PodGroupSchedulingPolicy": _POLICY,

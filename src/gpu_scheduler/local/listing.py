@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpu_scheduler.local import errors
-from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.errors import ApiError, Cause
 from gpu_scheduler.local.routes import Call
 from gpu_scheduler.local.selectors import Selection
 from gpu_scheduler.local.store import Entry, Json, Name, Store
@@ -50,6 +50,7 @@ def list_page(store: Store, call: Call) -> Page:
         return Page(list(store.entries(call.kind.resource, call.namespace)), _meta(store.revision))
     selection = select(call)
     limit = call.number("limit") or 0
+    call.number("timeoutSeconds")
     token = _read_token(query["continue"]) if query.get("continue") else None
     revision = token.revision if token is not None else _revision_of_list(store, call)
     try:
@@ -83,17 +84,31 @@ def _revision_of_list(store: Store, call: Call) -> int:
     """The state that a list shows: the latest, unless one revision exactly is wanted."""
     match = call.query.get("resourceVersionMatch", "")
     asked = parse_revision(call.query.get("resourceVersion", ""))
-    if match not in ("", "Exact", "NotOlderThan"):
-        raise errors.bad_request(f"resourceVersionMatch must be Exact or NotOlderThan, not {match!r}")
+    causes = []
+    if call.query.get("sendInitialEvents"):
+        causes.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
     if match and asked is None:
-        raise errors.bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        causes.append(forbidden(_MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+    if match not in ("", "Exact", "NotOlderThan"):
+        told = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
+        causes.append(Cause(_MATCH, told, "FieldValueNotSupported"))
     if match == "Exact" and asked == 0:
-        raise errors.bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+        causes.append(forbidden(_MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
+    if causes:
+        raise errors.invalid_options("ListOptions", *causes)
     if asked is None:
         return store.revision
     if asked > store.revision:
         raise too_large(asked, store.revision)
     return asked if match == "Exact" else store.revision
+
+
+_MATCH = "resourceVersionMatch"
+
+
+def forbidden(field: str, why: str) -> Cause:
+    """A parameter that must not be there."""
+    return Cause(field, f"Forbidden: {why}", "FieldValueForbidden")
 
 
 def parse_revision(text: str) -> int | None:
@@ -123,4 +138,5 @@ def _read_token(text: str) -> _Token:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
-        raise errors.bad_request("continue key is not valid: it must be the one that the previous page gave") from None
+        why = "invalid continue token: continue key is not valid: it must be the one that the previous page gave"
+        raise errors.bad_request(why) from None

@@ -13,7 +13,7 @@ from gpu_scheduler.local.constraints import (
     dns1035_label,
     dns_label,
     dns_subdomain,
-    label_key,
+    key_problems,
     label_map,
     path_segment,
     show,
@@ -27,11 +27,14 @@ Json = dict[str, Any]
 _RBAC = "rbac.authorization.k8s.io"
 _NAMES: dict[tuple[str, str], Check] = {
     ("", "Namespace"): dns_label,
+    ("", "Event"): path_segment,
+    ("apps", "StatefulSet"): dns_label,
+    ("policy", "PodDisruptionBudget"): path_segment,
     ("", "Service"): dns1035_label,
     **{(_RBAC, name): path_segment for name in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")},
 }
 _PATH: Path = (None, "metadata")
-_OWNERS = {"apiVersion": "version", "kind": "kind", "name": "name", "uid": "uid"}
+_OWNERS = {"apiVersion": "version ", "kind": "", "name": "", "uid": ""}
 
 
 def metadata_causes(kind: Kind, found: Json, old: Json | None) -> list[Cause]:
@@ -47,7 +50,9 @@ def metadata_causes(kind: Kind, found: Json, old: Json | None) -> list[Cause]:
         if meta.get(name) and meta[name] != before.get(name):
             check(meta[name], (_PATH, name), causes)
     if meta.get("finalizers"):
-        _finalizers(meta, before, causes)
+        _finalizers(kind, meta, before, causes)
+    if meta.get("generation", 0) < 0:
+        add_invalid(causes, (_PATH, "generation"), meta["generation"], "must be greater than or equal to 0")
     if meta.get("ownerReferences"):
         _owners(meta["ownerReferences"], causes)
     return causes
@@ -63,10 +68,19 @@ def _name(kind: Kind, meta: Json, causes: list[Cause]) -> None:
         dns_label(meta["namespace"], (_PATH, "namespace"), causes)
 
 
-def _finalizers(meta: Json, before: Json, causes: list[Cause]) -> None:
+_KNOWN_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+
+
+def _finalizers(kind: Kind, meta: Json, before: Json, causes: list[Cause]) -> None:
     path: Path = (_PATH, "finalizers")
     for index, name in enumerate(meta["finalizers"]):
-        label_key(name, (path, index), causes)
+        for problem in key_problems(name):
+            add_invalid(causes, path, name, problem)
+        # Custom kinds are only warned.
+        own = kind.crd_schema is not None or kind.group == "apiextensions.k8s.io"
+        if not own and "/" not in name and name not in _KNOWN_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            add_invalid(causes, (path, index), name, why)
     added = [name for name in meta["finalizers"] if name not in before.get("finalizers", ())]
     if before.get("deletionTimestamp") and added:
         listed = ", ".join(show(name) for name in added)
@@ -82,9 +96,14 @@ def _owners(owners: list[Json], causes: list[Cause]) -> None:
     for owner in owners:
         for name, word in _OWNERS.items():
             if not owner.get(name):
-                add_invalid(causes, (path, name), "", f"{word} must not be empty")
+                add_invalid(causes, (path, name), "", f"{word}must not be empty")
+        if owner.get("apiVersion", "").count("/") > 1:
+            add_invalid(causes, (path, "apiVersion"), owner["apiVersion"], "version must not be empty")
+        if owner.get("kind") == "Event" and owner.get("apiVersion") in ("v1", "events.k8s.io/v1"):
+            about = "/v1" if owner["apiVersion"] == "v1" else owner["apiVersion"]
+            add_invalid(causes, path, owner, f"{about}, Kind=Event is disallowed from being an owner")
         if owner.get("controller"):
-            controllers.append(owner.get("name", ""))
+            controllers.append(f"{owner.get('kind', '')}/{owner.get('name', '')}")
     if len(controllers) > 1:
         why = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]}'
         add_invalid(causes, path, owners, f"{why} and {controllers[1]}")

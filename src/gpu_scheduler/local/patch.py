@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jsonpatch
-
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.apply import apply_configuration
+from gpu_scheduler.local.json_patch import PatchError, patched
 from gpu_scheduler.local.jsontext import load, load_yaml
 from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.schemas import Schemas
+from gpu_scheduler.local.shapes import Shape
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.local.strategic import merge_strategically
 
@@ -33,14 +33,20 @@ class Patch(NamedTuple):
     subresource: str = ""
 
 
-def apply_patch(patch: Patch, old: Json | None, kind: Kind, schemas: Schemas) -> Json:
-    """The patched object, a new one; `old` may be changed. None for `old` is server-side apply making an object."""
+def check_content_type(kind: Kind, content_type: str) -> None:
+    """415 for a patch that nobody understands."""
+    if content_type not in CONTENT_TYPES and kind.crd_schema is None:
+        raise errors.unsupported("415: Unsupported Media Type")
     known = [name for name in CONTENT_TYPES if name != STRATEGIC_PATCH or kind.crd_schema is None]
-    if patch.content_type not in known:
+    if content_type not in known:
         told = ", ".join(known)
         raise errors.unsupported(
             f"the body of the request was in an unknown format - accepted media types include: {told}"
         )
+
+
+def apply_patch(patch: Patch, old: Json | None, kind: Kind, schemas: Schemas) -> Json:
+    """The patched object, a new one; `old` may be changed. None for `old` is server-side apply making an object."""
     if patch.content_type == APPLY_PATCH:
         return _server_side_apply(patch, old, kind, schemas)
     if old is None:
@@ -75,25 +81,38 @@ def merge(old: Any, patch: Any) -> Any:
 
 def _json_patch(old: Json, operations: Any) -> Any:
     if not isinstance(operations, list) or not all(isinstance(one, dict) for one in operations):
-        raise errors.bad_request("a JSON patch must be a list of operations, each an object with op and path")
+        raise errors.bad_request("error decoding patch: a JSON patch must be a list of objects, each with op and path")
     if len(operations) > MOST_OPERATIONS:
         message = f"The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {len(operations)}"
         raise errors.ApiError(413, "RequestEntityTooLarge", message)
     try:
-        found = jsonpatch.JsonPatch(operations)
-    except (jsonpatch.InvalidJsonPatch, jsonpatch.JsonPointerException, TypeError, KeyError) as error:
-        raise errors.bad_request(f"error decoding patch: {error}") from None
-    try:
-        return found.apply(old, in_place=True)
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError, KeyError, ValueError) as error:
-        raise _rejected(str(error)) from None
+        return patched(old, operations)
+    except PatchError:
+        raise errors.ApiError(422, "Invalid", REJECTED) from None
 
 
-def _rejected(why: str) -> errors.ApiError:
-    """The patch was understood and does not fit the object."""
-    causes = [{"reason": "UnexpectedServerResponse", "message": why}]
-    message = f"the server rejected our request due to an error in our request: {why}"
-    return errors.ApiError(422, "Invalid", message, {"causes": causes})
+REJECTED = "the server rejected our request due to an error in our request"
+
+
+def _check_declared(applied: Json, shape: Shape, kind: Kind) -> None:
+    """A configuration may only have fields that exist; a real server fails on others."""
+    path = _undeclared(applied, shape, "")
+    if path:
+        meta = applied.get("metadata", {})
+        about = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind.group}/{kind.version}, Kind={kind.kind}"
+        raise errors.unnamed(f"failed to create typed patch object ({about}): {path}: field not declared in schema")
+
+
+def _undeclared(value: Any, shape: Shape, path: str) -> str:
+    """The path of a field that does not exist."""
+    if isinstance(value, dict) and shape.type == "struct":
+        for name, item in value.items():
+            if name not in shape.fields:
+                return f"{path}.{name}"
+            found = _undeclared(item, shape.fields[name], f"{path}.{name}")
+            if found:
+                return found
+    return ""
 
 
 def _server_side_apply(patch: Patch, old: Json | None, kind: Kind, schemas: Schemas) -> Json:
@@ -110,5 +129,7 @@ def _server_side_apply(patch: Patch, old: Json | None, kind: Kind, schemas: Sche
             raise errors.bad_request(f"an apply configuration must say {name}: {wanted}, not {applied.get(name)!r}")
     if applied.get("metadata", {}).get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")
+    if kind.crd_schema is None:
+        _check_declared(applied, schemas.shape(kind), kind)
     manager = (patch.field_manager, patch.subresource)
     return apply_configuration(old, applied, schemas.shape(kind), manager, patch.force)

@@ -24,7 +24,7 @@ def summarise(found: Json) -> PodSummary:
     """A pod in a few words."""
     spec, status = found.get("spec") or {}, found.get("status") or {}
     sidecars = {c["name"] for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"}
-    word = status.get("reason") or status.get("phase") or "Pending"
+    word = status.get("reason") or status.get("phase") or ""
     conditions = {c.get("type"): c for c in status.get("conditions") or []}
     if (conditions.get("PodScheduled") or {}).get("reason") == "SchedulingGated":
         word = "SchedulingGated"

@@ -12,13 +12,16 @@ from gpu_scheduler.local.constraints import (
     add_required,
     add_unsupported,
     label_key,
+    label_value,
 )
 from gpu_scheduler.local.decoding import Path, write_path
 from gpu_scheduler.local.errors import Cause
+from gpu_scheduler.local.pod_part_rules import container_parts, whole_pod
 
 Json = dict[str, Any]
 
 _UNIT = 10**9
+_OTHER_RESOURCES = ("storage", "pods", "services")
 _STANDARD = frozenset(("cpu", "memory", "ephemeral-storage"))
 
 
@@ -58,7 +61,8 @@ def _resource(name: str, amount: str, path: Path, causes: list[Cause]) -> None:
     if name in _STANDARD:
         return
     if "/" not in name and not name.startswith("hugepages-"):
-        add_invalid(causes, path, name, "must be a standard resource type or fully qualified")
+        if name not in _OTHER_RESOURCES:
+            add_invalid(causes, path, name, "must be a standard resource type or fully qualified")
         add_invalid(causes, path, name, "must be a standard resource for containers")
         return
     label_key(name, path, causes)
@@ -74,6 +78,7 @@ def container(value: Json, path: Path, causes: list[Cause]) -> None:
     elif image != image.strip():
         add_invalid(causes, (path, "image"), image, "must not have leading or trailing whitespace")
     _ports(value.get("ports", ()), (path, "ports"), causes)
+    container_parts(value, path, causes)
     mounted: set[str] = set()
     for index, mount in enumerate(value.get("volumeMounts", ())):
         where = mount.get("mountPath")
@@ -154,6 +159,8 @@ def toleration(value: Json, path: Path, causes: list[Cause]) -> None:
     if operator == "Exists" and value.get("value"):
         why = "value must be empty when `operator` is 'Exists'"
         add_invalid(causes, (path, "operator"), value["value"], why)
+    elif value.get("value"):
+        label_value(value["value"], (path, "operator"), causes)
     if "tolerationSeconds" in value and value.get("effect") != "NoExecute":
         why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         add_invalid(causes, (path, "effect"), value.get("effect", ""), why)
@@ -167,18 +174,34 @@ def pod_spec(value: Json, path: Path, causes: list[Cause]) -> None:
         for index, one in enumerate(value.get(part, ())):
             where: Path = ((path, part), index)
             for mount_index, mount in enumerate(one.get("volumeMounts", ())):
-                if mount.get("name") and mount["name"] not in volumes:
-                    place = write_path((((where, "volumeMounts"), mount_index), "name"))
-                    causes.append(Cause(place, f'Not found: "{mount["name"]}"', "FieldValueNotFound"))
+                if mount.get("name", "") not in volumes:
+                    _not_found(mount.get("name", ""), (((where, "volumeMounts"), mount_index), "name"), causes)
+            for device_index, device in enumerate(one.get("volumeDevices", ())):
+                if device.get("name", "") not in volumes:
+                    _not_found(device.get("name", ""), (((where, "volumeDevices"), device_index), "name"), causes)
     _host_ports(value, path, causes)
+    whole_pod(value, path, causes)
+    for index, one in enumerate(value.get("initContainers", ())):
+        if one.get("restartPolicy") != "Always":
+            for name in _NOT_AT_FIRST:
+                if name in one:
+                    why = "may not be set for init containers without restartPolicy=Always"
+                    add_forbidden(causes, (((path, "initContainers"), index), name), why)
     group = value.get("schedulingGroup")
     if group is not None and not group.get("podGroupName"):
         add_invalid(causes, ((path, "schedulingGroup"), "podGroupName"), None, "must specify one of: `podGroupName`")
 
 
+def _not_found(name: str, path: Path, causes: list[Cause]) -> None:
+    causes.append(Cause(write_path(path), f'Not found: "{name}"', "FieldValueNotFound"))
+
+
+_NOT_AT_FIRST = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+
+
 def _names(value: Json, path: Path, causes: list[Cause]) -> None:
     seen: set[str] = set()
-    for part in ("initContainers", "containers"):
+    for part in ("containers", "initContainers"):
         for index, one in enumerate(value.get(part, ())):
             name = one.get("name", "")
             if name and name in seen:
@@ -204,6 +227,23 @@ def _host_ports(value: Json, path: Path, causes: list[Cause]) -> None:
 
 # -- updates
 
+
+def pod_status(found: Json, old: Json | None, causes: list[Cause]) -> None:
+    """What the status of a pod may not say, and what a new pod may not have."""
+    if old is None:
+        if found["spec"].get("ephemeralContainers"):
+            add_forbidden(causes, ((None, "spec"), "ephemeralContainers"), "cannot be set on create")
+        if found["spec"].get("schedulingGates") and found["spec"].get("nodeName"):
+            why = "cannot be set until all schedulingGates have been cleared"
+            add_forbidden(causes, ((None, "spec"), "nodeName"), why)
+        return
+    status, was = found.get("status", {}), old.get("status", {})
+    nominated = status.get("nominatedNodeName")
+    if nominated and nominated != was.get("nominatedNodeName") and found["spec"].get("nodeName"):
+        why = "may not be set on pods that are already bound to a node"
+        add_forbidden(causes, ((None, "status"), "nominatedNodeName"), why)
+
+
 _MAY_CHANGE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -215,6 +255,10 @@ def pod_update(found: Json, old: Json, causes: list[Cause]) -> None:
     """What of a pod may change: little, since it may be running."""
     spec, was = dict(found["spec"]), dict(old["spec"])
     path: Path = (None, "spec")
+    for part in ("containers", "initContainers"):
+        if len(spec.get(part, ())) != len(was.get(part, ())):
+            add_forbidden(causes, (path, part), "pod updates may not add or remove containers")
+            return
     before, after = was.pop("activeDeadlineSeconds", None), spec.pop("activeDeadlineSeconds", None)
     if before is not None and after is None:
         why = "must not update from a positive integer to nil value"
@@ -222,7 +266,8 @@ def pod_update(found: Json, old: Json, causes: list[Cause]) -> None:
     elif before is not None and after > before:
         add_invalid(causes, (path, "activeDeadlineSeconds"), after, "must be less than or equal to previous value")
     kept, now = was.pop("tolerations", []), spec.pop("tolerations", [])
-    if any(one not in now for one in kept):
+    present = [{**one, "tolerationSeconds": None} for one in now]
+    if any({**one, "tolerationSeconds": None} not in present for one in kept):
         add_forbidden(
             causes, (path, "tolerations"), "existing toleration can not be modified except its tolerationSeconds"
         )
@@ -231,13 +276,18 @@ def pod_update(found: Json, old: Json, causes: list[Cause]) -> None:
     if any(one not in all_of_them for one in added):
         add_forbidden(causes, (path, "ephemeralContainers"), "existing ephemeral containers may not be changed")
     gates, left = was.pop("schedulingGates", []), spec.pop("schedulingGates", [])
-    if any(gate not in gates for gate in left):
-        add_forbidden(causes, (path, "schedulingGates"), "only deletion is allowed, but found new scheduling gates")
+    for index, gate in enumerate(left):
+        if gate not in gates:
+            why = f"only deletion is allowed, but found new scheduling gate '{gate['name']}'"
+            add_forbidden(causes, (((path, "schedulingGates"), index), "name"), why)
     if gates:
         # Before it may be scheduled, a pod's wishes may still be narrowed.
-        for name in ("nodeSelector", "affinity"):
-            was.pop(name, None)
-            spec.pop(name, None)
+        wished, wishes = was.pop("nodeSelector", {}), spec.pop("nodeSelector", None)
+        if any((wishes or {}).get(key) != value for key, value in wished.items()):
+            why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+            add_invalid(causes, (path, "nodeSelector"), wishes, why)
+        was.pop("affinity", None)
+        spec.pop("affinity", None)
     if spec.get("terminationGracePeriodSeconds") == 1 and was.get("terminationGracePeriodSeconds", 0) < 0:
         was["terminationGracePeriodSeconds"] = 1
     for part in ("containers", "initContainers"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,12 +10,13 @@ from aiohttp import web
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Options
+from gpu_scheduler.local.errors import Cause
 from gpu_scheduler.local.kinds import Kind, Kinds
 
 Query = Mapping[str, str]
 
-_OBJECT_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
-_COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
+_OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
+_COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _TRUE = ("true", "1")
 
 
@@ -52,18 +54,20 @@ class Call:
         try:
             return int(text)
         except ValueError:
-            raise errors.bad_request(f"query parameter {name} must be a whole number, not {text!r}") from None
+            raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
 
     def options(self) -> Options:
         """The options of a write."""
         query = self.query
         if not query:
             return Options(self.user.name, self.user.groups, False, "Warn", self.agent, self.subresource)
+        kind = _OPTIONS.get(self.verb, "CreateOptions")
+        _check_manager(query.get("fieldManager", ""), kind)
         return Options(
             user=self.user.name,
             groups=self.user.groups,
-            dry_run=is_dry_run(query.get("dryRun", "")),
-            field_validation=_field_validation(query.get("fieldValidation", "")),
+            dry_run=is_dry_run(query.get("dryRun", ""), kind),
+            field_validation=_field_validation(query.get("fieldValidation", ""), kind),
             field_manager=query.get("fieldManager", "") or self.agent,
             subresource=self.subresource,
         )
@@ -73,18 +77,35 @@ Handler = Callable[[web.Request, Call], Awaitable[web.StreamResponse]]
 """What serves a subresource. Tables of them are keyed "pods/binding"; "*/scale" stands for every kind that has it."""
 
 
-def is_dry_run(text: str) -> bool:
-    """Whether nothing is to be kept."""
+_OPTIONS = {"update": "UpdateOptions", "patch": "PatchOptions", "delete": "DeleteOptions"} | {
+    "deletecollection": "DeleteOptions"
+}
+_LONGEST_MANAGER = 128
+
+
+def is_dry_run(text: str, kind: str) -> bool:
+    """Whether nothing is to be kept. `kind` is what the parameters are called: CreateOptions."""
     if text not in ("", "All"):
-        raise errors.bad_request(f'dryRun: Unsupported value: "{text}": supported values: "All"')
+        told = f'Unsupported value: ["{text}"]: supported values: "All"'
+        raise errors.invalid_options(kind, Cause("dryRun", told, "FieldValueNotSupported"))
     return text == "All"
 
 
-def _field_validation(text: str) -> str:
+def _field_validation(text: str, kind: str) -> str:
     if text not in ("", "Ignore", "Warn", "Strict"):
-        supported = 'supported values: "Ignore", "Strict", "Warn"'
-        raise errors.bad_request(f'fieldValidation: Unsupported value: "{text}": {supported}')
+        told = f'Unsupported value: "{text}": supported values: "", "Ignore", "Strict", "Warn"'
+        raise errors.invalid_options(kind, Cause("fieldValidation", told, "FieldValueNotSupported"))
     return text or "Warn"
+
+
+def _check_manager(name: str, kind: str) -> None:
+    if len(name.encode()) > _LONGEST_MANAGER:
+        told = f"Too long: may not be more than {_LONGEST_MANAGER} bytes"
+        raise errors.invalid_options(kind, Cause("fieldManager", told, "FieldValueTooLong"))
+    for place, letter in enumerate(name):
+        if not letter.isprintable():
+            told = f"Invalid value: {json.dumps(name)}: invalid character U+{ord(letter):04X} (at position {place})"
+            raise errors.invalid_options(kind, Cause("fieldManager", told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +131,11 @@ class Target:
         if verb in ("get", "list") and (self.watched or query.get("watch", "").lower() in _TRUE):
             return "watch"
         return verb
+
+
+def _goes_on(subresource: str) -> bool:
+    """Whether a path goes on below what has nothing below it."""
+    return subresource.startswith(("status/", "scale/"))
 
 
 def find_target(kinds: Kinds, path: str) -> Target | None:
@@ -143,6 +169,6 @@ def find_target(kinds: Kinds, path: str) -> Target | None:
     if name and kind.namespaced and not namespace:
         return None
     first = subresource.split("/")[0]
-    if first and first not in kind.subresources:
+    if first and kind.crd_schema is None and (first not in kind.subresources or _goes_on(subresource)):
         return None
     return Target(kind, namespace, name, subresource, watched)

@@ -9,6 +9,7 @@ from typing import Any
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api, Options
 from gpu_scheduler.local.errors import Cause
+from gpu_scheduler.local.identity import check_name
 from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.store import Json
 
@@ -16,18 +17,22 @@ _PATHS = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.r
 _KEPT = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
-def read_scale(kind: Kind, found: Json) -> Json:
-    """An object's Scale."""
+def read_scale(kind: Kind, found: Json, must_say: bool = False) -> Json:
+    """An object's Scale; `must_say`: a custom object that names no number has none."""
     paths = {**_PATHS, **kind.scale}
     if "labelSelectorPath" in paths:
         selector = str(_find(found, paths["labelSelectorPath"]) or "")
     else:
         selector = format_selector(found.get("spec", {}).get("selector") or {})
+    wanted = _find(found, paths["specReplicasPath"])
+    if must_say and wanted is None and kind.crd_schema is not None:
+        why = f'the spec replicas field "{paths["specReplicasPath"]}" does not exist'
+        raise errors.internal(why)
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {name: found["metadata"][name] for name in _KEPT if name in found["metadata"]},
-        "spec": {"replicas": _find(found, paths["specReplicasPath"]) or 0},
+        "spec": {"replicas": wanted} if wanted else {},
         "status": {
             "replicas": _find(found, paths["statusReplicasPath"]) or 0,
             **({"selector": selector} if selector else {}),
@@ -46,7 +51,7 @@ async def update_scale(
     pinned = _check(kind, old, new)
     new, warnings = await api.admit("UPDATE", kind, new, old, options)
     warnings = warnings + await api.check("UPDATE", kind, new, old, options)
-    replicas = _replicas(name, new)
+    replicas = _replicas(kind, name, new)
 
     def put(found: Json) -> Json:
         if pinned:
@@ -66,9 +71,8 @@ def _check(kind: Kind, old: Json, new: Json) -> str:
         raise errors.bad_request(f"the object provided is of Kind={new['kind']}, not of autoscaling/v1, Kind=Scale")
     new |= {"kind": "Scale", "apiVersion": "autoscaling/v1"}
     meta, name = new.setdefault("metadata", {}), old["metadata"]["name"]
-    if (meta.get("name") or name) != name:
-        raise errors.bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
-    _replicas(name, new)
+    check_name(meta, name)
+    _replicas(kind, name, new)
     pinned = str(meta.get("resourceVersion") or "")
     if pinned not in ("", old["metadata"]["resourceVersion"]):
         raise errors.conflict(kind.plural, kind.group, name, errors.MODIFIED)
@@ -80,9 +84,17 @@ def _check(kind: Kind, old: Json, new: Json) -> str:
     return pinned
 
 
-def _replicas(name: str, scale: Json) -> int:
+def _replicas(kind: Kind, name: str, scale: Json) -> int:
     replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if isinstance(replicas, str):
+        why = 'Scale in version "v1" cannot be handled as a Scale'
+        problem = "json: cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32"
+        raise errors.UndecodableError(why, problem)
     if not isinstance(replicas, int) or replicas < 0:
+        if kind.crd_schema is not None:
+            path = {**_PATHS, **kind.scale}["specReplicasPath"]
+            cause = Cause(path, f"Invalid value: {replicas}: should be a non-negative integer")
+            raise errors.invalid(kind.kind, kind.group, name, [cause])
         message = f"Invalid value: {replicas}: must be greater than or equal to 0"
         raise errors.invalid("Scale", "autoscaling", name, [Cause("spec.replicas", message)])
     return replicas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_scheduler.local import errors, openapi, rules
 from gpu_scheduler.local.decoding import Decoders, MalformedError, Reader
-from gpu_scheduler.local.defaults import COMPLETIONS, DEFAULTS
+from gpu_scheduler.local.defaults import COMPLETIONS, DEFAULTS, NEWER, select_pods
 from gpu_scheduler.local.jsontext import DuplicateFields, load
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.shapes import ANY, Shape, Types, crd_shape, load_types
@@ -20,7 +20,7 @@ class Schemas:
     def __init__(self, version: str) -> None:
         self.version = version
         self.types: Types = load_types(version)
-        self._decoders = Decoders(DEFAULTS, COMPLETIONS)
+        self._decoders = Decoders(DEFAULTS, {**COMPLETIONS, **NEWER.get(version, {})})
         self._metadata = self._decoders.reader(self.types.structs[_METADATA])
         self._rules = rules.Rules(self.types, version)
         self._readers: dict[tuple[str, str, str], Reader | None] = {}
@@ -39,10 +39,17 @@ class Schemas:
                 if reader is not None:
                     reader(found, None, unknown)
         except MalformedError as error:
-            raise errors.bad_request(f"{_cannot(kind)}: {error.sentence()}") from None
+            raise errors.UndecodableError(_cannot(kind), error.sentence()) from None
         if not unknown:
             return []
         return refuse_or_warn(kind, [f'unknown field "{path}"' for path in unknown], field_validation)
+
+    def finish(self, kind: Kind, found: Json) -> None:
+        """Gives a new object what depends on its name and uid, in place."""
+        if kind.resource == "jobs.batch":
+            select_pods(found)
+        elif kind.resource == "pods":
+            found.setdefault("status", {}).setdefault("phase", "Pending")
 
     def validate(self, kind: Kind, found: Json, old: Json | None) -> None:
         """Raises ApiError (422) that names every field that breaks a rule of the kind."""
@@ -116,7 +123,7 @@ def _cannot(kind: Kind) -> str:
 def refuse_or_warn(kind: Kind, problems: list[str], field_validation: str) -> list[str]:
     """What becomes of unknown and duplicate fields: an error (Strict), warnings (Warn) or nothing (Ignore)."""
     if field_validation == "Strict":
-        raise errors.bad_request(f"{_cannot(kind)}: strict decoding error: {', '.join(problems)}")
+        raise errors.UndecodableError(_cannot(kind), f"strict decoding error: {', '.join(problems)}")
     return [] if field_validation == "Ignore" else problems
 
 

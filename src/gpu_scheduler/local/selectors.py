@@ -112,16 +112,16 @@ _EVENT = {
     "source": Field(".source.component"),
 }
 _FIELDS: dict[str, dict[str, Field]] = {
+    "services": _plain("spec.type", "spec.clusterIP"),
     "pods": {
         **_plain("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
-        **_plain("status.phase", "status.podIP", "status.nominatedNodeName"),
+        **_plain("status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"),
         "spec.hostNetwork": Field(".spec.hostNetwork", "false"),
     },
     "nodes": {"spec.unschedulable": Field(".spec.unschedulable", "false")},
     "namespaces": {**_plain("status.phase"), "name": Field(".metadata.name")},
     "secrets": _plain("type"),
     "jobs.batch": {"status.successful": Field(".status.succeeded", "0")},
-    "replicasets.apps": {"status.replicas": Field(".status.replicas", "0")},
     "events": {
         **_EVENT,
         # The names that the group events.k8s.io gives to the same fields.

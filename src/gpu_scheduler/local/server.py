@@ -136,6 +136,9 @@ class _Server:
 
     async def _serve_call(self, request: web.Request, call: Call) -> web.StreamResponse:
         subresource = call.subresource
+        custom = call.kind.crd_schema is not None
+        if custom and subresource and subresource not in call.kind.subresources:
+            raise errors.not_found(call.kind.plural, call.kind.group, call.name)
         if not subresource or subresource in ("status", "finalize"):
             return await self._verbs.serve(request, call)
         first = subresource.split("/")[0]

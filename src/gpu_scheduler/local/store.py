@@ -184,7 +184,9 @@ class Store:
         name = (meta.get("namespace", ""), meta["name"])
         revision = self.revision + 1
         meta["resourceVersion"] = str(revision)
-        entry = Entry(name, revision, _encode(found), _labels(found))
+        # What an object is comes first, so that lists can leave it out without reading the rest.
+        typed = {word: found[word] for word in ("apiVersion", "kind") if word in found}
+        entry = Entry(name, revision, _encode({**typed, **found}), _labels(found))
         self._database.execute(_PUT, (resource, *name, revision, entry.data))  # one statement commits by itself
         self.revision = revision
         before = self._remember(resource, entry)

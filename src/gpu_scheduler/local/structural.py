@@ -176,7 +176,8 @@ def _cause(error: jsonschema_rs.ValidationError) -> Cause:
     if rule in ("type", "format"):
         wanted = _wanted(error)
         shown = f'"{_TYPES.get(type(value), "null")}"' if rule == "type" else _show(value)
-        return Cause(where, f"Invalid value: {shown}: {where} in body must be of type {wanted}: {shown}")
+        reason = "FieldValueTypeInvalid" if rule == "type" else "FieldValueInvalid"
+        return Cause(where, f"Invalid value: {shown}: {where} in body must be of type {wanted}: {shown}", reason)
     if rule == "enum":
         options = ", ".join(_show(option) for option in error.kind.as_dict()["options"])
         return Cause(where, f"Unsupported value: {_show(value)}: supported values: {options}", "FieldValueNotSupported")

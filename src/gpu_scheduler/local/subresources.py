@@ -21,7 +21,7 @@ from gpu_scheduler.local.errors import Cause
 from gpu_scheduler.local.eviction import evict
 from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.kubelet import Kubelets
-from gpu_scheduler.local.patch import Patch, apply_patch
+from gpu_scheduler.local.patch import Patch, apply_patch, check_content_type
 from gpu_scheduler.local.pod_exec import ExecOptions, check_upgrade, run_attach, run_exec
 from gpu_scheduler.local.pod_logs import find_kubelet, send_logs
 from gpu_scheduler.local.routes import Call, Handler
@@ -79,6 +79,10 @@ class _Subresources:
         """POST pods/NAME/eviction"""
         _only(call, "create")
         found, options = await read_object(request), call.options()
+        if (found.get("metadata") or {}).get("name") != call.name:
+            raise errors.bad_request("name in URL does not match name in Eviction object")
+        if found.get("apiVersion") == "policy/v1beta1":
+            found["apiVersion"] = "policy/v1"
         found, warnings = await self._admit_new(call, found, "policy/v1", "Eviction", options)
         # The delete inside is a request of its own to webhooks, and not about a subresource.
         status = await evict(self.api, call.namespace, call.name, found, replace(options, subresource=""))
@@ -101,7 +105,7 @@ class _Subresources:
         """GET, PUT and PATCH of any kind that can be scaled"""
         _only(call, "get", "update", "patch")
         if call.verb == "get":
-            return send(read_scale(call.kind, self.api.get(call.kind, call.namespace, call.name)))
+            return send(read_scale(call.kind, self.api.get(call.kind, call.namespace, call.name), must_say=True))
         edit = await self._edit(request, call, SCALE)
         place = (call.namespace, call.name)
         scale, warnings = await update_scale(self.api, call.kind, place, edit, call.options())
@@ -112,6 +116,7 @@ class _Subresources:
         if call.verb == "update":
             sent = await read_object(request)
             return lambda _: sent
+        check_content_type(call.kind, request.content_type)
         patch = Patch(request.content_type, await read_body(request), subresource=call.subresource)
         return lambda found: apply_patch(patch, found, kind, self.schemas)
 

@@ -42,7 +42,8 @@ def definitions(kind: Kind) -> list[Json]:
 
 
 def _type(text: str) -> str:
-    return "string" if text in ("name", "age") else text
+    """What a column is called; some say less than they show."""
+    return {"name": "string", "age": "string", "count": "string", "moment": "date"}.get(text, text)
 
 
 class Rows:
@@ -51,20 +52,28 @@ class Rows:
     def __init__(self, kind: Kind, include: str) -> None:
         self._cells = _cells(columns_of(kind), kind.crd_schema is None)
         self._include = include
+        self._pods = kind.resource == "pods"
 
     def row(self, found: Json, now: datetime) -> Json:
         """One object."""
-        cells = [cell(found, now) for cell in self._cells]
-        if self._include == "None":
-            return {"cells": cells}
-        if self._include == "Object":
-            return {"cells": cells, "object": found}
-        return {"cells": cells, "object": partial(found)}
+        made: Json = {"cells": [cell(found, now) for cell in self._cells]}
+        ended = _ENDED.get(found.get("status", {}).get("phase", "")) if self._pods else None
+        if ended:
+            made["conditions"] = [{"type": "Completed", "status": "True", **ended}]
+        shown = {"None": None, "Object": found}
+        return {**made, "object": shown[self._include] if self._include in shown else partial(found)}
 
     def rows(self, objects: Iterable[Json]) -> list[Json]:
         """Many objects, all at the same moment."""
         now = datetime.now(UTC)
         return [self.row(found, now) for found in objects]
+
+
+_ENDED = {
+    "Succeeded": {"reason": "Succeeded", "message": "The pod has completed successfully."},
+    "Failed": {"reason": "Failed", "message": "The pod failed."},
+}
+"""What a row says about a pod that is over, so that clients may leave it out."""
 
 
 def partial(found: Json) -> Json:
@@ -83,6 +92,17 @@ def table(heads: list[Json], rows: list[Json], meta: Json) -> Json:
     }
 
 
+_MISSING = {
+    "integer": 0,
+    "count": 0,
+    "age": "<unknown>",
+    **dict.fromkeys((".status.podIP", ".spec.nodeName", ".status.nominatedNodeName"), "<none>"),
+    **dict.fromkeys((f".status.nodeInfo.{name}" for name in ("osImage", "kernelVersion")), "<unknown>"),
+    ".status.nodeInfo.containerRuntimeVersion": "<unknown>",
+}
+"""What a built-in kind shows by type or path where there is nothing; an empty text for all others."""
+
+
 @lru_cache(maxsize=512)
 def _cells(columns: tuple[Column, ...], built_in: bool) -> tuple[Cell, ...]:
     return tuple(_cell(column, built_in) for column in columns)
@@ -92,15 +112,14 @@ def _cell(column: Column, built_in: bool) -> Cell:
     if column.path.startswith("="):
         return FUNCTIONS[column.path[1:]]
     find = _reader(column.path)
-    # Users know "<none>" and 0 from built-in kinds, and an empty cell from custom ones.
-    missing: Any = {"integer": 0, "age": "<unknown>"}.get(column.type, "<none>") if built_in else None
+    missing: Any = _MISSING.get(column.path) or _MISSING.get(column.type, "") if built_in else None
     show: Callable[[list[Any], datetime], Any] = _SHOW.get(column.type, _as_text)
 
     def cell(found: Json, now: datetime) -> Any:
         values = find(found)
         if not values or values[0] is None or values[0] == "":
             return missing
-        return show(values, now)
+        return show(values if built_in else values[:1], now)
 
     return cell
 
@@ -139,6 +158,7 @@ _SHOW: dict[str, Callable[[list[Any], datetime], Any]] = {
     "age": _as_age,
     "date": _as_age,
     "integer": _as_number,
+    "count": _as_number,
     "number": _as_number,
     "boolean": _as_number,
 }

@@ -69,9 +69,13 @@ _STATEFUL_SET = (
 )
 
 
-def _stateful_set(found: Json, old: Json, causes: list[Cause], _version: str) -> None:
+def _stateful_set(found: Json, old: Json, causes: list[Cause], version: str) -> None:
     rest, was = ({k: v for k, v in one["spec"].items() if k not in _STATEFUL_SET} for one in (found, old))
-    if rest != was:
+    if version not in ("1.35", "1.36"):
+        for name in sorted({*rest, *was}):
+            if rest.get(name) != was.get(name):
+                add_invalid(causes, ((None, "spec"), name), rest.get(name), _IMMUTABLE)
+    elif rest != was:
         names = ", ".join(f"'{name}'" for name in _STATEFUL_SET[:-1])
         why = f"updates to statefulset spec for fields other than {names} and '{_STATEFUL_SET[-1]}' are forbidden"
         add_forbidden(causes, (None, "spec"), why)
@@ -87,9 +91,13 @@ def _job(found: Json, old: Json, causes: list[Cause], version: str) -> None:
     spec, was = found["spec"], old["spec"]
     elastic = spec.get("completionMode") == "Indexed" and spec.get("completions") == spec.get("parallelism")
     if spec.get("completions") != was.get("completions") and not elastic:
-        add_invalid(causes, _path("spec.completions"), spec.get("completions"), _IMMUTABLE)
+        indexed = spec.get("completionMode") == "Indexed"
+        why = "can only be modified in tandem with spec.parallelism" if indexed else _IMMUTABLE
+        add_invalid(causes, _path("spec.completions"), spec.get("completions"), why)
     template, before = spec.get("template"), was.get("template")
-    if was.get("suspend") and isinstance(template, dict) and isinstance(before, dict):
+    status = old.get("status", {})
+    started = "startTime" in status if version in ("1.35", "1.36") else bool(status.get("active"))
+    if was.get("suspend") and not started and isinstance(template, dict) and isinstance(before, dict):
         # A job that has not started may still be told where to run.
         template, before = _unplaced(template), _unplaced(before)
     if template != before:
@@ -146,6 +154,11 @@ def _secret(found: Json, old: Json, causes: list[Cause], version: str) -> None:
     _sealed("data")(found, old, causes, version)
 
 
+def _priority_class(found: Json, old: Json, causes: list[Cause], version: str) -> None:
+    _forbid("may not be changed in an update.", "value")(found, old, causes, version)
+    _keep("preemptionPolicy")(found, old, causes, version)
+
+
 def _gang(found: Json, old: Json, causes: list[Cause], version: str) -> None:
     """Gangs stay as they were made; from 1.37 on their minimum may change."""
     spec, was = found.get("spec", {}), old.get("spec", {})
@@ -156,7 +169,9 @@ def _gang(found: Json, old: Json, causes: list[Cause], version: str) -> None:
         if version not in ("1.35", "1.36"):
             before, after = _without_minimum(before), _without_minimum(after)
         if before != after:
-            add_invalid(causes, ((None, "spec"), name), spec.get(name), _IMMUTABLE)
+            # The first version names the list of groups without saying where it is.
+            path: Path = (None, name) if name == "podGroups" else ((None, "spec"), name)
+            add_invalid(causes, path, spec.get(name), _IMMUTABLE)
 
 
 def _without_minimum(value: Any) -> Any:
@@ -184,7 +199,7 @@ UPDATES: dict[tuple[str, str], Update] = {
     ("apps", "DaemonSet"): _SELECTOR,
     ("apps", "StatefulSet"): _stateful_set,
     ("batch", "Job"): _job,
-    (_SCHEDULING, "PriorityClass"): _forbid("may not be changed in an update.", "value", "preemptionPolicy"),
+    (_SCHEDULING, "PriorityClass"): _priority_class,
     (_SCHEDULING, "Workload"): _gang,
     (_SCHEDULING, "PodGroup"): _gang,
     (_SCHEDULING, "CompositePodGroup"): _gang,

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
 
-import msgspec
 import yaml
 from aiohttp import web
 
 from gpu_scheduler.local import errors
-from gpu_scheduler.local.api import Api, DeleteOptions
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.listing import list_page
-from gpu_scheduler.local.patch import APPLY_PATCH, Patch, apply_patch
-from gpu_scheduler.local.routes import Call, is_dry_run
+from gpu_scheduler.local.api import Api
+from gpu_scheduler.local.delete_options import read_delete_options
+from gpu_scheduler.local.errors import ApiError, Cause, UndecodableError, UnreadableError, warned
+from gpu_scheduler.local.identity import check_name
+from gpu_scheduler.local.listing import forbidden, list_page
+from gpu_scheduler.local.patch import APPLY_PATCH, Patch, apply_patch, check_content_type
+from gpu_scheduler.local.routes import Call
 from gpu_scheduler.local.schemas import Schemas, parse_object
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.local.versions import stored_kind, to_served, to_stored
 from gpu_scheduler.local.views import View, choose_view
 from gpu_scheduler.local.watch import Watches
-from gpu_scheduler.local.wire import JSON, YAML, as_object, content_type, decode_body, read_body, send, send_bytes
-
-# A real server answers a delete of these with the object, of all others with a Status.
-_SHOWN_AFTER_DELETE = frozenset(
-    {"pods", "services", "serviceaccounts", "persistentvolumes", "persistentvolumeclaims", "podtemplates"}
+from gpu_scheduler.local.wire import (
+    JSON,
+    YAML,
+    as_object,
+    content_type,
+    decode_body,
+    encode,
+    read_body,
+    send,
+    send_bytes,
 )
 
 
@@ -75,44 +81,62 @@ class Verbs:
         kind = stored_kind(self._api.kinds, call.kind)
         found, warnings = await _read(request, call)
         found = to_stored(kind, call.kind, found)
+        known = self._api.store.get(kind.resource, call.namespace if kind.namespaced else "", call.name)
         found, more = await self._api.update(kind, call.namespace, call.name, found, call.options())
-        return self._written(call, view, found, [*warnings, *more])
+        return self._written(call, view, found, [*warnings, *more], 200 if known is not None else 201)
 
     async def _change(self, request: web.Request, call: Call, view: View) -> web.StreamResponse:
         kind = stored_kind(self._api.kinds, call.kind)
+        check_content_type(call.kind, request.content_type)
         body, options = await read_body(request), call.options()
         # Only apply needs to know who applies; it is not told a guess.
         manager = call.query.get("fieldManager", "")
+        if "force" in call.query and request.content_type != APPLY_PATCH:
+            raise errors.invalid_options("PatchOptions", forbidden("force", "may not be specified for non-apply patch"))
         patch = Patch(request.content_type, body, manager, call.flag("force"), call.subresource)
 
         def edit(old: Json | None) -> Json:
             served = to_served(call.kind, old) if old is not None else None
             return to_stored(kind, call.kind, apply_patch(patch, served, call.kind, self._schemas))
 
+        last: list[Json] = []
+
+        def noted(old: Json) -> Json:
+            last[:] = [edit(old)]
+            return last[0]
+
         try:
-            found, warnings = await self._api.change(kind, call.namespace, call.name, edit, options)
+            found, warnings = await self._api.change(kind, call.namespace, call.name, noted, options)
             status = 200
+        except UndecodableError as error:
+            text = f"Invalid value: {json.dumps(encode(last[0]).decode())}: {error.problem}"
+            raise errors.invalid("", "", "", [Cause("patch", text)]) from None
         except ApiError as error:
             if error.code != 404 or patch.content_type != APPLY_PATCH or call.subresource:
                 raise
             made = edit(None)
-            made.setdefault("metadata", {}).setdefault("name", call.name)
+            meta = made.setdefault("metadata", {})
+            check_name(meta, call.name)
+            if meta.get("uid"):
+                why = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
+                raise errors.conflict(kind.plural, kind.group, call.name, why) from None
+            meta.pop("resourceVersion", None)
             found, warnings = await self._api.create(kind, call.namespace, made, options)
             status = 201
         return self._written(call, view, found, warnings, status)
 
     async def _delete(self, request: web.Request, call: Call, view: View) -> web.StreamResponse:
-        options = await _read_delete_options(request, call)
-        shown = self._api.entry(call.kind, call.namespace, call.name)
-        found = await self._api.delete(call.kind, call.namespace, call.name, options, call.options())
-        if found.get("kind") != "Status":
-            return _answer(view, view.one(found))
-        if call.kind.resource in _SHOWN_AFTER_DELETE:
-            return _answer(view, view.entry(shown))
-        return send(found)
+        options, warnings = await read_delete_options(request, call)
+        with warned(warnings):
+            found = await self._api.delete(call.kind, call.namespace, call.name, options, call.options())
+        if found.get("kind") == "Status":
+            return send(found, 200, warnings)
+        # An old way to choose the default is answered in the old way, too.
+        late = options.told_background and "deletionTimestamp" in found["metadata"]
+        return _answer(view, view.one(found), 202 if late else 200, warnings)
 
     async def _delete_many(self, request: web.Request, call: Call, view: View) -> web.StreamResponse:
-        options = await _read_delete_options(request, call)
+        options, warnings = await read_delete_options(request, call)
         page = list_page(self._api.store, call)
         for entry in page.entries:
             try:
@@ -120,7 +144,7 @@ class Verbs:
             except ApiError as error:
                 if error.code != 404:
                     raise
-        return _answer(view, view.many(page.entries, page.meta))
+        return _answer(view, view.many(page.entries, page.meta), 200, warnings)
 
     def _written(
         self, call: Call, view: View, found: Json, warnings: list[str], status: int = 200
@@ -149,49 +173,26 @@ async def _read(request: web.Request, call: Call) -> tuple[Json, list[str]]:
     """The object in the body, with warnings about fields that it has twice if somebody asked to hear of them."""
     data, media = await read_body(request), content_type(request)
     asked = call.query.get("fieldValidation", "")
-    if media == JSON and asked in ("Strict", "Warn"):
-        found, warnings = parse_object(data, call.kind, asked)
-        return as_object(found), warnings
-    return as_object(decode_body(data, media)), []
-
-
-class _Preconditions(msgspec.Struct, rename="camel"):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class _DeleteBody(msgspec.Struct, rename="camel"):
-    """DeleteOptions as they are sent."""
-
-    grace_period_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    propagation_policy: Literal["", "Background", "Foreground", "Orphan"] | None = None
-    orphan_dependents: bool | None = None
-    dry_run: list[str] | None = None
-    preconditions: _Preconditions | None = None
-
-
-async def _read_delete_options(request: web.Request, call: Call) -> DeleteOptions:
-    """The options of a delete: the body's if there is one, else the query's."""
-    data = await read_body(request) if request.body_exists else b""
-    said: Any = decode_body(data, content_type(request)) if data.strip() else _delete_query(call)
+    kind = call.kind
     try:
-        options = msgspec.convert(said, _DeleteBody)
-    except msgspec.ValidationError as error:
-        raise errors.bad_request(f"the options of the delete are not valid: {error}") from None
-    before = options.preconditions or _Preconditions()
-    return DeleteOptions(
-        grace=options.grace_period_seconds,
-        uid=before.uid,
-        revision=before.resource_version,
-        propagation=options.propagation_policy or ("Orphan" if options.orphan_dependents else "Background"),
-        dry_run=any(is_dry_run(word) for word in options.dry_run or ()),
-    )
+        if media == JSON and asked in ("Strict", "Warn"):
+            parsed, warnings = parse_object(data, kind, asked)
+            found = as_object(parsed)
+        else:
+            found, warnings = as_object(decode_body(data, media)), []
+    except UnreadableError as error:
+        why = f"couldn't get version/kind; json parse error: {error}"
+        raise errors.bad_request(f"the object provided is unrecognized (must be of type {kind.kind}): {why}") from None
+    if kind.crd_schema is not None:
+        for word in ("kind", "apiVersion"):
+            if not found.get(word):
+                raise _untyped(kind.kind, word[0].upper() + word[1:] if word == "kind" else word, data)
+    return found, warnings
 
 
-def _delete_query(call: Call) -> Json:
-    return {
-        "gracePeriodSeconds": call.number("gracePeriodSeconds"),
-        "propagationPolicy": call.query.get("propagationPolicy"),
-        "orphanDependents": call.flag("orphanDependents"),
-        "dryRun": [call.query["dryRun"]] if call.query.get("dryRun") else None,
-    }
+def _untyped(kind: str, word: str, data: bytes) -> ApiError:
+    """What is said of a custom object that does not say what it is."""
+    text = data.decode(errors="replace").strip()
+    short = text if len(text) <= 30 else f"{text[:30]} ..."
+    why = f"Object '{word}' is missing in '{text}'"
+    return errors.bad_request(f"the object provided is unrecognized (must be of type {kind}): {why} ({short})")

@@ -11,7 +11,7 @@ from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.store import Entry, Json
 from gpu_scheduler.local.tables import Rows, definitions, partial, table
 from gpu_scheduler.local.versions import served_bytes, to_served
-from gpu_scheduler.local.wire import JSON, Accept, encode
+from gpu_scheduler.local.wire import JSON, Accept, decode, encode
 
 _ONE = ("Table", "PartialObjectMetadata")
 _MANY = ("Table", "PartialObjectMetadataList")
@@ -55,11 +55,20 @@ class Plain:
 
     def many(self, entries: Iterable[Entry], meta: Json) -> bytes:
         head = {"kind": f"{self._kind.kind}List", "apiVersion": self._kind.api_version, "metadata": meta}
-        if self._converted:
+        if self._kind.crd_schema is not None:
+            head["metadata"] = {"continue": "", **meta}
             items = b",".join([_served(self._kind, entry) for entry in entries])
         else:
-            items = b",".join([entry.data for entry in entries])
+            items = b",".join([self._untyped(_served(self._kind, entry)) for entry in entries])
         return b'%b,"items":[%b]}\n' % (encode(head)[:-1], items)
+
+    def _untyped(self, data: bytes) -> bytes:
+        """An item of a list does not repeat what the list says; items of custom kinds do."""
+        typed = b'{"apiVersion":"%b","kind":"%b",' % (self._kind.api_version.encode(), self._kind.kind.encode())
+        if data.startswith(typed):
+            return b"{" + data[len(typed) :]
+        found = decode(data)
+        return encode({name: value for name, value in found.items() if name not in ("apiVersion", "kind")})
 
     def bookmark(self, meta: Json) -> bytes:
         return encode({"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": meta})
@@ -129,6 +138,7 @@ def choose_view(kind: Kind, verb: str, accept: str, include: str) -> View:
     form, media = Accept(accept).form(forms)
     if form == "Table":
         if include not in ("", "None", "Metadata", "Object"):
-            raise bad_request(f"includeObject must be None, Metadata or Object, not {include!r}")
+            why = f"includeObject: Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+            raise bad_request(f"Unable to convert to Table as requested: {why}")
         return Tabular(kind, include or "Metadata", media)
     return Partial(media) if form else Plain(kind, media)

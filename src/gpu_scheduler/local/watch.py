@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.listing import parse_revision, select, too_large
+from gpu_scheduler.local.listing import forbidden, parse_revision, select, too_large
 from gpu_scheduler.local.routes import Call
 from gpu_scheduler.local.selectors import Selection
 from gpu_scheduler.local.store import Change, Entry, Json, Store, Subscription
@@ -232,7 +232,7 @@ class _Watch:
     def _bookmark(self, annotations: Json) -> bytes:
         # With nothing left to tell, this watcher is as far as the store, whatever other resources did meanwhile.
         waits = self._subscription is not None and self._subscription.pending
-        meta: Json = {"resourceVersion": str(self._told if waits else self._store.revision), "creationTimestamp": None}
+        meta: Json = {"resourceVersion": str(self._told if waits else self._store.revision)}
         if annotations:
             meta["annotations"] = annotations
         return _event("BOOKMARK", self._view.bookmark(meta))
@@ -269,12 +269,20 @@ def _start(call: Call) -> tuple[int | None, bool, bool]:
     since = parse_revision(query.get("resourceVersion", ""))
     wanted = query.get("sendInitialEvents", "")
     match = query.get("resourceVersionMatch", "")
+    causes = []
+    if match and not wanted:
+        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        causes.append(forbidden("resourceVersionMatch", why))
+    if match not in ("", "NotOlderThan"):
+        told = f'Unsupported value: "{match}": supported values: "NotOlderThan"'
+        causes.append(errors.Cause("resourceVersionMatch", told, "FieldValueNotSupported"))
+    if wanted and not match:
+        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        causes.append(forbidden("resourceVersionMatch", why))
+    if causes:
+        raise errors.invalid_options("ListOptions", *causes)
     if not wanted:
-        if match:
-            raise errors.bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
         return since, not since, False
-    if match != "NotOlderThan":
-        raise errors.bad_request("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
     if not call.flag("sendInitialEvents"):
         return since or None, False, False
     # Without bookmarks nobody would learn where the initial events end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import copy
 import errno
 import logging
 import socket
@@ -16,12 +17,11 @@ from functools import lru_cache
 from typing import Any
 
 import aiohttp
-import jsonpatch
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from gpu_scheduler.local import errors
+from gpu_scheduler.local import errors, json_patch
 from gpu_scheduler.local.api import Conversion, Options
 from gpu_scheduler.local.conditions import ConditionError
 from gpu_scheduler.local.followed import Followed
@@ -220,10 +220,8 @@ class Webhooks:
         before = request.objects(shown)["object"]
         try:
             operations = msgspec.json.decode(base64.b64decode(response["patch"], validate=True))
-            patched: Json = jsonpatch.JsonPatch(operations).apply(before)
-        except (binascii.Error, msgspec.DecodeError, jsonpatch.JsonPatchException, TypeError) as error:
-            raise errors.internal(str(error)) from error
-        except jsonpatch.JsonPointerException as error:
+            patched: Json = json_patch.patched(copy.deepcopy(before), operations)
+        except (binascii.Error, msgspec.DecodeError, json_patch.PatchError, AttributeError, TypeError) as error:
             raise errors.internal(str(error)) from error
         if patched == before:
             return False

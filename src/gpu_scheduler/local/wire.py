@@ -17,7 +17,7 @@ from gpu_scheduler.local.store import Json
 LARGEST_BODY = 3 * 1024 * 1024
 
 encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+decode = msgspec.json.Decoder().decode
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -61,8 +61,10 @@ def content_type(request: web.Request) -> str:
 
 def as_object(found: Any) -> Json:
     """What was read, if it can be an object of some kind."""
+    if found is None:
+        return {}
     if not isinstance(found, dict):
-        raise errors.bad_request("the body of the request must be one object (a JSON or YAML mapping)")
+        raise errors.UnreadableError("the body of the request must be one object (a JSON or YAML mapping)")
     if found.get("metadata", found) is None:
         del found["metadata"]
     if not isinstance(found.get("metadata", {}), dict):
@@ -74,18 +76,18 @@ def decode_body(data: bytes, media: str) -> Any:
     """What a body says; 415 for formats that nobody reads here, 400 for what cannot be read."""
     if media == JSON or media.endswith("+json"):
         try:
-            return _decode(data)
+            return decode(data)
         except msgspec.DecodeError as error:
-            raise errors.bad_request(f"the body of the request is not JSON: {error}") from None
+            raise errors.UnreadableError(f"the body of the request is not JSON: {error}") from None
     if media in (YAML, "text/yaml", "application/x-yaml") or media.endswith("+yaml"):
         try:
             return parse_yaml(data)
         except (yaml.YAMLError, ValueError) as error:
-            raise errors.bad_request(f"the body of the request is not YAML: {error}") from None
+            raise errors.UnreadableError(f"the body of the request is not YAML: {error}") from None
     if media == CONTENT_TYPE:
         return decode_protobuf(data)
     raise errors.unsupported(
-        f"the body of the request was in an unknown format ({media}) - "
+        "the body of the request was in an unknown format - "
         f"accepted media types include: {JSON}, {YAML}, {CONTENT_TYPE}"
     )
 
@@ -107,7 +109,7 @@ def send(found: Any, status: int = 200, warnings: Iterable[str] = ()) -> web.Res
 
 def send_error(error: ApiError) -> web.Response:
     """A refusal."""
-    response = send(error.status(), error.code)
+    response = send(error.status(), error.code, error.warnings)
     if error.code == 401:
         response.headers["WWW-Authenticate"] = 'Bearer realm="gpu-scheduler"'
     retry = error.details.get("retryAfterSeconds")

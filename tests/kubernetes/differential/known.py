@@ -1,0 +1,76 @@
+"""What is known to differ, and why it stays so: docs/local-cluster.md has the same list in words.
+
+A rule names the request, the place in the answer and both values, so that it cannot hide anything else. What single
+entries of the catalogue are answered otherwise is in known_bad_inputs.py, entry by entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.kubernetes.differential.steps import Step
+
+
+@dataclass(frozen=True)
+class Known:
+    """One known difference. Each pattern must match the whole text; of a value that is its text, "" matches any."""
+
+    why: str
+    request: str = ""
+    """Of "METHOD path"."""
+    path: str = ""
+    real: str = ""
+    local: str = ""
+    minor: str = ""
+
+    def explains(self, minor: str, step: Step, path: str, real: Any, local: Any) -> bool:
+        """Whether it is this one."""
+        asked = f"{step.method} {step.path}"
+        pairs = ((self.minor, minor), (self.request, asked), (self.path, path), (self.real, real), (self.local, local))
+        return all(not pattern or re.fullmatch(pattern, str(value), re.DOTALL) for pattern, value in pairs)
+
+
+def find_known(minor: str, step: Step, path: str, real: Any, local: Any) -> Known | None:
+    """The rule that explains a difference."""
+    return next((rule for rule in KNOWN if rule.explains(minor, step, path, real, local)), None)
+
+
+_GANGS = r"GET /apis/scheduling\.k8s\.io/\w+/namespaces/\$NS/(workloads|podgroups)\b.*"
+
+KNOWN: Sequence[Known] = (
+    Known(
+        "1.37 names the part of a gang's policy that must stay, here the whole list of groups is named",
+        r"(PUT|PATCH) /apis/scheduling\.k8s\.io/.*/workloads/.*",
+        r"body\.causes",
+        r".*'spec\.podGroupTemplates\[\d+\]\.schedulingPolicy\..*",
+        r".*field is immutable', 'field': 'spec\.podGroupTemplates'.*",
+        r"1\.37",
+    ),
+    Known(
+        "1.37 lets names of services begin with a digit",
+        r"(POST|PUT) /api/v1/namespaces/\$NS/services\b.*",
+        r"body\.causes\[\d+\]\.message",
+        r".*a lowercase RFC 1123 label must consist of.*",
+        r".*a DNS-1035 label must consist of.*",
+        r"1\.37",
+    ),
+    Known(
+        "which of its owners cannot own is not told",
+        path=r"body\.causes\[\d+\]\.field",
+        real=r"metadata\.ownerReferences\[\d+\]",
+        local=r"metadata\.ownerReferences",
+        minor=r"1\.37",
+    ),
+    Known("gangs have columns of their own", _GANGS, "body.columnDefinitions", r".*'Name'.*'Age'.*", r".*'Min'.*"),
+    Known("gangs have columns of their own: their rows", _GANGS, r"body\.rows\[\d+\]\.cells", r"\['[^,]*', 'AGE'\]"),
+    Known(
+        "what is wrong with a custom status is told from its top",
+        r"(PATCH|PUT) .*/(widgets|queues|podgroups)/[^/]+/status",
+        r"body\.causes\[\d+\]\.message",
+        r"(Invalid value: .*: )(\w+) in body (.*)",
+        r"(Invalid value: .*: )status\.(\w+) in body (.*)",
+    ),
+)
