@@ -65,8 +65,8 @@ def folder() -> Iterator[Path]:
 def _started(folder: Path, *arguments: str, nodes: int = NODES, emptied: bool = False) -> Iterator[Cluster]:
     """A cluster that runs until the block ends, with its nodes ready."""
     cluster = Cluster(folder, arguments, emptied=emptied)
-    cluster.start()
     try:
+        cluster.start()
         eventually(lambda: cluster.run("get", "nodes").stdout.count(" Ready ") == nodes, "ready nodes")
         yield cluster
     finally:
