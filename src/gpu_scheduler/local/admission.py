@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_scheduler.local import errors
-from gpu_scheduler.local.api import Conversion, Options, timestamp
+from gpu_scheduler.local.api import SYSTEM, Conversion, Options, timestamp
 from gpu_scheduler.local.binding import add_topology
 from gpu_scheduler.local.cluster_ips import ClusterAddresses
 from gpu_scheduler.local.defaults import qos_class
@@ -91,7 +91,7 @@ class Admission:
         if operation == "DELETE":
             if resource == "namespaces" and found["metadata"]["name"] in IMMORTAL:
                 raise errors.forbidden(resource, "", found["metadata"]["name"], "this namespace may not be deleted")
-        elif resource == "nodes" and operation == "CREATE" and options.user != OWN_NODES:
+        elif resource == "nodes" and operation == "CREATE" and options.user not in (OWN_NODES, SYSTEM):
             _taint(found.setdefault("spec", {}))
         elif resource == "pods":
             spec = found.setdefault("spec", {})
