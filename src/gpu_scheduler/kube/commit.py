@@ -15,14 +15,26 @@ PATIENCE = 1.0
 MANY = 100
 """So many finished commits do not wait."""
 
+LATEST = 10.0
+"""How long intents that hold no longer may stay, in seconds, while there is something to be bound."""
+
+_GLANCE = 0.1
+
 
 class Committer:
-    """One swap at a time; whatever gathers meanwhile goes into the next one."""
+    """One swap at a time; whatever gathers meanwhile goes into the next one. Nothing is tidied up while `busy`."""
 
-    def __init__(self, lease: Lease, intents: Intents, tell: Callable[[Committed], None]) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        intents: Intents,
+        tell: Callable[[Committed], None],
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._lease = lease
         self._intents = intents
         self._tell = tell
+        self._busy = busy
         self._commits: list[Commit] = []
         self._finished: list[int] = []
         self._names: dict[int, dict[str, str]] = {}
@@ -58,7 +70,15 @@ class Committer:
                     self._names[commit.sequence] = names
                     self._tell(Committed(commit.sequence))
                 if over:
-                    deleting.create_task(self._intents.delete(over))
+                    deleting.create_task(self._delete(over))
+
+    async def _delete(self, over: dict[str, str]) -> None:
+        """Deletes intents that are void: of a large one that costs an API server as much as many binds, so later."""
+        for _ in range(round(LATEST / _GLANCE)):
+            if not self._busy():
+                break
+            await asyncio.sleep(_GLANCE)
+        await self._intents.delete(over)
 
     async def _wait(self) -> None:
         """Waits for work; finished commits alone are not in a hurry."""

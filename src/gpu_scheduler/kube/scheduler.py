@@ -129,9 +129,9 @@ class Scheduler:
         )
         self._lease = Lease(lanes.commits, candidate, self._metrics.count_swap)
         self._intents = Intents(lanes.commits, settings.namespace)
-        self._committer = Committer(self._lease, self._intents, self._hear)
+        self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
         self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear)
-        limits = Limits(settings.status_writes, settings.events, busy=lambda: self._carrier.behind)
+        limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
         look = Lookout(self._engine.state, self._now)
         self._teller = Teller(lanes.words, self._feed.book, look, self._now, self._metrics, limits)
 
@@ -241,6 +241,10 @@ class Scheduler:
 
     # -- leading
 
+    def _is_busy(self) -> bool:
+        """Whether more is to be bound than can be sent at once: what can wait makes way for it."""
+        return self._carrier.behind
+
     async def _lead(self, newest: int) -> None:
         """Carries on what was committed, then decides, until the Lease is lost. `newest` must have been seen first."""
         async with asyncio.TaskGroup() as group:
@@ -248,7 +252,7 @@ class Scheduler:
             await self._see_everything(newest)
             committed = self._lease.committed
             commits = await _insist(lambda: self._intents.read(committed))
-            self._committer = Committer(self._lease, self._intents, self._hear)
+            self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
             self._committer.adopt(committed)
             self._carrier = Carrier(self._lanes.binds, self._feed.sight, self._hear)
             self._carrier.sent = self._metrics.observe_bind

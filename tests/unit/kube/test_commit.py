@@ -28,7 +28,8 @@ class Desk:
         self.may_swap = asyncio.Event()
         self.may_swap.set()
         self.fenced = False
-        self.committer = Committer(cast(Lease, self), cast(Intents, self), self._hear)
+        self.busy = False
+        self.committer = Committer(cast(Lease, self), cast(Intents, self), self._hear, lambda: self.busy)
 
     @property
     def told(self) -> list[int]:
@@ -209,3 +210,22 @@ async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_g
 
             await until(only_the_other)
             assert lease.committed.keys() == {"1-1-0"}
+
+
+@pytest.mark.parametrize("how", ["no longer busy", "too late"])
+async def test_void_intents_stay_while_there_is_something_to_be_bound(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(commit_module, "LATEST", 0.3 if how == "too late" else 60.0)
+    desk = Desk()
+    desk.busy = True
+    async with working(desk):
+        desk.committer.commit(a_commit(1))
+        await until(lambda: desk.told == [1])
+        desk.committer.release(1)
+        await until(lambda: len(desk.swaps) == 2)
+        await asyncio.sleep(0.15)
+        assert "deleted" not in desk.steps()
+        desk.busy = how == "too late"
+        await until(lambda: "deleted" in desk.steps())
