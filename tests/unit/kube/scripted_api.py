@@ -15,6 +15,7 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.credentials import Credential, Fixed
 from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.resources import Resource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Watch = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
@@ -119,3 +120,8 @@ def then_reset(*pieces: bytes) -> Watch:
         request.transport.abort()
 
     return act
+
+
+def written(resource: Resource, name: str, **rest: Any) -> Json:
+    """An object as users write it: custom kinds say what they are."""
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **rest}

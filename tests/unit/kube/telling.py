@@ -23,6 +23,7 @@ from gpu_scheduler.kube.status import Limits, Teller
 from gpu_scheduler.kube.surroundings import Surroundings
 from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.kinds import Kind
+from tests.unit.kube.scripted_api import written
 from tests.unit.local_server import Speaker, pod, speaker
 
 PATIENCE = 10.0
@@ -94,7 +95,7 @@ class Desk:
 
     async def add_group(self, name: str = "train") -> GangKey:
         """A PodGroup, in the API and in the book."""
-        made = await self.client.create(GROUPS, {"metadata": {"name": name}, "spec": {}}, "default", type=RawObject)
+        made = await self.client.create(GROUPS, written(GROUPS, name, spec={}), "default", type=RawObject)
         self.book.see_object(DIALECT, made)
         return GangKey(DIALECT, "default", name)
 

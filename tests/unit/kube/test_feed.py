@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,12 +17,12 @@ from gpu_scheduler.kube import feed as feed_module
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.feed import Feed
 from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import DEVICES, NODES, PODS, PRIORITY_CLASSES, QUEUES
+from gpu_scheduler.kube.resources import DEVICES, NODES, PODS, PRIORITY_CLASSES, QUEUES, Resource
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.kube.live_api import answer_with, gpu_node, gpu_pod, live_server, running, wired
-from tests.unit.kube.scripted_api import client_of, listing
+from tests.unit.kube.scripted_api import client_of, listing, written
 from tests.unit.kube.telling import DIALECT, GROUPS, group_kind, until
-from tests.unit.local_server import Speaker, widget
+from tests.unit.local_server import Speaker
 
 KEY = GangKey(DIALECT, "default", "train")
 MEMBER = {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}
@@ -57,8 +58,7 @@ class Watched:
         await self.client.create(PODS, gpu_pod(name, meta=dict(MEMBER)), "default")
 
     async def create_group(self, minimum: int = 2) -> None:
-        body = {"metadata": {"name": "train"}, "spec": {"minMember": minimum}}
-        await self.client.create(GROUPS, body, "default")
+        await self.client.create(GROUPS, written(GROUPS, "train", spec={"minMember": minimum}), "default")
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def test_everything_is_read_before_the_pods_are_and_then_followed() -> Non
         await watched.create_member("a")
         await watched.create_group()
         await client.create(NODES, gpu_node())
-        await client.create(QUEUES, {"metadata": {"name": "blue"}, "spec": {"weight": 3}})
+        await client.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 5})
         assert not watched.feed.synced
         async with running(watched.feed.run()):
@@ -141,7 +141,7 @@ async def test_kind_that_is_installed_later_is_followed_and_let_go_when_it_is_re
 async def test_queues_of_a_kind_that_is_removed_are_gone() -> None:
     async with watching() as watched:
         await watched.feed.wait_synced()
-        await watched.client.create(QUEUES, {"metadata": {"name": "blue"}, "spec": {"weight": 3}})
+        await watched.client.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         await until(lambda: watched.saw(QueueSeen(Queue("blue", 3))))
         watched.server.api.kinds.remove(QUEUES.group, QUEUES.plural)
         await until(lambda: watched.saw(QueueGone("blue")))
@@ -151,7 +151,7 @@ async def test_gangs_of_a_kind_that_may_not_be_read_wait_and_all_others_go_on() 
     async with wired(group_kind()) as (client, wire, bystander):
         watched = Watched(client, wire.server)
         wire.plan("GET", "podgroups", *[answer_with(403)] * 1000)
-        await bystander.create(GROUPS, {"metadata": {"name": "train"}, "spec": {"minMember": 2}}, "default")
+        await bystander.create(GROUPS, written(GROUPS, "train", spec={"minMember": 2}), "default")
         await bystander.create(PODS, gpu_pod("a", meta=dict(MEMBER)), "default")
         async with running(watched.feed.run()):
             await watched.feed.wait_synced()
@@ -217,19 +217,17 @@ async def test_sight_shows_pods_claims_and_what_a_bound_pod_is_told() -> None:
 
 
 async def test_template_of_an_owner_tells_what_members_will_need() -> None:
-    volcano = group_kind()
-    kind = type(volcano)("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", crd_schema=volcano.crd_schema)
+    groups = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+    jobs = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+    kinds = [replace(group_kind(), **found._asdict()) for found in (groups, jobs)]
     tasks = [{"name": "worker", "replicas": 2, "template": {"spec": gpu_pod("x", 2)["spec"]}}]
-    async with watching(kind, widget()) as watched:
+    async with watching(*kinds) as watched:
         await watched.feed.wait_synced()
-        body = {"metadata": {"name": "job"}, "spec": {"tasks": tasks}}
-        made = await watched.server.create("/apis/example.org/v1/namespaces/default/widgets", body)
-        owner = {"apiVersion": "example.org/v1", "kind": "Widget", "name": "job", "uid": made["metadata"]["uid"]}
-        group = {
-            "metadata": {"name": "g", "ownerReferences": [owner | {"controller": True}]},
-            "spec": {"minMember": 2, "minResources": {"nvidia.com/gpu": "4"}},
-        }
-        await watched.server.create("/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups", group)
+        made = await watched.server.create(jobs.path("default"), written(jobs, "job", spec={"tasks": tasks}))
+        owner = {"apiVersion": jobs.api_version, "kind": "Job", "name": "job", "uid": made["metadata"]["uid"]}
+        group = written(groups, "g", spec={"minMember": 2, "minResources": {"nvidia.com/gpu": "4"}})
+        group["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+        await watched.server.create(groups.path("default"), group)
 
         def expected() -> list[Any]:
             return [event.gang.expected for event in watched.take() if isinstance(event, GangSeen)]

@@ -28,7 +28,7 @@ from tests.unit.kube.pods import pod
 from tests.unit.kube.scripted_api import client_of, listing, refuse, thing
 from tests.unit.kube.telling import desk, status, until
 
-JOBS = Resource("batch", "v1", "jobs", "Job")
+JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 
 
 async def test_changes_beside_one_that_cannot_be_taken_in_are_not_lost() -> None:
@@ -65,7 +65,7 @@ def test_claims_of_pods_that_are_gone_are_forgotten() -> None:
 
 
 def job(number: int) -> OwnerReference:
-    return OwnerReference(api_version="batch/v1", kind="Job", name=f"j{number}", uid=f"u{number}", controller=True)
+    return OwnerReference(JOBS.api_version, JOBS.kind, f"j{number}", f"u{number}", controller=True)
 
 
 async def answer_jobs(request: web.Request) -> web.StreamResponse:

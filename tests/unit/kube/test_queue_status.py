@@ -15,6 +15,7 @@ from gpu_scheduler.kube.queue_status import count_use, tell_queues
 from gpu_scheduler.kube.queues import QueueBook, QueueUse
 from gpu_scheduler.kube.resources import QUEUES
 from tests.unit.kube.live_api import answer_with, running, wired
+from tests.unit.kube.scripted_api import written
 from tests.unit.kube.telling import until
 from tests.unit.world import GPU, a_key, a_pod, a_world, shape_of
 
@@ -72,7 +73,7 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
     async with wired() as (client, wire, bystander):
         book = QueueBook()
         for name in ("blue", "default"):
-            made = await bystander.create(QUEUES, {"metadata": {"name": name}, "spec": {}}, type=RawObject)
+            made = await bystander.create(QUEUES, written(QUEUES, name, spec={}), type=RawObject)
             book.see(QUEUES, made)
         state = state_with(("blue", Phase.WAITING), ("blue", Phase.RUNNING), ("", Phase.RUNNING))
         state.quota.charge([a_pod("a", shape_of(2))], "blue")

@@ -19,6 +19,7 @@ from gpu_scheduler.kube.resources import NODES, PODS, QUEUES
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.snapshot import View, take_snapshot
 from tests.unit.kube.live_api import answer_with, gpu_node, gpu_pod, wired
+from tests.unit.kube.scripted_api import written
 from tests.unit.kube.telling import DIALECT, GROUPS, group_kind
 
 SETTINGS = Settings(namespace="default", lease_name="leader")
@@ -29,7 +30,7 @@ KEY = GangKey(DIALECT, "default", "train")
 async def fill(client: Client, members: int = 2, **spec: Any) -> list[str]:
     """A node of four GPUs and a gang; returns its pods' uids."""
     await client.create(NODES, gpu_node("n0", 4))
-    await client.create(GROUPS, {"metadata": {"name": "train"}, "spec": {"minMember": members}}, "default")
+    await client.create(GROUPS, written(GROUPS, "train", spec={"minMember": members}), "default")
     pods = [gpu_pod(f"p{number}", meta=dict(MEMBER), **spec) for number in range(members)]
     return [(await client.create(PODS, pod, "default", type=PodObject)).metadata.uid for pod in pods]
 
@@ -41,7 +42,7 @@ def phase(view: View) -> Phase:
 async def test_what_would_be_decided_is_seen_and_nothing_is_written() -> None:
     async with wired(group_kind()) as (client, wire, bystander):
         uids = await fill(bystander)
-        await bystander.create(QUEUES, {"metadata": {"name": "blue"}, "spec": {"weight": 3}})
+        await bystander.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         view = await take_snapshot(client, SETTINGS)
         assert {sent.method for sent in wire.sent} == {"GET"}
     assert phase(view) is Phase.COMMITTING

@@ -50,6 +50,7 @@ async def test_waiting_gang_is_told_on_the_gang_and_on_every_pod() -> None:
                 "status": "False",
                 "reason": "Unschedulable",
                 "message": f"gang default/train (PodGroup): {PAUSED}",
+                "lastProbeTime": None,
                 "lastTransitionTime": "2023-11-14T22:13:20Z",
             }
         group = await at.client.get(GROUPS, "train", "default", type=RawObject)
