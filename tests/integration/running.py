@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 Json = dict[str, Any]
 Found = TypeVar("Found")
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """How long anything may take on a busy machine; on an idle one nearly everything takes less than a second."""
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kubernetes("the local cluster knows no roles")
 
 
 def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -> None:
-    system = world.cluster("--nodes", "2")
+    system = world.cluster("--nodes", "2", "--audit")
     cluster = system.cluster
     define_jobs(system)
     with ExitStack() as stack:

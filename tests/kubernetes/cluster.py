@@ -27,7 +27,6 @@ from tests.kubernetes.volumes import provide_volumes
 
 SYSTEM, ACCOUNT = "gpu-scheduler-system", "gpu-scheduler"
 _FLAGS = {
-    "kube-apiserver": ["--audit-log-path="],
     "kube-controller-manager": ["--node-monitor-grace-period=40s", "--node-monitor-period=1s"],
 }
 
@@ -80,10 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpu", default="4")
     parser.add_argument("--memory", default="8Gi")
     parser.add_argument("--fleet", type=Path)
+    parser.add_argument("--audit", action="store_true", help="write every request to audit.log")
     parser.add_argument("--without-controller", metavar="NAME", help="one that kube-controller-manager does not run")
     told = vars(parser.parse_args(arguments))
     version, folder, _ = told.pop("version"), told.pop("data_dir"), told.pop("port")
     flags = dict(_FLAGS)
+    if not told.pop("audit"):
+        flags["kube-apiserver"] = ["--audit-log-path="]
     if left_out := told.pop("without_controller"):
         flags["kube-controller-manager"] = [*flags["kube-controller-manager"], f"--controllers=*,-{left_out}"]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
