@@ -356,7 +356,7 @@ class Teller:
         kind = resource.kind if resource is not None else ""
         if started:
             self._recorder.record(ref, "Normal", "Started", name_gang(show_key(key), kind, self._say_started(key)))
-        elif status.phase in _EVENTS:
+        if status.phase in _EVENTS:
             self._recorder.record(ref, *_EVENTS[status.phase], name_gang(show_key(key), kind, told.message))
 
     def _log_news(self, key: GangKey, status: Status, told: Told, started: bool) -> None:

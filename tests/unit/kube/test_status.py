@@ -322,6 +322,16 @@ async def test_started_gang_says_with_how_many_pods_on_how_many_nodes() -> None:
         assert (group.status["phase"], group.status["running"]) == ("Running", 3)
 
 
+async def test_gang_that_fell_below_its_minimum_before_its_start_was_told_says_both() -> None:
+    async with desk() as at:
+        key = await at.add_group()
+        at.tell(key, status(Phase.BINDING, waiting=0))
+        at.tell(key, status(Phase.RUNNING, running=3, waiting=0))
+        at.tell(key, status(Phase.HOLDING, running=2, waiting=0))
+        await until(lambda: _has_events(at, 2))
+        assert sorted(row[2] for row in await at.events()) == ["BelowMinimum", "Started"]
+
+
 async def test_gang_found_running_by_a_new_leader_is_no_news() -> None:
     async with desk() as at:
         key = await at.add_group()
