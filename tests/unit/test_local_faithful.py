@@ -100,6 +100,18 @@ async def test_a_pod_that_is_deleted_at_once_says_so() -> None:
         assert (meta["deletionGracePeriodSeconds"], "deletionTimestamp" in meta) == (0, True)
 
 
+async def test_a_pod_that_is_about_to_stop_is_not_told_what_becomes_of_others() -> None:
+    async with speaker() as api:
+        await api.create(PODS, pod("a", nodeName="n"))
+        marked = (await api.ask("DELETE", f"{PODS}/a"))[1]
+        assert (await api.ask("DELETE", f"{PODS}/a", {"propagationPolicy": "Orphan"}))[1] == marked
+        await patched(api, f"{PODS}/a/status", {"status": {"phase": "Succeeded"}})
+        assert (await api.ask("DELETE", f"{PODS}/a"))[0] == 200
+        assert (await api.ask("GET", f"{PODS}/a"))[0] == 200  # its node says when it is gone
+        await api.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
+        assert (await api.ask("GET", f"{PODS}/a"))[0] == 404
+
+
 async def test_a_name_that_is_still_being_deleted_is_told_apart() -> None:
     async with speaker() as api:
         held = {"metadata": {"name": "a", "finalizers": ["example.org/f"]}}

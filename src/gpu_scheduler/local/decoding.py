@@ -95,12 +95,10 @@ class Decoders:
         return _SCALARS.get(shape.type) or _integer(shape.type)
 
     def _struct(self, shape: Shape) -> Reader:
-        plain, readers, scalars, fresh = self._tables(shape)
-        shown = {name for name, default in (*scalars, *fresh)}
+        scalars, fresh, holders = self._tables(shape)
         nulls = {name for name, default in scalars if default is None}
-        # That nobody owns anything any more must be told from silence about it.
-        holders = {name for name, part in shape.fields.items() if part.type in ("list", "map")} - shown
-        holders.discard("managedFields")
+        plain = {name: _PLAIN[item.type] for name, item in shape.fields.items() if item.type in _PLAIN}
+        readers: dict[str, Reader] = {}
         complete = self._completions.get(shape.name)
         own_name, go_name = shape.own_name, shape.go_name
         plain_type, find_reader = plain.get, readers.get
@@ -147,16 +145,19 @@ class Decoders:
             readers[name] = self.reader(item)
         return read
 
-    def _tables(self, shape: Shape) -> tuple[dict[str, type], dict[str, Reader], list[Any], list[Any]]:
+    def _tables(self, shape: Shape) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]], set[str]]:
+        """The default values that can be shared, those that cannot, and what is left out when it is empty."""
         defaults = {**shape.defaults, **self._defaults.get(shape.name, {})}
         # Where the API always writes a list, clients expect one.
         for name in shape.required:
             if shape.fields[name].type == "list" and name not in defaults:
                 defaults[name] = []
-        plain = {name: _PLAIN[item.type] for name, item in shape.fields.items() if item.type in _PLAIN}
         scalars = [(name, value) for name, value in defaults.items() if not isinstance(value, (dict, list))]
         fresh = [(name, value) for name, value in defaults.items() if isinstance(value, (dict, list))]
-        return plain, {}, scalars, fresh
+        holders = {name for name, part in shape.fields.items() if part.type in ("list", "map")} - defaults.keys()
+        # That nobody owns anything any more must be told from silence about it.
+        holders.discard("managedFields")
+        return scalars, fresh, holders
 
     def _list(self, shape: Shape) -> Reader:
         assert shape.item is not None

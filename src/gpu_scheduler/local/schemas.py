@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpu_scheduler.local import errors, openapi, rules
+from gpu_scheduler.local.completions import COMPLETIONS, NEWER, select_pods
 from gpu_scheduler.local.decoding import Decoders, MalformedError, Reader
-from gpu_scheduler.local.defaults import COMPLETIONS, DEFAULTS, NEWER, select_pods
+from gpu_scheduler.local.defaults import DEFAULTS
 from gpu_scheduler.local.jsontext import DuplicateFields, load
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.shapes import ANY, Shape, Types, crd_shape, load_types
