@@ -98,6 +98,9 @@ class Admission:
             if operation == "CREATE":
                 account = spec.get("serviceAccountName") or "default"
                 spec["serviceAccountName"] = spec["serviceAccount"] = account
+                if spec.get("overhead") and not spec.get("runtimeClassName"):
+                    why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+                    raise _refusal(kind, found, why)
                 if spec.get("nodeName"):
                     add_topology(self._store, spec["nodeName"], found["metadata"])
             _add_tolerations(spec)

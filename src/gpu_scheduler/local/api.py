@@ -268,7 +268,7 @@ class Api:
         old = await self._admit_delete(kind, namespace, name, options, who)
         meta = old["metadata"]
         given = meta.get("deletionGracePeriodSeconds")
-        if kind.resource == "pods" and given is not None and (options.grace is None or options.grace >= given):
+        if kind.resource == "pods" and given and (options.grace is None or options.grace >= given):
             return old  # a pod that is about to stop only hears of less time
         grace = _grace(kind, old, options.grace)
         propagation = "" if kind.resource == "events" else options.propagation  # nobody depends on an event

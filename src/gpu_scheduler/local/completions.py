@@ -37,16 +37,20 @@ def _volume(found: Json) -> None:
         found["emptyDir"] = {}
 
 
+def _request_limits(resources: Json) -> None:
+    """Who only says how much is allowed asks for that."""
+    if resources.get("limits"):
+        resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+
+
 def _pod(found: Json) -> None:
     spec = found["spec"]
     for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
-        resources = container["resources"]
-        limits = resources.get("limits")
-        if limits:
-            resources["requests"] = {**limits, **resources.get("requests", {})}
+        _request_limits(container["resources"])
         if spec.get("hostNetwork"):
             for port in container.get("ports", ()):
                 port["hostPort"] = port.get("hostPort") or port["containerPort"]
+    _request_limits(spec.get("resources", {}))
     spec.setdefault("enableServiceLinks", True)
     if spec["terminationGracePeriodSeconds"] < 0:
         spec["terminationGracePeriodSeconds"] = 1
@@ -59,7 +63,7 @@ def _pod(found: Json) -> None:
 
 
 def _pod_status(found: Json) -> None:
-    if found.get("podIP") and not found.get("podIPs"):
+    if found.get("podIP") and found.get("podIPs", [{}])[:1] != [{"ip": found["podIP"]}]:
         found["podIPs"] = [{"ip": found["podIP"]}]
 
 
@@ -93,7 +97,8 @@ def _replica_set_counts(found: Json) -> None:
 def qos_class(spec: Json) -> str:
     """Guaranteed, Burstable or BestEffort, from what the containers ask for."""
     named, guaranteed = False, True
-    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+    whole = {"resources": spec["resources"]} if spec.get("resources") else None  # what a pod says counts for all
+    for container in (whole,) if whole else (*spec.get("containers", ()), *spec.get("initContainers", ())):
         resources = container.get("resources", {})
         requests, limits = resources.get("requests", {}), resources.get("limits", {})
         for name in ("cpu", "memory"):
@@ -140,13 +145,10 @@ def _namespace(found: Json) -> None:
     meta = found.get("metadata", {})
     if meta.get("name"):
         meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
-    # Only a living namespace is given its finalizer: taking it away is how the end of one is finished.
-    if not meta.get("deletionTimestamp") and found["status"]["phase"] != "Terminating":
-        found["spec"].setdefault("finalizers", ["kubernetes"])
 
 
 def _node_spec(found: Json) -> None:
-    if found.get("podCIDR") and not found.get("podCIDRs"):
+    if found.get("podCIDR") and found.get("podCIDRs", [])[:1] != [found["podCIDR"]]:
         found["podCIDRs"] = [found["podCIDR"]]
 
 
@@ -229,6 +231,11 @@ def _crd(found: Json) -> None:
         names["listKind"] = names.get("listKind") or kind + "List"
 
 
+def _priority_class(found: Json) -> None:
+    if not found.get("globalDefault", True):
+        del found["globalDefault"]
+
+
 def _role(found: Json) -> None:
     found["rules"] = found.get("rules") or None
 
@@ -266,6 +273,7 @@ COMPLETIONS: dict[str, Complete] = {
     "batch.v1.JobSpec": _job_spec,
     "batch.v1.Job": _job,
     "apiextensions.v1.CustomResourceDefinition": _crd,
+    "scheduling.v1.PriorityClass": _priority_class,
     "rbac.v1.Subject": _subject,
     "rbac.v1.Role": _role,
     "rbac.v1.ClusterRole": _role,

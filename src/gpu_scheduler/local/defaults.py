@@ -152,5 +152,6 @@ DEFAULTS: dict[str, Json] = {
         "fsGroupPolicy": "ReadWriteOnceWithFSType",
         "volumeLifecycleModes": ["Persistent"],
     },
+    "discovery.v1.Endpoint": {"conditions": {}},
     "discovery.v1.EndpointPort": {"protocol": "TCP", "name": ""},
 }

@@ -49,6 +49,10 @@ class Schemas:
         """Gives a new object what depends on its name and uid, in place."""
         if kind.resource == "jobs.batch":
             select_pods(found)
+        elif kind.resource == "namespaces":
+            # Only a new one is given its finalizer: taking it away is how the end of one is finished.
+            held = found["spec"].setdefault("finalizers", [])
+            found["spec"]["finalizers"] = held if "kubernetes" in held else [*held, "kubernetes"]
         elif kind.resource == "pods":
             found.setdefault("status", {}).setdefault("phase", "Pending")
 

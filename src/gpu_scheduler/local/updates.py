@@ -145,6 +145,13 @@ def _service(found: Json, old: Json, causes: list[Cause], _version: str) -> None
         add_invalid(causes, path, [spec.get("clusterIP")], "may not change once set")
 
 
+def _node(found: Json, old: Json, causes: list[Cause], _version: str) -> None:
+    before = old["spec"].get("podCIDRs")
+    if before and found["spec"].get("podCIDRs") != before:
+        why = 'node updates may not change podCIDR except from "" to valid'
+        add_forbidden(causes, _path("spec.podCIDRs"), why)
+
+
 _CLAIM = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
 
 
@@ -215,6 +222,7 @@ _SELECTOR = _keep("spec.selector")
 UPDATES: dict[tuple[str, str], Update] = {
     ("", "Pod"): _pod,
     ("", "Service"): _service,
+    ("", "Node"): _node,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "ConfigMap"): _sealed("data", "binaryData"),
     ("", "Secret"): _secret,

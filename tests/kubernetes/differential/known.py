@@ -50,14 +50,6 @@ KNOWN: Sequence[Known] = (
         r"1\.37",
     ),
     Known(
-        "1.37 lets names of services begin with a digit",
-        r"(POST|PUT) /api/v1/namespaces/\$NS/services\b.*",
-        r"body\.causes\[\d+\]\.message",
-        r".*a lowercase RFC 1123 label must consist of.*",
-        r".*a DNS-1035 label must consist of.*",
-        r"1\.37",
-    ),
-    Known(
         "which of its owners cannot own is not told",
         path=r"body\.causes\[\d+\]\.field",
         real=r"metadata\.ownerReferences\[\d+\]",
