@@ -56,8 +56,21 @@ KNOWN: Sequence[Known] = (
         local=r"metadata\.ownerReferences",
         minor=r"1\.37",
     ),
-    Known("gangs have columns of their own", _GANGS, "body.columnDefinitions", r".*'Name'.*'Age'.*", r".*'Min'.*"),
-    Known("gangs have columns of their own: their rows", _GANGS, r"body\.rows\[\d+\]\.cells", r"\['[^,]*', 'AGE'\]"),
+    Known(
+        "gangs have columns of their own",
+        _GANGS,
+        r"body\.columnDefinitions",
+        r".*'Name'.*'Age'.*",
+        r".*'Min'.*",
+        r"1\.35",
+    ),
+    Known(
+        "gangs have columns of their own: their rows",
+        _GANGS,
+        r"body\.rows\[\d+\]\.cells",
+        r"\['[^,]*', 'AGE'\]",
+        minor=r"1\.35",
+    ),
     Known(
         "what is wrong with a custom status is told from its top",
         r"(PATCH|PUT) .*/(widgets|queues|podgroups)/[^/]+/status",
