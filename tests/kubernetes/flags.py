@@ -154,6 +154,7 @@ def _apiserver(settings: Settings) -> list[str]:
         *_shared("kube-apiserver", settings),
         f"--etcd-servers=http://127.0.0.1:{settings.ports['etcd']}",
         "--authorization-mode=RBAC",
+        "--allow-privileged=true",
         f"--token-auth-file={settings.path('tokens.csv')}",
         f"--client-ca-file={settings.path('ca.crt')}",
         "--service-account-issuer=https://kubernetes.default.svc",

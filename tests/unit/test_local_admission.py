@@ -55,6 +55,11 @@ async def test_tolerations_are_added_only_where_the_pod_says_nothing(
     assert len(pod["spec"]["tolerations"]) == 1 + added
 
 
+async def test_overhead_needs_a_runtime_class(parts: Parts) -> None:
+    error = await refusal(parts.create("pods", make_pod(overhead={"cpu": "1"})))
+    assert (error.code, "Pod Overhead set without" in error.message) == (403, True)
+
+
 async def test_a_pod_with_gates_says_that_it_is_not_to_be_scheduled_yet(parts: Parts) -> None:
     pod = await parts.create("pods", make_pod(schedulingGates=[{"name": "wait"}]))
     assert [(c["type"], c["status"], c["reason"]) for c in pod["status"]["conditions"]] == [

@@ -100,6 +100,18 @@ async def test_a_pod_that_is_deleted_at_once_says_so() -> None:
         assert (meta["deletionGracePeriodSeconds"], "deletionTimestamp" in meta) == (0, True)
 
 
+async def test_a_pod_that_is_about_to_stop_is_not_told_what_becomes_of_others() -> None:
+    async with speaker() as api:
+        await api.create(PODS, pod("a", nodeName="n"))
+        marked = (await api.ask("DELETE", f"{PODS}/a"))[1]
+        assert (await api.ask("DELETE", f"{PODS}/a", {"propagationPolicy": "Orphan"}))[1] == marked
+        await patched(api, f"{PODS}/a/status", {"status": {"phase": "Succeeded"}})
+        assert (await api.ask("DELETE", f"{PODS}/a"))[0] == 200
+        assert (await api.ask("GET", f"{PODS}/a"))[0] == 200  # its node says when it is gone
+        await api.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
+        assert (await api.ask("GET", f"{PODS}/a"))[0] == 404
+
+
 async def test_a_name_that_is_still_being_deleted_is_told_apart() -> None:
     async with speaker() as api:
         held = {"metadata": {"name": "a", "finalizers": ["example.org/f"]}}
@@ -173,6 +185,14 @@ SPECS: list[tuple[dict[str, Any], str]] = [
     ({"securityContext": {"runAsUser": -1}}, "spec.securityContext.runAsUser"),
     ({"ephemeralContainers": [{"name": "e", "image": "x"}]}, "spec.ephemeralContainers"),
     ({"tolerations": [{"key": "a", "operator": "Equal", "value": "b c"}]}, "spec.tolerations[0].operator"),
+    ({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "a", "namespaces": ["A_b"]}]}}},
+     "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespace"),
+    ({"containers": [{"name": "c", "image": "x", "resources": {"claims": [{"name": "c"}]}}]},
+     "spec.containers[0].resources.claims[0]"),
+    ({"containers": [{"name": "c", "image": "x", "securityContext": {
+        "privileged": True, "allowPrivilegeEscalation": False}}]}, "spec.containers[0].securityContext"),
+    ({"securityContext": {"sysctls": [{"name": "a b", "value": "1"}]}}, "spec.securityContext.sysctls[0].name"),
 ]  # fmt: skip
 
 
@@ -192,6 +212,119 @@ OBJECTS: list[tuple[str, dict[str, Any], str]] = [
     ("services", {"spec": {"ports": [{"port": 80, "targetPort": 70000}]}}, "spec.ports[0].targetPort"),
     ("configmaps", {"metadata": {"name": "a", "finalizers": ["plain"]}}, "metadata.finalizers[0]"),
 ]
+
+
+_EVENT = {"involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}, "reason": "r"}
+_POD = {"template": {"spec": {"containers": [{"name": "c", "image": "x"}], "restartPolicy": "Never"}}}
+_ON_EXIT = {"onExitCodes": {"operator": "In", "values": [0]}, "action": "FailJob"}
+_SLICE = {"addressType": "IPv4", "endpoints": []}
+CORE, RBAC = "/api/v1/namespaces/default", "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+STATEFUL_SETS = "/apis/apps/v1/namespaces/default/statefulsets"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def definition(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    names = {"kind": "Gadget", "plural": "gadgets"}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, **more}
+    spec = {"group": "example.org", "scope": "Namespaced", "names": names, "versions": [version]}
+    return {"metadata": {"name": "gadgets.example.org"}, "spec": spec}
+
+
+_VERSION = "spec.versions[0]"
+_COLUMN = {"name": "A", "type": "string", "jsonPath": "spec.a"}
+_SCALE = {"specReplicasPath": "spec.replicas", "statusReplicasPath": ".status.replicas"}
+_LABELS = {"type": "object", "properties": {"labels": {"type": "object"}}}
+OTHERS: list[tuple[str, dict[str, Any], str]] = [
+    ("/api/v1/nodes", {"spec": {"podCIDR": "nope"}}, "spec.podCIDRs[0]"),
+    ("/api/v1/nodes", {"spec": {"taints": [{"key": "a", "value": "b c", "effect": "NoSchedule"}]}},
+     "metadata.taints[0].value"),
+    ("/api/v1/nodes", {"spec": {"taints": [{"key": "a"}]}}, "metadata.taints[0].effect"),
+    ("/api/v1/nodes", {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}] * 2}}, "metadata.taints[1]"),
+    ("/api/v1/namespaces", {"spec": {"finalizers": ["a b"]}}, "spec.finalizers"),
+    (f"{CORE}/endpoints", {"subsets": [{"addresses": [{"ip": "nope"}]}]}, "subsets[0].addresses[0].ip"),
+    (f"{CORE}/endpoints", {"subsets": [{}]}, "subsets[0]"),
+    (f"{CORE}/events", _EVENT | {"eventTime": "2020-01-01T00:00:00.000000Z"}, "reportingComponent"),
+    (JOBS, {"spec": _POD | {"managedBy": "a b"}}, "spec.managedBy"),
+    (JOBS, {"spec": _POD | {"podFailurePolicy": {"rules": [_ON_EXIT]}}},
+     "spec.podFailurePolicy.rules[0].onExitCodes.values[0]"),
+    (JOBS, {"spec": _POD | {"selector": {"matchLabels": {"app": "a"}}}}, "spec.selector"),
+    (f"{RBAC}/roles", {"rules": [{"verbs": ["get"], "nonResourceURLs": ["/a"]}]}, "rules[0].nonResourceURLs"),
+    (SLICES, _SLICE | {"endpoints": [{"addresses": ["nope"]}]}, "endpoints[0].addresses[0]"),
+    (SLICES, _SLICE | {"ports": [{"port": 1}, {"port": 2}]}, "ports[1].name"),
+    (STATEFUL_SETS, {"spec": deployment()["spec"] | {
+        "updateStrategy": {"type": "OnDelete", "rollingUpdate": {"partition": 1}}}},
+     "spec.updateStrategy.rollingUpdate"),
+    (CRDS, definition({"type": "object"}, additionalPrinterColumns=[_COLUMN]),
+     f"{_VERSION}.additionalPrinterColumns[0].jsonPath"),
+    (CRDS, definition({"type": "object"}, subresources={"scale": _SCALE}),
+     f"{_VERSION}.subresources.scale.specReplicasPath"),
+    (CRDS, definition({"type": "object", "properties": {"metadata": _LABELS}}),
+     f"{_VERSION}.schema.openAPIV3Schema.properties[metadata]"),
+    (CRDS, definition({"type": "object", "properties": {"spec": {
+        "type": "array", "x-kubernetes-list-type": "set", "items": {"type": "object"}}}}),
+     f"{_VERSION}.schema.openAPIV3Schema.properties[spec].items.x-kubernetes-map-type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "field"), OTHERS, ids=[field for _, _, field in OTHERS])
+async def test_what_smaller_kinds_may_not_say(path: str, body: dict[str, Any], field: str) -> None:
+    async with speaker() as api:
+        status, answer = await api.ask("POST", path, {"metadata": {"name": "a"}, **body})
+        assert status == 422, answer
+        assert field in [cause["field"] for cause in answer["details"]["causes"]]
+
+
+async def test_addresses_that_were_given_are_checked_and_kept() -> None:
+    async with speaker() as api:
+        await api.create("/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"podCIDR": "10.1.0.0/24"}})
+        status, answer = await patched(api, "/api/v1/nodes/n", {"spec": {"podCIDR": "10.2.0.0/24"}})
+        assert (status, answer["details"]["causes"][0]["field"]) == (422, "spec.podCIDRs")
+        await api.create(PODS, pod("a"))
+        status, answer = await patched(api, f"{PODS}/a/status", {"status": {"podIP": "nope"}})
+        assert (status, answer["details"]["causes"][0]["field"]) == (422, "status.podIPs[0]")
+
+
+async def test_a_namespace_has_the_clusters_finalizer_until_it_is_taken_away() -> None:
+    async with speaker() as api:
+        path = "/api/v1/namespaces"
+        made = await api.create(path, {"metadata": {"name": "n"}, "spec": {"finalizers": ["example.org/f"]}})
+        assert made["spec"]["finalizers"] == ["example.org/f", "kubernetes"]
+        _, found = await api.ask("PUT", f"{path}/n", {"metadata": {"name": "n"}})
+        assert found["spec"] == made["spec"]
+        _, found = await api.ask("PUT", f"{path}/n/finalize", {"metadata": {"name": "n"}, "spec": {}})
+        assert found["spec"] == {}
+
+
+async def test_what_a_pod_says_for_all_its_containers_counts() -> None:
+    async with speaker() as api:
+        made = await api.create(PODS, pod("a", resources={"limits": {"cpu": "1"}}))
+        assert (made["spec"]["resources"]["requests"], made["status"]["qosClass"]) == ({"cpu": "1"}, "Burstable")
+
+
+@pytest.mark.parametrize("accept", ["application/*", "application/json;as=Table;v=v2;g=meta.k8s.io"])
+async def test_forms_that_nobody_writes_are_refused(accept: str) -> None:
+    async with speaker() as api:
+        assert (await api.ask("GET", CONFIGMAPS, headers={"Accept": accept}))[0] == 406
+
+
+async def test_small_things_that_a_real_server_takes_are_taken() -> None:
+    async with speaker("1.37", kinds=(widget(),)) as api:
+        await api.create(f"{CORE}/services", {"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 1}]}})
+        body = {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "a", "generation": -1}}
+        assert (await api.create(WIDGETS, body))["metadata"]["generation"] == 1
+        await api.create(CONFIGMAPS, config_map("a"))
+        strategic = {"Content-Type": "application/strategic-merge-patch+json"}
+        assert (await api.ask("PATCH", f"{CONFIGMAPS}/a", "null", headers=strategic))[0] == 200
+        response = await api.send("GET", f"{CONFIGMAPS}?watch=maybe&timeoutSeconds=1")
+        assert json.loads((await response.read()).splitlines()[0])["type"] == "ADDED"
+
+
+async def test_a_class_that_is_not_the_default_does_not_say_so() -> None:
+    async with speaker() as api:
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        made = await api.create(path, {"metadata": {"name": "p"}, "value": 1, "globalDefault": False})
+        assert "globalDefault" not in made
 
 
 @pytest.mark.parametrize(("plural", "body", "field"), OBJECTS, ids=[field for _, _, field in OBJECTS])

@@ -212,21 +212,21 @@ def test_retain_keys_drops_the_other_members_of_a_union() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "code"),
     [
-        {"$patch": "explode"},
-        {"spec": {"containers": [{"image": "x"}]}},
-        {"spec": {"containers": ["x"]}},
-        {"spec": {"$retainKeys": "type"}},
-        {"spec": {"$retainKeys": ["a"], "b": 1}},
-        {"spec": {"$setElementOrder/containers": 1}},
-        {"metadata": {"$deleteFromPrimitiveList/finalizers": 1}},
+        ({"$patch": "explode"}, 500),
+        ({"spec": {"containers": [{"image": "x"}]}}, 500),
+        ({"spec": {"containers": ["x"]}}, 500),
+        ({"spec": {"$retainKeys": "type"}}, 400),
+        ({"spec": {"$retainKeys": ["a"], "b": 1}}, 400),
+        ({"spec": {"$setElementOrder/containers": 1}}, 400),
+        ({"metadata": {"$deleteFromPrimitiveList/finalizers": 1}}, 400),
     ],
 )
-def test_a_malformed_strategic_patch_is_refused(body: Json) -> None:
+def test_a_malformed_strategic_patch_is_refused(body: Json, code: int) -> None:
     with pytest.raises(ApiError) as refused:
         strategic(TWO, body)
-    assert refused.value.code == 400
+    assert refused.value.code == code
 
 
 names = st.sampled_from("abc")

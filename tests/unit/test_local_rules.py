@@ -343,6 +343,32 @@ def test_the_minimum_of_a_gang_is_fixed_until_1_37(version: str, name: str, free
     assert causes(full, found, old, version)
 
 
+_RAN = {"startTime": "2025-01-01T00:00:00Z", "conditions": [{"type": "Suspended", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "change", "wrong"),
+    [
+        ("1.35", {}, {"nodeSelector": {"a": "b"}}, ""),
+        ("1.35", {}, {"affinity": {"podAffinity": {}}}, "spec.template"),
+        ("1.35", {}, {"resources": {"requests": {"cpu": "1"}}}, "spec.template"),
+        ("1.35", _RAN, {"nodeSelector": {"a": "b"}}, "spec.template"),
+        ("1.37", {}, {"resources": {"requests": {"cpu": "1"}}}, ""),
+        ("1.37", {}, {"image": "other"}, "spec.template.spec"),
+        ("1.37", _RAN, {"nodeSelector": {"a": "b"}}, ""),
+        ("1.37", _RAN | {"active": 1}, {"nodeSelector": {"a": "b"}}, "spec.template"),
+    ],
+)
+def test_a_suspended_job_may_be_told_where_to_run(version: str, status: Json, change: Json, wrong: str) -> None:
+    old: Json = {**job(suspend=True), "status": status}
+    assert causes("batch/v1/Job", old, version=version) == []
+    found = copy.deepcopy(old)
+    spec = found["spec"]["template"]["spec"]
+    (spec["containers"][0] if change.keys() & {"image", "resources"} else spec).update(change)
+    lines = causes("batch/v1/Job", found, old, version)
+    assert [line.partition(":")[0] for line in lines] == ([wrong] if wrong else [])
+
+
 def test_groups_of_groups_are_at_most_four_deep() -> None:
     template: Json = {"name": "leaf", "schedulingPolicy": {"basic": {}}}
     spec: Json = {"podGroupTemplates": [template]}

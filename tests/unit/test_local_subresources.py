@@ -177,6 +177,12 @@ async def test_a_bound_pod_is_not_bound_again(parts: Parts) -> None:
         )
 
 
+async def test_a_binding_without_a_name_is_refused(parts: Parts) -> None:
+    with pytest.raises(ApiError) as caught:
+        bind(parts.api, "default", "", {"target": {"name": "n"}})
+    assert (caught.value.code, caught.value.message) == (400, "Name parameter required.")
+
+
 @pytest.mark.parametrize(
     ("change", "binding", "code", "words"),
     [
@@ -186,9 +192,9 @@ async def test_a_bound_pod_is_not_bound_again(parts: Parts) -> None:
         ({"spec": {"schedulingGates": [{"name": "x"}]}}, to_node("n"), 409, "non-empty .spec.schedulingGates"),
         ({}, {"metadata": {"name": "other"}, "target": {"name": "n"}}, 400, "name in URL does not match"),
         ({}, {"metadata": {"namespace": "other"}, "target": {"name": "n"}}, 400, "namespace"),
-        ({}, {"target": {"kind": "Rack", "name": "n"}}, 422, 'target.kind: Unsupported value: "Rack"'),
-        ({}, {"target": {}}, 422, "target.name: Required value"),
-        ({}, to_node("n", annotations={"a": 1}), 422, "metadata.annotations[a]"),
+        ({}, {"target": {"kind": "Rack", "name": "n"}}, 500, 'target.kind: Unsupported value: "Rack"'),
+        ({}, {"target": {}}, 500, "target.name: Required value"),
+        ({}, to_node("n", annotations={"a": 1}), 400, "ObjectMeta.metadata.annotations of type string"),
         ({}, {"kind": "Pod", "target": {"name": "n"}}, 400, "not of v1, Kind=Binding"),
     ],
     ids=["uid", "version", "deleted", "gated", "name", "namespace", "kind", "no-node", "annotation", "not-a-binding"],
@@ -286,6 +292,7 @@ async def test_an_eviction_takes_one_disruption_and_deletes_the_pod(parts: Parts
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 7
     assert "DisruptionTarget" in [c["type"] for c in pod["status"]["conditions"]]
     assert (budget["status"]["disruptionsAllowed"], list(budget["status"]["disruptedPods"])) == (0, ["train-0"])
+    assert [(one["type"], one["status"]) for one in budget["status"]["conditions"]] == [("DisruptionAllowed", "False")]
 
 
 async def test_a_budget_with_nothing_left_refuses(parts: Parts, client: TestClient[Any, Any]) -> None:

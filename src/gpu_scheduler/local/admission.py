@@ -17,7 +17,7 @@ from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import SYSTEM, Conversion, Options, timestamp
 from gpu_scheduler.local.binding import add_topology
 from gpu_scheduler.local.cluster_ips import ClusterAddresses
-from gpu_scheduler.local.defaults import qos_class
+from gpu_scheduler.local.completions import qos_class
 from gpu_scheduler.local.followed import Followed
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.pod_warnings import pod_warnings
@@ -98,6 +98,9 @@ class Admission:
             if operation == "CREATE":
                 account = spec.get("serviceAccountName") or "default"
                 spec["serviceAccountName"] = spec["serviceAccount"] = account
+                if spec.get("overhead") and not spec.get("runtimeClassName"):
+                    why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+                    raise _refusal(kind, found, why)
                 if spec.get("nodeName"):
                     add_topology(self._store, spec["nodeName"], found["metadata"])
             _add_tolerations(spec)

@@ -267,6 +267,9 @@ class Api:
         """
         old = await self._admit_delete(kind, namespace, name, options, who)
         meta = old["metadata"]
+        given = meta.get("deletionGracePeriodSeconds")
+        if kind.resource == "pods" and given and (options.grace is None or options.grace >= given):
+            return old  # a pod that is about to stop only hears of less time
         grace = _grace(kind, old, options.grace)
         propagation = "" if kind.resource == "events" else options.propagation  # nobody depends on an event
         finalizers = _finalizers(meta.get("finalizers", []), propagation)
@@ -275,7 +278,7 @@ class Api:
             old.setdefault("status", {})["phase"] = "Terminating"
         elif not finalizers and not grace:
             return self._delete_now(kind, old, options.dry_run)
-        if already and grace >= meta.get("deletionGracePeriodSeconds", 0):
+        if already and grace >= (given or 0):
             if finalizers == meta.get("finalizers", []):
                 return old
             meta["finalizers"] = finalizers  # somebody changed his mind about what depends on it

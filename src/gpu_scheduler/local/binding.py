@@ -6,7 +6,7 @@ from typing import Any
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api, timestamp
-from gpu_scheduler.local.errors import Cause
+from gpu_scheduler.local.decoding import say
 from gpu_scheduler.local.identity import check_preconditions
 from gpu_scheduler.local.store import Json, Store
 
@@ -62,6 +62,8 @@ def _check(namespace: str, name: str, binding: Json) -> str:
     if binding.get("kind", "Binding") != "Binding" or binding.get("apiVersion", "v1") != "v1":
         said = f"{binding.get('apiVersion')}, Kind={binding.get('kind')}"
         raise errors.bad_request(f"the object provided is of {said}, not of v1, Kind=Binding")
+    if not name:
+        raise errors.bad_request("Name parameter required.")
     if (meta.get("name") or name) != name:
         raise errors.bad_request("name in URL does not match name in Binding object")
     if (meta.get("namespace") or namespace) != namespace:
@@ -70,15 +72,15 @@ def _check(namespace: str, name: str, binding: Json) -> str:
         )
     kind, node = target.get("kind") or "Node", target.get("name")
     if kind != "Node":
-        message = f'Unsupported value: "{kind}": supported values: "Node", "<empty>"'
-        raise errors.invalid("Binding", "", name, [Cause("target.kind", message, "FieldValueNotSupported")])
+        raise errors.unnamed(f'target.kind: Unsupported value: "{kind}": supported values: "Node", "<empty>"')
     if not node or not isinstance(node, str):
-        raise errors.invalid("Binding", "", name, [Cause("target.name", "Required value", "FieldValueRequired")])
+        raise errors.unnamed("target.name: Required value")
     for field in ("annotations", "labels"):
-        for key, value in (meta.get(field) or {}).items():
+        for value in (meta.get(field) or {}).values():
             if not isinstance(value, str):
-                message = f"Invalid value: {value!r}: must be text"
-                raise errors.invalid("Binding", "", name, [Cause(f"metadata.{field}[{key}]", message)])
+                why = f"cannot unmarshal {say(value)} into Go struct field ObjectMeta.metadata.{field} of type string"
+                subject = 'Binding in version "v1" cannot be handled as a Binding'
+                raise errors.UndecodableError(subject, f"json: {why}")
     return node
 
 

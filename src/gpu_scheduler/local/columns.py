@@ -219,7 +219,8 @@ _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
 
 
 def _access_modes(found: Json, _now: datetime) -> str:
-    modes = _status(found).get("accessModes") or _spec(found).get("accessModes") or []
+    claim, bound = found.get("kind") == "PersistentVolumeClaim", _spec(found).get("volumeName")
+    modes = (_status(found) if bound else {} if claim else _spec(found)).get("accessModes") or []
     return ",".join(short for mode, short in _MODES.items() if mode in modes)
 
 

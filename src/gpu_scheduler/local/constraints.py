@@ -173,11 +173,11 @@ def selector_operator(*known: str) -> Check:
 
 def toleration_effect(value: Any, path: Path, causes: list[Cause]) -> None:
     """What a toleration tolerates."""
-    if value not in ("", *_EFFECTS):
-        add_unsupported(causes, path, value, _EFFECTS)
+    if value not in ("", *EFFECTS):
+        add_unsupported(causes, path, value, EFFECTS)
 
 
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PORTS = "must be between 1 and 65535, inclusive"
 
 

@@ -153,6 +153,11 @@ def _version_causes(version: Json, path: Path) -> list[Cause]:
         text = f'Invalid value: "{schema.get("type", "")}": must be object at the root'
         causes.append(Cause(write_path((where, "type")), text))
     causes += _structural_causes(schema, where, "")
+    causes += _path_causes(version, path)
+    if schema.get("properties", {}).get("metadata", {}).get("properties", {}).keys() - {"name", "generateName"}:
+        text = "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly"
+        place = write_path((where, "properties[metadata]"))
+        causes.append(Cause(place, f"{text} specified", "FieldValueForbidden"))
     if not causes:
         try:
             Structural(schema)
@@ -160,6 +165,20 @@ def _version_causes(version: Json, path: Path) -> list[Cause]:
             line = str(error).splitlines()[0]
             causes.append(Cause(write_path(where), f"Invalid value: the schema cannot be used: {line}"))
     return causes
+
+
+def _path_causes(version: Json, path: Path) -> Iterator[Cause]:
+    """Columns and the scale say where in an object they look."""
+    told: list[tuple[Path, str, str]] = [
+        (((path, "additionalPrinterColumns"), index), "jsonPath", column.get("jsonPath", ""))
+        for index, column in enumerate(version.get("additionalPrinterColumns", ()))
+    ]
+    scale = version.get("subresources", {}).get("scale", {})
+    told += [(((path, "subresources"), "scale"), name, text) for name, text in scale.items()]
+    for where, name, text in told:
+        if text and not text.startswith("."):
+            why = f'Invalid value: "{text}": must be a simple json path starting with .'
+            yield Cause(write_path((where, name)), why)
 
 
 def _structural_causes(schema: Json, path: Path, place: str) -> Iterator[Cause]:
@@ -179,6 +198,11 @@ def _structural_causes(schema: Json, path: Path, place: str) -> Iterator[Cause]:
     if schema.get("x-kubernetes-list-type") == "map" and not schema.get("x-kubernetes-list-map-keys"):
         text = "Required value: must not be empty if x-kubernetes-list-type is map"
         yield Cause(write_path((path, "x-kubernetes-list-map-keys")), text, "FieldValueRequired")
+    items = schema.get("items") or {}
+    of_objects = items.get("type") == "object"
+    if schema.get("x-kubernetes-list-type") == "set" and of_objects and "x-kubernetes-map-type" not in items:
+        text = "Invalid value: null: must be atomic as item of a list with x-kubernetes-list-type=set"
+        yield Cause(write_path(((path, "items"), "x-kubernetes-map-type")), text)
     if "default" in schema and not untyped:
         yield from _default_causes(schema, path)
     for name, part in schema.get("properties", {}).items():

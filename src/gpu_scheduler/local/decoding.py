@@ -27,6 +27,7 @@ Complete = Callable[[dict[str, Any]], None]
 
 _BITS = {"int32": 2**31, "int64": 2**63}
 _SECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_SIX_DIGITS = re.compile(r"\.\d{6}(Z|[+-]\d\d:\d\d)$")
 _MICROSECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _QUANTITIES = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
@@ -67,7 +68,7 @@ def write_path(path: Path) -> str:
     return text
 
 
-def _say(value: Any) -> str:
+def say(value: Any) -> str:
     """A JSON value in the words of an error message."""
     if isinstance(value, bool):
         return "bool"
@@ -95,19 +96,17 @@ class Decoders:
         return _SCALARS.get(shape.type) or _integer(shape.type)
 
     def _struct(self, shape: Shape) -> Reader:
-        plain, readers, scalars, fresh = self._tables(shape)
-        shown = {name for name, default in (*scalars, *fresh)}
+        scalars, fresh, holders = self._tables(shape)
         nulls = {name for name, default in scalars if default is None}
-        # That nobody owns anything any more must be told from silence about it.
-        holders = {name for name, part in shape.fields.items() if part.type in ("list", "map")} - shown
-        holders.discard("managedFields")
+        plain = {name: _PLAIN[item.type] for name, item in shape.fields.items() if item.type in _PLAIN}
+        readers: dict[str, Reader] = {}
         complete = self._completions.get(shape.name)
         own_name, go_name = shape.own_name, shape.go_name
         plain_type, find_reader = plain.get, readers.get
 
         def read(value: Any, path: Path, unknown: list[str]) -> Any:
             if type(value) is not dict:
-                raise MalformedError(path, _say(value), go_name)
+                raise MalformedError(path, say(value), go_name)
             for name, default in scalars:
                 found = value.get(name)
                 if found is None or found == "":
@@ -147,16 +146,19 @@ class Decoders:
             readers[name] = self.reader(item)
         return read
 
-    def _tables(self, shape: Shape) -> tuple[dict[str, type], dict[str, Reader], list[Any], list[Any]]:
+    def _tables(self, shape: Shape) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]], set[str]]:
+        """The default values that can be shared, those that cannot, and what is left out when it is empty."""
         defaults = {**shape.defaults, **self._defaults.get(shape.name, {})}
         # Where the API always writes a list, clients expect one.
         for name in shape.required:
             if shape.fields[name].type == "list" and name not in defaults:
                 defaults[name] = []
-        plain = {name: _PLAIN[item.type] for name, item in shape.fields.items() if item.type in _PLAIN}
         scalars = [(name, value) for name, value in defaults.items() if not isinstance(value, (dict, list))]
         fresh = [(name, value) for name, value in defaults.items() if isinstance(value, (dict, list))]
-        return plain, {}, scalars, fresh
+        holders = {name for name, part in shape.fields.items() if part.type in ("list", "map")} - defaults.keys()
+        # That nobody owns anything any more must be told from silence about it.
+        holders.discard("managedFields")
+        return scalars, fresh, holders
 
     def _list(self, shape: Shape) -> Reader:
         assert shape.item is not None
@@ -167,7 +169,7 @@ class Decoders:
 
         def read(value: Any, path: Path, unknown: list[str]) -> Any:
             if type(value) is not list:
-                raise MalformedError(path, _say(value), go_name)
+                raise MalformedError(path, say(value), go_name)
             for index, item in enumerate(value):
                 if type(item) is plain:
                     continue
@@ -186,7 +188,7 @@ class Decoders:
 
         def read(value: Any, path: Path, unknown: list[str]) -> Any:
             if type(value) is not dict:
-                raise MalformedError(path, _say(value), go_name)
+                raise MalformedError(path, say(value), go_name)
             for name, item in value.items():
                 if type(item) is plain:
                     continue
@@ -212,7 +214,7 @@ def _integer(name: str) -> Reader:
 
     def read(value: Any, path: Path, _: list[str]) -> Any:
         if type(value) is not int or not -limit <= value < limit:
-            raise MalformedError(path, f"number {value}" if type(value) in (int, float) else _say(value), name)
+            raise MalformedError(path, f"number {value}" if type(value) in (int, float) else say(value), name)
         return value
 
     return read
@@ -220,19 +222,19 @@ def _integer(name: str) -> Reader:
 
 def _string(value: Any, path: Path, _: list[str]) -> Any:
     if type(value) is not str:
-        raise MalformedError(path, _say(value), "string")
+        raise MalformedError(path, say(value), "string")
     return value
 
 
 def _bool(value: Any, path: Path, _: list[str]) -> Any:
     if type(value) is not bool:
-        raise MalformedError(path, _say(value), "bool")
+        raise MalformedError(path, say(value), "bool")
     return value
 
 
 def _double(value: Any, path: Path, _: list[str]) -> Any:
     if type(value) is not int and type(value) is not float:
-        raise MalformedError(path, _say(value), "float64")
+        raise MalformedError(path, say(value), "float64")
     return value
 
 
@@ -243,7 +245,7 @@ def _anything(value: Any, _path: Path, _: list[str]) -> Any:
 def _int_or_string(value: Any, path: Path, _: list[str]) -> Any:
     if type(value) is str or (type(value) is int and -(2**31) <= value < 2**31):
         return value
-    raise MalformedError(path, _say(value), "intstr.IntOrString")
+    raise MalformedError(path, say(value), "intstr.IntOrString")
 
 
 def _quantity(value: Any, path: Path, _: list[str]) -> Any:
@@ -259,7 +261,7 @@ def _quantity(value: Any, path: Path, _: list[str]) -> Any:
 
 def _bytes(value: Any, path: Path, _: list[str]) -> Any:
     if type(value) is not str:
-        raise MalformedError(path, _say(value), "[]uint8")
+        raise MalformedError(path, say(value), "[]uint8")
     try:
         binascii.a2b_base64(value.replace("\n", "").replace("\r", ""), strict_mode=True)
     except (binascii.Error, ValueError):
@@ -275,12 +277,14 @@ def _time(value: Any, path: Path, _: list[str]) -> Any:
 
 def _microtime(value: Any, path: Path, _: list[str]) -> Any:
     found = _moment(value, path)
+    if not _SIX_DIGITS.search(value):
+        raise MalformedError(path, f'parsing time "{value}" as "2006-01-02T15:04:05.000000Z07:00": cannot parse it')
     return value if _MICROSECONDS.fullmatch(value) else found.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _moment(value: Any, path: Path) -> datetime:
     if type(value) is not str:
-        raise MalformedError(path, _say(value), "v1.Time")
+        raise MalformedError(path, say(value), "v1.Time")
     try:
         found = datetime.fromisoformat(value)
         if found.tzinfo is None or "T" not in value:

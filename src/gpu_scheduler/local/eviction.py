@@ -59,8 +59,21 @@ def _ask_budget(api: Api, pod: Json, dry_run: bool) -> None:
     _check_budget(budget, status)
     status["disruptionsAllowed"] -= 1
     status.setdefault("disruptedPods", {})[meta["name"]] = timestamp()
+    if not status["disruptionsAllowed"]:
+        _say_spent(budget, status)
     if not dry_run:
         api.store.write(BUDGETS, {**budget, "status": status})
+
+
+def _say_spent(budget: Json, status: Json) -> None:
+    """The condition of a budget that has nothing left."""
+    kind = {"type": "DisruptionAllowed", "status": "False"}
+    conditions = status.get("conditions") or []
+    before = next((one for one in conditions if one["type"] == kind["type"] and one["status"] == "False"), None)
+    since = before["lastTransitionTime"] if before is not None else timestamp()
+    seen = {"observedGeneration": budget["metadata"].get("generation", 0), "lastTransitionTime": since}
+    said = {**kind, **seen, "reason": "InsufficientPods", "message": ""}
+    status["conditions"] = [*(one for one in conditions if one["type"] != kind["type"]), said]
 
 
 def _check_budget(budget: Json, status: Json) -> None:

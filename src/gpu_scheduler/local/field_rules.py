@@ -34,6 +34,7 @@ from gpu_scheduler.local.constraints import (
     toleration_effect,
     unique,
 )
+from gpu_scheduler.local.small_rules import managed_by, sysctl_name
 
 _port = between(1, 65535, "must be between 1 and 65535, inclusive")
 _any_port = port_or_none
@@ -43,7 +44,6 @@ _operator = selector_operator("In", "NotIn", "Exists", "DoesNotExist")
 _protocol = one_of("SCTP", "TCP", "UDP")
 _not_negative = at_least(0)
 _positive = at_least(1)
-_effect = one_of("NoExecute", "NoSchedule", "PreferNoSchedule")
 _preemption = one_of("Never", "PreemptLowerPriority")
 _failure_policy = one_of("Fail", "Ignore")
 _match_policy = one_of("Equivalent", "Exact")
@@ -111,7 +111,6 @@ FIELDS: dict[str, dict[str, Check]] = {
     "core.v1.HTTPGetAction": {"scheme": one_of("HTTP", "HTTPS"), "port": port_or_name},
     "core.v1.Volume": {"name": dns_label},
     "core.v1.Toleration": {"key": label_key, "effect": toleration_effect},
-    "core.v1.Taint": {"key": label_key, "effect": _effect},
     "core.v1.NodeSelectorRequirement": {
         "key": label_key,
         "operator": selector_operator("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
@@ -133,6 +132,7 @@ FIELDS: dict[str, dict[str, Check]] = {
         "podGroupReplicaKey": dns_label,
     },
     "core.v1.PodSchedulingGroup": {"podGroupName": dns_subdomain},
+    "core.v1.Sysctl": {"name": sysctl_name},
     "core.v1.PodReadinessGate": {"conditionType": label_key},
     "core.v1.PodOS": {},
     "core.v1.HostAlias": {"ip": ip_address},
@@ -153,7 +153,6 @@ FIELDS: dict[str, dict[str, Check]] = {
         "procMount": one_of("Default", "Unmasked"),
     },
     "core.v1.TCPSocketAction": {"port": port_or_name},
-    "core.v1.NodeSpec": {"taints": unique("key", "effect")},
     "core.v1.ServiceSpec": {
         "type": one_of("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
         "sessionAffinity": one_of("ClientIP", "None"),
@@ -208,6 +207,7 @@ FIELDS: dict[str, dict[str, Check]] = {
         "ttlSecondsAfterFinished": _not_negative,
         "completionMode": one_of("NonIndexed", "Indexed"),
         "podReplacementPolicy": one_of("Failed", "TerminatingOrFailed"),
+        "managedBy": managed_by,
     },
     "batch.v1.CronJobSpec": {
         "concurrencyPolicy": one_of("Allow", "Forbid", "Replace"),
@@ -268,7 +268,7 @@ FIELDS: dict[str, dict[str, Check]] = {
         "reclaimPolicy": one_of("Delete", "Recycle", "Retain"),
         "volumeBindingMode": one_of("Immediate", "WaitForFirstConsumer"),
     },
-    "discovery.v1.EndpointSlice": {"addressType": one_of("FQDN", "IPv4", "IPv6")},
+    "discovery.v1.EndpointSlice": {"addressType": one_of("FQDN", "IPv4", "IPv6"), "ports": unique("name")},
     "core.v1.ConfigMap": {"data": kind_rules.keys(config_key), "binaryData": kind_rules.keys(config_key)},
     "core.v1.Secret": {"data": kind_rules.keys(config_key)},
 }

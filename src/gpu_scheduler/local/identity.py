@@ -90,6 +90,8 @@ def keep_identity(kind: Kind, found: Json, old: Json, subresource: str) -> None:
         meta.setdefault("managedFields", was["managedFields"])
     if meta.get("managedFields") == []:
         del meta["managedFields"]
+    if kind.resource == "namespaces" and subresource != "finalize" and "spec" in old:
+        found["spec"] = old["spec"]  # all that it has are finalizers
     if "status" not in kind.subresources:
         return
     if subresource == "status":

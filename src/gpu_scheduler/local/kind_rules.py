@@ -126,6 +126,14 @@ def _deployment_strategy(value: Json, path: Path, causes: list[Cause]) -> None:
 _JOB_PODS = _workload("job", "OnFailure", "Never")
 
 
+def generated_selector(job: Json, causes: list[Cause]) -> None:
+    """A new job that does not choose its pods itself selects them by its own uid, and by nothing else."""
+    spec = job["spec"]
+    labels = {"batch.kubernetes.io/controller-uid": job.get("metadata", {}).get("uid", "")}
+    if not spec.get("manualSelector") and not matches(spec.get("selector", {}), labels):
+        add_invalid(causes, ((None, "spec"), "selector"), spec["selector"], "`selector` not auto-generated")
+
+
 def _indexed_job(value: Json, path: Path, causes: list[Cause]) -> None:
     """The pods of an indexed job are called by its name and their index, and that is their host's name."""
     spec, name = value.get("spec", {}), value.get("metadata", {}).get("name", "")
@@ -359,12 +367,6 @@ def _definition(value: Json, _path: Path, causes: list[Cause]) -> None:
     causes += crd_causes(value, None)
 
 
-def _event(value: Json, path: Path, causes: list[Cause]) -> None:
-    about, home = value.get("involvedObject", {}).get("namespace", ""), value.get("metadata", {}).get("namespace", "")
-    if about != home and (about or home != "default"):
-        add_invalid(causes, ((path, "involvedObject"), "namespace"), about, "does not match event.namespace")
-
-
 _POLICY = _exactly_one("basic", "gang")
 STRUCTS: dict[str, Check] = {
     "meta.v1.LabelSelectorRequirement": _selector_requirement,
@@ -378,7 +380,6 @@ STRUCTS: dict[str, Check] = {
     "core.v1.ServiceSpec": _service,
     "core.v1.PersistentVolumeClaimSpec": _claim,
     "core.v1.PersistentVolumeSpec": _volume,
-    "core.v1.Event": _event,
     "core.v1.Secret": _secret,
     "core.v1.ConfigMap": _config_map,
     "policy.v1.PodDisruptionBudgetSpec": _budget,

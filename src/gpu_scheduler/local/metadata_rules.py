@@ -20,6 +20,7 @@ from gpu_scheduler.local.constraints import (
 )
 from gpu_scheduler.local.decoding import Path
 from gpu_scheduler.local.errors import Cause
+from gpu_scheduler.local.identity import has_generation
 from gpu_scheduler.local.kinds import Kind
 
 Json = dict[str, Any]
@@ -37,7 +38,7 @@ _PATH: Path = (None, "metadata")
 _OWNERS = {"apiVersion": "version ", "kind": "", "name": "", "uid": ""}
 
 
-def metadata_causes(kind: Kind, found: Json, old: Json | None) -> list[Cause]:
+def metadata_causes(kind: Kind, found: Json, old: Json | None, version: str) -> list[Cause]:
     """Everything that is wrong with an object's metadata."""
     meta = found.get("metadata", {})
     causes: list[Cause] = []
@@ -45,24 +46,26 @@ def metadata_causes(kind: Kind, found: Json, old: Json | None) -> list[Cause]:
     if meta == before:
         return causes
     if old is None:
-        _name(kind, meta, causes)
+        _name(kind, meta, causes, version)
     for name, check in (("labels", label_map), ("annotations", annotation_map)):
         if meta.get(name) and meta[name] != before.get(name):
             check(meta[name], (_PATH, name), causes)
     if meta.get("finalizers"):
         _finalizers(kind, meta, before, causes)
-    if meta.get("generation", 0) < 0:
+    if meta.get("generation", 0) < 0 and not has_generation(kind):  # where there is one, it is counted here
         add_invalid(causes, (_PATH, "generation"), meta["generation"], "must be greater than or equal to 0")
     if meta.get("ownerReferences"):
         _owners(meta["ownerReferences"], causes)
     return causes
 
 
-def _name(kind: Kind, meta: Json, causes: list[Cause]) -> None:
+def _name(kind: Kind, meta: Json, causes: list[Cause], version: str) -> None:
     if not meta.get("name"):
         add_required(causes, (_PATH, "name"), "name or generateName is required")
         return
     check = _NAMES.get((kind.group, kind.kind), dns_subdomain)
+    if check is dns1035_label and version != "1.35":
+        check = dns_label  # later ones may begin with a digit
     check(meta["name"], (_PATH, "name"), causes)
     if kind.namespaced and meta.get("namespace"):
         dns_label(meta["namespace"], (_PATH, "namespace"), causes)

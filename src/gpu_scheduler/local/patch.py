@@ -55,6 +55,8 @@ def apply_patch(patch: Patch, old: Json | None, kind: Kind, schemas: Schemas) ->
     if patch.content_type == JSON_PATCH:
         found = _json_patch(old, body)
     else:
+        if body is None and patch.content_type == STRATEGIC_PATCH:
+            body = {}
         if not isinstance(body, dict):
             raise errors.bad_request(f"a patch of type {patch.content_type} must be a JSON object")
         if patch.content_type == MERGE_PATCH:

@@ -11,12 +11,14 @@ from gpu_scheduler.local.constraints import (
     add_invalid,
     add_required,
     add_unsupported,
+    ip_address,
     label_key,
     label_value,
 )
 from gpu_scheduler.local.decoding import Path, write_path
 from gpu_scheduler.local.errors import Cause
 from gpu_scheduler.local.pod_part_rules import container_parts, whole_pod
+from gpu_scheduler.local.small_rules import claims_of_containers
 
 Json = dict[str, Any]
 
@@ -181,6 +183,7 @@ def pod_spec(value: Json, path: Path, causes: list[Cause]) -> None:
                     _not_found(device.get("name", ""), (((where, "volumeDevices"), device_index), "name"), causes)
     _host_ports(value, path, causes)
     whole_pod(value, path, causes)
+    claims_of_containers(value, path, causes)
     for index, one in enumerate(value.get("initContainers", ())):
         if one.get("restartPolicy") != "Always":
             for name in _NOT_AT_FIRST:
@@ -238,6 +241,8 @@ def pod_status(found: Json, old: Json | None, causes: list[Cause]) -> None:
             add_forbidden(causes, ((None, "spec"), "nodeName"), why)
         return
     status, was = found.get("status", {}), old.get("status", {})
+    for index, one in enumerate(status.get("podIPs", ())):
+        ip_address(one.get("ip", ""), (((None, "status"), "podIPs"), index), causes)
     nominated = status.get("nominatedNodeName")
     if nominated and nominated != was.get("nominatedNodeName") and found["spec"].get("nodeName"):
         why = "may not be set on pods that are already bound to a node"

@@ -17,7 +17,7 @@ Query = Mapping[str, str]
 
 _OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
 _COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
-_TRUE = ("true", "1")
+_FALSE = ("false", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Call:
 
     def flag(self, name: str) -> bool:
         """A query parameter that is true or false."""
-        return self.query.get(name, "").lower() in _TRUE
+        return self.query.get(name, "false").lower() not in _FALSE
 
     def number(self, name: str) -> int | None:
         """A query parameter that is a whole number."""
@@ -128,7 +128,7 @@ class Target:
             raise errors.not_allowed()
         if everywhere and verb in ("create", "deletecollection"):
             raise errors.not_allowed()
-        if verb in ("get", "list") and (self.watched or query.get("watch", "").lower() in _TRUE):
+        if verb in ("get", "list") and (self.watched or query.get("watch", "false").lower() not in _FALSE):
             return "watch"
         return verb
 

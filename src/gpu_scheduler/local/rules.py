@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.local import kind_rules, pod_part_rules, pod_rules
+from gpu_scheduler.local import kind_rules, pod_part_rules, pod_rules, small_rules
 from gpu_scheduler.local.constraints import Check, add_required, each
 from gpu_scheduler.local.decoding import Path
 from gpu_scheduler.local.errors import Cause
@@ -31,6 +31,7 @@ STRUCTS: dict[str, Check] = {
     "core.v1.Toleration": pod_rules.toleration,
     **pod_part_rules.STRUCTS,
     **kind_rules.STRUCTS,
+    **small_rules.STRUCTS,
 }
 
 # Missing is fine here: Go reads it as empty, and nobody minds.
@@ -39,6 +40,7 @@ _MAY_BE_EMPTY = frozenset(
         "core.v1.HTTPHeader.value",
         "core.v1.LocalObjectReference.name",
         "core.v1.Event.metadata",
+        "core.v1.Event.involvedObject",
         "discovery.v1.EndpointSlice.endpoints",
         "storage.v1.CSINodeSpec.drivers",
         "authentication.v1.TokenRequestSpec.audiences",
@@ -50,7 +52,7 @@ _MAY_BE_EMPTY = frozenset(
 )
 _NEVER_EMPTY = frozenset(("string", "struct", "list", "map"))
 # Their parts are checked in other words.
-_OWN_WORDS = frozenset(("meta.v1.OwnerReference", "meta.v1.ManagedFieldsEntry"))
+_OWN_WORDS = frozenset(("meta.v1.OwnerReference", "meta.v1.ManagedFieldsEntry", "core.v1.Taint"))
 
 
 class Rules:
@@ -64,11 +66,11 @@ class Rules:
 
     def metadata_causes(self, kind: Kind, found: Json, old: Json | None) -> list[Cause]:
         """What is wrong with an object's metadata."""
-        return metadata_causes(kind, found, old)
+        return metadata_causes(kind, found, old, self._version)
 
     def causes(self, kind: Kind, found: Json, old: Json | None, shape: Shape) -> list[Cause]:
         """Everything that is wrong with an object."""
-        causes = metadata_causes(kind, found, old)
+        causes = metadata_causes(kind, found, old, self._version)
         if kind.resource == "pods":
             pod_rules.pod_status(found, old, causes)
         elif kind.group == "apps" and old is not None:
@@ -79,6 +81,8 @@ class Rules:
         if check is not None:
             check(found, None, causes)
         if old is None:
+            if kind.resource == "jobs.batch":
+                kind_rules.generated_selector(found, causes)
             return causes
         update = UPDATES.get((kind.group, kind.kind))
         if update is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpu_scheduler.local import errors, openapi, rules
+from gpu_scheduler.local.completions import COMPLETIONS, NEWER, select_pods
 from gpu_scheduler.local.decoding import Decoders, MalformedError, Reader
-from gpu_scheduler.local.defaults import COMPLETIONS, DEFAULTS, NEWER, select_pods
+from gpu_scheduler.local.defaults import DEFAULTS
 from gpu_scheduler.local.jsontext import DuplicateFields, load
 from gpu_scheduler.local.kinds import Kind, Kinds
 from gpu_scheduler.local.shapes import ANY, Shape, Types, crd_shape, load_types
@@ -48,6 +49,10 @@ class Schemas:
         """Gives a new object what depends on its name and uid, in place."""
         if kind.resource == "jobs.batch":
             select_pods(found)
+        elif kind.resource == "namespaces":
+            # Only a new one is given its finalizer: taking it away is how the end of one is finished.
+            held = found["spec"].setdefault("finalizers", [])
+            found["spec"]["finalizers"] = held if "kubernetes" in held else [*held, "kubernetes"]
         elif kind.resource == "pods":
             found.setdefault("status", {}).setdefault("phase", "Pending")
 

@@ -26,7 +26,7 @@ def merge_strategically(old: Json, patch: Json, shape: Shape) -> Json:
     if directive == "delete":
         return {}
     if directive != "merge":
-        raise errors.bad_request(f'{_PATCH} must be "merge", "replace" or "delete", not {directive!r}')
+        raise errors.unnamed(f'{_PATCH} must be "merge", "replace" or "delete", not {directive!r}')
     made = dict(old)
     _retain(made, patch)
     orders = {name.removeprefix(_ORDER): patch.pop(name) for name in list(patch) if name.startswith(_ORDER)}
@@ -97,13 +97,13 @@ def _merge_items(old: list[Any], items: list[Any], shape: Shape, name: str) -> l
     key = shape.merge_key
     for item in items:
         if not isinstance(item, dict):
-            raise errors.bad_request(f"{name}: a patch of this list must hold objects, not {item!r}")
+            raise errors.unnamed(f"{name}: a patch of this list must hold objects, not {item!r}")
     if any(item.get(_PATCH) == "replace" for item in items):
         return [_clean(item) for item in items if _PATCH not in item]
     made = list(old)
     for item in items:
         if key not in item:
-            raise errors.bad_request(f"{name}: an item of the patch does not contain the declared merge key: {key}")
+            raise errors.unnamed(f"{name}: an item of the patch does not contain the declared merge key: {key}")
         place = next((i for i, one in enumerate(made) if isinstance(one, dict) and one.get(key) == item[key]), None)
         if item.get(_PATCH) == "delete":
             made = [one for one in made if not (isinstance(one, dict) and one.get(key) == item[key])]

@@ -94,21 +94,45 @@ def _job(found: Json, old: Json, causes: list[Cause], version: str) -> None:
         indexed = spec.get("completionMode") == "Indexed"
         why = "can only be modified in tandem with spec.parallelism" if indexed else _IMMUTABLE
         add_invalid(causes, _path("spec.completions"), spec.get("completions"), why)
-    template, before = spec.get("template"), was.get("template")
-    status = old.get("status", {})
-    started = "startTime" in status if version in ("1.35", "1.36") else bool(status.get("active"))
-    if was.get("suspend") and not started and isinstance(template, dict) and isinstance(before, dict):
-        # A job that has not started may still be told where to run.
-        template, before = _unplaced(template), _unplaced(before)
-    if template != before:
-        add_invalid(causes, _path("spec.template"), spec.get("template"), _IMMUTABLE)
+    _job_template(found, old, causes, version)
+
+
+def _job_template(found: Json, old: Json, causes: list[Cause], version: str) -> None:
+    """A job that waits may be told where to run; from 1.36 on also how much its containers need."""
+    was, status = old["spec"], old.get("status", {})
+    asleep = any(one.get("type") == "Suspended" and one.get("status") == "True" for one in status.get("conditions", ()))
+    after, before, where = found["spec"]["template"], was["template"], "spec.template"
+    if version == "1.35":
+        waits = was.get("suspend") and "startTime" not in status
+    else:
+        waits = was.get("suspend") and ("startTime" not in status or asleep) and not status.get("active")
+    if waits:
+        after, before = _unplaced(after), _unplaced(before)
+        if version != "1.35":
+            after, before, where = after["spec"], _resized(before["spec"], after["spec"]), "spec.template.spec"
+    if after != before:
+        add_invalid(causes, _path(where), _look(found, where), _IMMUTABLE)
 
 
 def _unplaced(template: Json) -> Json:
     free = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
-    spec = {name: value for name, value in template.get("spec", {}).items() if name not in free}
+    spec = {name: value for name, value in template["spec"].items() if name not in free}
+    near = {k: v for k, v in template["spec"].get("affinity", {}).items() if k != "nodeAffinity"}
     meta = {k: v for k, v in template.get("metadata", {}).items() if k not in ("labels", "annotations")}
-    return {**template, "spec": spec, "metadata": meta}
+    return {**template, "spec": {**spec, "affinity": near}, "metadata": meta}
+
+
+def _resized(spec: Json, like: Json) -> Json:
+    """A pod whose containers need what those of another one do, as far as they are the same ones."""
+    found = dict(spec)
+    for kind in ("containers", "initContainers"):
+        ours, others = spec.get(kind, []), like.get(kind, [])
+        if len(ours) == len(others) and kind in spec:
+            found[kind] = [
+                {**one, "resources": other["resources"]} if one["name"] == other["name"] else one
+                for one, other in zip(ours, others, strict=True)
+            ]
+    return found
 
 
 def _service(found: Json, old: Json, causes: list[Cause], _version: str) -> None:
@@ -119,6 +143,13 @@ def _service(found: Json, old: Json, causes: list[Cause], _version: str) -> None
     if before and spec.get("clusterIP") != before:
         path: Path = _path("spec.clusterIPs[0]")
         add_invalid(causes, path, [spec.get("clusterIP")], "may not change once set")
+
+
+def _node(found: Json, old: Json, causes: list[Cause], _version: str) -> None:
+    before = old["spec"].get("podCIDRs")
+    if before and found["spec"].get("podCIDRs") != before:
+        why = 'node updates may not change podCIDR except from "" to valid'
+        add_forbidden(causes, _path("spec.podCIDRs"), why)
 
 
 _CLAIM = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
@@ -191,6 +222,7 @@ _SELECTOR = _keep("spec.selector")
 UPDATES: dict[tuple[str, str], Update] = {
     ("", "Pod"): _pod,
     ("", "Service"): _service,
+    ("", "Node"): _node,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "ConfigMap"): _sealed("data", "binaryData"),
     ("", "Secret"): _secret,

@@ -133,7 +133,9 @@ class Accept:
             kind = parameters.get("as", "")
             if kind and (kind not in known or parameters.get("g", "meta.k8s.io") != "meta.k8s.io"):
                 continue
-            if media in (JSON, "*/*", "application/*"):
+            if kind and parameters.get("v", "v1") not in ("v1", "v1beta1"):
+                continue
+            if media in (JSON, "*/*"):
                 return kind, JSON
             if media in (YAML, "text/yaml"):
                 return kind, YAML
