@@ -221,7 +221,8 @@ class Deployments(Controller[Key]):
                 new = self._sets.get(new.meta.key) or new
         revision = new.annotations.get(REVISION, revision)
         if found.annotations.get(REVISION) != revision:
-            await self.shared.edit(DEPLOYMENTS, found, partial(_annotate, values={REVISION: revision}))
+            # With the status: an annotation that came otherwise would be a new generation.
+            await self.shared.edit(DEPLOYMENTS, found, partial(_annotate, values={REVISION: revision}), "status")
         return Rollout(found, new, rollout.old)
 
     async def _create_set(self, rollout: Rollout, reference: Json, revision: str) -> Whole:
