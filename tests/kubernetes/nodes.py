@@ -24,6 +24,7 @@ from gpu_scheduler.local.node_agent.runner import Fleet
 from tests.kubernetes.api import Api, Json
 
 _PATIENCE = 60.0
+_FAREWELL = 20.0
 
 
 class HttpClient:
@@ -190,7 +191,7 @@ async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIte
         yield list(wanted)
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait((task,), timeout=_FAREWELL)  # an API server in trouble must not keep them
 
 
 async def _until_registered(task: asyncio.Task[None], fleet: Fleet) -> None:
