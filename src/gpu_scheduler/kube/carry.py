@@ -163,7 +163,10 @@ class Carrier:
             self._tell(DeleteFailed(delete.uid))
 
     async def _mark_disrupted(self, delete: Delete) -> None:
-        """Says what an eviction would say: by it a Job's podFailurePolicy tells a disruption from a failure."""
+        """Says what an eviction would say: by it a Job's podFailurePolicy tells a disruption from a failure.
+
+        Whoever forbids that does not forbid the restart.
+        """
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -172,7 +175,10 @@ class Carrier:
             "lastTransitionTime": format_time(time.time()),
         }
         patch = {"metadata": {"uid": delete.uid}, "status": {"conditions": [condition]}}
-        await self._client.patch(PODS, delete.name, patch, delete.namespace, "status", kind="strategic")
+        try:
+            await self._client.patch(PODS, delete.name, patch, delete.namespace, "status", kind="strategic")
+        except Refused as error:
+            _log.info("a disruption was not told", pod=f"{delete.namespace}/{delete.name}", error=error.message)
 
     async def _evict(self, delete: Delete) -> None:
         """Deletes with respect for disruption budgets and the pod's own grace."""

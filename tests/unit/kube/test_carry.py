@@ -230,6 +230,19 @@ async def test_delete_that_is_refused_for_now_is_told_at_once(code: int) -> None
     assert desk.told == [DeleteFailed("u")]
 
 
+async def test_restarted_pod_is_deleted_also_when_it_may_not_be_marked() -> None:
+    async with wired() as (client, wire, bystander), at_work(client) as desk:
+        pod = await desk.add_pod()
+        wire.plan("PATCH", "/status", answer_with(403))
+        desk.delete("p", pod.metadata.uid, DeleteCause.RESTART)
+
+        async def gone() -> bool:
+            return not (await bystander.list(PODS, "default")).items
+
+        await until(gone)
+    assert desk.told == []
+
+
 @pytest.mark.parametrize("cause", DeleteCause)
 async def test_pod_that_is_gone_already_is_as_good_as_deleted(cause: DeleteCause) -> None:
     async with wired() as (client, wire, _), at_work(client, workers=1) as desk:
