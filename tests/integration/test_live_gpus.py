@@ -164,9 +164,10 @@ def test_pods_of_one_map_may_share_a_gpu_on_purpose(live: Live) -> None:
     wait_phase(live, "Running", "worker-0", "worker-1")
     assert (live.devices("worker-0"), live.devices("worker-1")) == ((2,), (2, 3))
     # The rest of the node is six GPUs, and neither of those.
-    live.create(member("six", 6, **NODE), member("more", 1, **NODE))
+    live.create(member("six", 6, **NODE))
     live.wait_bound("six")
     assert live.devices("six") == (0, 1, 4, 5, 6, 7)
+    live.create(member("more", 1, **NODE))
     live.wait_reason("more", GPU)
 
 

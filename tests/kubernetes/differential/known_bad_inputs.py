@@ -299,7 +299,6 @@ BAD_INPUTS: Sequence[Otherwise] = (
         frozenset(
             ("query: econds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true #3",)
         ),
-        "1.37",
         sometimes=True,
     ),
     Otherwise(
