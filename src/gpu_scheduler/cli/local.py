@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.local.parts import Part
 
 SYSTEM = "gpu-scheduler-system"
+NAME = "app.kubernetes.io/name"
+PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 SCHEDULER_NAMES = ("gpu-scheduler", "volcano", "default-scheduler", "scheduler-plugins-scheduler")
 """Whoever a pod names as its scheduler, in the local cluster it is ours."""
@@ -79,10 +82,11 @@ Examples:
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=16443, show_default=True, help="0 picks a free one.")
 @click.option("--no-scheduler", is_flag=True, help="Start no scheduler, for those who bring their own.")
+@click.option("--no-webhook", is_flag=True, help="Start no webhook: containers are not told their GPUs.")
 @click.option("--no-gangs", is_flag=True, help="Let the scheduler place pod by pod, as if there were no gangs.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing: use a temporary folder and delete it at the end.")
 @data_dir_option
-def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
+def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_webhook: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
     from gpu_scheduler.kube.crds import load_definitions
     from gpu_scheduler.local.cluster import ClusterError, Settings
@@ -94,13 +98,15 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
     if no_gangs and no_scheduler:
         raise click.UsageError("--no-gangs is for the scheduler, so it goes without --no-scheduler")
     folder = Path(tempfile.mkdtemp(prefix="gpu-scheduler-")) if ephemeral else data_dir
-    parts = () if no_scheduler else (scheduler_part(gangs=not no_gangs),)
     port, file = chosen.pop("port"), chosen.pop("fleet")
     home = Home(folder)
     try:
         home.lock()
+        parts = [] if no_scheduler else [scheduler_part(gangs=not no_gangs)]
+        if not (no_scheduler or no_webhook):
+            parts.append(webhook_part(home))
         fleet = FleetSettings(folder=home.pods, file=file, **chosen)
-        settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), parts)
+        settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), tuple(parts))
         welcome = print_bare_welcome if no_scheduler else print_welcome
         asyncio.run(run_until_signalled(settings, lambda running: welcome(running, ephemeral)))
     except (HomeError, ClusterError) as error:
@@ -117,15 +123,32 @@ def scheduler_part(*, gangs: bool) -> Part:
     """The scheduler as the local cluster runs it: this very program, for every scheduler's name that people use."""
     from gpu_scheduler.local.parts import Part
 
-    command = [sys.executable, "-m", "gpu_scheduler.cli.main", "scheduler", "--listen", "127.0.0.1:0"]
+    command = [*PROGRAM, "scheduler", "--listen", "127.0.0.1:0"]
     # On one machine nobody is far away: a scheduler that was killed is succeeded sooner.
     # A container that is started again is still the same candidate, and need not wait for itself.
     command += ["--lease-duration", "6", "--identity", "$(POD_NAME)"]
-    for name in SCHEDULER_NAMES:
-        command += ["--scheduler-name", name]
+    command += names_served()
     if not gangs:
         command.append("--no-gangs")
     return Part("gpu-scheduler", "scheduler", tuple(command))
+
+
+def webhook_part(home: Home) -> Part:
+    """The webhook as the local cluster runs it, for the same pods."""
+    from gpu_scheduler.local.parts import Hook, Part
+    from gpu_scheduler.webhook.configuration import make_configurations
+    from gpu_scheduler.webhook.rules import Rules
+
+    rules, port = Rules(frozenset(SCHEDULER_NAMES)), home.webhook_port()
+    command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
+    # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
+    configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
+    return Part("gpu-scheduler-webhook", "webhook", tuple(command), Hook(port, configure))
+
+
+def names_served() -> list[str]:
+    """The flags for every scheduler's name that people use."""
+    return [word for name in SCHEDULER_NAMES for word in ("--scheduler-name", name)]
 
 
 async def run_until_signalled(settings: Settings, ready: Callable[[Running], None]) -> None:
@@ -229,12 +252,13 @@ async def count_objects(home: Home, running: Running) -> dict[str, Any]:
     except (aiohttp.ClientError, TimeoutError) as error:
         raise click.ClickException(f"process {running.pid} runs, but {running.server} does not answer") from error
     own = [pod for pod in pods if pod["metadata"]["namespace"] == SYSTEM]
+    schedulers = [pod for pod in own if pod["metadata"].get("labels", {}).get(NAME) == "gpu-scheduler"]
     workers = [node for node in nodes if CONTROL_PLANE not in node["metadata"].get("labels", {})]
     return {
         "nodes": len(workers),
         "nodes_ready": sum(is_ready(node) for node in workers),
         "pods": len(pods) - len(own),
-        "scheduler": "absent" if not own else "running" if any(map(is_ready, own)) else "not running",
+        "scheduler": "absent" if not schedulers else "running" if any(map(is_ready, schedulers)) else "not running",
     }
 
 

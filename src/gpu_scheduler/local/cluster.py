@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -39,6 +40,11 @@ from gpu_scheduler.local.tokens import Tokens
 
 TOKEN_SECONDS = 365 * 86_400
 """How long the token that a pod finds in its file is good: nobody renews it while the pod runs."""
+
+HOOKS_IN = 15.0
+"""How long a start waits for the webhooks inside, in seconds."""
+
+_log = logging.getLogger(__name__)
 
 
 class ClusterError(Exception):
@@ -127,16 +133,17 @@ class LocalCluster:
         kubeconfig = self._home.write_kubeconfig(server, authority)
         first = read_fleet(self._settings.fleet)[0].name
         running = Running(os.getpid(), server, self._settings.kubernetes, str(kubeconfig), first)
-        self._home.announce(running)
         controllers = ControllerSettings(
             kinds=tuple(self._kinds), volumes=self._home.path / "volumes", root_ca=authority
         )
         self._spawn("controllers", run_controllers(self.client("system:kube-controller-manager"), controllers))
-        self._start_parts(server, authority)
+        parts = self._start_parts(server, authority)
         self._spawn("nodes", self._fleet.run())
+        await self._wait_for_hooks(parts)
+        self._home.announce(running)
         return running
 
-    def _start_parts(self, server: str, authority: str) -> None:
+    def _start_parts(self, server: str, authority: str) -> asyncio.Task[None]:
         def admit(account: str) -> Path:
             files = self._account_files(authority, NAMESPACE, account)
             return self._home.write_account_kubeconfig(server, account, files)
@@ -145,7 +152,28 @@ class LocalCluster:
         for part in parts:
             # Pods of an earlier start are the first that the nodes start, and the server's port may be another now.
             admit(part.name)
-        self._chores.append(asyncio.create_task(run_parts(self.client("system:bootstrap"), parts, admit)))
+            if part.hook is not None:
+                self._write_hook_certificate()
+        chore = asyncio.create_task(run_parts(self.client("system:bootstrap"), parts, admit, authority))
+        self._chores.append(chore)
+        return chore
+
+    def _write_hook_certificate(self) -> None:
+        folder = self._home.webhook
+        folder.mkdir(mode=0o700, exist_ok=True)
+        authority, _ = self._certificates()
+        tls.issue(authority, tls.NAMES[0]).write(folder / "tls.crt", folder / "tls.key")
+
+    async def _wait_for_hooks(self, parts: asyncio.Task[None]) -> None:
+        """Until webhooks answer: before that, pods would be refused. One that never does must not stop the rest."""
+        ports = [part.hook.port for part in self._settings.parts if part.hook is not None]
+        try:
+            async with asyncio.timeout(HOOKS_IN):
+                await asyncio.shield(parts)
+                for port in ports:
+                    await _wait_for_port(port)
+        except TimeoutError:
+            _log.warning("a webhook has not started after %g s; until it does, pods are refused", HOOKS_IN)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Returns when it is told to; ClusterError when a part has ended without which the others make no sense."""
@@ -244,6 +272,17 @@ class LocalCluster:
                 subscription.pending.clear()
         finally:
             subscription.close()
+
+
+async def _wait_for_port(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
 
 
 def _cause(error: BaseException | None) -> BaseException | None:

@@ -7,9 +7,11 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import secrets
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -30,7 +32,7 @@ OWN_FILES = (
     "server.key",
     "lock",
 )
-OWN_FOLDERS = ("pods", "volumes", "accounts")
+OWN_FOLDERS = ("pods", "volumes", "accounts", "webhook")
 
 
 class HomeError(Exception):
@@ -75,6 +77,21 @@ class Home:
     def pods(self) -> Path:
         """Working folders, volumes and logs of pods."""
         return self.path / "pods"
+
+    @property
+    def webhook(self) -> Path:
+        """The certificate that the webhook inside shows."""
+        return self.path / "webhook"
+
+    def webhook_port(self) -> int:
+        """Where the webhook inside listens: the same port at every start, unless somebody else has it by now."""
+        kept = self.read("webhook/port") or ""
+        # Below those that the system gives to whoever asks for any port.
+        for port in (int(kept or 0), *random.SystemRandom().sample(range(20_000, 32_000), 100)):
+            if port and _is_free(port):
+                self.write("webhook/port", str(port))
+                return port
+        raise HomeError("no port between 20000 and 32000 is free for the webhook; start without it: --no-webhook")
 
     def lock(self) -> None:
         """Takes the folder for this process; says who has it when it is taken."""
@@ -195,6 +212,16 @@ class Home:
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _kubeconfig(server: str, authority: str, token: str, context: dict[str, str]) -> str:

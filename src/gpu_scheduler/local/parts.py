@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from gpu_scheduler.local.client import Client
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.node_agent.fleet import CONTROL_PLANE
 from gpu_scheduler.local.store import Json
+from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING
 
 NAMESPACE = "gpu-scheduler-system"
 DEPLOYMENTS = "deployments.apps"
+CONFIGURATIONS = {MUTATING: "MutatingWebhookConfiguration", VALIDATING: "ValidatingWebhookConfiguration"}
 _NAME = "app.kubernetes.io/name"
 _MANAGER = {"app.kubernetes.io/managed-by": "gpu-scheduler-up"}
 _RETRY = 1.0
@@ -28,18 +31,29 @@ Admit = Callable[[str], Path]
 
 
 @dataclass(frozen=True, slots=True)
+class Hook:
+    """What makes a part an admission webhook: its port on this machine, and what tells the API server to ask it."""
+
+    port: int
+    configure: Callable[[Json], Sequence[Json]]
+    """The webhook configurations, for a given clientConfig."""
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A Deployment of one pod, and the service account of its name."""
 
     name: str
     container: str
     command: tuple[str, ...]
+    hook: Hook | None = None
 
 
-async def run_parts(client: Client, parts: Collection[Part], admit: Admit) -> None:
+async def run_parts(client: Client, parts: Collection[Part], admit: Admit, trust: str) -> None:
     """Brings the parts' objects up to date, and removes those of parts that an earlier start had."""
     while True:
         try:
+            await _put_configurations(client, parts, trust)
             await _remove_others(client, {part.name for part in parts})
             for part in parts:
                 meta = {"name": part.name, "namespace": NAMESPACE, "labels": dict(_MANAGER)}
@@ -52,7 +66,7 @@ async def run_parts(client: Client, parts: Collection[Part], admit: Admit) -> No
 
 
 async def put(client: Client, resource: str, wanted: Json) -> None:
-    """Creates an object, or gives the existing one the fields of this one's spec."""
+    """Creates an object, or gives the existing one this one's fields; of its spec, those that this one has."""
     try:
         await client.create(resource, deepcopy(wanted))
     except ApiError as error:
@@ -61,9 +75,29 @@ async def put(client: Client, resource: str, wanted: Json) -> None:
         meta = wanted["metadata"]
 
         def update(found: Json) -> Json:
-            return {**found, "spec": {**found["spec"], **wanted["spec"]}} if "spec" in wanted else found
+            fields = {name: value for name, value in wanted.items() if name != "metadata"}
+            if "spec" in fields:
+                fields["spec"] = {**found["spec"], **fields["spec"]}
+            return {**found, **fields}
 
         await client.edit(resource, meta.get("namespace", ""), meta["name"], update)
+
+
+async def _put_configurations(client: Client, parts: Collection[Part], trust: str) -> None:
+    """Tells the API server whom to ask; a webhook of an earlier start would refuse everything for ever."""
+    bundle = base64.b64encode(trust.encode()).decode()
+    hooks = [part.hook for part in parts if part.hook is not None]
+    clients = [(hook, {"url": f"https://127.0.0.1:{hook.port}", "caBundle": bundle}) for hook in hooks]
+    wanted = [found for hook, address in clients for found in hook.configure(address)]
+    for resource, kind in CONFIGURATIONS.items():
+        named = {found["metadata"]["name"]: found for found in wanted if found["kind"] == kind}
+        for found in await client.list(resource):
+            meta = found["metadata"]
+            if _MANAGER.items() <= (meta.get("labels") or {}).items() and meta["name"] not in named:
+                await client.delete(resource, "", meta["name"])
+        for found in named.values():
+            labels = {**found["metadata"].get("labels", {}), **_MANAGER}
+            await put(client, resource, {**found, "metadata": {**found["metadata"], "labels": labels}})
 
 
 async def _remove_others(client: Client, names: set[str]) -> None:
