@@ -135,11 +135,12 @@ def scheduler_part(*, gangs: bool) -> Part:
 
 def webhook_part(home: Home) -> Part:
     """The webhook as the local cluster runs it, for the same pods."""
+    from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.local.parts import Hook, Part
     from gpu_scheduler.webhook.configuration import make_configurations
     from gpu_scheduler.webhook.rules import Rules
 
-    rules, port = Rules(frozenset(SCHEDULER_NAMES)), home.webhook_port()
+    rules, port = Rules(frozenset(SCHEDULER_NAMES), Settings().gpu_resources), home.webhook_port()
     command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
     # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
     configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
