@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -22,11 +22,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """What a server on this machine is called."""
 
-LIFETIME = timedelta(days=3650)
-"""For who has nobody to renew certificates, and a key that never leaves its folder."""
+LIFETIME = 3650 * 86_400.0
+"""In seconds; for who has nobody to renew certificates, and a key that never leaves its folder."""
 
 # Clocks of two machines, or of one that has just been woken, may differ a little.
-_SKEW = timedelta(hours=1)
+_SKEW = 3600.0
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
@@ -56,10 +56,10 @@ class Period:
         return self.begins <= moment <= self.ends
 
 
-def make_period(lifetime: timedelta = LIFETIME, now: float | None = None) -> Period:
-    """A period from now on; `now` is given by who does not trust this machine's clock."""
+def make_period(lifetime: float = LIFETIME, now: float | None = None) -> Period:
+    """So many seconds from now on; `now` is given by who does not trust this machine's clock."""
     begins = time.time() if now is None else now
-    return Period(begins - _SKEW.total_seconds(), begins + lifetime.total_seconds())
+    return Period(begins - _SKEW, begins + lifetime)
 
 
 def make_authority(name: str = "gpu-scheduler local CA", period: Period | None = None) -> Certificate:
