@@ -8,6 +8,7 @@ remembered: whoever crashes between two steps, or loses a race, looks again and 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -206,11 +207,18 @@ def _promote(found: Found, upcoming: Shown, policy: Policy) -> Write | None:
     return None
 
 
+# The same few are looked at every few seconds for months.
+_check_pair = functools.lru_cache(16)(certificates.check_pair)
+_find_issuer = functools.lru_cache(16)(certificates.find_issuer)
+_read_period = functools.lru_cache(16)(certificates.read_period)
+_read_names = functools.lru_cache(16)(certificates.read_names)
+
+
 def _read(pair: Certificate | None, stored: Stored, now: float) -> Shown | None:
     """A pair with the authority of the bundle that signed it, if a client could trust it now."""
-    if pair is None or certificates.check_pair(pair):
+    if pair is None or _check_pair(pair):
         return None
-    authority = certificates.find_issuer(pair.certificate, stored.authorities)
+    authority = _find_issuer(pair.certificate, stored.authorities)
     return _good(Shown(pair, authority), now) if authority is not None else None
 
 
@@ -218,18 +226,18 @@ def _good(shown: Shown | None, now: float) -> Shown | None:
     """What is shown, as long as it has not expired."""
     if shown is None:
         return None
-    periods = [certificates.read_period(pem) for pem in (shown.pair.certificate, shown.authority)]
+    periods = [_read_period(pem) for pem in (shown.pair.certificate, shown.authority)]
     return shown if all(period.covers(now) for period in periods) else None
 
 
 def _is_due(serving: Shown, now: float, policy: Policy) -> bool:
     """Whether a third of the lifetime or less is left, or the webhook has got other names."""
-    left = certificates.read_period(serving.pair.certificate).ends - now
+    left = _read_period(serving.pair.certificate).ends - now
     return left <= policy.lifetime / 3 or _lacks_names(serving, policy)
 
 
 def _lacks_names(shown: Shown, policy: Policy) -> bool:
-    return not certificates.read_names(shown.pair.certificate).issuperset(policy.names)
+    return not _read_names(shown.pair.certificate).issuperset(policy.names)
 
 
 def _trusted_somewhere(found: Found, shown: Shown) -> bool:

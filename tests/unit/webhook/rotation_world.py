@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import types
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
@@ -21,10 +22,10 @@ from gpu_scheduler.kube.resources import MUTATING, SECRETS, VALIDATING, Resource
 from gpu_scheduler.webhook.renewal import Place, Renewal
 from gpu_scheduler.webhook.rotation import Policy
 
-GRACE, LIFETIME = 30.0, 3000.0
+GRACE, LIFETIME = 30.0, 1800.0
 POLICY = Policy(("hook.ns.svc", "hook"), LIFETIME, GRACE)
 BEGIN = 1_000_000_000.0
-TICK = GRACE / 4
+TICK = GRACE / 2
 PLURALS = (MUTATING.plural, VALIDATING.plural)
 Bundles = tuple[tuple[bytes, ...], ...]
 
@@ -36,6 +37,7 @@ class Api:
         self.now = BEGIN
         self.objects: dict[str, Json] = {}
         self.history: list[tuple[float, str, Bundles]] = []
+        self.writes = 0
         self.garbled = 0
         """So many writes land and are answered by an error."""
         self._revision = 0
@@ -65,15 +67,18 @@ class Api:
         """What an API server may still go by: all that has been true within the last grace."""
         held = []
         for plural in PLURALS:
-            versions = [(since, bundles) for since, name, bundles in self.history if name == plural]
-            ends = [since for since, _ in versions[1:]] + [float("inf")]
-            held += [bundles for (_, bundles), end in zip(versions, ends, strict=True) if end > self.now - GRACE]
+            for since, name, bundles in reversed(self.history):
+                if name == plural:
+                    held.append(bundles)
+                    if since <= self.now - GRACE:
+                        break
         return held
 
     def write(self, plural: str, version: str, found: Json) -> None:
         if self.objects[plural]["metadata"]["resourceVersion"] != version:
             raise Conflict(409, "Conflict", "the object has been modified")
         self.put(plural, found)
+        self.writes += 1
         if self.garbled:
             self.garbled -= 1
             raise Undecided(0, "NoAnswer", "the connection broke")
@@ -191,19 +196,12 @@ class World:
             if replica.served is None:
                 continue
             pem = replica.served.certificate
-            assert read_period(pem).covers(self.api.now), "an expired certificate is served"
+            assert _read_period(pem).covers(self.api.now), "an expired certificate is served"
             for bundles in self.api.might_hold():
                 for bundle in bundles:
                     # One that trusts nobody never let anything through.
-                    assert not bundle or find_issuer(pem, bundle), "what is served is not trusted"
-        data = self.api.data()
-        assert set(data) <= {"tls.crt", "tls.key", "ca.crt", "next.crt", "next.key"}
-        authorities = {_public(x509.load_pem_x509_certificate(pem)) for pem in split_bundle(data.get("ca.crt", b""))}
-        for name in ("tls", "next"):
-            if data.get(f"{name}.key"):
-                key = serialization.load_pem_private_key(data[f"{name}.key"], None)
-                assert _der(key.public_key()) == _public(x509.load_pem_x509_certificate(data[f"{name}.crt"]))
-                assert _der(key.public_key()) not in authorities, "an authority's key was kept"
+                    assert not bundle or _is_trusted(pem, bundle), "what is served is not trusted"
+        _check_secret(tuple(self.api.data().items()))
 
     def is_settled(self) -> bool:
         """Whether nothing is left to do: one authority everywhere, and everybody shows what is stored."""
@@ -216,6 +214,29 @@ class World:
             and all(bundle == authorities for plural in PLURALS for bundle in self.api.bundles(plural))
             and all(replica.served == serving for replica in self.replicas)
         )
+
+
+# What is cached is checked after every request, and hardly ever new.
+
+
+@functools.lru_cache(4096)
+def _is_trusted(pem: bytes, bundle: tuple[bytes, ...]) -> bool:
+    return find_issuer(pem, bundle) is not None
+
+
+_read_period = functools.lru_cache(64)(read_period)
+
+
+@functools.lru_cache(64)
+def _check_secret(found: tuple[tuple[str, bytes], ...]) -> None:
+    data = dict(found)
+    assert set(data) <= {"tls.crt", "tls.key", "ca.crt", "next.crt", "next.key"}
+    authorities = {_public(x509.load_pem_x509_certificate(pem)) for pem in split_bundle(data.get("ca.crt", b""))}
+    for name in ("tls", "next"):
+        if data.get(f"{name}.key"):
+            key = serialization.load_pem_private_key(data[f"{name}.key"], None)
+            assert _der(key.public_key()) == _public(x509.load_pem_x509_certificate(data[f"{name}.crt"]))
+            assert _der(key.public_key()) not in authorities, "an authority's key was kept"
 
 
 def _public(certificate: x509.Certificate) -> bytes:

@@ -197,44 +197,33 @@ def test_the_first_start_makes_a_certificate_that_all_replicas_adopt() -> None:
 def test_certificates_are_renewed_again_and_again_and_never_expire() -> None:
     world = started()
     seen = set()
-    for _ in range(round(4 * LIFETIME / TICK)):
+    for _ in range(round(3 * LIFETIME / TICK)):
         world.run(1)
         seen.add(world.api.data()["tls.crt"])
-    assert len(seen) >= 4
+    assert len(seen) >= 4, "one every two thirds of a lifetime"
 
 
-@pytest.mark.parametrize("garbled", [False, True], ids=["crash", "crash after an unheard answer"])
-def test_a_crash_between_any_two_requests_of_a_renewal_does_no_harm(garbled: bool) -> None:
-    length = 0
-    while True:
-        world = started(1)
-        due(world)
-        (replica,) = world.replicas
-        requests = 0
-        crashed = False
-        for _ in range(2 * SETTLING):
-            ended = False
-            while not ended:
-                world.api.garbled = int(garbled and requests == length)
-                ended = replica.step()
-                world.check()
-                requests += 1
-                if requests == length + 1:
-                    crashed = True
-                    replica.crash()
-                    break
+WRITES = 7
+"""Those of one renewal: next, two bundles, promotion, the old authority out, two bundles."""
+
+
+@pytest.mark.parametrize("garbled", [False, True], ids=["crash", "answer lost, then crash"])
+@pytest.mark.parametrize("last", range(WRITES))
+def test_a_crash_after_any_write_of_a_renewal_does_no_harm(last: int, garbled: bool) -> None:
+    world = started(1)
+    due(world)
+    (replica,) = world.replicas
+    begun = world.api.writes
+    while world.api.writes <= begun + last:
+        world.api.garbled = int(garbled and world.api.writes == begun + last)
+        if replica.step():
             world.tick()
-            if crashed and world.is_settled():
-                break
-        world.api.garbled = 0
-        world.run(SETTLING)
-        assert world.is_settled()
-        if not crashed:
-            break
-        length += 7 if length > 40 else 1
-        if length > 200:
-            break
-    assert length > 40
+        world.check()
+    replica.crash()
+    world.api.garbled = 0
+    world.run(SETTLING)
+    assert world.is_settled()
+    assert world.api.writes == begun + WRITES, "something was done twice, or not at all"
 
 
 @pytest.mark.parametrize("pause", range(1, 9))
@@ -305,15 +294,15 @@ ACTIONS = st.one_of(
     st.tuples(st.just("step"), st.integers(0, 1)),
     st.tuples(st.just("look"), st.integers(0, 1)),
     st.tuples(st.just("crash"), st.integers(0, 1)),
-    st.tuples(st.just("tick"), st.integers(1, 12)),
+    st.tuples(st.just("tick"), st.integers(1, 24)),
     st.tuples(st.just("garble"), st.integers(1, 2)),
     st.tuples(st.just("overwrite"), st.integers(0, 1)),
     st.tuples(st.just("empty"), st.just(0)),
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.booleans(), st.lists(ACTIONS, max_size=60))
+@settings(max_examples=60, deadline=None)
+@given(st.booleans(), st.lists(ACTIONS, max_size=40))
 def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
     renew: bool, actions: list[tuple[str, int]]
 ) -> None:
@@ -329,13 +318,17 @@ def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
             case "crash":
                 world.replicas[number].crash()
             case "tick":
-                world.tick(number * TICK)
+                world.tick(number * GRACE / 8)
             case "garble":
                 world.api.garbled = number
             case "overwrite":
                 world.api.install(PLURALS[number])
-            case "empty":
+            case _:
                 world.api.put(SECRETS.plural, {"data": {}})
         world.check()
-    world.run(3 * SETTLING)
-    assert world.is_settled()
+    world.run(1)
+    ticks = 0
+    while not world.is_settled():
+        world.run(1)
+        ticks += 1
+        assert ticks < 2 * SETTLING
