@@ -69,7 +69,7 @@ def _check_node(text: str, index: int | None, nodes: Nodes, found: Findings) -> 
 
 
 def _unknown_nodes(named: set[str], nodes: Nodes) -> Iterator[str]:
-    unknown = sorted(named.difference(nodes)) if nodes is not None else ()
+    unknown = sorted(name for name in named if name not in nodes) if nodes is not None else ()
     if unknown:
         waits = "its pods wait until there is one of that name or with that label gpu-node-name"
         yield f"{DEVICE_MAP}: there is no node {join(unknown)}; {waits}"
