@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -39,7 +39,8 @@ def _nothing() -> bytes:
 
 
 class Health:
-    """What one service says about itself. The callables are asked for every request, so they should be quick."""
+    """What one service says about itself, beside what it serves (`routes`). The callables are asked for every request,
+    so they should be quick."""
 
     def __init__(
         self,
@@ -48,15 +49,18 @@ class Health:
         healthy: Callable[[], bool] = _always,
         ready: Callable[[], bool] = _always,
         metrics: Callable[[], bytes] = _nothing,
+        routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self._service = service
         self._healthy = healthy
         self._ready = ready
         self._metrics = metrics
+        self._routes = routes
 
     def make_app(self) -> web.Application:
         """The server's routes."""
         app = web.Application()
+        app.add_routes(self._routes)
         answers = (self._answer_health, self._answer_healthz, self._answer_readyz, self._answer_metrics)
         app.add_routes([web.get(path, answer) for path, answer in zip(PATHS, answers, strict=True)])
         app.router.add_route("*", "/{path:.*}", self._answer_unknown)
@@ -92,8 +96,9 @@ class Health:
         return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _answer_unknown(self, request: web.Request) -> web.Response:
-        body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(PATHS)}"}
-        return web.json_response(body, status=405 if request.path in PATHS else 404)
+        paths = (*(route.path for route in self._routes), *PATHS)
+        body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(paths)}"}
+        return web.json_response(body, status=405 if request.path in paths else 404)
 
 
 def _dump(body: object) -> str:
