@@ -33,7 +33,11 @@ SECTIONS: dict[str, Mapping[str, Entry]] = {
         "status": Entry("local", "Say whether the local cluster runs, and what is in it."),
         "reset": Entry("local", "Delete everything the local cluster has stored."),
     },
-    "Any cluster": {"scheduler": Entry("scheduler", "Run the scheduler.")},
+    "Any cluster": {
+        "scheduler": Entry("scheduler", "Run the scheduler."),
+        "check-service": Entry("check_service", "Report over HTTP where this pod runs and which GPUs it may use."),
+        "validate": Entry("validate", "Start test pods with a map and compare what they got with it."),
+    },
     "Looking": LOOKING,
 }
 
@@ -53,7 +57,7 @@ class LazyCommands(click.Group):
         if cmd_name not in self._entries:
             return None
         module = importlib.import_module(f"gpu_scheduler.cli.{self._entries[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
