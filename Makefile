@@ -17,6 +17,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CODE := $(sort $(foreach folder,src tests benchmarks scripts,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder))))
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 UV_VERSION := 0.13.7
+COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-header \
+  --no-annotate --quiet
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -77,8 +79,9 @@ endif
 
 lock: $(READY) ## Pin dependencies again after pyproject.toml changed; ARGS=--upgrade takes newer versions
 	@$(PIP) install uv==$(UV_VERSION)
-	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \
-	  --generate-hashes --no-header --no-annotate --quiet $(ARGS) --output-file requirements.lock >/dev/null
+	@$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock $(ARGS) >/dev/null
+	@$(COMPILE) pyproject.toml --extra fast --constraint requirements.lock --output-file images/runtime.lock >/dev/null
+	@echo hatchling | $(COMPILE) - --constraint requirements.lock --output-file images/build.lock >/dev/null
 
 clean: ## Remove the virtual environment, caches and build output
 	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

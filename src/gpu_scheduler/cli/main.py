@@ -39,6 +39,8 @@ SECTIONS: dict[str, Mapping[str, Entry]] = {
             "webhook", "Run the admission webhook: tells containers their GPUs, and refuses what makes no sense."
         ),
         "certs": Entry("certs", "Make certificates for the webhook, and a secret of them to apply."),
+        "check-service": Entry("check_service", "Report over HTTP where this pod runs and which GPUs it may use."),
+        "validate": Entry("validate", "Start test pods with a map and compare what they got with it."),
     },
     "Looking": LOOKING,
 }
@@ -59,7 +61,7 @@ class LazyCommands(click.Group):
         if cmd_name not in self._entries:
             return None
         module = importlib.import_module(f"gpu_scheduler.cli.{self._entries[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

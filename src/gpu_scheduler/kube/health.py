@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -40,7 +40,8 @@ def _nothing() -> bytes:
 
 
 class Health:
-    """What one service says about itself. The callables are asked for every request, so they should be quick."""
+    """What one service says about itself, beside what it serves (`routes`). The callables are asked for every request,
+    so they should be quick."""
 
     def __init__(
         self,
@@ -49,15 +50,18 @@ class Health:
         healthy: Callable[[], bool] = _always,
         ready: Callable[[], bool] = _always,
         metrics: Callable[[], bytes] = _nothing,
+        routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self._service = service
         self._healthy = healthy
         self._ready = ready
         self._metrics = metrics
+        self._routes = routes
 
     def make_app(self) -> web.Application:
         """The server's routes."""
         app = web.Application()
+        app.add_routes(self._routes)
         app.router.add_route("*", "/{path:.*}", self.answer)
         return app
 
@@ -96,8 +100,9 @@ class Health:
         return web.json_response(body, status=200 if well else 503, dumps=_dump)
 
     def _answer_unknown(self, request: web.BaseRequest) -> web.Response:
-        body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(PATHS)}"}
-        return web.json_response(body, status=405 if request.path in PATHS else 404)
+        paths = (*(route.path for route in self._routes), *PATHS)
+        body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(paths)}"}
+        return web.json_response(body, status=405 if request.path in paths else 404)
 
 
 def _dump(body: object) -> str:

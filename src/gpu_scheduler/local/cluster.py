@@ -165,7 +165,8 @@ class LocalCluster:
         folder = self._home.webhook
         folder.mkdir(mode=0o700, exist_ok=True)
         authority, _ = self._certificates()
-        tls.issue(authority, tls.NAMES[0]).write(folder / "tls.crt", folder / "tls.key")
+        issued = certificates.issue(authority, NAMES[0], certificates.LOOPBACK)
+        issued.write(folder / "tls.crt", folder / "tls.key")
 
     async def _wait_for_hooks(self, parts: asyncio.Task[None]) -> None:
         """Until webhooks answer: before that, pods would be refused. One that never does must not stop the rest."""

@@ -1,0 +1,126 @@
+"""What the check service answers: where it runs and what it sees, as JSON and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from gpu_scheduler.cli.nvidia_smi import Gpu, Gpus
+from gpu_scheduler.kube.wording import one_line
+
+SERVICE = "gpu-scheduler-check"
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process runs, and the GPUs it was told to use; None when it was told nothing."""
+
+    pod: str
+    namespace: str
+    node: str
+    visible_devices: str | None
+
+
+def read_place(environment: Mapping[str, str], hostname: str) -> Place:
+    """The place as the downward API tells it; a pod's name is its hostname, so that stands in for it."""
+    pod, namespace, node = (environment.get(name) for name in ("POD_NAME", "POD_NAMESPACE", "NODE_NAME"))
+    return Place(pod or hostname, namespace or UNKNOWN, node or UNKNOWN, environment.get(VARIABLE))
+
+
+def describe(place: Place) -> list[str]:
+    """What the log says at the start; the first line can be compared as it is."""
+    told = f"{VARIABLE} is not set" if place.visible_devices is None else f"{VARIABLE}={place.visible_devices}"
+    return [one_line(line) for line in (told, f"Pod {place.namespace}/{place.pod} on node {place.node}")]
+
+
+def as_json(place: Place, gpus: Gpus) -> dict[str, Any]:
+    """All that is known, for programs."""
+    return {
+        "service": SERVICE,
+        "pod": place.pod,
+        "namespace": place.namespace,
+        "node": place.node,
+        "cuda_visible_devices": place.visible_devices,
+        "gpus": [asdict(gpu) for gpu in gpus.found],
+        "problem": gpus.problem or None,
+    }
+
+
+def draw_page(place: Place, gpus: Gpus) -> str:
+    """All that is known, for people. Nothing in it is loaded from elsewhere, and every value is escaped."""
+    rows = "".join(
+        f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd></div>"
+        for title, value in (("Pod", place.pod), ("Namespace", place.namespace), ("Node", place.node))
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(place.pod)}</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta http-equiv="refresh" content="5">'
+        f"<style>{_STYLE}</style></head><body><main><h1>GPU check</h1><dl>{rows}</dl>"
+        f"<h2><code>{VARIABLE}</code></h2><p class=devices>{_draw_devices(place.visible_devices)}</p>"
+        f"<h2>GPUs</h2>{_draw_gpus(gpus)}"
+        '<footer>The same as <a href="/api">JSON</a>. This page loads itself again every 5 seconds.</footer>'
+        "</main></body></html>"
+    )
+
+
+def _draw_devices(devices: str | None) -> str:
+    if devices is None:
+        return "<em>not set</em>"
+    chips = "".join(f"<b>{escape(word)}</b>" for word in map(str.strip, devices.split(",")) if word)
+    return chips or "<em>empty: no GPU may be used</em>"
+
+
+def _draw_gpus(gpus: Gpus) -> str:
+    if gpus.problem:
+        return f"<p><em>{escape(gpus.problem)}</em></p>"
+    if not gpus.found:
+        return "<p><em>none were found</em></p>"
+    head = "".join(f"<th>{title}</th>" for title in ("Index", "Name", "Memory", "Busy"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_draw_gpu, gpus.found))}</tbody></table>"
+
+
+def _draw_gpu(gpu: Gpu) -> str:
+    used, total, busy = gpu.memory_used, gpu.memory_total, gpu.utilization_percent
+    memory = f"{_meter(used, total)} {_say(used)} of {_say(total)} MiB"
+    name = f"{escape(gpu.name)}<small>{escape(gpu.uuid)}</small>"
+    cells = (str(gpu.index), name, memory, f"{_meter(busy, 100)} {_say(busy)} %")
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _meter(value: int | None, most: int | None) -> str:
+    return f'<meter min="0" max="{most}" value="{value}"></meter>' if value is not None and most else ""
+
+
+def _say(amount: int | None) -> str:
+    return "?" if amount is None else str(amount)
+
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:light-dark(#1c2430,#e6eaf0);--dim:light-dark(#5d6878,#98a3b3);
+--ground:light-dark(#f4f6f9,#11151b);--card:light-dark(#fff,#1a2028);--edge:light-dark(#dde2ea,#2c3540);
+--accent:light-dark(#2f6f00,#9bdc4a)}
+*{box-sizing:border-box}
+body{margin:0;padding:2rem 1rem;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:46rem;margin:auto;padding:1.5rem 2rem;background:var(--card);border:1px solid var(--edge);
+border-radius:12px}
+h1{margin:0 0 1rem;font-size:1.4rem}
+h2{margin:1.75rem 0 .5rem;font-size:1rem;color:var(--dim)}
+dl{display:flex;flex-wrap:wrap;gap:1rem 2.5rem;margin:0}
+dt,small,footer,em{color:var(--dim)}
+dt,small,footer{font-size:.8rem}
+dd{margin:0;font-weight:600;overflow-wrap:anywhere}
+.devices{display:flex;flex-wrap:wrap;gap:.5rem;margin:0}
+.devices b{padding:.1rem .8rem;border:2px solid var(--accent);border-radius:8px;color:var(--accent);font-size:1.4rem;
+overflow-wrap:anywhere}
+table{width:100%;border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.5rem .5rem .5rem 0;border-bottom:1px solid var(--edge);text-align:left;vertical-align:top}
+th{color:var(--dim);font-size:.8rem;font-weight:500}
+small{display:block;overflow-wrap:anywhere}
+meter{width:5rem}
+footer{margin-top:1.75rem}
+a{color:inherit}
+"""

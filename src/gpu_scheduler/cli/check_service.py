@@ -1,0 +1,88 @@
+"""`check-service`: says where it runs and which GPUs it may use, over HTTP and in its log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_scheduler.cli.cluster_options import UnusableError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from gpu_scheduler.cli.check_page import Place
+    from gpu_scheduler.cli.nvidia_smi import NvidiaSmi
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler check-service                          in a pod: on port 8080 of every address
+  gpu-scheduler check-service --listen 127.0.0.1:0     on a free port of this machine alone; it prints which
+\b
+It answers:
+  GET /         a page; with "Accept: application/json" the same as /api
+  GET /api      pod, namespace, node, CUDA_VISIBLE_DEVICES and GPUs as JSON
+  GET /health   whether it is well; also /healthz, /readyz
+\b
+It reads POD_NAME, POD_NAMESPACE and NODE_NAME, which the downward API can set, and CUDA_VISIBLE_DEVICES.
+"""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Vary": "Accept",
+}
+
+
+@click.command("check-service", epilog=EXAMPLES)
+@click.option("--listen", metavar="HOST:PORT", default=":8080", show_default=True, help="Where to answer.")
+def check_service(listen: str) -> None:
+    """Report over HTTP where this pod runs and which GPUs it may use."""
+    from gpu_scheduler.cli.check_page import read_place
+    from gpu_scheduler.kube.errors import ConfigError
+
+    place = read_place(os.environ, socket.gethostname())
+    try:
+        asyncio.run(_serve_until_signalled(place, listen))
+    except ConfigError as error:
+        raise UnusableError(f"--listen: {error}") from error
+
+
+async def _serve_until_signalled(place: Place, listen: str) -> None:
+    from gpu_scheduler.cli.check_page import SERVICE, describe
+    from gpu_scheduler.cli.nvidia_smi import NvidiaSmi
+    from gpu_scheduler.kube.health import Health
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    smi = NvidiaSmi()
+    async with Health(SERVICE, routes=make_routes(place, smi)).serving(listen) as port:
+        for line in (*describe(place), f"Listening on port {port}"):
+            print(line, flush=True)
+        await stop.wait()
+        await smi.close()  # first: a request that waits for it would keep the server from ending
+
+
+def make_routes(place: Place, smi: NvidiaSmi) -> list[web.RouteDef]:
+    """The page and its JSON."""
+    from aiohttp import web
+
+    from gpu_scheduler.cli.check_page import as_json, draw_page
+
+    async def answer_json(_request: web.Request) -> web.Response:
+        return web.json_response(as_json(place, await smi.read()), headers=HEADERS)
+
+    async def answer_page(request: web.Request) -> web.Response:
+        accepted = request.headers.get("Accept", "")
+        if "application/json" in accepted and "text/html" not in accepted:
+            return await answer_json(request)
+        return web.Response(text=draw_page(place, await smi.read()), content_type="text/html", headers=HEADERS)
+
+    return [web.get("/", answer_page), web.get("/api", answer_json)]

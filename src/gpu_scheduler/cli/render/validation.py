@@ -1,0 +1,133 @@
+"""The report of `validate`, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from gpu_scheduler.cli.render.text import Column, Row, draw_table
+from gpu_scheduler.cli.validation import (
+    PodSeen,
+    Validation,
+    call_node,
+    find_advice,
+    find_differences,
+    say_node,
+    say_value,
+)
+from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.kube.wording import count
+
+MOST_NODES = 20
+"""More nodes than this are only counted."""
+
+
+def draw_report(found: Validation) -> str:
+    """The report as a text that ends with the verdict."""
+    parts = [
+        ("GPU Scheduler Validation Report", [f"{format_time(found.cluster.now)}  {found.cluster.server}"]),
+        ("Cluster Status", _draw_cluster(found)),
+        ("Scheduler Status", _draw_scheduler(found)),
+        ("Test Pods Status", _draw_pods(found)),
+        ("Environment Variable Validation", [line for pod in found.pods for line in _draw_pod(pod, found)]),
+    ]
+    blocks = ["\n".join([f"=== {title} ===", *lines]) for title, lines in parts]
+    blocks += ["\n".join(lines) for lines in (_draw_left(found), find_advice(found)) if lines]
+    return "\n\n".join([*blocks, say_verdict(found)]) + "\n"
+
+
+def say_verdict(found: Validation) -> str:
+    """The outcome in one line."""
+    total = count(len(found.pods), "pod")
+    wrong = sum(bool(find_differences(pod, found.cluster)) for pod in found.pods)
+    if wrong:
+        return f"Validation failed: {wrong} of {total} {'is' if wrong == 1 else 'are'} not as the map says."
+    if found.left_behind:
+        return f"Validation failed: all {total} were as the map says, but not everything could be removed again."
+    return f"Validation passed: all {total} run where the map says, with the GPUs that it says."
+
+
+def _draw_cluster(found: Validation) -> list[str]:
+    nodes = found.cluster.nodes
+    ready = sum(node.ready for node in nodes)
+    head = f"Kubernetes {found.cluster.version}, {ready} of {count(len(nodes), 'node')} ready"
+    columns = (Column("NODE"), Column("READY"), Column("GPU-NODE-NAME"), Column("GPUS", right=True))
+    rows: list[Row] = [
+        (node.name, "yes" if node.ready else "no", node.label, str(node.gpus) if node.gpus else "")
+        for node in nodes[:MOST_NODES]
+    ]
+    more = [f"and {len(nodes) - MOST_NODES} more"] if len(nodes) > MOST_NODES else []
+    return [head, *_draw_table(columns, rows), *more]
+
+
+def _draw_scheduler(found: Validation) -> list[str]:
+    seen = found.scheduler
+    leader = seen.leader_problem or seen.leader
+    webhook = ": ".join(said for said in (seen.webhook, seen.webhook_problem) if said) or "not installed"
+    return [f"Leader: {leader}", f"Webhook: {webhook}"]
+
+
+def _draw_pods(found: Validation) -> list[str]:
+    columns = (Column("POD"), Column("STATUS"), Column("NODE"), Column("EXPECTED"))
+    rows: list[Row] = [
+        (pod.wanted.pod, pod.status, say_node(pod.node, found.cluster) if pod.node else "", pod.wanted.node)
+        for pod in found.pods
+    ]
+    return _draw_table(columns, rows)
+
+
+def _draw_pod(pod: PodSeen, found: Validation) -> list[str]:
+    """One line a pod, and below it every difference."""
+    differences = find_differences(pod, found.cluster)
+    where = f"Scheduled to {call_node(pod.node, found.cluster)}" if pod.node else "Not scheduled"
+    mark = "❌" if differences else "✅"
+    told = pod.status if pod.values is None else say_value(pod.value)
+    lines = [f"{pod.wanted.pod}: {told}    {mark} ({where})"]
+    lines += [f"    {difference}" for difference in differences]
+    if pod.log_problem:
+        lines.append(f"    its log was not compared: {pod.log_problem}")
+    return lines
+
+
+def _draw_left(found: Validation) -> list[str]:
+    return [f"Not removed: {what}" for what in found.left_behind]
+
+
+def _draw_table(columns: tuple[Column, ...], rows: list[Row]) -> list[str]:
+    return [line.plain for line in draw_table(columns, rows, None)]
+
+
+def report_as_json(found: Validation) -> dict[str, Any]:
+    """The same for programs."""
+    cluster, seen = found.cluster, found.scheduler
+    return {
+        "passed": found.passed,
+        "verdict": say_verdict(found),
+        "time": format_time(cluster.now),
+        "cluster": {
+            "server": cluster.server,
+            "version": cluster.version,
+            "nodes": [asdict(node) for node in cluster.nodes],
+        },
+        "scheduler": {name: value or None for name, value in asdict(seen).items()},
+        "pods": [_pod_as_json(pod, found) for pod in found.pods],
+        "left_behind": list(found.left_behind),
+        "advice": find_advice(found),
+    }
+
+
+def _pod_as_json(pod: PodSeen, found: Validation) -> dict[str, Any]:
+    differences = find_differences(pod, found.cluster)
+    return {
+        "name": pod.wanted.pod,
+        "passed": not differences,
+        "status": pod.status,
+        "expected": {"node": pod.wanted.node, "cuda_visible_devices": pod.wanted.devices},
+        "actual": {
+            "node": pod.node or None,
+            "cuda_visible_devices": dict(pod.values or {}),
+            "printed": pod.printed,
+        },
+        "differences": differences,
+        "log_problem": pod.log_problem or None,
+    }

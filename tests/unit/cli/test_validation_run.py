@@ -1,0 +1,219 @@
+"""How `validate` makes its pods and removes them again, against the local API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gpu_scheduler.cli.validation import NAMESPACE, WEBHOOK, ClusterSeen, Json, load_manifest
+from gpu_scheduler.cli.validation_run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.settings import Settings
+from tests.unit.local_server import Speaker, speaker
+
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+NAMES = ["webhook-test-0", "webhook-test-1", "webhook-test-2"]
+NOWHERE = ClusterSeen("", "", (), 0.0)
+
+
+class Scene:
+    """A server, and a run on it that has told these lines."""
+
+    def __init__(self, api: Speaker, client: Client) -> None:
+        self.api = api
+        self.client = client
+        self.told: list[str] = []
+        self.run = ValidationRun(client, load_manifest(), self.told.append)
+
+    async def names(self) -> list[str]:
+        return await self.api.names(PODS)
+
+    async def make_namespace(self) -> None:
+        await self.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+
+    async def make_pod(self, name: str) -> str:
+        made = await self.api.create(PODS, {"metadata": {"name": name}, "spec": {"containers": [SLEEPER]}})
+        return str(made["metadata"]["uid"])
+
+    async def is_namespace_kept(self) -> bool:
+        """Whether nobody has asked to delete it."""
+        _, found = await self.api.ask("GET", f"/api/v1/namespaces/{NAMESPACE}")
+        return "deletionTimestamp" not in found["metadata"]
+
+
+SLEEPER = {"name": "main", "image": "any"}
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    async with speaker() as api, Client(Connection(str(api.client.make_url("")))) as client:
+        yield Scene(api, client)
+
+
+async def test_a_namespace_that_was_made_is_removed_with_its_pods() -> None:
+    async with scene() as at:
+        await at.run.prepare(False, 10)
+        await at.run.start()
+        assert await at.names() == NAMES
+        seen = await at.run.wait(NOWHERE, 60)  # no node is called as the map says, so there is nothing to wait for
+        assert [pod.status for pod in seen] == ["Pending"] * 3
+        assert at.told == ["0 of 3 pods scheduled, 0 running"]
+        assert await at.run.clean_up() == []
+        assert await at.names() == []
+        assert not await at.is_namespace_kept()
+
+
+async def test_a_namespace_that_was_there_stays() -> None:
+    async with scene() as at:
+        await at.make_namespace()
+        await at.make_pod("other")
+        await at.run.prepare(False, 10)
+        await at.run.start()
+        assert await at.run.clean_up() == []
+        assert await at.names() == ["other"]
+        assert await at.is_namespace_kept()
+
+
+async def test_a_namespace_into_which_others_came_stays() -> None:
+    async with scene() as at:
+        await at.run.prepare(False, 10)
+        await at.make_pod("other")
+        assert await at.run.clean_up() == []
+        assert await at.is_namespace_kept()
+        assert at.told == [f"Namespace {NAMESPACE} stays: other came into it meanwhile."]
+
+
+async def test_pods_of_these_names_are_left_alone_unless_told_otherwise() -> None:
+    async with scene() as at:
+        await at.make_namespace()
+        uid = await at.make_pod(NAMES[1])
+        with pytest.raises(ObstacleError, match=r"^webhook-test-1 in namespace .* exist already.*--replace"):
+            await at.run.prepare(False, 10)
+        assert await at.run.clean_up() == []
+        assert await at.names() == [NAMES[1]]
+        await at.run.prepare(True, 10)
+        await at.run.start()
+        _, found = await at.api.ask("GET", f"{PODS}/{NAMES[1]}")
+        assert found["metadata"]["uid"] != uid
+
+
+async def test_a_namespace_that_is_being_deleted_is_waited_for() -> None:
+    async with scene() as at:
+        await at.make_namespace()
+        await at.make_pod("other")  # without the controller of namespaces it would stay for ever
+        await at.api.ask("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
+        with pytest.raises(TimeoutError):
+            await at.run.prepare(False, 0.2)
+        assert at.told == [f"Namespace {NAMESPACE} is being deleted; waiting until it is gone."]
+
+
+async def test_a_pod_that_somebody_put_in_place_of_ours_is_not_ours_to_delete() -> None:
+    async with scene() as at:
+        await at.make_namespace()
+        await at.run.prepare(False, 10)
+        await at.run.start()
+        await at.api.ask("DELETE", f"{PODS}/{NAMES[0]}")
+        await at.make_pod(NAMES[0])
+        seen = await at.run.wait(NOWHERE, 60)
+        assert (seen[0].status, seen[0].trouble) == ("gone", "somebody deleted it")
+        assert await at.run.clean_up() == []
+        assert await at.names() == [NAMES[0]]
+
+
+async def test_a_run_that_is_stopped_while_it_makes_a_pod_knows_that_pod() -> None:
+    async with scene() as at:
+        await at.make_namespace()
+        await at.run.prepare(False, 10)
+        starting = asyncio.create_task(at.run.start())
+        await asyncio.sleep(0)  # it has begun, and waits for the server
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert await at.run.clean_up() == []
+        assert await at.names() == []
+
+
+async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene() as at:
+        await at.make_namespace()
+        await at.run.prepare(False, 10)
+        await at.run.start()
+        path = f"{PODS}/{NAMES[2]}"
+        _, found = await at.api.ask("GET", path)
+        found["metadata"]["finalizers"] = ["example.com/keep"]
+        await at.api.ask("PUT", path, found)
+        monkeypatch.setattr("gpu_scheduler.cli.validation_run.CLEANING", 0.3)
+        assert await at.run.clean_up() == [f"{', '.join(NAMES)} in {NAMESPACE}: not gone within 0.3 s"]
+
+
+# -- looking
+
+
+async def install(api: Speaker, config: Json) -> None:
+    hook = {"name": "pods.gpu-scheduler.io", "sideEffects": "None", "admissionReviewVersions": ["v1"]}
+    kind = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    await api.create(kind, {"metadata": {"name": WEBHOOK}, "webhooks": [{**hook, "clientConfig": config}]})
+
+
+async def add_endpoint(api: Speaker) -> None:
+    meta = {"name": "webhook-1", "labels": {"kubernetes.io/service-name": "webhook"}}
+    body = {"metadata": meta, "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}]}
+    await api.create("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", body)
+
+
+async def no_webhook(api: Speaker) -> None:
+    assert api is not None
+
+
+async def webhook_at_url(api: Speaker) -> None:
+    await install(api, {"url": "https://192.0.2.1:8443/mutate"})
+
+
+async def webhook_behind_nothing(api: Speaker) -> None:
+    await install(api, {"service": {"namespace": "default", "name": "webhook", "path": "/mutate"}})
+
+
+async def webhook_behind_service(api: Speaker) -> None:
+    await add_endpoint(api)
+    await webhook_behind_nothing(api)
+
+
+SERVICE = "at Service default/webhook:443/mutate"
+WEBHOOKS: dict[str, tuple[Callable[[Speaker], Awaitable[None]], tuple[str, str]]] = {
+    "absent": (no_webhook, ("", "")),
+    "at an address": (webhook_at_url, ("at https://192.0.2.1:8443/mutate", "")),
+    "behind a service": (webhook_behind_service, (f"{SERVICE}, 1 ready endpoint", "")),
+    "behind a service without pods": (webhook_behind_nothing, (SERVICE, "it has no ready endpoint")),
+}
+
+
+@pytest.mark.parametrize(("setup", "told"), WEBHOOKS.values(), ids=list(WEBHOOKS))
+async def test_webhook_is_found(setup: Callable[[Speaker], Awaitable[None]], told: tuple[str, str]) -> None:
+    async with scene() as at:
+        await setup(at.api)
+        seen = await look_at_scheduler(at.client, Settings())
+        assert (seen.webhook, seen.webhook_problem) == told
+        assert seen.leader_problem == "No scheduler has ever run here."
+
+
+async def test_nodes_are_seen_with_their_labels_and_gpus() -> None:
+    async with scene() as at:
+        status = {"allocatable": {"nvidia.com/gpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        await at.api.create("/api/v1/nodes", {"metadata": {"name": "a", "labels": {"gpu-node-name": "node1"}}})
+        await at.api.ask(
+            "PATCH",
+            "/api/v1/nodes/a/status",
+            {"status": status},
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+        await at.api.create("/api/v1/nodes", {"metadata": {"name": "b"}})
+        found = await look_at_cluster(at.client, ("nvidia.com/gpu", "amd.com/gpu"))
+        assert [(n.name, n.called, n.ready, n.gpus) for n in found.nodes] == [
+            ("a", "node1", True, 4),
+            ("b", "b", False, 0),
+        ]
