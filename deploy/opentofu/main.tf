@@ -2,16 +2,21 @@
 
 data "digitalocean_kubernetes_versions" "chosen" {
   version_prefix = "${var.kubernetes_minor}."
+
+  lifecycle {
+    postcondition {
+      condition     = length(self.valid_versions) > 0
+      error_message = "DigitalOcean does not offer this version; `doctl kubernetes options versions` lists what there is."
+    }
+  }
 }
 
 resource "digitalocean_kubernetes_cluster" "main" {
-  name                 = var.name
-  region               = var.region
-  version              = data.digitalocean_kubernetes_versions.chosen.latest_version
-  auto_upgrade         = true
-  surge_upgrade        = true
-  registry_integration = false
-  tags                 = var.tags
+  name         = var.name
+  region       = var.region
+  version      = data.digitalocean_kubernetes_versions.chosen.latest_version
+  auto_upgrade = true
+  tags         = var.tags
 
   maintenance_policy {
     day        = "sunday"

@@ -100,9 +100,9 @@ def _say(amount: int | None) -> str:
 
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:light-dark(#1c2430,#e6eaf0);--dim:light-dark(#5d6878,#98a3b3);
---ground:light-dark(#f4f6f9,#11151b);--card:light-dark(#fff,#1a2028);--edge:light-dark(#dde2ea,#2c3540);
---accent:light-dark(#2f6f00,#9bdc4a)}
+:root{color-scheme:light dark;--ink:#1c2430;--dim:#5d6878;--ground:#f4f6f9;--card:#fff;--edge:#dde2ea;--accent:#2f6f00}
+@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--dim:#98a3b3;--ground:#11151b;--card:#1a2028;--edge:#2c3540;
+--accent:#9bdc4a}}
 *{box-sizing:border-box}
 body{margin:0;padding:2rem 1rem;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:46rem;margin:auto;padding:1.5rem 2rem;background:var(--card);border:1px solid var(--edge);

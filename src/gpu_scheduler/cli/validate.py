@@ -78,10 +78,13 @@ def validate(target: Target, timeout: int, replace: bool, image: str | None, out
 
 
 def _make_folder(folder: Path) -> None:
-    """Finds out before the pods are started whether the reports can be written."""
+    """Finds out before the pods are started whether reports can be written, and takes away those of an earlier run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TEXT).touch()
+        for name in (TEXT, JSON):
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).touch()
+            (folder / name).unlink()
     except OSError as error:
         raise UnusableError(f"--output-dir: {folder} cannot be written to: {error.strerror}") from error
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_scheduler.cli.render.leader import leader_problem
 from gpu_scheduler.cli.render.text import draw_age
@@ -33,6 +33,8 @@ from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.snapshot import LeaseView
 from gpu_scheduler.kube.times import parse_time
 from gpu_scheduler.kube.wording import count, join, one_line
+
+T = TypeVar("T")
 
 EVERY = 0.5
 """How often the pods are looked at, in seconds."""
@@ -189,6 +191,9 @@ class ValidationRun:
 
     async def clean_up(self) -> list[str]:
         """Removes the pods and, where we made it, the namespace; what could not be removed, and why."""
+        return await _to_the_end(self._clean_up())
+
+    async def _clean_up(self) -> list[str]:
         left: list[str] = []
         try:
             async with asyncio.timeout(CLEANING):
@@ -305,11 +310,11 @@ async def _collect(left: list[str], what: str, work: Awaitable[None]) -> None:
         left.append(f"{what}: {one_line(error.message)}")
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Lets a write finish even when we are told to stop meanwhile: only what is known to be made can be removed."""
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Lets work finish even when we are told to stop meanwhile: only what is known to be made can be removed."""
     task = asyncio.create_task(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.gather(task, return_exceptions=True)
         raise

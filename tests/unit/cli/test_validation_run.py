@@ -138,6 +138,19 @@ async def test_a_run_that_is_stopped_while_it_makes_a_pod_knows_that_pod() -> No
         assert await at.names() == []
 
 
+async def test_a_run_that_is_stopped_while_it_cleans_up_cleans_up_all_the_same() -> None:
+    async with scene() as at:
+        await at.run.prepare(False, 10)
+        await at.run.start()
+        cleaning = asyncio.create_task(at.run.clean_up())
+        await asyncio.sleep(0)  # it has begun
+        cleaning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cleaning
+        assert await at.names() == []
+        assert not await at.is_namespace_kept()
+
+
 async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene() as at:
         await at.make_namespace()
