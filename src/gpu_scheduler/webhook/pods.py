@@ -16,7 +16,7 @@ from gpu_scheduler.kube.objects import PodObject
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
 from gpu_scheduler.kube.shapes import find_gates
 from gpu_scheduler.kube.wording import join
-from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers
+from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers, find_excess
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.rules import Denial, Rules
 
@@ -30,6 +30,10 @@ _SHOWS_NONE = ("void", "none")
 def check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
     """What there is to say about a pod."""
     found = Findings()
+    excess = find_excess(inside)
+    if excess:
+        found.refuse(excess)
+        return found
     text = (pod.metadata.annotations or {}).get(DEVICE_MAP)
     gates = find_gates(pod.spec, pod.metadata, rules.gpu_resources)
     found.refuse(*(gate.subject for gate in gates))
