@@ -18,6 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "08-gpu-map"
 HOOK = "deploy/gpu-scheduler-webhook"
 FAILED = 'failed calling webhook "pods.gpu-scheduler.io"'
 SAY = "echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES; sleep 600"
+MAP = {"webhook-test-0": ("node1", "0,1"), "webhook-test-1": ("node2", "2"), "webhook-test-2": ("node3", "0,1,2")}
 ONE = {"nvidia.com/gpu": "1"}
 
 
@@ -55,27 +56,29 @@ def scale_hook(cluster: Cluster, replicas: int) -> None:
 def test_the_map_example_lands_where_it_says_and_sees_its_gpus(complete: Cluster) -> None:
     complete.kubectl("apply", "-f", str(EXAMPLE))
     kube = Kube(complete, "gpu-scheduler-tests")
-    names = [f"webhook-test-{number}" for number in range(3)]
-    kube.wait_ready(*names)
-    assert [kube.get("pod", name)["spec"]["nodeName"] for name in names] == ["node1", "node2", "node3"]
-    wanted = ["CUDA_VISIBLE_DEVICES=0,1", "CUDA_VISIBLE_DEVICES=2", "CUDA_VISIBLE_DEVICES=0,1,2"]
-    for name, line in zip(names, wanted, strict=True):
+    kube.wait_ready(*MAP)
+    for name, (node, seen) in MAP.items():
+        line = f"CUDA_VISIBLE_DEVICES={seen}"
+        assert kube.get("pod", name)["spec"]["nodeName"] == node
         eventually(lambda name=name, line=line: line in kube("logs", name).split(), line)  # type: ignore[misc]
         assert line in kube("exec", name, "--", "env").splitlines()
     log = complete.kubectl("-n", SYSTEM, "logs", HOOK)
-    for number, (name, line) in enumerate(zip(names, wanted, strict=True)):
-        assert f" - root - INFO - Injecting {line} for pod {name} (index {number})\n" in log
-    kube("delete", "--wait=true", "pod", *names)
+    for number, (name, (_, seen)) in enumerate(MAP.items()):
+        assert f" - root - INFO - Injecting CUDA_VISIBLE_DEVICES={seen} for pod {name} (index {number})\n" in log
+    kube("delete", "--wait=true", "pod", *MAP)
 
 
-def test_validate_says_that_all_is_well(complete: Cluster, tmp_path: Path) -> None:
-    done = run_program(
-        *("validate", "--kubeconfig", str(complete.folder / "kubeconfig"), "--output-dir", str(tmp_path))
-    )
+def test_validate_says_that_all_is_well_and_leaves_no_pods(complete: Cluster, tmp_path: Path) -> None:
+    kubeconfig = str(complete.folder / "kubeconfig")
+    done = run_program("validate", "--kubeconfig", kubeconfig, "--output-dir", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    text = (tmp_path / "validation-results.txt").read_text()
-    assert "webhook-test-1: CUDA_VISIBLE_DEVICES=2    ✅ (Scheduled to node2)" in text
-    assert json.loads((tmp_path / "validation-results.json").read_text())
+    assert done.stdout == (tmp_path / "validation-results.txt").read_text()
+    for name, (node, seen) in MAP.items():
+        assert f"{name}: CUDA_VISIBLE_DEVICES={seen}    ✅ (Scheduled to {node})\n" in done.stdout
+    found = json.loads((tmp_path / "validation-results.json").read_text())
+    assert found["passed"] is True
+    # Not only what admission wrote: the containers themselves printed it.
+    assert {pod["name"]: (pod["actual"]["node"], pod["actual"]["printed"]) for pod in found["pods"]} == MAP
     assert complete.run("-n", "gpu-scheduler-tests", "get", "pods", "-o", "name").stdout == ""
 
 

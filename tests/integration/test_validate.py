@@ -39,8 +39,8 @@ DEAD = {
 
 @pytest.fixture(scope="module")
 def scheduled(folder: Path) -> Iterator[Cluster]:
-    """A cluster of three nodes with the scheduler inside."""
-    cluster = Cluster(folder / "validated", ("--nodes", "3"), scheduled=True, apart=True)
+    """A cluster of three nodes with the scheduler inside, and no webhook."""
+    cluster = Cluster(folder / "validated", ("--nodes", "3", "--no-webhook"), scheduled=True, apart=True)
     try:
         cluster.start()
         cluster.kubectl("-n", "gpu-scheduler-system", "wait", "deploy/gpu-scheduler", "--for=condition=Available")

@@ -15,7 +15,7 @@ from gpu_scheduler.cli.main import LOOKING, SECTIONS, cli, plugin
 from gpu_scheduler.cli.scheduler import KEYS
 from gpu_scheduler.kube.settings import FIELDS
 
-COMMANDS = (*LOOKING, "scheduler", "check-service", "validate")
+COMMANDS = (*LOOKING, "scheduler", "webhook", "certs", "check-service", "validate")
 HEAVY = ("numpy", "rich", "aiohttp", "msgspec", "gpu_scheduler.core.engine")
 
 
@@ -51,7 +51,7 @@ def test_the_kubectl_plugin_only_looks() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*LOOKING, "scheduler", "validate"])
+@pytest.mark.parametrize("name", [*LOOKING, "scheduler", "webhook", "validate"])
 def test_every_command_shows_examples_and_takes_a_kubeconfig(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"]).output
     assert "Examples:" in shown
@@ -60,7 +60,8 @@ def test_every_command_shows_examples_and_takes_a_kubeconfig(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [("gangs",), ("nodes",), ("queues",), ("explain", "x"), ("doctor",), ("scheduler",), ("validate",)]
+    "name",
+    [("gangs",), ("nodes",), ("queues",), ("explain", "x"), ("doctor",), ("scheduler",), ("webhook",), ("validate",)],
 )
 def test_a_kubeconfig_that_does_not_exist_is_one_line(name: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "gpu_scheduler.cli.main", *name, "--kubeconfig", "/nowhere/config"]
