@@ -28,6 +28,7 @@ _BINDINGS = ("", "bindings")
 _CHECKED = ("", "ephemeralcontainers", "resize", "status")
 """A pod and those of its subresources that bring a pod too: annotations can be changed through each of them."""
 _LONGEST_LINE = 4096
+_LONGEST_NAME = 253
 
 
 class Answer(NamedTuple):
@@ -99,7 +100,7 @@ def _inject(request: Request, rules: Rules) -> _Verdict:
     patch = patch_containers(injection, containers)
     # A name that is still to be generated is only known by its beginning.
     name = pod.metadata.name or request.name or (inside.metadata.generate_name if inside.metadata else "")
-    return _Verdict(patch, log=(injection.describe(name),) if patch else ())
+    return _Verdict(patch, log=(injection.describe(name[:_LONGEST_NAME]),) if patch else ())
 
 
 # -- checking
@@ -196,4 +197,4 @@ def _write(request: Request, verdict: _Verdict) -> Answer:
 def _describe(request: Request) -> str:
     """What a request is about, for the log: "pods/status train/worker-0"."""
     what = "/".join(part for part in (request.resource.resource, request.sub_resource) if part)
-    return f"{what} {request.namespace}/{request.name}"
+    return f"{what[:_LONGEST_NAME]} {request.namespace[:_LONGEST_NAME]}/{request.name[:_LONGEST_NAME]}"

@@ -329,6 +329,14 @@ def test_names_of_253_characters_and_a_long_map_stay_bounded() -> None:
     assert len(said.log[0]) < 1000
 
 
+def test_a_name_of_a_megabyte_is_cut_where_it_is_shown() -> None:
+    body = pod("n" * 1_000_000, containers=[container(resources={"limits": {"r" * 1_000_000: "-1"}})])
+    said = validate(body)
+    assert said.message.startswith("spec.containers[0].resources.limits['rrr")
+    assert len(said.message) == 400
+    assert len(said.log[0]) < 1000
+
+
 # -- later changes
 
 
