@@ -314,7 +314,8 @@ def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
     def clear() -> None:
         # Nothing new comes into a namespace that goes, but what is in it would stay for seconds, or for ever; and the
         # GPUs are the next test's. Those of pods that are forced away are left alone for a while, so it is asked nicely
-        # first.
+        # first. On a new connection: after a long wait the server may have closed the old one.
+        home.http.close()
         home.http.ask("DELETE", home.path("Namespace", name=namespace))
         for kind, version in KINDS:
             home.http.ask("DELETE", home.path(kind, version))

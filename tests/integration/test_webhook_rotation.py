@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import itertools
 import ssl
 import subprocess
 import threading
@@ -63,7 +62,7 @@ class Webhook:
 
 
 @contextmanager
-def admitting(cluster: Cluster, fault: list[str], done: itertools.count[int]) -> Iterator[None]:
+def admitting(cluster: Cluster, faults: list[str], done: list[float]) -> Iterator[None]:
     """Asks for pods all the while, some hundreds a second; they are tried and not kept."""
     over = threading.Event()
 
@@ -79,8 +78,8 @@ def admitting(cluster: Cluster, fault: list[str], done: itertools.count[int]) ->
                 status, answer = 0, {"text": str(error)}
             seen = answer.get("spec", {}).get("containers", [{}])[0].get("env")
             if status != 201 or seen != [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1"}]:
-                fault.append(f"{status}: {answer}")
-            next(done)
+                faults.append(f"{status}: {answer}")
+            done.append(time.monotonic())
         server.close()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(THREADS)]
@@ -123,10 +122,9 @@ def is_renewed(server: Http, old: bytes) -> bool:
     found = data(server)
     if "next.crt" in found or found.get("tls.crt", old) == old or len(split_bundle(found["ca.crt"])) != 1:
         return False
-    hooks = [
-        hook for kind in KINDS for hook in server.ask("GET", f"{HOOKS}/{kind}/gpu-scheduler-webhook")[1]["webhooks"]
-    ]
-    return all(base64.b64decode(hook["clientConfig"]["caBundle"]) == found["ca.crt"] for hook in hooks)
+    paths = [f"{HOOKS}/{kind}/gpu-scheduler-webhook" for kind in KINDS]
+    clients = [hook["clientConfig"] for path in paths for hook in server.ask("GET", path)[1]["webhooks"]]
+    return all(base64.b64decode(client["caBundle"]) == found["ca.crt"] for client in clients)
 
 
 @pytest.fixture
@@ -157,18 +155,18 @@ def test_the_authority_is_replaced_under_admissions_and_none_of_them_fails(
     cluster, replicas = served
     server = Http(cluster.folder)
     before = data(server)["tls.crt"]
-    fault: list[str] = []
-    done = itertools.count()
-    with admitting(cluster, fault, done):
-        eventually(lambda: next(done) > RATE, "admissions to be under way")
+    faults: list[str] = []
+    done: list[float] = []
+    with admitting(cluster, faults, done):
+        eventually(lambda: len(done) > RATE, "admissions to be under way")
         # Who empties the secret asks for a new certificate.
         empty = {"data": dict.fromkeys(data(server))}
         status, answer = server.ask("PATCH", SECRET, empty, content_type="application/merge-patch+json")
         assert status == 200, answer
         eventually(lambda: is_renewed(server, before), "the renewal to end")
-        after = next(done)
-        eventually(lambda: next(done) > after + RATE, "admissions with the new one alone")
-    assert fault == [], f"{len(fault)} of {next(done)} failed, the first one with {fault[0]}"
+        renewed = len(done)
+        eventually(lambda: len(done) > renewed + RATE, "admissions with the new one alone")
+    assert faults == [], f"{len(faults)} of {len(done)} failed, the first one with {faults[0]}"
     now = data(server)["tls.crt"]
     server.close()
     assert now != before

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
+import time
 from typing import IO, Literal
 
 import structlog
@@ -36,8 +38,9 @@ def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
     handler = logging.StreamHandler(stream or sys.stderr)
+    formatter = _Console if form == "console" else structlog.stdlib.ProcessorFormatter
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
+        formatter(
             foreign_pre_chain=[*origin, structlog.stdlib.ExtraAdder()],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
@@ -50,6 +53,27 @@ def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+class _Console(structlog.stdlib.ProcessorFormatter):
+    """As the processors make it; a line of text alone, as every admission writes one, is made at once."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.msg
+        bare = isinstance(text, str) and not record.args and not record.exc_info and not record.stack_info
+        if not bare or len(record.__dict__) != _BARE or structlog.contextvars.get_contextvars():
+            return super().format(record)
+        moment = f"{_write_second(int(record.created))},{int(record.msecs):03d}"
+        return f"{moment} - {record.name} - {record.levelname} - {_flat(_SECRET_VALUES.sub(_HIDDEN, text))}"
+
+
+_BARE = len(logging.makeLogRecord({}).__dict__)
+"""How many attributes a record has to which nobody has added any."""
+
+
+@functools.lru_cache(2)
+def _write_second(second: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
 
 
 def _finish(form: LogFormat) -> list[Processor]:

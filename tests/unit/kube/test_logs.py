@@ -49,6 +49,21 @@ def test_lines_of_libraries_look_alike(set_up: SetUp) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text", ["Injecting 100% of it", "two\nlines\x1b[31m", "Authorization: Bearer abc.def", "", "=", "käse ✅"]
+)
+def test_a_line_of_text_alone_is_as_one_with_values(set_up: SetUp, text: str) -> None:
+    stream = set_up("console", "info")
+    logging.getLogger("x").warning(text)
+    logging.getLogger("x").warning("%s", text)
+    logging.getLogger("x").warning(text, extra={"n": 1})
+    # Without the moment, which is 23 characters.
+    plain, formatted, extra = [line[23:] for line in stream.getvalue().splitlines()]
+    assert plain == formatted
+    assert extra == f"{plain} n=1"
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - ", stream.getvalue())
+
+
 def test_json_lines_carry_the_same(set_up: SetUp) -> None:
     stream = set_up("json", "debug")
     structlog.get_logger("x").warning("waits", gang="team-a/train")
