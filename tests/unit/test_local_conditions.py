@@ -36,13 +36,30 @@ VARIABLES = {
         ('(request.namespace == "a" || request.namespace == "default") && !(object.spec.n == 2)', True),
         ("object.nothing.at == 1 || object.spec.on", True),
         ("object.nothing.at == 1 && !object.spec.on", False),
+        ("request.userInfo.groups.exists(g, g == 'ops')", True),
+        ("request.userInfo.groups.exists(g, g.startsWith('x'))", False),
+        ("object.metadata.labels.exists(k, k.endsWith('/name') && object.metadata.labels[k] == 'x')", True),
+        ("request.userInfo.groups.exists(g, object.metadata.labels.exists(k, k == g))", False),
+        ("object.exists(k, has(object[k].name) && object[k].name == 'train-0')", True),
+        ("request.userInfo.groups.exists(g, g == 'ops' || object.nothing == g)", True),
     ],
 )
 def test_conditions_are_answered(text: str, expected: bool) -> None:
     assert compile_condition(text)(VARIABLES) is expected
 
 
-@pytest.mark.parametrize("text", ["object.nothing == 1", "oldObject.metadata.name == 'x'", "object.metadata.name"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "object.nothing == 1",
+        "oldObject.metadata.name == 'x'",
+        "object.metadata.name",
+        "object.metadata.name.exists(c, c == 't')",
+        "object.metadata.labels.exists(k, object.nothing == k)",
+        "object.metadata.labels[object.spec.n] == 'x'",
+        "object.metadata.labels[object.metadata] == 'x'",
+    ],
+)
 def test_a_condition_about_what_is_not_there_has_no_answer(text: str) -> None:
     condition = compile_condition(text)
     with pytest.raises(ConditionError):
@@ -55,7 +72,12 @@ def test_a_condition_about_what_is_not_there_has_no_answer(text: str) -> None:
         "",
         "object.spec.n + 1 == 2",
         "object.spec.n > 1",
-        "request.userInfo.groups.exists(g, g == 'x')",
+        "request.userInfo.groups.exists(object, object == 'x')",
+        "request.userInfo.groups.exists(true, true)",
+        "request.userInfo.groups.exists('g', true)",
+        "request.userInfo.groups.exists(g)",
+        "request.userInfo.groups.exists(g, g == 'x') && g == 'x'",
+        "request.userInfo.groups.all(g, g == 'x')",
         "size(object.spec) == 1",
         "object.spec.on ? true : false",
         "authorizer.group('') == ''",

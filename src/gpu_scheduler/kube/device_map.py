@@ -41,26 +41,22 @@ class MapError(ValueError):
         self.what = what
 
 
-@lru_cache(maxsize=64)  # all pods of a job carry the same map, and it may be long
+# All pods of a job carry the same map. It may be long, and then take 10 MB when it is read: a few are enough.
+@lru_cache(maxsize=8)
 def parse_map(text: str) -> Mapping[int, MapEntry]:
     """The entries of a map by pod index, or MapError."""
-    if len(text) > MAX_LENGTH:
-        raise MapError(0, f"{len(text)} characters are too many; write at most {MAX_LENGTH}")
-    entries: dict[int, MapEntry] = {}
-    lines: dict[int, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        index, entry = _parse_line(line, number)
-        if index in entries:
-            raise MapError(number, f"pod index {index} stands on line {lines[index]} already; write each index once")
-        entries[index], lines[index] = entry, number
-    if not entries:
-        raise MapError(0, f"it is empty; {_EXAMPLE}")
+    entries, mistakes = _read_lines(text, most=1)
+    if mistakes:
+        raise mistakes[0]
     return MappingProxyType(entries)
 
 
-@lru_cache(maxsize=256)
+def find_mistakes(text: str, most: int = 5) -> list[MapError]:
+    """The first mistakes in a map, each on a line of its own; none in one that can be read."""
+    return _read_lines(text, most)[1]
+
+
+@lru_cache(maxsize=64)
 def map_group(namespace: str, text: str) -> str:
     """A name for those who may share a map's GPUs: pods of one namespace whose maps say the same. MapError if bad."""
     entries = sorted((index, entry.node, sorted(entry.devices)) for index, entry in parse_map(text).items())
@@ -82,6 +78,32 @@ def pod_index(meta: Meta) -> int | None:
 def read_number(text: str) -> int | None:
     """A plain whole number of at most 18 digits; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _read_lines(text: str, most: int) -> tuple[dict[int, MapEntry], list[MapError]]:
+    """The entries of a map, and its mistakes until there are so many."""
+    entries: dict[int, MapEntry] = {}
+    mistakes: list[MapError] = []
+    if len(text) > MAX_LENGTH:
+        return entries, [MapError(0, f"{len(text)} characters are too many; write at most {MAX_LENGTH}")]
+    lines: dict[int, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            index, entry = _parse_line(line, number)
+            if index in entries:
+                what = f"pod index {index} stands on line {lines[index]} already; write each index once"
+                raise MapError(number, what)
+        except MapError as mistake:
+            mistakes.append(mistake)
+            if len(mistakes) == most:
+                break
+            continue
+        entries[index], lines[index] = entry, number
+    if not entries and not mistakes:
+        mistakes.append(MapError(0, f"it is empty; {_EXAMPLE}"))
+    return entries, mistakes
 
 
 def _parse_line(line: str, number: int) -> tuple[int, MapEntry]:

@@ -26,6 +26,7 @@ from gpu_scheduler.kube.device_map import MapError, map_group, parse_map, pod_in
 from gpu_scheduler.kube.objects import Container, Meta, PodSpec, Resources
 from gpu_scheduler.kube.resources import DEVICE_MAP, GPU_MILLI
 from gpu_scheduler.kube.terms import Affinity, Speaker, SpreadConstraint, node_terms, pod_terms, preferences, spreads
+from gpu_scheduler.kube.wording import join
 
 _SHAPES = 8192
 """How many distinct shapes are remembered; one that falls out is read again."""
@@ -79,6 +80,16 @@ _read_rules = msgspec.json.Decoder(_Rules).decode
 
 def read_shape(spec: PodSpec, meta: Meta, gpu_resources: tuple[str, ...], ours: bool = True) -> Shaped:
     """The shape of a pod or of a template. Never raises; a pod that is not ours has no use for our annotations."""
+    return _read(*_take_parts(spec, meta, ours), gpu_resources)
+
+
+def find_gates(spec: PodSpec, meta: Meta, gpu_resources: tuple[str, ...]) -> tuple[Gate, ...]:
+    """What is wrong with a pod of ours. Nothing is remembered: for those who see a pod once, whoever it comes from."""
+    return _make(*_take_parts(spec, meta, ours=True), gpu_resources).gates
+
+
+def _take_parts(spec: PodSpec, meta: Meta, ours: bool) -> tuple[bytes, Speaker, _Devices]:
+    """All that a shape is made of, as values that can be compared."""
     parts = _encode(
         {
             "containers": spec.containers,
@@ -99,7 +110,7 @@ def read_shape(spec: PodSpec, meta: Meta, gpu_resources: tuple[str, ...], ours: 
         written, milli = meta.annotations.get(DEVICE_MAP), meta.annotations.get(GPU_MILLI)
         if written is not None or milli is not None:
             devices = _Devices(written, milli, pod_index(meta))
-    return _read(parts, Speaker(meta.namespace, labels), devices, gpu_resources)
+    return parts, Speaker(meta.namespace, labels), devices
 
 
 @lru_cache(maxsize=_SHAPES)
@@ -116,6 +127,11 @@ def _intern(shape: Shape) -> Shape:
 
 @lru_cache(maxsize=_SHAPES)  # the text of a spec is a cheaper key than the shape that would have to be made from it
 def _read(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> Shaped:
+    shape, gates = _make(parts, speaker, devices, gpu_resources)
+    return Shaped(_intern(shape), gates)
+
+
+def _make(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> Shaped:
     gates: list[Gate] = []
     shape = Shape()
     try:
@@ -126,7 +142,7 @@ def _read(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tupl
         gates.append(Gate(GateKind.BAD_REQUEST, _place(error)))
     except QuantityError as error:
         gates.append(Gate(GateKind.BAD_REQUEST, str(error)))
-    return Shaped(_intern(shape), tuple(gates))
+    return Shaped(shape, tuple(gates))
 
 
 def _place(error: msgspec.ValidationError) -> str:
@@ -233,7 +249,9 @@ def _read_map(shape: Shape, devices: _Devices, namespace: str) -> DeviceMap:
         raise MapError(0, "the pod has no index; let its name end in a number, for example worker-0")
     entry = entries.get(devices.pod)
     if entry is None:
-        raise MapError(0, f"there is no line for pod index {devices.pod}; add {devices.pod}=<node>:<GPU>,<GPU>")
+        there = join([str(index) for index in sorted(entries)], most=8)
+        wanted = f"add {devices.pod}=<node>:<GPU>,<GPU>"
+        raise MapError(0, f"there is no line for pod index {devices.pod}, only for {there}; {wanted}")
     if shape.gpus and shape.gpus != len(entry.devices):
         asked = f"{shape.gpus} of {shape.gpu_resource} are requested"
         raise MapError(0, f"{len(entry.devices)} GPUs for pod index {devices.pod}, but {asked}; make them equal")

@@ -1,7 +1,8 @@
 """Match conditions of webhooks: the part of CEL that compares fields, and a clear no to the rest.
 
 Known are `object`, `oldObject` and `request`, fields (`a.b`, `a["b"]`), text, numbers, true, false, null, lists,
-`==`, `!=`, `in`, `&&`, `||`, `!`, `has()`, and the methods startsWith, endsWith and contains.
+`==`, `!=`, `in`, `&&`, `||`, `!`, `has()`, the methods startsWith, endsWith and contains, and `exists(name, ...)` over
+the items of a list or the keys of a map.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 Variables = Mapping[str, Any]
 Expression = Callable[[Variables], Any]
 
-SUPPORTED = "==, !=, in, &&, ||, !, has(), startsWith(), endsWith(), contains() on object, oldObject and request"
+SUPPORTED = (
+    "==, !=, in, &&, ||, !, has(), startsWith(), endsWith(), contains(), exists() on object, oldObject and request"
+)
 
 _ROOTS = ("object", "oldObject", "request")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
@@ -54,6 +57,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
+        self._names = list(_ROOTS)
         self.kind = self.token = ""
         self._advance()
 
@@ -151,10 +155,10 @@ class _Parser:
     def _path(self, existence: bool = False) -> Expression:
         """A field of a variable; with `existence`, whether its last part is there."""
         root = self.token
-        if root not in _ROOTS:
+        if root not in self._names:
             raise self.unexpected()
         self._advance()
-        parts: list[Any] = []
+        parts: list[Expression] = []
         while True:
             if self._take("."):
                 if self.kind != "word":
@@ -162,11 +166,9 @@ class _Parser:
                 name = self._advance()
                 if not existence and self._take("("):
                     return self._method(_reach(root, parts), name)
-                parts.append(name)
+                parts.append(_constant(name))
             elif self._take("["):
-                if self.kind not in ("text", "number"):
-                    raise self.unexpected()
-                parts.append(_unquote(self._advance()) if self.kind == "text" else int(self._advance()))
+                parts.append(self.alternatives())
                 self._expect("]")
             else:
                 break
@@ -175,9 +177,11 @@ class _Parser:
         if not parts:
             raise self.unexpected()
         owner, last = _reach(root, parts[:-1]), parts[-1]
-        return lambda v: _contains(owner(v), last)
+        return lambda v: _contains(owner(v), last(v))
 
     def _method(self, subject: Expression, name: str) -> Expression:
+        if name == "exists":
+            return self._exists(subject)
         method = _METHODS.get(name)
         if method is None:
             raise ValueError(f"the method {name} is not supported; only {SUPPORTED} are supported here")
@@ -191,6 +195,18 @@ class _Parser:
             return method(text, part)
 
         return call
+
+    def _exists(self, subject: Expression) -> Expression:
+        """`subject.exists(name, condition)`, from the name on."""
+        name = self._advance() if self.kind == "word" else ""
+        if not name or name in _WORDS or name in self._names:
+            raise self.unexpected()
+        self._expect(",")
+        self._names.append(name)
+        condition = self.alternatives()
+        self._names.remove(name)
+        self._expect(")")
+        return lambda v: _find(subject(v), lambda item: condition({**v, name: item}))
 
 
 def _constant(value: Any) -> Expression:
@@ -207,14 +223,15 @@ def _unquote(token: str) -> str:
         raise ValueError(f"{token} is not text that is understood") from None
 
 
-def _reach(root: str, parts: list[Any]) -> Expression:
+def _reach(root: str, parts: list[Expression]) -> Expression:
     def read(variables: Variables) -> Any:
         found = variables[root]
         for part in parts:
+            key = part(variables)
             try:
-                found = found[part]
+                found = found[key]
             except (KeyError, IndexError, TypeError):
-                raise ConditionError(f"no such key: {part}") from None
+                raise ConditionError(f"no such key: {key}") from None
         return found
 
     return read
@@ -234,6 +251,22 @@ def _either(left: Expression, right: Expression, decisive: bool) -> Expression:
         return _truth(right(variables))
 
     return evaluate
+
+
+def _find(whole: Any, condition: Callable[[Any], Any]) -> bool:
+    """Whether the condition is true of an item; one of which it is hides what is wrong with the others."""
+    if not isinstance(whole, list | dict):
+        raise ConditionError("no such overload: `exists` needs a list or a map")
+    problem: ConditionError | None = None
+    for item in whole:
+        try:
+            if _truth(condition(item)):
+                return True
+        except ConditionError as error:
+            problem = error
+    if problem is not None:
+        raise problem
+    return False
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -168,7 +168,7 @@ def test_a_map_names_the_node_and_the_gpus_of_this_pods_index() -> None:
     ("name", "annotations", "gpus", "said"),
     [
         ("worker-0", {MAP: "0=node1:0,0"}, 0, "gpu-scheduling-map: line 1: GPU 0 is named twice"),
-        ("worker-7", {MAP: "0=node1:0"}, 0, "gpu-scheduling-map: there is no line for pod index 7; add 7=<node>:"),
+        ("worker-7", {MAP: "0=node1:0"}, 0, "gpu-scheduling-map: there is no line for pod index 7, only for 0; add"),
         ("worker", {MAP: "0=node1:0"}, 0, "gpu-scheduling-map: the pod has no index"),
         ("worker-0", {MAP: "0=node1:0", MILLI: "300"}, 0, "gpu-scheduling-map: a map gives whole GPUs; remove it, or"),
         ("worker-0", {MAP: "0=node1:0"}, 2, "gpu-scheduling-map: 1 GPUs for pod index 0, but 2 of nvidia.com/gpu"),

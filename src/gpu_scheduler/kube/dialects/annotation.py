@@ -26,6 +26,7 @@ from gpu_scheduler.kube.dialects.options import (
     quote,
     rank_roles,
     read_minimum,
+    refuse_namespace,
     role_of,
     with_options,
 )
@@ -67,7 +68,7 @@ class Annotations(Dialect):
         if found is not None:
             return found
         if notes.get(GANG):
-            problem = f"{GANG}: {quote(notes[GANG])} is no name; use letters, digits, '-', '_' and '.', at most 253"
+            problem = _refuse_name(notes[GANG])
         else:
             problem = f"{GANG_MIN}: the pod has no controller whose pods could be its gang; name the gang in {GANG}"
         return Membership(None, role_of(pod), queue_of(pod), problem)
@@ -94,7 +95,7 @@ class Annotations(Dialect):
         said, problem, minimum = _hear(pods), "", 1
         try:
             _check_agreement(said, pods)
-            minimum = _read_gang_min(note(said[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in said else None)
+            minimum = read_gang_min(note(said[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in said else None)
         except BadOptionError as error:
             problem = str(error)
         gang = Gang(
@@ -134,6 +135,12 @@ class LonePods(Annotations):
         return with_notes(with_options(Gang(key, created=created_at(meta)), meta.annotations), meta.annotations)
 
 
+def _refuse_name(named: str) -> str:
+    if "/" in named:
+        return refuse_namespace(GANG, named)
+    return f"{GANG}: {quote(named)} is no name; use letters, digits, '-', '_' and '.', at most 253"
+
+
 def _hear(pods: Collection[PodObject]) -> dict[str, PodObject]:
     """For every annotation about the gang, the first pod that has it."""
     said: dict[str, PodObject] = {}
@@ -154,6 +161,7 @@ def _check_agreement(said: dict[str, PodObject], pods: Collection[PodObject]) ->
                 raise BadOptionError(f"{name}: {one} and {other}; all pods of a gang must say the same")
 
 
-def _read_gang_min(text: str | None) -> int:
+def read_gang_min(text: str | None) -> int:
+    """The minimum that an annotation states, or BadOptionError."""
     number = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else text
     return read_minimum(number, GANG_MIN)

@@ -62,7 +62,7 @@ def expect_members(
 def coming_scheduler(raw: RawObject, context: GangContext) -> str:
     """The scheduler that the owner job's pods are going to name; "" when nothing says so."""
     job = _owner_job(raw, context) or {}
-    specs = [as_dict(job.get("spec")), *(as_dict(template.get("spec")) for _, _, template in _templates_of(job))]
+    specs = [as_dict(job.get("spec")), *(as_dict(template.get("spec")) for _, _, template in templates_of(job))]
     return next((str(spec["schedulerName"]) for spec in specs if spec.get("schedulerName")), "")
 
 
@@ -75,7 +75,7 @@ def _owner_job(raw: RawObject, context: GangContext) -> Json | None:
 def _read_templates(raw: RawObject, job: Json) -> Iterator[_Template]:
     """The pods that a group's job makes; none as soon as one template cannot be read."""
     found = []
-    for role, replicas, template in _templates_of(job):
+    for role, replicas, template in templates_of(job):
         try:
             meta = msgspec.convert(template.get("metadata") or {}, Meta)
             pod = PodObject(meta, msgspec.convert(template.get("spec"), PodSpec))
@@ -86,7 +86,7 @@ def _read_templates(raw: RawObject, job: Json) -> Iterator[_Template]:
     yield from found
 
 
-def _templates_of(job: Json) -> Iterator[tuple[str, int, Json]]:
+def templates_of(job: Json) -> Iterator[tuple[str, int, Json]]:
     """Roles, replicas and templates: tasks of a Volcano Job, replica specs of a Kubeflow job.
 
     The training operator writes a replica type in small letters when it marks pods with it.

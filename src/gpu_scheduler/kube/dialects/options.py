@@ -107,6 +107,12 @@ def quote(text: object) -> str:
     return repr(shown if len(shown) <= _CUTS else shown[:_CUTS] + "...")
 
 
+def refuse_namespace(field: str, named: str) -> str:
+    """What to say to a gang's name with a namespace before it."""
+    right = f"write {quote(named.rpartition('/')[2])}, and have its pods in one namespace"
+    return f"{field}: {quote(named)} names a namespace, but a gang is in that of its pods; {right}"
+
+
 def read_minimum(value: object, field: str, absent: int | None = None) -> int:
     """How many members must start together; 0 and nothing mean `absent`, where a dialect has such a rule."""
     if absent is not None and value in (None, 0):
@@ -124,16 +130,28 @@ def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
     """The gang with what its annotations say; the first of them that makes no sense is the gang's problem."""
     if not annotations:
         return gang
+    changes, problems = _read_options(annotations)
+    problem = gang.problem or next(iter(problems), "")
+    return replace(gang, **changes, problem=problem) if changes or problem else gang
+
+
+def find_bad_options(annotations: Mapping[str, str]) -> list[str]:
+    """What is wrong with the options among these annotations, a line for each."""
+    return _read_options(annotations)[1]
+
+
+def _read_options(annotations: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The fields of a gang that annotations set, and what makes no sense among them."""
     changes: dict[str, Any] = {}
-    problem = gang.problem
+    problems: list[str] = []
     for name, (field, read) in _OPTIONS.items():
         text = annotations.get(name)
         if text:
             try:
                 changes[field] = read(name, text)
             except BadOptionError as error:
-                problem = problem or str(error)
-    return replace(gang, **changes, problem=problem) if changes or problem else gang
+                problems.append(str(error))
+    return changes, problems
 
 
 def read_seconds(name: str, text: str) -> float:

@@ -1,0 +1,1 @@
+"""Admission: what pods of ours get on their way in, and what is told to whoever wrote them wrongly."""

@@ -1,0 +1,214 @@
+"""The webhook configurations: which requests an API server asks us about, so that it never asks about any others.
+
+Pods fail closed: without an answer a pod of ours is not let in. Match conditions (CEL) are decided by the API server
+itself, so that every other pod goes its way whatever has become of the webhook. What makes pods and what is a gang
+does not have to wait for us: their mistakes are told again when the pods come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gpu_scheduler.kube.dialects import DIALECTS
+from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.resources import DEVICE_MAP, GROUP
+from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX
+from gpu_scheduler.webhook.rules import Rules
+
+NAME: Final = "gpu-scheduler-webhook"
+TIMEOUT_SECONDS: Final = 5
+
+_SCHEDULER_OF_POD: Final = "object.spec.schedulerName"
+_SCHEDULER_OF_TEMPLATE: Final = "object.spec.template.spec.schedulerName"
+
+
+def make_configurations(client_config: Json, rules: Rules, *, system_namespace: str, guard: bool) -> tuple[Json, Json]:
+    """The mutating and the validating configuration. `client_config` says where we are, without a path.
+
+    With `guard` reserved annotations are refused by the webhook: for API servers without ValidatingAdmissionPolicy.
+    """
+    common = {
+        "namespaceSelector": _all_namespaces_but("kube-system", system_namespace),
+        "objectSelector": {},
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "admissionReviewVersions": ["v1"],
+    }
+    mutating = {**common, "clientConfig": _with_path(client_config, "/mutate"), "reinvocationPolicy": "IfNeeded"}
+    validating = {**common, "clientConfig": _with_path(client_config, "/validate")}
+    return (
+        _configuration("Mutating", [{**mutating, **hook} for hook in _mutating_hooks(rules)]),
+        _configuration("Validating", [{**validating, **hook} for hook in _validating_hooks(rules, guard)]),
+    )
+
+
+def write_forgery_condition() -> str:
+    """In CEL: an annotation that only the scheduler writes is set, changed or removed."""
+    return _write_change(f"k in {_list(RESERVED)} || k.startsWith({_text(RESERVED_PREFIX)})")
+
+
+def write_stranger_condition(rules: Rules) -> str:
+    """In CEL: whoever asks is not the scheduler."""
+    return f"request.userInfo.username != {_text(rules.scheduler_account)}"
+
+
+# -- webhooks
+
+
+def _mutating_hooks(rules: Rules) -> Iterator[Json]:
+    ours = _condition("ours", _write_ours(_SCHEDULER_OF_POD, rules))
+    rules_of_pods = [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")]
+    yield _hook("pods", "Fail", rules_of_pods, [ours])
+    ours = _condition("ours", _write_ours(_SCHEDULER_OF_TEMPLATE, rules))
+    yield _hook("statefulsets", "Fail", [_rule("CREATE", "statefulsets", group="apps")], [ours])
+
+
+def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
+    yield _hook(
+        "pods",
+        "Fail",
+        [_rule("CREATE,UPDATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")],
+        [_condition("ours", _write_ours(_SCHEDULER_OF_POD, rules)), _condition("news", _write_news(rules))],
+    )
+    yield _hook("jobs", "Ignore", list(_rules_of_makers()), [_condition("ours", _write_maker_is_ours(rules))])
+    yield _hook("gangs", "Ignore", list(_rules_of_gangs()), [_condition("annotated", _write_annotated())])
+    if guard:
+        yield _hook(
+            "reserved",
+            "Fail",
+            [_rule("CREATE,UPDATE", "pods,pods/*"), _rule("CREATE", "bindings")],
+            [
+                _condition("not-the-scheduler", write_stranger_condition(rules)),
+                _condition("reserved-annotation", write_forgery_condition()),
+            ],
+        )
+
+
+def _rules_of_makers() -> Iterator[Json]:
+    yield _rule("CREATE,UPDATE", "deployments,replicasets,statefulsets", group="apps")
+    yield _rule("CREATE,UPDATE", "jobs", group="batch")
+    yield _rule("CREATE,UPDATE", "jobs", group="batch.volcano.sh", versions=["v1alpha1"])
+    kubeflow = "jaxjobs,mpijobs,paddlejobs,pytorchjobs,tfjobs,xgboostjobs"
+    yield _rule("CREATE,UPDATE", kubeflow, group="kubeflow.org")
+
+
+def _rules_of_gangs() -> Iterator[Json]:
+    for dialect in DIALECTS:
+        if dialect.resources:
+            one = dialect.resources[0]
+            versions = [resource.version for resource in dialect.resources]
+            yield _rule("CREATE,UPDATE", one.plural, group=one.group, versions=versions)
+
+
+def _hook(name: str, failure_policy: str, rules: list[Json], conditions: list[Json]) -> Json:
+    return {
+        "name": f"{name}.{GROUP}",
+        "failurePolicy": failure_policy,
+        "rules": rules,
+        "matchConditions": conditions,
+    }
+
+
+def _rule(operations: str, resources: str, group: str = "", versions: list[str] | None = None) -> Json:
+    return {
+        "operations": operations.split(","),
+        "apiGroups": [group],
+        "apiVersions": versions or ["v1"],
+        "resources": resources.split(","),
+        "scope": "Namespaced",
+    }
+
+
+def _condition(name: str, expression: str) -> Json:
+    return {"name": name, "expression": expression}
+
+
+def _configuration(kind: str, hooks: list[Json]) -> Json:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "metadata": {"name": NAME},
+        "webhooks": hooks,
+    }
+
+
+def _with_path(client_config: Json, path: str) -> Json:
+    if "url" in client_config:
+        return {**client_config, "url": client_config["url"].rstrip("/") + path}
+    return {**client_config, "service": {**client_config["service"], "path": path}}
+
+
+def _all_namespaces_but(*names: str) -> Json:
+    label = "kubernetes.io/metadata.name"
+    return {"matchExpressions": [{"key": label, "operator": "NotIn", "values": list(dict.fromkeys(names))}]}
+
+
+# -- CEL
+
+
+def _write_ours(field: str, rules: Rules) -> str:
+    """That a field names a scheduler of ours, in words that have an answer when the field is not there."""
+    parts = field.split(".")
+    known = [f"has({'.'.join(parts[:length])})" for length in range(2, len(parts) + 1)]
+    return " && ".join([*known, f"{field} in {_list(sorted(rules.scheduler_names))}"])
+
+
+def _write_maker_is_ours(rules: Rules) -> str:
+    """That a template names us: that of a plain kind, of a task or the whole job (Volcano), of a replica (Kubeflow)."""
+    task = _write_ours("task.template.spec.schedulerName", rules)
+    replicas = "object.spec[field]"
+    replica = f"{replicas}[kind]"
+    names = _list(sorted(rules.scheduler_names))
+    of_replica = (
+        f"has({replica}.template) && has({replica}.template.spec) && has({replica}.template.spec.schedulerName)"
+        f" && {replica}.template.spec.schedulerName in {names}"
+    )
+    return " || ".join(
+        [
+            f"({_write_ours(_SCHEDULER_OF_TEMPLATE, rules)})",
+            f"({_write_ours(_SCHEDULER_OF_POD, rules)})",
+            f"(has(object.spec) && has(object.spec.tasks) && object.spec.tasks.exists(task, {task}))",
+            f'(has(object.spec) && object.spec.exists(field, field.endsWith("ReplicaSpecs")'
+            f" && {replicas}.exists(kind, {of_replica})))",
+        ]
+    )
+
+
+def _write_news(rules: Rules) -> str:
+    """That there is something to check: a new pod or container, or annotations that we read were changed by others.
+
+    An update without news, such as a finalizer that is taken off, must not depend on the webhook.
+    """
+    changed = _write_change(f"k == {_text(DEVICE_MAP)} || k.startsWith({_text(f'{GROUP}/')})")
+    added = 'has(request.subResource) && request.subResource == "ephemeralcontainers"'
+    return f'request.operation == "CREATE" || ({added}) || ({write_stranger_condition(rules)} && ({changed}))'
+
+
+def _write_annotated() -> str:
+    return f"{_has_annotations('object')} && object.metadata.annotations.exists(k, k.startsWith({_text(f'{GROUP}/')}))"
+
+
+def _write_change(which: str) -> str:
+    """That an annotation `k` of this sort differs between the old and the new object, either of which may have none."""
+    new, old = "object.metadata.annotations", "oldObject.metadata.annotations"
+    has_new, has_old = _has_annotations("object"), f"oldObject != null && {_has_annotations('oldObject')}"
+    same = f"{has_old} && k in {old} && {old}[k] == {new}[k]"
+    return (
+        f"({has_new} && {new}.exists(k, ({which}) && !({same})))"
+        f" || ({has_old} && {old}.exists(k, ({which}) && !({has_new} && k in {new})))"
+    )
+
+
+def _has_annotations(variable: str) -> str:
+    return f"has({variable}.metadata) && has({variable}.metadata.annotations)"
+
+
+def _list(texts: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, texts))}]"
+
+
+def _text(text: str) -> str:
+    return json.dumps(text)

@@ -1,0 +1,61 @@
+"""What was found wrong with an object, and how it is told: all of it, in bounded text on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpu_scheduler.kube.wording import one_line
+from gpu_scheduler.webhook.rules import Denial, Rules
+
+_MOST = 8
+_LONGEST = 400
+_LONGEST_WARNING = 250
+"""An API server cuts warnings once all of them together have 4096 characters."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Problems refuse the object, warnings only speak of it; both are kept in order and once."""
+
+    problems: dict[str, None] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+
+    def refuse(self, *problems: str) -> None:
+        """The object cannot be let in as it is."""
+        self.problems.update(dict.fromkeys(problems))
+
+    def warn(self, *warnings: str) -> None:
+        """Whoever sent the object should know."""
+        self.warnings.update(dict.fromkeys(warnings))
+
+    def object_to(self, denial: Denial, what: str, rules: Rules) -> None:
+        """Refuse or warn, as the rules say."""
+        (self.refuse if denial in rules.deny else self.warn)(what)
+
+    def add(self, place: str, other: Findings) -> None:
+        """Take over what was found in a part of the object."""
+        self.refuse(*(f"{place}: {what}" for what in other.problems))
+        self.warn(*(f"{place}: {what}" for what in other.warnings))
+
+    def without(self, old: Findings) -> Findings:
+        """What is new against an older version: nobody is kept from other changes by what was let in before."""
+        return Findings(
+            {what: None for what in self.problems if what not in old.problems},
+            {what: None for what in self.warnings if what not in old.warnings},
+        )
+
+
+def write_problems(problems: Iterable[str]) -> str:
+    """All problems as one message; the first ones, where there are many."""
+    found = [one_line(problem, _LONGEST) for problem in problems]
+    if len(found) == 1:
+        return found[0]
+    shown = "; ".join(f"({number}) {problem}" for number, problem in enumerate(found[:_MOST], 1))
+    more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return f"{len(found)} problems: {shown}{more}"
+
+
+def write_warnings(warnings: Iterable[str]) -> list[str]:
+    """Warnings as an API server passes them on; the first ones, where there are many."""
+    return [one_line(warning, _LONGEST_WARNING) for warning in warnings][:_MOST]

@@ -1,0 +1,232 @@
+"""What makes pods: templates with our scheduler's name, minimums that can never be reached, and StatefulSets.
+
+A StatefulSet makes its next pod when the one before is ready. If they are a gang, none is ready before all are there:
+it would wait for itself for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gpu_scheduler.kube.device_map import MapError, parse_map, pod_index
+from gpu_scheduler.kube.dialects import read_membership
+from gpu_scheduler.kube.dialects.annotation import read_gang_min
+from gpu_scheduler.kube.dialects.expected import templates_of
+from gpu_scheduler.kube.dialects.options import BadOptionError, as_dict, as_list, note, quote
+from gpu_scheduler.kube.objects import Json, Meta, OwnerReference, PodObject, PodSpec
+from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
+from gpu_scheduler.kube.wording import join
+from gpu_scheduler.webhook.containers import Inside
+from gpu_scheduler.webhook.findings import Findings
+from gpu_scheduler.webhook.pods import Nodes, check_template
+from gpu_scheduler.webhook.rules import Rules
+
+STATEFUL_SETS: Final = ("apps", "statefulsets")
+_VOLCANO: Final = "batch.volcano.sh"
+_KUBEFLOW: Final = "kubeflow.org"
+_JOBS: Final = ("batch", "jobs")
+_PLAIN: Final = (STATEFUL_SETS, ("apps", "deployments"), ("apps", "replicasets"), _JOBS)
+
+PARALLEL: Final = (
+    "spec.podManagementPolicy: set to Parallel, because the pods start together as a gang; "
+    "made one by one, the first would wait for the others for ever"
+)
+
+
+class Template(NamedTuple):
+    """Some pods that an object makes alike; `place` is where in the object it says so."""
+
+    place: str
+    replicas: int
+    pod: PodObject
+    inside: Inside
+
+
+class Maker(NamedTuple):
+    """What makes pods: its kind by group and plural, and the object."""
+
+    kind: tuple[str, str]
+    body: Json
+
+    @property
+    def spec(self) -> Json:
+        """The spec, or {} where something else stands."""
+        return as_dict(self.body.get("spec"))
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it only waits to be gone."""
+        return bool(as_dict(self.body.get("metadata")).get("deletionTimestamp"))
+
+
+def is_maker(kind: tuple[str, str]) -> bool:
+    """Whether the templates of a kind, by group and plural, are understood."""
+    return kind in _PLAIN or kind == (_VOLCANO, "jobs") or kind[0] == _KUBEFLOW
+
+
+def order_pods(maker: Maker, rules: Rules) -> tuple[list[Json], str]:
+    """For a StatefulSet whose pods are a gang of ours: the patch that has them made at once, and the warning."""
+    policy = maker.spec.get("podManagementPolicy")
+    if policy not in (None, "", "OrderedReady") or not any(map(_waits, _our_templates(maker, rules))):
+        return [], ""
+    operation = "replace" if "podManagementPolicy" in maker.spec else "add"
+    return [{"op": operation, "path": "/spec/podManagementPolicy", "value": "Parallel"}], PARALLEL
+
+
+def check_maker(maker: Maker, rules: Rules, nodes: Nodes) -> Findings:
+    """What there is to say about an object that makes pods of ours; nothing about others."""
+    found = Findings()
+    ours = list(_our_templates(maker, rules))
+    if not ours:
+        return found
+    for template in ours:
+        found.add(template.place, check_template(template.pod, template.inside, rules, nodes))
+        _check_indices(maker, template, found)
+    _check_minimum(maker, ours, found)
+    return found
+
+
+# -- templates
+
+
+def _our_templates(maker: Maker, rules: Rules) -> Iterator[Template]:
+    return (one for one in _templates(maker) if one.pod.spec.scheduler_name in rules.scheduler_names)
+
+
+def _templates(maker: Maker) -> Iterator[Template]:
+    """The templates of an object; one that makes no sense is the API server's to refuse."""
+    spec = maker.spec
+    written: Iterator[tuple[str, int, Json]]
+    if maker.kind in _PLAIN:
+        written = iter([("spec.template", _count_pods(maker), as_dict(spec.get("template")))])
+    else:
+        written = (
+            (f"template of {quote(role)}", count, template) for role, count, template in templates_of(maker.body)
+        )
+    for place, replicas, template in written:
+        body = as_dict(template.get("spec"))
+        if maker.kind[0] == _VOLCANO and spec.get("schedulerName") and not body.get("schedulerName"):
+            body = {**body, "schedulerName": spec["schedulerName"]}
+        try:
+            meta = msgspec.convert(template.get("metadata") or {}, Meta)
+            pod = PodObject(meta, msgspec.convert(body, PodSpec))
+            inside = msgspec.convert({"spec": body}, Inside)
+        except msgspec.ValidationError:
+            continue
+        _adopt(meta, maker)
+        yield Template(place, replicas, pod, inside)
+
+
+def _adopt(meta: Meta, maker: Maker) -> None:
+    """The metadata as the pods will have it: they are in the object's namespace, and it controls them."""
+    of = as_dict(maker.body.get("metadata"))
+    meta.namespace = str(of.get("namespace") or "")
+    meta.owner_references = [
+        OwnerReference(kind=str(maker.body.get("kind")), name=str(of.get("name")), controller=True)
+    ]
+
+
+def _count_pods(maker: Maker) -> int:
+    """How many pods of an object can be there at once."""
+    if maker.kind != _JOBS:
+        return _number(maker.spec.get("replicas"), 1)
+    at_once = _number(maker.spec.get("parallelism"), 1)
+    return min(at_once, _number(maker.spec.get("completions"), at_once))
+
+
+def _number(value: object, absent: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else absent
+
+
+# -- maps
+
+
+def _check_indices(maker: Maker, template: Template, found: Findings) -> None:
+    """Whether the pods of a template with a map are going to have an index, and each of them its line."""
+    text = note(template.pod.metadata, DEVICE_MAP)
+    if not text or maker.kind not in _PLAIN or pod_index(template.pod.metadata) is not None:
+        return
+    try:
+        entries = parse_map(text)
+    except MapError:
+        return
+    wanted = _indices(maker)
+    if wanted is None:
+        indexed = "use a StatefulSet, or a Job with completionMode: Indexed"
+        found.refuse(f"{template.place}: {DEVICE_MAP}: these pods have no index of their own; {indexed}")
+        return
+    lacking = [str(index) for index in wanted[: len(entries) + 4] if index not in entries]
+    if lacking:
+        right = "add a line for each, or they will be refused"
+        found.warn(f"{template.place}: {DEVICE_MAP}: there is no line for pod index {join(lacking)}; {right}")
+
+
+def _indices(maker: Maker) -> range | None:
+    """The indices of the pods that an object makes; None where they have none."""
+    spec = maker.spec
+    if maker.kind == STATEFUL_SETS:
+        start = max(0, _number(as_dict(spec.get("ordinals")).get("start"), 0))
+        return range(start, start + max(0, _number(spec.get("replicas"), 1)))
+    if maker.kind == _JOBS and spec.get("completionMode") == "Indexed":
+        return range(max(0, _number(spec.get("completions"), 1)))
+    return None
+
+
+# -- minimums
+
+
+def _waits(template: Template) -> bool:
+    """Whether pods are a gang in which one waits for others."""
+    if read_membership(template.pod).gang is None:
+        return False
+    text = note(template.pod.metadata, GANG_MIN)
+    try:
+        return not text or read_gang_min(text) > 1
+    except BadOptionError:
+        return False
+
+
+def _check_minimum(maker: Maker, ours: list[Template], found: Findings) -> None:
+    """Minimums beyond the pods that there will ever be."""
+    total = sum(template.replicas for template in _templates(maker))
+    if total <= 0 or _is_controlled(maker):
+        return  # scaled to nothing on purpose; or another object's means, as the ReplicaSets of a rollout are
+    for template in ours:
+        _check_gang_min(maker, template, total, found)
+    policy = as_dict(as_dict(maker.spec.get("runPolicy")).get("schedulingPolicy"))
+    if maker.kind[0] == _VOLCANO:
+        _compare("spec.minAvailable", maker.spec.get("minAvailable"), total, found)
+        for number, task in enumerate(as_list(maker.spec.get("tasks"))):
+            place = f"spec.tasks[{number}].minAvailable"
+            _compare(place, task.get("minAvailable"), _number(task.get("replicas"), 1), found)
+    elif maker.kind[0] == _KUBEFLOW:
+        _compare("spec.runPolicy.schedulingPolicy.minAvailable", policy.get("minAvailable"), total, found)
+
+
+def _check_gang_min(maker: Maker, template: Template, total: int, found: Findings) -> None:
+    try:
+        minimum = read_gang_min(note(template.pod.metadata, GANG_MIN) or "1")
+    except BadOptionError:
+        return  # said already
+    if minimum <= total:
+        return
+    place = f"{template.place}: {GANG_MIN}"
+    if note(template.pod.metadata, GANG):
+        found.warn(
+            f"{place}: {minimum} pods start together, but only {total} come from here; others must join the gang"
+        )
+    else:
+        _compare(place, minimum, total, found)
+
+
+def _compare(place: str, minimum: object, total: int, found: Findings) -> None:
+    if _number(minimum, 0) > total:
+        found.refuse(f"{place}: {minimum} pods must start together, but there are {total}; write at most {total}")
+
+
+def _is_controlled(maker: Maker) -> bool:
+    owners = as_list(as_dict(maker.body.get("metadata")).get("ownerReferences"))
+    return any(owner.get("controller") for owner in owners)

@@ -1,0 +1,116 @@
+"""Pods of ours: what is wrong with one, in the words in which the scheduler would say it later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+
+from gpu_scheduler.core.model import GateKind
+from gpu_scheduler.kube.device_map import MapError, find_mistakes, parse_map, pod_index
+from gpu_scheduler.kube.dialects import read_membership
+from gpu_scheduler.kube.dialects.annotation import read_gang_min
+from gpu_scheduler.kube.dialects.options import BadOptionError, find_bad_options, refuse_namespace
+from gpu_scheduler.kube.dialects.volcano import GROUP_NAME
+from gpu_scheduler.kube.objects import PodObject
+from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
+from gpu_scheduler.kube.shapes import find_gates
+from gpu_scheduler.kube.wording import join
+from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers
+from gpu_scheduler.webhook.findings import Findings
+from gpu_scheduler.webhook.rules import Denial, Rules
+
+Nodes = Collection[str] | None
+"""What maps may call nodes; None while that is not known."""
+
+_SHOWS_GPUS = "NVIDIA_VISIBLE_DEVICES"
+_SHOWS_NONE = ("void", "none")
+
+
+def check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
+    """What there is to say about a pod."""
+    found = Findings()
+    text = (pod.metadata.annotations or {}).get(DEVICE_MAP)
+    gates = find_gates(pod.spec, pod.metadata, rules.gpu_resources)
+    found.refuse(*(gate.subject for gate in gates))
+    if text is not None:
+        if any(gate.kind is GateKind.BAD_MAP for gate in gates):
+            found.refuse(*say_mistakes(find_mistakes(text)))
+        else:
+            _check_node(text, pod_index(pod.metadata), nodes, found)
+    _check_gang(pod, found)
+    _check_habits(pod, inside, rules, found)
+    return found
+
+
+def check_template(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
+    """What there is to say about a template: as of a pod, except for what depends on the pod's index."""
+    notes = dict(pod.metadata.annotations or {})
+    text = notes.pop(DEVICE_MAP, None)
+    bare = PodObject(msgspec.structs.replace(pod.metadata, annotations=notes), pod.spec)
+    found = check_pod(bare, inside, rules, nodes)
+    if text is not None:
+        mistakes = find_mistakes(text)
+        found.refuse(*say_mistakes(mistakes))
+        if not mistakes:
+            found.warn(*_unknown_nodes({entry.node for entry in parse_map(text).values()}, nodes))
+    return found
+
+
+def say_mistakes(mistakes: Iterable[MapError]) -> Iterator[str]:
+    """Mistakes of a map with the annotation that it stands in."""
+    return (f"{DEVICE_MAP}: {mistake}" for mistake in mistakes)
+
+
+def _check_node(text: str, index: int | None, nodes: Nodes, found: Findings) -> None:
+    entry = parse_map(text).get(index) if index is not None else None
+    if entry is not None:
+        found.warn(*_unknown_nodes({entry.node}, nodes))
+
+
+def _unknown_nodes(named: set[str], nodes: Nodes) -> Iterator[str]:
+    unknown = sorted(named.difference(nodes)) if nodes is not None else ()
+    if unknown:
+        waits = "its pods wait until there is one of that name or with that label gpu-node-name"
+        yield f"{DEVICE_MAP}: there is no node {join(unknown)}; {waits}"
+
+
+def _check_gang(pod: PodObject, found: Findings) -> None:
+    """The annotations about gangs; what depends on other pods or on objects is for the scheduler to say."""
+    notes: Mapping[str, str] = pod.metadata.annotations or {}
+    if not notes:
+        return
+    problem = read_membership(pod).problem
+    if problem:
+        found.refuse(problem)
+    group = notes.get(GROUP_NAME, "")
+    if "/" in group:
+        found.refuse(refuse_namespace(GROUP_NAME, group))
+    if notes.get(GANG_MIN):
+        try:
+            read_gang_min(notes[GANG_MIN])
+        except BadOptionError as error:
+            found.refuse(str(error))
+    elif notes.get(GANG):
+        found.warn(f"{GANG_MIN}: missing; unless another pod of the gang says how many start together, none will")
+    found.refuse(*find_bad_options(notes))
+
+
+def _check_habits(pod: PodObject, inside: Inside, rules: Rules, found: Findings) -> None:
+    """What pods of ours should better not do."""
+    if pod.spec.node_name:
+        what = "spec.nodeName: it takes the pod past the scheduler, onto GPUs that others may hold; leave it out"
+        found.object_to(Denial.NODE_NAME, what, rules)
+    for field, number, container in all_containers(inside):
+        place = f"spec.{field}[{number}]"
+        if any(_shows_gpus(variable) for variable in container.env or ()):
+            what = f"{place}.env: {_SHOWS_GPUS} may show GPUs that the pod was not given; leave it out"
+            found.object_to(Denial.NVIDIA_VISIBLE_DEVICES, what, rules)
+        context = container.security_context
+        if context is not None and context.privileged:
+            what = f"{place}.securityContext.privileged: a privileged container reaches every GPU of its node"
+            found.object_to(Denial.PRIVILEGED, f"{what}; leave it out", rules)
+
+
+def _shows_gpus(variable: EnvVar) -> bool:
+    return variable.name == _SHOWS_GPUS and (variable.value_from is not None or variable.value not in _SHOWS_NONE)

@@ -1,0 +1,89 @@
+"""AdmissionReviews as they come in: what is asked, by whom, and the objects still as text."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from gpu_scheduler.kube.wording import one_line
+
+T = TypeVar("T")
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+_LONGEST_UID: Final = 253
+
+
+class BadReview(Exception):  # noqa: N818 - named for what came in
+    """What came in is no AdmissionReview that could be answered; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class _Part(msgspec.Struct, rename="camel", gc=False):
+    """Fields are named as in Python here and as in the API on the wire."""
+
+
+class _Resource(_Part):
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class _User(_Part):
+    username: str = ""
+
+
+class Request(_Part):
+    """One question. Objects are decoded by whoever knows their kind."""
+
+    uid: str
+    operation: str
+    resource: _Resource
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    user_info: _User = msgspec.field(default_factory=_User)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Group and plural of what the request is about."""
+        return self.resource.group, self.resource.resource
+
+
+class _Review(_Part):
+    api_version: str = ""
+    kind: str = ""
+    request: Request | None = None
+
+
+_read_review = msgspec.json.Decoder(_Review).decode
+
+
+def read_request(body: bytes) -> Request:
+    """The request of an AdmissionReview v1, or BadReview."""
+    try:
+        review = _read_review(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadReview(f"this is no AdmissionReview: {error}") from None
+    if (review.api_version, review.kind) != (API_VERSION, KIND):
+        raise BadReview(
+            f"apiVersion and kind: {review.api_version[:60]!r} and {review.kind[:60]!r}; send {API_VERSION} and {KIND}"
+        )
+    if review.request is None:
+        raise BadReview("request: missing; send an AdmissionReview with a request")
+    if not 0 < len(review.request.uid) <= _LONGEST_UID:
+        raise BadReview(f"request.uid: send 1 to {_LONGEST_UID} characters")
+    return review.request
+
+
+def read_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw, field: str = "object") -> T:
+    """An object of a request, or BadReview."""
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadReview(f"request.{field}: {error}") from None

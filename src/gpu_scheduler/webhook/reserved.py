@@ -1,0 +1,37 @@
+"""Reserved annotations: what only the scheduler writes, and who tries to do it in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gpu_scheduler.kube.annotations import CONTAINER_DEVICES
+from gpu_scheduler.kube.dialects.options import quote
+from gpu_scheduler.kube.resources import ATTEMPT, DEVICES, NOTES, STATUS, VISIBLE_DEVICES
+
+RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
+RESERVED_PREFIX = CONTAINER_DEVICES
+TOLD = (NOTES, STATUS)
+"""Those that the scheduler writes on gang objects too."""
+
+_NOTHING: Mapping[str, str] = {}
+
+
+def is_reserved(name: str) -> bool:
+    """Whether only the scheduler writes an annotation of this name on pods."""
+    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+
+
+def is_told(name: str) -> bool:
+    """Whether only the scheduler writes an annotation of this name on gang objects."""
+    return name in TOLD
+
+
+def find_forgeries(
+    new: Mapping[str, str] | None, old: Mapping[str, str] | None, is_theirs: Callable[[str], bool] = is_reserved
+) -> Iterator[str]:
+    """The reserved annotations that differ between two versions of an object, each with what would be right."""
+    new, old = new or _NOTHING, old or _NOTHING
+    for name in sorted(filter(is_theirs, new.keys() | old.keys())):
+        if new.get(name) != old.get(name):
+            right = "leave it as it is" if name in old else "leave it out"
+            yield f"metadata.annotations[{quote(name)}]: only the scheduler may write this; {right}"

@@ -1,0 +1,188 @@
+"""The door of admission: an AdmissionReview in, its answer out. Nothing is kept, and nobody else is asked."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gpu_scheduler.kube.objects import Json, PodObject, RawObject
+from gpu_scheduler.kube.wording import one_line
+from gpu_scheduler.webhook.containers import Inside, all_containers, new_ephemeral_containers
+from gpu_scheduler.webhook.findings import Findings, write_problems, write_warnings
+from gpu_scheduler.webhook.gang_objects import check_gang_object, find_dialect
+from gpu_scheduler.webhook.injection import patch_containers, plan_injection
+from gpu_scheduler.webhook.jobs import STATEFUL_SETS, Maker, check_maker, is_maker, order_pods
+from gpu_scheduler.webhook.pods import Nodes, check_pod
+from gpu_scheduler.webhook.requests import API_VERSION, KIND, BadReview, Request, read_object, read_request
+from gpu_scheduler.webhook.reserved import find_forgeries, is_told
+from gpu_scheduler.webhook.rules import Rules
+
+__all__ = ["Answer", "BadReview", "answer"]
+
+_PODS = ("", "pods")
+_BINDINGS = ("", "bindings")
+_CHECKED = ("", "ephemeralcontainers", "resize")
+"""A pod and those of its subresources that change what is checked; the rest may only not forge anything."""
+_LONGEST_LINE = 4096
+
+
+class Answer(NamedTuple):
+    """The AdmissionReview to send back, what it says, and the lines to log."""
+
+    body: bytes
+    allowed: bool
+    log: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What is to be answered. Forgeries are forbidden, problems make the object invalid."""
+
+    patch: list[Json] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    forgeries: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+class _Annotations(msgspec.Struct):
+    annotations: dict[str, str] | None = None
+
+
+class _Annotated(msgspec.Struct):
+    metadata: _Annotations | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_pods = msgspec.json.Decoder(PodObject)
+_insides = msgspec.json.Decoder(Inside)
+_annotated = msgspec.json.Decoder(_Annotated | None)
+_raw_objects = msgspec.json.Decoder(RawObject)
+_bodies = msgspec.json.Decoder(Json)
+
+
+def answer(path: Literal["mutate", "validate"], body: bytes, rules: Rules, nodes: Nodes) -> Answer:
+    """The answer to an AdmissionReview v1, or BadReview. `nodes` are the names that maps may use, None if unknown."""
+    request = read_request(body)
+    verdict = _mutate(request, rules) if path == "mutate" else _validate(request, rules, nodes)
+    return _write(request, verdict)
+
+
+# -- changing
+
+
+def _mutate(request: Request, rules: Rules) -> _Verdict:
+    step = (request.operation, *request.subject, request.sub_resource)
+    if step in (("CREATE", *_PODS, ""), ("UPDATE", *_PODS, "ephemeralcontainers")):
+        return _inject(request, rules)
+    if step == ("CREATE", *STATEFUL_SETS, ""):
+        patch, warning = order_pods(Maker(STATEFUL_SETS, read_object(_bodies, request.object)), rules)
+        return _Verdict(patch, Findings(warnings={warning: None} if warning else {}))
+    return _Verdict()
+
+
+def _inject(request: Request, rules: Rules) -> _Verdict:
+    pod = read_object(_pods, request.object)
+    injection = plan_injection(pod, rules) if _is_ours(pod, rules) else None
+    if injection is None:
+        return _Verdict()
+    inside = read_object(_insides, request.object)
+    containers = all_containers(inside)
+    if request.operation == "UPDATE":
+        containers = new_ephemeral_containers(inside, read_object(_insides, request.old_object, "oldObject"))
+    patch = patch_containers(injection, containers)
+    # A name that is still to be generated is only known by its beginning.
+    name = pod.metadata.name or request.name or (inside.metadata.generate_name if inside.metadata else "")
+    return _Verdict(patch, log=(injection.describe(name),) if patch else ())
+
+
+# -- checking
+
+
+def _validate(request: Request, rules: Rules, nodes: Nodes) -> _Verdict:
+    if request.operation not in ("CREATE", "UPDATE"):
+        return _Verdict()
+    if request.subject in (_PODS, _BINDINGS):
+        checked = request.subject == _PODS and request.sub_resource in _CHECKED
+        findings = _news(request, lambda raw: _check_pod(raw, rules, nodes)) if checked else Findings()
+        return _Verdict(findings=findings, forgeries=tuple(_find_forgeries(request, rules)))
+    if request.sub_resource:
+        return _Verdict()
+    if is_maker(request.subject):
+        return _Verdict(findings=_news(request, lambda raw: _check_maker(raw, request.subject, rules, nodes)))
+    dialect = find_dialect(*request.subject, request.resource.version)
+    if dialect is None:
+        return _Verdict()
+    findings = _news(request, lambda raw: check_gang_object(dialect, read_object(_raw_objects, raw), rules))
+    return _Verdict(findings=findings, forgeries=tuple(_find_forgeries(request, rules, of_gang=True)))
+
+
+def _news(request: Request, check: Callable[[msgspec.Raw], Findings]) -> Findings:
+    """What is found in the object and was not in its old version."""
+    found = check(request.object)
+    if request.operation != "UPDATE" or not (found.problems or found.warnings):
+        return found
+    return found.without(check(request.old_object))
+
+
+def _check_pod(raw: msgspec.Raw, rules: Rules, nodes: Nodes) -> Findings:
+    pod = read_object(_pods, raw)
+    if not _is_ours(pod, rules) or pod.metadata.deletion_timestamp is not None:
+        return Findings()
+    return check_pod(pod, read_object(_insides, raw), rules, nodes)
+
+
+def _check_maker(raw: msgspec.Raw, kind: tuple[str, str], rules: Rules, nodes: Nodes) -> Findings:
+    maker = Maker(kind, read_object(_bodies, raw))
+    return Findings() if maker.is_deleted else check_maker(maker, rules, nodes)
+
+
+def _find_forgeries(request: Request, rules: Rules, of_gang: bool = False) -> Iterator[str]:
+    """Reserved annotations, of pods or of gang objects, that are changed by somebody who may not."""
+    if request.user_info.username == rules.scheduler_account:
+        return
+    new, old = _annotations(request.object), _annotations(request.old_object)
+    if of_gang:
+        # Whoever replaces the object may lose the notes: that costs a reservation, and none is won by it.
+        yield from find_forgeries(new, {name: text for name, text in old.items() if name in new}, is_told)
+    else:
+        yield from find_forgeries(new, old)
+
+
+def _annotations(raw: msgspec.Raw) -> dict[str, str]:
+    found = read_object(_annotated, raw)
+    return (found.metadata.annotations if found is not None and found.metadata is not None else None) or {}
+
+
+def _is_ours(pod: PodObject, rules: Rules) -> bool:
+    return pod.spec.scheduler_name in rules.scheduler_names
+
+
+# -- answering
+
+
+def _write(request: Request, verdict: _Verdict) -> Answer:
+    problems = (*verdict.forgeries, *verdict.findings.problems)
+    response: Json = {"uid": request.uid, "allowed": not problems}
+    log = verdict.log
+    if problems:
+        code, reason = (403, "Forbidden") if verdict.forgeries else (422, "Invalid")
+        message = write_problems(problems)
+        response["status"] = {"status": "Failure", "code": code, "reason": reason, "message": message}
+        log = (*log, f"Refusing {_describe(request)}: {message}")
+    if verdict.findings.warnings:
+        response["warnings"] = write_warnings(verdict.findings.warnings)
+    if verdict.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(_encode(verdict.patch)).decode()
+    body = _encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+    return Answer(body, not problems, tuple(one_line(line, _LONGEST_LINE) for line in log))
+
+
+def _describe(request: Request) -> str:
+    """What a request is about, for the log: "pods/status train/worker-0"."""
+    what = "/".join(part for part in (request.resource.resource, request.sub_resource) if part)
+    return f"{what} {request.namespace}/{request.name}"
