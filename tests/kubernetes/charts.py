@@ -53,7 +53,7 @@ def run_helm(*arguments: str | Path, values: Json | None = None, kubeconfig: Pat
     return done.stdout
 
 
-def render(chart: str, namespace: str, values: Json | None = None, *flags: str) -> list[Json]:
-    """Every object of a chart, as it would be installed, without its definitions and tests."""
-    told = ["template", chart, str(CHARTS / chart), "--namespace", namespace, "--skip-tests", *flags]
+def render(chart: str, namespace: str, values: Json | None = None) -> list[Json]:
+    """Every object of a chart on the oldest Kubernetes that it is for, without its definitions and tests."""
+    told = ["template", chart, str(CHARTS / chart), "--namespace", namespace, "--skip-tests", "--kube-version=1.30.0"]
     return [found for found in yaml.safe_load_all(run_helm(*told, values=values or {})) if found]

@@ -14,6 +14,7 @@ import yaml
 from gpu_scheduler import __version__
 from gpu_scheduler.kube.device_map import parse_map
 from gpu_scheduler.kube.settings import FIELDS
+from scripts.write_chart_webhooks import make_files
 
 Json = dict[str, Any]
 
@@ -154,3 +155,9 @@ def test_the_definitions_are_copies_of_the_programs_own() -> None:
 def test_every_pod_of_the_check_has_an_entry_in_the_map() -> None:
     values = read_values("gpu-scheduler-check")
     assert sorted(parse_map(values["gpuMap"])) == list(range(values["replicaCount"]))
+
+
+def test_the_webhooks_are_those_of_the_program() -> None:
+    for name, text in make_files().items():
+        found = (CHARTS / "gpu-scheduler" / "files" / name).read_text()
+        assert found == text, f"{name} is not up to date: python scripts/write_chart_webhooks.py"
