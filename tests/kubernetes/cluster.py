@@ -50,9 +50,9 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
             volumes.cancel()
 
 
-async def sign_in(api: Api) -> str:
-    """A token of the scheduler's account."""
-    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{ACCOUNT}/token"
+async def sign_in(api: Api, account: str = ACCOUNT) -> str:
+    """A token of one of our accounts."""
+    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
     found: Json = await api.must("POST", path, {"spec": {"expirationSeconds": 7200}})
     token: str = found["status"]["token"]
     return token
