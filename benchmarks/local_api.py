@@ -31,7 +31,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gpu_scheduler.local import tls
+from gpu_scheduler import certificates
 from gpu_scheduler.local.admission import Admission
 from gpu_scheduler.local.api import Api, Options
 from gpu_scheduler.local.builtin import built_in
@@ -69,9 +69,9 @@ async def serve(folder: Path) -> None:
     app = make_app(api, Serving(schemas, VERSION, tokens, subresources=handlers))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    authority = tls.make_authority()
+    authority = certificates.make_authority()
     (folder / "ca.crt").write_bytes(authority.certificate)
-    context = tls.server_context(tls.issue(authority, "kube-apiserver"))
+    context = certificates.server_context(certificates.issue(authority, "kube-apiserver"))
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     port = runner.addresses[0][1]
     (folder / "port.new").write_text(str(port))

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_scheduler.local import tls
+from gpu_scheduler import certificates
 from gpu_scheduler.local.node_agent.fleet import FleetSettings
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Api, Json
@@ -36,10 +36,10 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
     async with Api(plane.access) as api:
         client = HttpClient(api)
         config = json.loads(plane.kubeconfig().read_text())
-        tls.write_private(plane.folder / "token", config["users"][0]["user"]["token"].encode())
-        tls.write_private(plane.folder / "kubeconfig", json.dumps(config).encode())
+        certificates.write_private(plane.folder / "token", config["users"][0]["user"]["token"].encode())
+        certificates.write_private(plane.folder / "kubeconfig", json.dumps(config).encode())
         config["users"][0]["user"]["token"] = await sign_in(api)
-        tls.write_private(plane.folder / "scheduler.kubeconfig", json.dumps(config).encode())
+        certificates.write_private(plane.folder / "scheduler.kubeconfig", json.dumps(config).encode())
         async with running_nodes(client, settings):
             announced = {"pid": os.getpid(), "server": plane.server}
             (plane.folder / "running.json").write_text(json.dumps(announced))

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_scheduler.local import tls
+from gpu_scheduler import certificates
+from gpu_scheduler.local.cluster import NAMES
 
 _GATES = {
     "1.35": {"GenericWorkload": True, "GangScheduling": True},
@@ -62,21 +63,23 @@ def prepare(folder: Path, minor: str, users: Mapping[str, Sequence[str]]) -> Set
     authority = (folder / "ca.crt").read_text()
     for token, user, *_ in csv.reader((folder / "tokens.csv").read_text().splitlines()):
         config = _kubeconfig(settings.server, authority, user, token)
-        tls.write_private(folder / f"{user.replace(':', '-')}.kubeconfig", json.dumps(config, indent=1).encode())
+        certificates.write_private(
+            folder / f"{user.replace(':', '-')}.kubeconfig", json.dumps(config, indent=1).encode()
+        )
     known.write_text(json.dumps(settings.ports))
     return settings
 
 
 def _write_secrets(folder: Path, users: Mapping[str, Sequence[str]]) -> None:
     """What does not depend on where the programs listen."""
-    authority = tls.make_authority("test CA")
+    authority = certificates.make_authority("test CA")
     authority.write(folder / "ca.crt", folder / "ca.key")
-    tls.issue(authority, "kube-apiserver").write(folder / "server.crt", folder / "server.key")
+    certificates.issue(authority, "kube-apiserver", NAMES).write(folder / "server.crt", folder / "server.key")
     # Service account tokens are signed with a key of their own; the certificate carries its public half.
-    tls.issue(authority, "service-accounts").write(folder / "accounts.crt", folder / "accounts.key")
+    certificates.issue(authority, "service-accounts").write(folder / "accounts.crt", folder / "accounts.key")
     (folder / "audit-policy.json").write_text(json.dumps(_AUDIT_POLICY))
     lines = [f'{secrets.token_hex(16)},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items()]
-    tls.write_private(folder / "tokens.csv", "".join(lines).encode())
+    certificates.write_private(folder / "tokens.csv", "".join(lines).encode())
 
 
 def _free_ports(count: int) -> list[int]:

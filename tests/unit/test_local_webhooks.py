@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gpu_scheduler.certificates import issue, make_authority, server_context
 from gpu_scheduler.local.api import DeleteOptions, Options
 from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind
-from gpu_scheduler.local.tls import issue, make_authority, server_context
 from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING
 from tests.unit.local_parts import Parts, make_pod
 

@@ -33,7 +33,13 @@ SECTIONS: dict[str, Mapping[str, Entry]] = {
         "status": Entry("local", "Say whether the local cluster runs, and what is in it."),
         "reset": Entry("local", "Delete everything the local cluster has stored."),
     },
-    "Any cluster": {"scheduler": Entry("scheduler", "Run the scheduler.")},
+    "Any cluster": {
+        "scheduler": Entry("scheduler", "Run the scheduler."),
+        "webhook": Entry(
+            "webhook", "Run the admission webhook: tells containers their GPUs, and refuses what makes no sense."
+        ),
+        "certs": Entry("certs", "Make certificates for the webhook, and a secret of them to apply."),
+    },
     "Looking": LOOKING,
 }
 

@@ -26,7 +26,8 @@ def split_address(text: str) -> tuple[str | None, int]:
     return bare or None, int(port)
 
 
-def _why(error: OSError) -> str:
+def say_why(error: OSError) -> str:
+    """Why an address cannot be listened on."""
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
@@ -57,10 +58,22 @@ class Health:
     def make_app(self) -> web.Application:
         """The server's routes."""
         app = web.Application()
-        answers = (self._answer_health, self._answer_healthz, self._answer_readyz, self._answer_metrics)
-        app.add_routes([web.get(path, answer) for path, answer in zip(PATHS, answers, strict=True)])
-        app.router.add_route("*", "/{path:.*}", self._answer_unknown)
+        app.router.add_route("*", "/{path:.*}", self.answer)
         return app
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """The answer to any request, also for a server that has other paths besides."""
+        if request.path not in PATHS or request.method not in ("GET", "HEAD"):
+            return self._answer_unknown(request)
+        match request.path:
+            case "/health":
+                return self._answer_health()
+            case "/healthz":
+                return _say("ok") if self._healthy() else _say("unhealthy", 503)
+            case "/readyz":
+                return _say("ok") if self._healthy() and self._ready() else _say("not ready", 503)
+            case _:
+                return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @asynccontextmanager
     async def serving(self, address: str) -> AsyncIterator[int]:
@@ -72,26 +85,17 @@ class Health:
             try:
                 await web.TCPSite(runner, host, port).start()
             except OSError as error:
-                raise ConfigError(f'address "{address}" cannot be listened on: {_why(error)}') from error
+                raise ConfigError(f'address "{address}" cannot be listened on: {say_why(error)}') from error
             yield int(runner.addresses[0][1])
         finally:
             await runner.cleanup()
 
-    async def _answer_health(self, _request: web.Request) -> web.Response:
+    def _answer_health(self) -> web.Response:
         well = self._healthy()
         body = {"service": self._service, "status": "healthy" if well else "unhealthy"}
         return web.json_response(body, status=200 if well else 503, dumps=_dump)
 
-    async def _answer_healthz(self, _request: web.Request) -> web.Response:
-        return _say("ok") if self._healthy() else _say("unhealthy", 503)
-
-    async def _answer_readyz(self, _request: web.Request) -> web.Response:
-        return _say("ok") if self._healthy() and self._ready() else _say("not ready", 503)
-
-    async def _answer_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    async def _answer_unknown(self, request: web.Request) -> web.Response:
+    def _answer_unknown(self, request: web.BaseRequest) -> web.Response:
         body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(PATHS)}"}
         return web.json_response(body, status=405 if request.path in PATHS else 404)
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 GROUP = "gpu-scheduler.io"
 SYSTEM = "gpu-scheduler-system"
 """The namespace that the scheduler keeps its own objects in."""
+WEBHOOK = "gpu-scheduler-webhook"
+"""What the webhook's Service and its two configurations are called."""
+WEBHOOK_SECRET = "gpu-scheduler-webhook-tls"
 
 
 class Resource(NamedTuple):
@@ -44,6 +47,15 @@ PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "Prior
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 PLACEMENTS = Resource(GROUP, "v1alpha1", "placements", "Placement")
 QUEUES = Resource(GROUP, "v1alpha1", "queues", "Queue", False)
+SECRETS = Resource("", "v1", "secrets", "Secret")
+SERVICES = Resource("", "v1", "services", "Service")
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+MUTATING = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
+)
+VALIDATING = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False
+)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", False)
 
 # Annotations that users write.

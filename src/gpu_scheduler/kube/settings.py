@@ -88,6 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     in_flight: Count = 64
     status_writes: Rate = _field("statusWritesPerSecond", 100.0)
     events: Rate = _field("eventsPerSecond", 100.0)
+    certificate_lifetime: SomeSeconds = _field("certificateLifetimeSeconds", 365 * 86_400.0)
+    certificate_grace: SomeSeconds = _field("certificateGraceSeconds", 30.0)
     listen: Address = _field("listenAddress", ":8080")
     log_format: LogFormat = "console"
     log_level: LogLevel = "info"

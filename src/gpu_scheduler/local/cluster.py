@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpu_scheduler.local import tls
+from gpu_scheduler import certificates
 from gpu_scheduler.local.admission import OWN_NODES, Admission
 from gpu_scheduler.local.api import Api, timestamp
 from gpu_scheduler.local.bootstrap import CRDS, bootstrap
@@ -36,6 +36,9 @@ from gpu_scheduler.local.server import ADMIN, Serving, make_app
 from gpu_scheduler.local.store import Json, Store
 from gpu_scheduler.local.subresources import make_subresources
 from gpu_scheduler.local.tokens import Tokens
+
+NAMES = (*certificates.LOOPBACK, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+"""What the API server is called."""
 
 TOKEN_SECONDS = 365 * 86_400
 """How long the token that a pod finds in its file is good: nobody renews it while the pod runs."""
@@ -187,7 +190,7 @@ class LocalCluster:
         await runner.setup()
         self._stopping.append(runner.cleanup)
         site = web.TCPSite(
-            runner, "127.0.0.1", self._settings.port, ssl_context=tls.server_context(certificate), backlog=1024
+            runner, "127.0.0.1", self._settings.port, ssl_context=certificates.server_context(certificate), backlog=1024
         )
         try:
             await site.start()
@@ -204,14 +207,14 @@ class LocalCluster:
         token = self._tokens.issue(namespace, account, uid, TOKEN_SECONDS)
         return {"token": token, "ca.crt": authority, "namespace": namespace}
 
-    def _certificates(self) -> tuple[tls.Certificate, tls.Certificate]:
+    def _certificates(self) -> tuple[certificates.Certificate, certificates.Certificate]:
         """The authority and the server's certificate, made once and kept in the home."""
         found = [self._home.read(name) for name in ("ca.crt", "ca.key", "server.crt", "server.key")]
         if all(text is not None for text in found):
             pem = [(text or "").encode() for text in found]
-            return tls.Certificate(pem[0], pem[1]), tls.Certificate(pem[2], pem[3])
-        authority = tls.make_authority()
-        certificate = tls.issue(authority, tls.NAMES[0])
+            return certificates.Certificate(pem[0], pem[1]), certificates.Certificate(pem[2], pem[3])
+        authority = certificates.make_authority()
+        certificate = certificates.issue(authority, NAMES[0], NAMES)
         for name, pair in (("ca", authority), ("server", certificate)):
             pair.write(self._home.path / f"{name}.crt", self._home.path / f"{name}.key")
         return authority, certificate

@@ -16,12 +16,12 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gpu_scheduler.certificates import issue, make_authority, server_context
 from gpu_scheduler.kube import connection as connections
 from gpu_scheduler.kube import credentials
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection, load_connection
 from gpu_scheduler.kube.errors import ConfigError, Refused, Undecided
-from gpu_scheduler.local.tls import issue, make_authority, server_context
 
 AUTHORITY = make_authority()
 ADMIN = issue(AUTHORITY, "admin")

@@ -1,4 +1,4 @@
-"""A private certificate authority and the certificates it issues, for servers on this machine."""
+"""A private certificate authority and the certificates it issues."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import ipaddress
 import os
 import ssl
 import tempfile
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-NAMES = ("localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-"""What the local API server is called."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""What a server on this machine is called."""
 
-LIFETIME = timedelta(days=3650)
-"""A local cluster has nobody who renews certificates, and a key that never leaves its folder."""
+LIFETIME = 3650 * 86_400.0
+"""In seconds; for who has nobody to renew certificates, and a key that never leaves its folder."""
 
 # Clocks of two machines, or of one that has just been woken, may differ a little.
-_SKEW = timedelta(hours=1)
+_SKEW = 3600.0
+
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +44,40 @@ class Certificate:
         write_private(key, self.key)
 
 
-def make_authority(name: str = "gpu-scheduler local CA") -> Certificate:
+@dataclass(frozen=True, slots=True)
+class Period:
+    """When a certificate is good, in seconds since 1970."""
+
+    begins: float
+    ends: float
+
+    def covers(self, moment: float) -> bool:
+        """Whether the certificate is good at a moment."""
+        return self.begins <= moment <= self.ends
+
+
+def make_period(lifetime: float = LIFETIME, now: float | None = None) -> Period:
+    """So many seconds from now on; `now` is given by who does not trust this machine's clock."""
+    begins = time.time() if now is None else now
+    return Period(begins - _SKEW, begins + lifetime)
+
+
+def make_authority(name: str = "gpu-scheduler local CA", period: Period | None = None) -> Certificate:
     """A new authority that signs certificates and nothing else."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(name)
-    builder = _builder(subject, subject, key.public_key())
+    builder = _builder(subject, subject, key.public_key(), period or make_period())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs=True), critical=True)
     return Certificate(_pem(builder.sign(key, hashes.SHA256())), _key_pem(key))
 
 
 def issue(
-    authority: Certificate, common_name: str, names: Iterable[str] = NAMES, organizations: Iterable[str] = ()
+    authority: Certificate,
+    common_name: str,
+    names: Iterable[str] = LOOPBACK,
+    organizations: Iterable[str] = (),
+    period: Period | None = None,
 ) -> Certificate:
     """A certificate for a server or a client, valid for DNS names and addresses alike."""
     parent = x509.load_pem_x509_certificate(authority.certificate)
@@ -58,7 +85,7 @@ def issue(
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise ValueError("the authority's key is not an elliptic-curve key; make the authority again")
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_subject(common_name, organizations), parent.subject, key.public_key())
+    builder = _builder(_subject(common_name, organizations), parent.subject, key.public_key(), period or make_period())
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
     purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
@@ -71,9 +98,57 @@ def issue(
     return Certificate(_pem(builder.sign(signer, hashes.SHA256())), _key_pem(key))
 
 
+def split_bundle(pem: bytes) -> tuple[bytes, ...]:
+    """The certificates of a text, each once and by itself; what is none is left out."""
+    found: dict[bytes, None] = {}
+    for begun in pem.split(_BEGIN)[1:]:
+        body, end, _ = begun.partition(_END)
+        with suppress(ValueError):
+            found[_pem(x509.load_pem_x509_certificate(_BEGIN + body + end))] = None
+    return tuple(found)
+
+
+def read_period(pem: bytes) -> Period:
+    """When the first certificate of a text is good; ValueError when there is none."""
+    found = x509.load_pem_x509_certificate(pem)
+    return Period(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
+
+
+def read_names(pem: bytes) -> frozenset[str]:
+    """The DNS names and addresses that the first certificate of a text is for."""
+    try:
+        extension = x509.load_pem_x509_certificate(pem).extensions
+        names = extension.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return frozenset(names.get_values_for_type(x509.DNSName)) | frozenset(map(str, addresses))
+
+
+def find_issuer(pem: bytes, authorities: Iterable[bytes]) -> bytes | None:
+    """The one of the authorities that signed the first certificate of a text."""
+    found = x509.load_pem_x509_certificate(pem)
+    for authority in authorities:
+        with suppress(ValueError, TypeError, InvalidSignature):
+            found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+            return authority
+    return None
+
+
+def check_pair(pair: Certificate) -> str:
+    """Why a server could not show this certificate with this key, or nothing when it could."""
+    try:
+        shown = x509.load_pem_x509_certificate(pair.certificate).public_key()
+        kept = serialization.load_pem_private_key(pair.key, None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return "no certificate with its private key, both as PEM and without a password"
+    return "" if shown == kept else "the key belongs to another certificate"
+
+
 def server_context(certificate: Certificate, client_authority: bytes = b"") -> ssl.SSLContext:
     """How a server shows its certificate; with an authority, a client may show one of that authority too."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate)
     if client_authority:
         context.load_verify_locations(cadata=client_authority.decode())
@@ -82,12 +157,18 @@ def server_context(certificate: Certificate, client_authority: bytes = b"") -> s
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Makes a context show this certificate, from now on also to those who connect to a running server."""
+    """Makes a context show this certificate, from now on also to those who connect to a running server.
+
+    ssl.SSLError when it cannot be shown; the context then shows what it showed before.
+    """
     # The ssl module reads certificates from files only.
     with tempfile.TemporaryDirectory(prefix="gpu-scheduler-tls-") as folder:
         path = Path(folder, "both.pem")
-        write_private(path, certificate.certificate + certificate.key)
-        context.load_cert_chain(path)
+        write_private(path, certificate.certificate + b"\n" + certificate.key)
+        # With a password given, an encrypted key is an error instead of a question on the terminal.
+        # Tried elsewhere first: a key that does not fit would leave half of it in the context.
+        for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+            one.load_cert_chain(path, password="")
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -102,16 +183,17 @@ def write_private(path: Path, content: bytes) -> None:
         raise
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, period: Period
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + LIFETIME)
+        .not_valid_before(datetime.fromtimestamp(period.begins, UTC))
+        .not_valid_after(datetime.fromtimestamp(period.ends, UTC))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

@@ -1,0 +1,86 @@
+"""`certs`: certificates for the webhook as files, for those who keep its secret themselves."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_scheduler.cli.cluster_options import UnusableError
+
+if TYPE_CHECKING:
+    from gpu_scheduler.webhook.rotation import Shown
+
+NAMESPACE, SERVICE, SECRET = "gpu-scheduler-system", "gpu-scheduler-webhook", "gpu-scheduler-webhook-tls"
+MANIFEST = "webhook-tls-secret.yaml"
+FILES = ("ca.crt", "tls.crt", "tls.key", MANIFEST)
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler certs                      certificates for a year, in the folder certs
+  gpu-scheduler certs --days 30 --force    newer ones in their place
+\b
+The webhook needs none of this when it keeps its own certificate, nor with cert-manager.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--dir", "folder", metavar="DIR", default="certs", show_default=True, type=click.Path(path_type=Path),
+              help="Where to write them.")  # fmt: skip
+@click.option("--namespace", metavar="NAME", default=NAMESPACE, show_default=True, help="Where the Service is.")
+@click.option("--service", metavar="NAME", default=SERVICE, show_default=True, help="What the Service is called.")
+@click.option("--secret", metavar="NAME", default=SECRET, show_default=True, help="What the secret is called.")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they are good.")
+@click.option("--force", is_flag=True, help="Replace those that are there.")
+def certs(folder: Path, namespace: str, service: str, secret: str, days: int, force: bool) -> None:
+    """Make certificates for the webhook, and a secret of them to apply."""
+    from gpu_scheduler.webhook.rotation import make_pair, service_names
+
+    for flag, name in (("--namespace", namespace), ("--service", service), ("--secret", secret)):
+        _check_name(flag, name)
+    there = [name for name in FILES if (folder / name).exists()]
+    if there and not force:
+        raise UnusableError(f"--dir: {folder} has {there[0]} already; --force replaces it, another --dir keeps it")
+    made = make_pair(service_names(namespace, service), days * 86_400.0)
+    try:
+        _write(folder, made, namespace, secret)
+    except OSError as error:
+        raise UnusableError(f"--dir: {folder} cannot be written: {error.strerror}") from error
+    authority = shlex.quote(str(folder / "ca.crt"))
+    print(f"Wrote {', '.join(FILES)} to {folder}; good for {days} days. The authority's key is thrown away.")
+    print("\nNext:")
+    print(f"  kubectl create namespace {namespace}")
+    print(f"  kubectl apply -f {shlex.quote(str(folder / MANIFEST))}")
+    print(f"  helm install gpu-scheduler charts/gpu-scheduler --namespace {namespace} \\")
+    print(f'    --set webhook.caBundle="$(base64 -w0 < {authority})"')
+
+
+def _check_name(flag: str, name: str) -> None:
+    import re
+
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        raise UnusableError(f'{flag}: "{name}" must be a name of small letters, digits and dashes, such as {NAMESPACE}')
+
+
+def _write(folder: Path, made: Shown, namespace: str, secret: str) -> None:
+    import base64
+
+    import yaml
+
+    from gpu_scheduler.certificates import write_private
+
+    data = {"ca.crt": made.authority, "tls.crt": made.pair.certificate, "tls.key": made.pair.key}
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": secret, "namespace": namespace},
+        "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
+    }
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in data.items():
+        write_private(folder / name, content)
+    write_private(folder / MANIFEST, yaml.safe_dump(manifest, sort_keys=False).encode())

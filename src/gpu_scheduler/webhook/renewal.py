@@ -1,0 +1,222 @@
+"""Keeps the webhook's own certificate in a secret and its authority in the configurations; see rotation.py."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+import structlog
+
+from gpu_scheduler.certificates import Certificate, split_bundle
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.resources import MUTATING, SECRETS, SYSTEM, VALIDATING, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.webhook.rotation import (
+    Configured,
+    Found,
+    Policy,
+    Prepare,
+    Show,
+    Shown,
+    Stored,
+    Trust,
+    Write,
+    make_next,
+    plan_rotation,
+)
+
+CONFIGURATIONS = (MUTATING, VALIDATING)
+_AFTER_CHANGE = 0.05
+"""How soon to look again after a step, in seconds: not at once, since somebody may undo every step."""
+
+_log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
+
+
+class Place(NamedTuple):
+    """Where the certificate is kept, and which configurations must trust it."""
+
+    namespace: str = SYSTEM
+    secret: str = WEBHOOK_SECRET
+    configuration: str = WEBHOOK
+
+
+class _Look(NamedTuple):
+    """What the API has, with the versions that a write depends on."""
+
+    configurations: tuple[Json | None, ...]
+    secret: Json
+    now: float
+
+    @property
+    def version(self) -> Hashable:
+        """Another one whenever anything has changed."""
+        return tuple(one and (one["metadata"].get("uid"), one["metadata"]["resourceVersion"]) for one in self.all)
+
+    @property
+    def all(self) -> tuple[Json | None, ...]:
+        return (*self.configurations, self.secret)
+
+
+class Renewal:
+    """One replica's part in keeping the certificate. `show` is told each pair that is to be shown from then on."""
+
+    def __init__(
+        self,
+        client: Client,
+        place: Place,
+        policy: Policy,
+        show: Callable[[Certificate], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.shown: Shown | None = None
+        """What is shown; nothing until it is trusted."""
+        self._client = client
+        self._place = place
+        self._policy = policy
+        self._show = show
+        self._clock = clock
+        self._version: Hashable = None
+        self._since = 0.0
+        self._missing = ""
+        self._said = ""
+
+    async def run(self) -> None:
+        """Looks and acts for ever. What goes wrong is said once, and tried again."""
+        while True:
+            problem, changed = "", False
+            try:
+                changed = await self.look()
+            except Conflict:
+                changed = True  # by another replica: what it wrote is as good
+            except ApiError as error:
+                problem = f"the certificate cannot be looked after: {error.message}"
+            self._say(problem or self._missing)
+            await asyncio.sleep(_AFTER_CHANGE if changed else self._policy.pause)
+
+    async def look(self) -> bool:
+        """Looks once and takes the steps that are due; whether anything was changed."""
+        begun = self._clock()
+        seen = await self._read()
+        if seen.version != self._version:
+            self._version, self._since = seen.version, self._clock()
+        found = Found(
+            _read_secret(seen.secret),
+            tuple(_read_configuration(one) for one in seen.configurations),
+            self.shown,
+            max(0.0, begun - self._since),
+        )
+        steps = plan_rotation(found, seen.now, self._policy)
+        for step in steps:
+            await self._take(step, seen)
+        return any(not isinstance(step, Show) for step in steps)
+
+    async def _read(self) -> _Look:
+        # The secret last: what is then written into a configuration that has not changed since it was read cannot be
+        # older than what another replica wrote into it.
+        now = await self._client.server_time()
+        configurations = [await self._find(number) for number in range(len(CONFIGURATIONS))]
+        place = self._place
+        missing = [CONFIGURATIONS[n].kind for n, one in enumerate(configurations) if one is None]
+        self._missing = f"waiting for the {' and the '.join(missing)} {place.configuration}" if missing else ""
+        try:
+            secret = await self._client.get(SECRETS, place.secret, place.namespace)
+        except NotFound as error:
+            text = f"the secret {place.namespace}/{place.secret} does not exist; create it, it may be empty"
+            raise NotFound(404, error.reason, text) from error
+        return _Look(tuple(configurations), secret, now)
+
+    async def _find(self, number: int) -> Json | None:
+        try:
+            return await self._client.get(CONFIGURATIONS[number], self._place.configuration)
+        except NotFound:
+            return None
+
+    async def _take(self, step: Show | Trust | Write | Prepare, seen: _Look) -> None:
+        match step:
+            case Show(shown):
+                self._show(shown.pair)
+                self.shown = shown
+            case Trust(number, authorities):
+                configuration = seen.configurations[number]
+                if configuration is not None:
+                    await self._patch(number, configuration, authorities)
+            case Write(stored):
+                await self._store(seen.secret, stored)
+                _log.info("the certificate's secret is brought up to date", authorities=len(stored.authorities))
+            case Prepare():
+                await self._store(seen.secret, make_next(step, seen.now, self._policy))
+                _log.info("a new certificate is made", first=step.first)
+
+    async def _patch(self, number: int, configuration: Json, authorities: tuple[bytes, ...]) -> None:
+        """Puts the bundle where it is not, if the configuration is still the one that was seen."""
+        bundle = _encode(b"".join(authorities))
+        version = configuration["metadata"]["resourceVersion"]
+        edits = [
+            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
+            for index, found in enumerate(_bundles(configuration))
+            if set(found) != set(authorities)
+        ]
+        # With its version in the patch, the server refuses to apply it to a later one.
+        pin = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
+        await self._client.patch(CONFIGURATIONS[number], self._place.configuration, [pin, *edits], kind="json")
+        kind = CONFIGURATIONS[number].kind
+        _log.info("a configuration is told whom to trust", kind=kind, authorities=len(authorities))
+
+    async def _store(self, secret: Json, stored: Stored) -> None:
+        """Replaces what is ours in the secret, if that is still the one that was seen."""
+        # Both are there even if empty: a secret of the type kubernetes.io/tls must have them.
+        serving = stored.serving or Certificate(b"", b"")
+        data = {
+            **{
+                name: value
+                for name, value in (secret.get("data") or {}).items()
+                if name not in ("next.crt", "next.key")
+            },
+            "tls.crt": _encode(serving.certificate),
+            "tls.key": _encode(serving.key),
+            "ca.crt": _encode(b"".join(stored.authorities)),
+        }
+        if stored.upcoming is not None:
+            data |= {"next.crt": _encode(stored.upcoming.certificate), "next.key": _encode(stored.upcoming.key)}
+        await self._client.replace(SECRETS, {**secret, "data": data}, self._place.secret, self._place.namespace)
+
+    def _say(self, text: str) -> None:
+        """Says what stands in the way, once."""
+        if text and text != self._said:
+            _log.warning(text)
+        self._said = text
+
+
+def _read_secret(secret: Json) -> Stored:
+    data = {name: _decode(value) for name, value in (secret.get("data") or {}).items()}
+
+    def pair(name: str) -> Certificate | None:
+        found = Certificate(data.get(f"{name}.crt", b""), data.get(f"{name}.key", b""))
+        return found if found.certificate or found.key else None
+
+    return Stored(pair("tls"), pair("next"), split_bundle(data.get("ca.crt", b"")))
+
+
+def _read_configuration(configuration: Json | None) -> Configured | None:
+    return Configured(tuple(_bundles(configuration))) if configuration is not None else None
+
+
+def _bundles(configuration: Json) -> Iterator[tuple[bytes, ...]]:
+    for webhook in configuration.get("webhooks") or ():
+        yield split_bundle(_decode(webhook.get("clientConfig", {}).get("caBundle") or ""))
+
+
+def _encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except binascii.Error:
+        return b""

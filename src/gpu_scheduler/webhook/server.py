@@ -1,0 +1,168 @@
+"""The TLS server that API servers ask: /mutate and /validate, and what a service says about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import structlog
+from aiohttp import web
+
+from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.kube.health import PATHS, Health, say_why, split_address
+from gpu_scheduler.kube.resources import WEBHOOK
+from gpu_scheduler.webhook.metrics import Metrics
+from gpu_scheduler.webhook.reviews import Answer, BadReview
+
+Path = Literal["mutate", "validate"]
+Review = Callable[[Path, bytes], Answer]
+
+LARGEST = 3 << 20
+"""The largest review, in bytes: an API server takes objects of half that size, and sends the old one and the new."""
+BUDGET = 2.0
+"""How long a review may take to arrive, in seconds."""
+
+_REVIEWS: dict[str, Path] = {"/mutate": "mutate", "/validate": "validate"}
+_BODIES = 16
+"""How many reviews are collected at a time; those that arrive in one piece, as small ones do, need no room."""
+_CONNECTIONS = 512
+_IDLE = 120.0
+"""Longer than API servers keep silent connections (90 s): else one may be closed just when a review is sent on it."""
+_LAST = 5.0
+"""How long a review may take that is being answered when the server stops, in seconds."""
+
+_lines = logging.getLogger()  # what happens to pods is said by "root": the line is part of the public contract
+_log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
+
+
+class Server:
+    """Answers reviews, one after the other. `linger` is how long it goes on after it has said that it will stop."""
+
+    def __init__(self, review: Review, metrics: Metrics, ready: Callable[[], bool], linger: float = 2.0) -> None:
+        self._review = review
+        self._metrics = metrics
+        self._linger = linger
+        self._stopping = False
+        self._room = asyncio.Semaphore(_BODIES)
+        self._health = Health(WEBHOOK, ready=lambda: ready() and not self._stopping, metrics=metrics.text)
+
+    @asynccontextmanager
+    async def serving(self, address: str, context: ssl.SSLContext) -> AsyncIterator[int]:
+        """Serves at an address while the block runs; yields the port, which matters where 0 was asked for."""
+        host, port = split_address(address)
+        # Not a web.Application: its routes and middlewares would cost a third of the time of a review.
+        protocols = _Protocols(
+            self._answer, access_log=None, auto_decompress=False, keepalive_timeout=_IDLE, lingering_time=1.0
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            listening = await loop.create_server(
+                protocols, host, port, ssl=context, backlog=1024, ssl_handshake_timeout=10.0
+            )
+        except OSError as error:
+            raise ConfigError(f'address "{address}" cannot be listened on: {say_why(error)}') from error
+        try:
+            yield int(listening.sockets[0].getsockname()[1])
+            # API servers go on sending reviews until they have learnt that this one stops.
+            self._stopping = True
+            await asyncio.sleep(self._linger)
+        finally:
+            listening.close()
+            protocols.pre_shutdown()
+            await protocols.shutdown(_LAST)
+            await listening.wait_closed()
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        place = request.raw_path.partition("?")[0]
+        path = _REVIEWS.get(place)
+        if path is None:
+            if place in PATHS:
+                return await self._health.answer(request)
+            return _say(404, f"nothing answers here; there is POST {', '.join(_REVIEWS)} and GET {', '.join(PATHS)}")
+        refused = _check(request)
+        if refused is None:
+            body = await self._read(request)
+            refused = body if isinstance(body, web.Response) else None
+        if refused is not None:
+            self._metrics.reviews[path, "refused"].inc()
+            refused.force_close()  # its body is not waited for
+            return refused
+        assert isinstance(body, bytes)
+        response = self._answer_review(path, body)
+        if self._stopping:
+            response.force_close()
+        return response
+
+    def _answer_review(self, path: Path, body: bytes) -> web.Response:
+        metrics = self._metrics
+        begun = time.perf_counter()
+        try:
+            answer = self._review(path, body)
+        except BadReview as error:
+            metrics.reviews[path, "refused"].inc()
+            return _say(400, str(error))
+        except Exception:
+            metrics.reviews[path, "failed"].inc()
+            _log.exception("a review failed", path=path, size=len(body))
+            return _say(500, "the review failed by an error of the webhook's own, which its log has")
+        metrics.reviews[path, "allowed" if answer.allowed else "denied"].inc()
+        for line in answer.log:
+            _lines.info(line)
+        metrics.seconds[path].observe(time.perf_counter() - begun)
+        return web.Response(body=answer.body, headers=_JSON)
+
+    async def _read(self, request: web.BaseRequest) -> bytes | web.Response:
+        """A review's body, or why it is not read."""
+        content = request.content
+        if content.is_eof():
+            return content.read_nowait()
+        try:
+            async with asyncio.timeout(BUDGET), self._room:
+                body = bytearray()
+                while not content.at_eof():
+                    body += await content.readany()
+                    if len(body) > LARGEST:
+                        return _too_large()
+                return bytes(body)
+        except TimeoutError:
+            return _say(408, f"the review did not arrive within {BUDGET:g} s")
+        except (web.RequestPayloadError, ConnectionError):
+            return _say(400, "the review broke off")
+
+
+class _Protocols(web.Server):
+    """One for each connection, up to a number."""
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        if len(self._connections) >= _CONNECTIONS:
+            transport.abort()
+        super().connection_made(handler, transport)
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _check(request: web.BaseRequest) -> web.Response | None:
+    """Why a request cannot be a review; nothing when it may be one."""
+    headers = request.headers
+    if request.method != "POST":
+        return _say(405, f"{request.method} is not answered here; send an AdmissionReview by POST", Allow="POST")
+    kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        return _say(415, f'Content-Type must be application/json, not "{kind}"')
+    if headers.get("Content-Encoding", "identity") != "identity":
+        return _say(415, "Content-Encoding must be left out: a compressed review is not read")
+    return _too_large() if (request.content_length or 0) > LARGEST else None
+
+
+def _too_large() -> web.Response:
+    return _say(413, f"the review is larger than {LARGEST} bytes")
+
+
+def _say(status: int, line: str, **headers: str) -> web.Response:
+    return web.Response(status=status, text=line + "\n", headers=headers)

@@ -1,0 +1,71 @@
+"""A certificate in a folder that somebody else keeps, such as a mounted secret: loaded again when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gpu_scheduler.certificates import Certificate, check_pair
+from gpu_scheduler.kube.errors import ConfigError
+
+PAUSE = 2.0
+"""How long to wait between two looks, in seconds."""
+
+_log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
+
+
+def read_pair(folder: Path) -> Certificate:
+    """The pair in a folder; ConfigError says in one line what is wrong with it."""
+    try:
+        while True:
+            certificate = (folder / "tls.crt").read_bytes()
+            key = (folder / "tls.key").read_bytes()
+            # A mounted secret is swapped as a whole: the key may be of the next one already.
+            if (folder / "tls.crt").read_bytes() == certificate:
+                break
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    found = Certificate(certificate, key)
+    problem = check_pair(found)
+    if problem:
+        raise ConfigError(f"{folder}: tls.crt and tls.key: {problem}")
+    return found
+
+
+class ServingFiles:
+    """Follows the pair in a folder. `show` is told each pair that is to be shown from then on."""
+
+    def __init__(self, folder: Path, show: Callable[[Certificate], None]) -> None:
+        self._folder = folder
+        self._show = show
+        self._shown: Certificate | None = None
+        self._said = ""
+
+    async def run(self) -> None:
+        """Looks for ever. A pair that is no good is named once, and the one before it stays."""
+        while True:
+            try:
+                self.look()
+                self._said = ""
+            except ConfigError as error:
+                if str(error) != self._said:
+                    _log.error("the new certificate is not used", problem=str(error))
+                self._said = str(error)
+            await asyncio.sleep(PAUSE)
+
+    def look(self) -> None:
+        """Shows the pair if it is another one; ConfigError when it cannot be shown."""
+        found = read_pair(self._folder)
+        if found == self._shown:
+            return
+        try:
+            self._show(found)
+        except ssl.SSLError as error:
+            raise ConfigError(f"{self._folder}: tls.crt and tls.key: {error.reason or error}") from error
+        if self._shown is not None:
+            _log.info("the certificate is loaded again")
+        self._shown = found

@@ -1,0 +1,334 @@
+"""Renewing the webhook's certificate: whatever crashes, races or is overwritten, no admission fails."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.certificates import Certificate, read_names
+from gpu_scheduler.kube.errors import NotFound
+from gpu_scheduler.kube.resources import SECRETS
+from gpu_scheduler.webhook.rotation import (
+    Configured,
+    Found,
+    Policy,
+    Prepare,
+    Show,
+    Shown,
+    Step,
+    Stored,
+    Trust,
+    Write,
+    make_next,
+    make_pair,
+    plan_rotation,
+    service_names,
+)
+from tests.unit.webhook.rotation_world import BEGIN, GRACE, LIFETIME, PLURALS, POLICY, TICK, World
+
+NOW = BEGIN
+OLD, NEW, OTHER = (make_pair(POLICY.names, LIFETIME, NOW) for _ in range(3))
+SHORT = make_pair(POLICY.names, LIFETIME / 3, NOW)
+RENAMED = make_pair(("elsewhere",), LIFETIME, NOW)
+GONE = make_pair(POLICY.names, 10.0, NOW - 20)
+LONG = 10 * GRACE
+
+
+def carried(*shown: Shown) -> tuple[Configured, Configured]:
+    """Both configurations with two webhooks each that trust these."""
+    bundle = tuple(one.authority for one in shown)
+    return (Configured((bundle, bundle)), Configured((bundle, bundle)))
+
+
+def stored(serving: Shown | None, upcoming: Shown | None = None, *trusted: Shown) -> Stored:
+    authorities = tuple(one.authority for one in trusted)
+    return Stored(serving and serving.pair, upcoming and upcoming.pair, authorities)
+
+
+EMPTY = Stored()
+ROTATING = stored(OLD, NEW, OLD, NEW)
+BROKEN = Stored(Certificate(OLD.pair.certificate, NEW.pair.key), None, (OLD.authority,))
+PROMOTED = stored(NEW, None, OLD, NEW)
+BOTH = (OLD.authority, NEW.authority)
+
+CASES: dict[str, tuple[Found, list[Step]]] = {
+    "an empty secret and nobody trusted: the first pair": (
+        Found(EMPTY, carried(), None, 0),
+        [Prepare(EMPTY, first=True)],
+    ),
+    "an empty secret, but somebody may serve": (
+        Found(EMPTY, carried(OLD), None, 0),
+        [Prepare(stored(None, None, OLD))],
+    ),
+    "the first pair is stored: configurations first": (
+        Found(stored(NEW, None, NEW), carried(), None, 0),
+        [Trust(0, (NEW.authority,)), Trust(1, (NEW.authority,))],
+    ),
+    "one configuration is missing: the other is told, nothing is shown": (
+        Found(stored(NEW, None, NEW), (Configured(((),)), None), None, LONG),
+        [Trust(0, (NEW.authority,))],
+    ),
+    "trusted, and nothing shown yet": (Found(stored(NEW, None, NEW), carried(NEW), None, 0), [Show(NEW)]),
+    "all is well": (Found(stored(OLD, None, OLD), carried(OLD), OLD, LONG), []),
+    "a third is left": (
+        Found(stored(SHORT, None, SHORT), carried(SHORT), SHORT, 0),
+        [Prepare(stored(SHORT, None, SHORT))],
+    ),
+    "other names are asked for": (
+        Found(stored(RENAMED, None, RENAMED), carried(RENAMED), RENAMED, 0),
+        [Prepare(stored(RENAMED, None, RENAMED))],
+    ),
+    "next is stored: configurations first": (
+        Found(ROTATING, carried(OLD), OLD, LONG),
+        [Trust(0, BOTH), Trust(1, BOTH)],
+    ),
+    "both trusted, but not for long enough": (Found(ROTATING, carried(OLD, NEW), OLD, GRACE - 1), []),
+    "both trusted for a grace: promoted": (Found(ROTATING, carried(OLD, NEW), OLD, GRACE), [Write(PROMOTED)]),
+    "one webhook of a configuration does not carry it": (
+        Found(ROTATING, (Configured((BOTH, (OLD.authority,))), Configured((BOTH,))), OLD, LONG),
+        [Trust(0, BOTH)],
+    ),
+    "next, but a configuration is gone": (Found(ROTATING, (carried(OLD, NEW)[0], None), OLD, LONG), []),
+    "promoted by another replica: no hurry": (Found(PROMOTED, carried(OLD, NEW), OLD, 0), []),
+    "promoted a grace ago": (Found(PROMOTED, carried(OLD, NEW), OLD, GRACE), [Show(NEW)]),
+    "promoted, and nothing shown yet": (Found(PROMOTED, carried(OLD, NEW), None, 0), [Show(NEW)]),
+    "the old authority stays for the slow": (Found(PROMOTED, carried(OLD, NEW), NEW, LONG - 1), []),
+    "the old authority leaves": (
+        Found(PROMOTED, carried(OLD, NEW), NEW, LONG),
+        [Write(stored(NEW, None, NEW))],
+    ),
+    "it leaves the configurations after the secret": (
+        Found(stored(NEW, None, NEW), carried(OLD, NEW), NEW, 0),
+        [Trust(0, (NEW.authority,)), Trust(1, (NEW.authority,))],
+    ),
+    "back after the old one has left": (Found(stored(NEW, None, NEW), carried(NEW), OLD, 0), [Show(NEW)]),
+    "somebody overwrote the bundles": (
+        Found(stored(OLD, None, OLD), carried(), OLD, LONG),
+        [Trust(0, (OLD.authority,)), Trust(1, (OLD.authority,))],
+    ),
+    "somebody emptied the secret: a new one, without haste": (
+        Found(EMPTY, carried(OLD), OLD, 0),
+        [Prepare(stored(OLD, None, OLD))],
+    ),
+    "somebody broke the secret": (Found(BROKEN, carried(OLD), OLD, 0), [Prepare(stored(OLD, None, OLD))]),
+    "broken, with a next one": (
+        Found(Stored(None, NEW.pair, (NEW.authority,)), carried(OLD), OLD, 0),
+        [Write(stored(OLD, NEW, NEW, OLD))],
+    ),
+    "broken, and this replica shows nothing": (
+        Found(BROKEN, carried(OLD), None, 0),
+        [Prepare(stored(None, None, OLD))],
+    ),
+    "somebody stored another pair: what is shown stays trusted": (
+        Found(stored(OTHER, None, OTHER), carried(OLD), OLD, 0),
+        [Write(stored(OTHER, None, OTHER, OLD))],
+    ),
+    "expired": (Found(stored(GONE, None, GONE), carried(GONE), GONE, 0), [Prepare(stored(None, None, GONE))]),
+    "next has expired": (
+        Found(stored(OLD, GONE, OLD, GONE), carried(OLD, GONE), OLD, LONG),
+        [Write(stored(OLD, None, OLD, GONE))],
+    ),
+    "next is for other names": (
+        Found(stored(OLD, RENAMED, OLD, RENAMED), carried(OLD, RENAMED), OLD, LONG),
+        [Write(stored(OLD, None, OLD, RENAMED))],
+    ),
+}
+
+
+@pytest.mark.parametrize(("found", "steps"), CASES.values(), ids=CASES.keys())
+def test_what_to_do_follows_from_what_is_found(found: Found, steps: list[Step]) -> None:
+    assert plan_rotation(found, NOW, POLICY) == steps
+
+
+def test_a_new_pair_is_the_next_one_unless_it_is_the_first() -> None:
+    first = make_next(Prepare(Stored(), first=True), NOW, POLICY)
+    assert (first.upcoming, len(first.authorities)) == (None, 1)
+    after = make_next(Prepare(first), NOW, POLICY)
+    assert (after.serving, after.authorities[0]) == (first.serving, first.authorities[0])
+    assert after.upcoming is not None
+    assert read_names(after.upcoming.certificate) == set(POLICY.names)
+
+
+def test_the_webhook_is_called_by_its_service() -> None:
+    assert service_names("gpu-scheduler-system") == (
+        "gpu-scheduler-webhook.gpu-scheduler-system.svc",
+        "gpu-scheduler-webhook.gpu-scheduler-system.svc.cluster.local",
+        "gpu-scheduler-webhook.gpu-scheduler-system",
+        "gpu-scheduler-webhook",
+    )
+
+
+def test_looks_are_frequent_enough_for_the_grace_and_not_too_frequent() -> None:
+    assert [Policy((), 1, grace).pause for grace in (0.1, 3, 30, 3000)] == [0.1, 0.5, 5.0, 5.0]
+
+
+# -- with an API, one request at a time
+
+
+def started(replicas: int = 2) -> World:
+    """A world in which a first certificate is served."""
+    world = World(replicas)
+    world.run(3)
+    assert world.is_settled()
+    return world
+
+
+def due(world: World) -> None:
+    """Lets time pass until the certificate has to be renewed."""
+    while world.api.now < BEGIN + LIFETIME * 2 / 3:
+        world.tick(2 * GRACE)
+
+
+SETTLING = round((GRACE * 13) / TICK) + 8
+"""How many ticks a renewal takes."""
+
+
+def test_the_first_start_makes_a_certificate_that_all_replicas_adopt() -> None:
+    world = World(3)
+    for replica in world.replicas:
+        while not replica.step():
+            pass
+    world.run(2)
+    assert world.is_settled()
+    assert len({replica.served for replica in world.replicas}) == 1
+
+
+def test_certificates_are_renewed_again_and_again_and_never_expire() -> None:
+    world = started()
+    seen = set()
+    for _ in range(round(3 * LIFETIME / TICK)):
+        world.run(1)
+        seen.add(world.api.data()["tls.crt"])
+    assert len(seen) >= 4, "one every two thirds of a lifetime"
+
+
+WRITES = 7
+"""Those of one renewal: next, two bundles, promotion, the old authority out, two bundles."""
+
+
+@pytest.mark.parametrize("garbled", [False, True], ids=["crash", "answer lost, then crash"])
+@pytest.mark.parametrize("last", range(WRITES))
+def test_a_crash_after_any_write_of_a_renewal_does_no_harm(last: int, garbled: bool) -> None:
+    world = started(1)
+    due(world)
+    (replica,) = world.replicas
+    begun = world.api.writes
+    while world.api.writes <= begun + last:
+        world.api.garbled = int(garbled and world.api.writes == begun + last)
+        if replica.step():
+            world.tick()
+        world.check()
+    replica.crash()
+    world.api.garbled = 0
+    world.run(SETTLING)
+    assert world.is_settled()
+    assert world.api.writes == begun + WRITES, "something was done twice, or not at all"
+
+
+@pytest.mark.parametrize("pause", range(1, 9))
+@pytest.mark.parametrize("phase", range(6))
+def test_a_replica_that_is_overtaken_between_two_requests_undoes_nothing(pause: int, phase: int) -> None:
+    """One stops after some requests of a look, the other does whole looks, then the first goes on with what it saw."""
+    world = started()
+    due(world)
+    slow, quick = world.replicas
+    for _ in range(phase):
+        quick.look()
+        world.tick(GRACE)
+    for _ in range(pause):
+        if slow.step():
+            break
+    for _ in range(3):
+        quick.look()
+        world.check()
+    slow.look()
+    world.check()
+    world.run(2 * SETTLING)
+    assert world.is_settled()
+
+
+@pytest.mark.parametrize("plural", PLURALS)
+def test_a_bundle_that_somebody_overwrites_is_mended(plural: str) -> None:
+    world = started()
+    world.api.install(plural)
+    world.run(2)
+    assert world.is_settled()
+
+
+def test_a_configuration_that_is_missing_is_waited_for() -> None:
+    world = World(1)
+    found = world.api.objects.pop(PLURALS[1])
+    world.run(3)
+    assert world.replicas[0].served is None
+    world.api.put(PLURALS[1], found)
+    world.run(2)
+    assert world.is_settled()
+
+
+def test_a_secret_that_is_missing_is_named() -> None:
+    world = World(1)
+    del world.api.objects[SECRETS.plural]
+    with pytest.raises(NotFound, match="the secret ns/tls does not exist; create it, it may be empty"):
+        world.replicas[0].look()
+
+
+def test_emptying_the_secret_asks_for_a_new_certificate() -> None:
+    world = started()
+    before = world.api.data()["tls.crt"]
+    world.api.put(SECRETS.plural, {"data": None})
+    world.run(SETTLING)
+    assert world.is_settled()
+    assert world.api.data()["tls.crt"] != before
+
+
+def test_what_others_keep_in_the_secret_stays() -> None:
+    world = World(1)
+    world.api.put(SECRETS.plural, {"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}})
+    world.run(3)
+    assert world.is_settled()
+    assert world.api.objects[SECRETS.plural]["type"] == "kubernetes.io/tls"
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("step"), st.integers(0, 1)),
+    st.tuples(st.just("look"), st.integers(0, 1)),
+    st.tuples(st.just("crash"), st.integers(0, 1)),
+    st.tuples(st.just("tick"), st.integers(1, 24)),
+    st.tuples(st.just("garble"), st.integers(1, 2)),
+    st.tuples(st.just("overwrite"), st.integers(0, 1)),
+    st.tuples(st.just("empty"), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.booleans(), st.lists(ACTIONS, max_size=40))
+def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
+    renew: bool, actions: list[tuple[str, int]]
+) -> None:
+    world = started()
+    if renew:
+        due(world)
+    for action, number in actions:
+        match action:
+            case "step":
+                world.replicas[number].step()
+            case "look":
+                world.replicas[number].look()
+            case "crash":
+                world.replicas[number].crash()
+            case "tick":
+                world.tick(number * GRACE / 8)
+            case "garble":
+                world.api.garbled = number
+            case "overwrite":
+                world.api.install(PLURALS[number])
+            case _:
+                world.api.put(SECRETS.plural, {"data": {}})
+        world.check()
+    world.run(1)
+    ticks = 0
+    while not world.is_settled():
+        world.run(1)
+        ticks += 1
+        assert ticks < 2 * SETTLING
