@@ -28,7 +28,9 @@ COMBINATIONS: dict[str, Json] = {
         "scheduler": {
             "schedulerNames": ["volcano", "gpu-scheduler"],
             "settings": {
-                "holdSeconds": 60,
+                "holdSeconds": 0.5,
+                "maxOpenBinds": 100_000,
+                "certificateLifetimeSeconds": 10_000_000,
                 "logFormat": "json",
                 "topologyLevels": [{"name": "rack", "label": "x/rack"}],
             },

@@ -84,8 +84,8 @@ async def nodes(access: Access) -> AsyncIterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A control plane without controllers, for tests that change a cluster as a whole."""
+    """A control plane with kube-scheduler, for tests that change a cluster as a whole."""
     if "CONTROL_PLANE_FOLDER" not in os.environ:
         pytest.skip("this changes a whole cluster: not for one that KUBECONFIG names")
-    with ControlPlane(request.config.getoption("kubernetes"), controllers=False) as found:
+    with ControlPlane(request.config.getoption("kubernetes"), scheduler=True) as found:
         yield found

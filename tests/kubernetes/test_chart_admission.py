@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.kubernetes.cluster import sign_in
 from tests.kubernetes.combinations import SYSTEM
 from tests.kubernetes.control_plane import ControlPlane
 
+PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 HOME = "chart-admission"
 PODS = f"/api/v1/namespaces/{HOME}/pods"
 SETS = f"/apis/apps/v1/namespaces/{HOME}/statefulsets"
@@ -46,7 +48,7 @@ class Webhook:
     """`gpu-scheduler webhook` outside of the cluster. `log` is all that it has printed."""
 
     def __init__(self, kubeconfig: Path, port: int) -> None:
-        self._command = [sys.executable, "-m", "gpu_scheduler.cli.main", "webhook", "--kubeconfig", str(kubeconfig)]
+        self._command = [*PROGRAM, "webhook", "--kubeconfig", str(kubeconfig)]
         self._command += ["--namespace", SYSTEM, "--listen", f"127.0.0.1:{port}", "--dns-name", "127.0.0.1"]
         self._command += ["--linger", "0"]
         self.log = kubeconfig.with_suffix(".log")
@@ -93,13 +95,18 @@ def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 async def _prepare(plane: ControlPlane) -> Json:
-    """Makes a namespace that pods can be made in without controllers; a kubeconfig that signs the webhook in."""
+    """Makes a namespace that pods can be made in; a kubeconfig that signs the webhook in."""
     async with Api(plane.access) as api:
         await api.must("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
-        await api.must("POST", f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": "default"}})
+        account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
+        await eventually(partial(_exists, api, account), "the account without which there are no pods")
         config: Json = json.loads(plane.kubeconfig().read_text())
         config["users"][0]["user"]["token"] = await sign_in(api, "gpu-scheduler-webhook")
     return config
+
+
+async def _exists(api: Api, path: str) -> bool:
+    return (await api.ask("GET", path)).code == 200
 
 
 async def _wait(access: Access, running: Webhook) -> None:
@@ -269,6 +276,17 @@ async def test_stateful_set_of_a_gang_starts_its_pods_at_once(admin: Api) -> Non
     assert made["spec"]["podManagementPolicy"] == "Parallel"
 
 
+async def test_pods_of_the_check_get_the_gpus_of_its_map(admin: Api, plane: ControlPlane) -> None:
+    told = ("check", "--namespace", HOME)
+    chart = CHARTS / "gpu-scheduler-check"
+    await asyncio.to_thread(run_helm, "install", *told, chart, kubeconfig=plane.kubeconfig())
+    for number, devices in enumerate(("0,1", "2", "0,1,2")):
+        path = f"{PODS}/check-gpu-scheduler-check-{number}"
+        await eventually(partial(_exists, admin, path), path)
+        assert variables(await admin.must("GET", path)) == [{"name": VARIABLE, "value": devices}]
+    await asyncio.to_thread(run_helm, "uninstall", *told, kubeconfig=plane.kubeconfig())
+
+
 async def test_webhook_that_is_gone_stops_our_pods_and_no_others(admin: Api, webhook: Webhook) -> None:
     await admin.must("POST", PODS, ours("before"))
     webhook.stop()
@@ -284,7 +302,28 @@ async def test_webhook_that_is_gone_stops_our_pods_and_no_others(admin: Api, web
         await eventually(Ask(admin).is_answered(webhook), "the webhook to answer again")
 
 
-# -- its account
+# -- the accounts
+
+
+async def test_doctor_finds_nothing_wrong_with_the_schedulers_account(
+    admin: Api, plane: ControlPlane, tmp_path: Path
+) -> None:
+    """What `helm test` runs in a pod."""
+    settings = (await admin.must("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-scheduler"))["data"]
+    config = json.loads(plane.kubeconfig().read_text())
+    config["users"][0]["user"]["token"] = await sign_in(admin)
+    flags = {"config": settings["scheduler.yaml"], "kubeconfig": json.dumps(config)}
+    command = [*PROGRAM, "doctor", "--output", "json"]
+    for flag, text in flags.items():
+        command += [f"--{flag}", str(write(tmp_path / flag, text))]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    found = {check["check"]: check["level"] for check in json.loads(done.stdout)}
+    assert (done.returncode, found["permissions"], found["placements"], found["queues"]) == (0, "ok", "ok", "ok")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def allowed() -> set[tuple[str, str, str]]:

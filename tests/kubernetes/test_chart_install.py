@@ -16,6 +16,7 @@ from tests.kubernetes.asking import eventually
 from tests.kubernetes.charts import CHARTS, run_helm
 from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.nodes import simulated_nodes
 
 RELEASE = "gpu-scheduler"
 KINDS_OF_OTHERS = {
@@ -28,8 +29,10 @@ STAYS = {
     *(f"customresourcedefinitions/{name}" for name in OURS),
     "apiservices/v1alpha1.gpu-scheduler.io",  # the API server's own entry for the two
     f"namespaces/{SYSTEM}",
+    "serviceaccounts/default",
+    "configmaps/kube-root-ca.crt",
 }
-"""What Helm never deletes: definitions, and the namespace that --create-namespace made."""
+"""What Helm never deletes: definitions, and the namespace that --create-namespace made, with what every one has."""
 
 IGNORED = ("events", "leases", "endpoints", "endpointslices", "componentstatuses", "flowschemas", "ipaddresses")
 """What the API server writes about itself, in its own time."""
@@ -49,6 +52,13 @@ async def admin(plane: ControlPlane) -> AsyncIterator[Api]:
     """The control plane's API, as an administrator."""
     async with Api(plane.access) as found:
         yield found
+
+
+@pytest.fixture
+async def machines(plane: ControlPlane) -> AsyncIterator[list[str]]:
+    """Two nodes, on which pods pretend to run."""
+    async with Api(plane.access) as own, simulated_nodes(own, 2) as names:
+        yield names
 
 
 @pytest.fixture
@@ -105,11 +115,14 @@ async def list_all(api: Api) -> set[str]:
     return found
 
 
-async def test_release_comes_changes_and_goes_without_a_trace(plane: ControlPlane, admin: Api, others: None) -> None:
+async def test_release_comes_changes_and_goes_without_a_trace(
+    plane: ControlPlane, admin: Api, others: None, machines: list[str]
+) -> None:
     before = await list_all(admin)
     chart = CHARTS / "gpu-scheduler"
-    said = await run(plane, "install", RELEASE, chart, "--create-namespace", values=COMBINATIONS["defaults"])
+    said = await run(plane, "install", RELEASE, chart, "--create-namespace", "--wait", values=COMBINATIONS["defaults"])
     assert "schedulerName: gpu-scheduler" in said
+    assert await ready(admin) == ["2/2"]
     for name in OURS:
         await eventually(partial(established, admin, name), f"{name} to be served")
     await pretend_to_be_the_webhook(admin)
@@ -120,11 +133,18 @@ async def test_release_comes_changes_and_goes_without_a_trace(plane: ControlPlan
     for name in COMBINATIONS.keys() - {"everything", "no policy", "a webhook apart"}:
         await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
         await check_pods(admin)
-    await run(plane, "uninstall", RELEASE, "--wait")
+    await run(plane, "uninstall", RELEASE, "--wait", "--cascade=foreground")
     after = await list_all(admin)
     assert after - before <= STAYS
     assert before - after == set()
     assert after >= STAYS
+
+
+async def ready(api: Api) -> list[str]:
+    """The pods of the scheduler as kubectl shows them: how many of their containers are ready."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector=app.kubernetes.io/name=gpu-scheduler"
+    pods = [found["status"]["containerStatuses"] for found in (await api.must("GET", path))["items"]]
+    return [f"{sum(one['ready'] for one in containers)}/{len(containers)}" for containers in pods]
 
 
 async def pretend_to_be_the_webhook(api: Api) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import click
+import msgspec
 import pytest
 
+from gpu_scheduler.cli.main import cli
+from gpu_scheduler.kube.settings import FIELDS, load_settings
 from gpu_scheduler.webhook.configuration import make_configurations
 from gpu_scheduler.webhook.rules import Rules
 from tests.kubernetes.api import Json
@@ -191,6 +196,31 @@ def test_every_file_that_a_container_is_told_of_is_mounted(name: str, rendered: 
                 _, _, path = argument.partition("=")
                 if path.startswith("/"):
                     assert any(path.startswith(mount) for mount in mounts), argument
+
+
+@each
+def test_settings_are_such_as_the_program_reads(name: str, rendered: dict[str, list[Json]], tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(pick(rendered[name], "ConfigMap/gpu-scheduler")["data"]["scheduler.yaml"])
+    told: Any = COMBINATIONS[name].get("scheduler", {})
+    found = load_settings(file)
+    assert found.namespace == SYSTEM
+    assert list(found.scheduler_names) == told.get("schedulerNames", ["gpu-scheduler"])
+    for key, value in told.get("settings", {}).items():
+        assert msgspec.json.decode(msgspec.json.encode(getattr(found, FIELDS[key].name))) == value
+
+
+@each
+def test_every_flag_of_a_container_is_one_that_its_program_knows(name: str, rendered: dict[str, list[Json]]) -> None:
+    containers = chain.from_iterable(template["spec"]["containers"] for template in pod_templates(rendered[name]))
+    for container in containers:
+        program, command = container["command"]
+        assert program == "gpu-scheduler"
+        if command == "operator":  # comes with a later version, as values.yaml says
+            continue
+        found = cli.get_command(click.Context(cli), command)
+        assert found is not None, command
+        found.make_context(command, list(container["args"]))
 
 
 # -- accounts

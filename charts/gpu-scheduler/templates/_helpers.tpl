@@ -37,6 +37,12 @@ annotations:
 
 {{/* Where pods of a part run, and as whom. */}}
 {{- define "gpu-scheduler.podSpec" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -59,12 +65,6 @@ topologySpreadConstraints:
   - {{- toYaml (merge (deepCopy .) $own) | nindent 4 }}
   {{- end }}
 {{- end }}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- define "gpu-scheduler.image" -}}
@@ -154,7 +154,7 @@ securityContext:
 {{- define "gpu-scheduler.webhook.volumes" -}}
 {{- if ne (include "gpu-scheduler.webhook.certificates" .) "own" }}
 - name: tls
-  secret: {secretName: gpu-scheduler-webhook-tls}
+  secret: {secretName: gpu-scheduler-webhook-tls, defaultMode: 0440}
 {{- end }}
 {{- end }}
 
