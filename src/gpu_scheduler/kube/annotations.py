@@ -89,6 +89,10 @@ def _shares(pod: PodObject, gpu_resources: tuple[str, ...]) -> Iterator[_Share]:
 
 
 def _count_gpus(container: Container, gpu_resources: tuple[str, ...]) -> int:
-    asked = container_request(container.resources)
+    resources = container.resources
+    named = (resources.limits or {}) | (resources.requests or {}) if resources is not None else {}
+    if not any(name in named for name in gpu_resources):
+        return 0
+    asked = container_request(resources)
     effective = {**asked.limits, **asked.requests}
     return sum(ceil(effective.get(name, 0)) for name in gpu_resources)

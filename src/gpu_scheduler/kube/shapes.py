@@ -32,6 +32,10 @@ _SHAPES = 8192
 """How many distinct shapes are remembered; one that falls out is read again."""
 
 
+_SHORT = 8192
+"""Characters of a pod that are worth remembering for the next pod of its job."""
+
+
 class Shaped(NamedTuple):
     """A shape, and what is wrong with it: as long as there are gates, the shape holds only what could be read."""
 
@@ -84,8 +88,11 @@ def read_shape(spec: PodSpec, meta: Meta, gpu_resources: tuple[str, ...], ours: 
 
 
 def find_gates(spec: PodSpec, meta: Meta, gpu_resources: tuple[str, ...]) -> tuple[Gate, ...]:
-    """What is wrong with a pod of ours. Nothing is remembered: for those who see a pod once, whoever it comes from."""
-    return _make(*_take_parts(spec, meta, ours=True), gpu_resources).gates
+    """What is wrong with a pod of ours. Whoever sends many, or large ones, does not make this process grow."""
+    parts, speaker, devices = _take_parts(spec, meta, ours=True)
+    size = len(parts) + len(devices.map or "") + len(devices.milli or "") + 128 * len(speaker.labels)
+    find = _gates if size <= _SHORT else _gates.__wrapped__
+    return find(parts, speaker, devices, gpu_resources)
 
 
 def _take_parts(spec: PodSpec, meta: Meta, ours: bool) -> tuple[bytes, Speaker, _Devices]:
@@ -129,6 +136,11 @@ def _intern(shape: Shape) -> Shape:
 def _read(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> Shaped:
     shape, gates = _make(parts, speaker, devices, gpu_resources)
     return Shaped(_intern(shape), gates)
+
+
+@lru_cache(maxsize=1024)
+def _gates(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> tuple[Gate, ...]:
+    return _make(parts, speaker, devices, gpu_resources).gates
 
 
 def _make(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> Shaped:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from gpu_scheduler.kube.objects import Json
+
+MOST_CONTAINERS: Final = 1000
+"""In a pod of ours. Kubernetes has no limit, but a review could bring a million, and each costs time and an answer."""
 
 
 class _Part(msgspec.Struct, rename="camel", gc=False):
@@ -65,6 +68,15 @@ def all_containers(inside: Inside) -> Iterator[Placed]:
     ):
         for number, container in enumerate(containers or ()):
             yield Placed(field, number, container)
+
+
+def find_excess(inside: Inside) -> str:
+    """What to say of a pod with too many containers; "" of any other."""
+    spec = inside.spec
+    number = sum(len(some or ()) for some in (spec.init_containers, spec.containers, spec.ephemeral_containers))
+    return (
+        f"spec.containers: {number} are too many; write at most {MOST_CONTAINERS}" if number > MOST_CONTAINERS else ""
+    )
 
 
 def new_ephemeral_containers(inside: Inside, old: Inside) -> Iterator[Placed]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gpu_scheduler.kube.wording import one_line
 from gpu_scheduler.webhook.rules import Denial, Rules
@@ -46,16 +47,16 @@ class Findings:
         )
 
 
-def write_problems(problems: Iterable[str]) -> str:
+def write_problems(problems: Sequence[str]) -> str:
     """All problems as one message; the first ones, where there are many."""
-    found = [one_line(problem, _LONGEST) for problem in problems]
-    if len(found) == 1:
-        return found[0]
-    shown = "; ".join(f"({number}) {problem}" for number, problem in enumerate(found[:_MOST], 1))
-    more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return f"{len(found)} problems: {shown}{more}"
+    shown = [one_line(problem, _LONGEST) for problem in problems[:_MOST]]
+    if len(problems) == 1:
+        return shown[0]
+    listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(shown, 1))
+    more = f"; and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
+    return f"{len(problems)} problems: {listed}{more}"
 
 
 def write_warnings(warnings: Iterable[str]) -> list[str]:
     """Warnings as an API server passes them on; the first ones, where there are many."""
-    return [one_line(warning, _LONGEST_WARNING) for warning in warnings][:_MOST]
+    return [one_line(warning, _LONGEST_WARNING) for warning in islice(warnings, _MOST)]

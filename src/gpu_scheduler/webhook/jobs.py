@@ -7,6 +7,7 @@ it would wait for itself for ever.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,7 +19,6 @@ from gpu_scheduler.kube.dialects.expected import templates_of
 from gpu_scheduler.kube.dialects.options import BadOptionError, as_dict, as_list, note, quote
 from gpu_scheduler.kube.objects import Json, Meta, OwnerReference, PodObject, PodSpec
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
-from gpu_scheduler.kube.wording import join
 from gpu_scheduler.webhook.containers import Inside
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.pods import Nodes, check_template
@@ -30,6 +30,10 @@ _KUBEFLOW: Final = "kubeflow.org"
 _JOBS: Final = ("batch", "jobs")
 _PLAIN: Final = (STATEFUL_SETS, ("apps", "deployments"), ("apps", "replicasets"), _JOBS)
 
+_MOST_PODS: Final = 2**31 - 1
+"""As many as the API has numbers for."""
+_SHOWN: Final = 3
+
 PARALLEL: Final = (
     "spec.podManagementPolicy: set to Parallel, because the pods start together as a gang; "
     "made one by one, the first would wait for the others for ever"
@@ -40,7 +44,6 @@ class Template(NamedTuple):
     """Some pods that an object makes alike; `place` is where in the object it says so."""
 
     place: str
-    replicas: int
     pod: PodObject
     inside: Inside
 
@@ -98,18 +101,11 @@ def _our_templates(maker: Maker, rules: Rules) -> Iterator[Template]:
 
 def _templates(maker: Maker) -> Iterator[Template]:
     """The templates of an object; one that makes no sense is the API server's to refuse."""
-    spec = maker.spec
-    written: Iterator[tuple[str, int, Json]]
-    if maker.kind in _PLAIN:
-        written = iter([("spec.template", _count_pods(maker), as_dict(spec.get("template")))])
-    else:
-        written = (
-            (f"template of {quote(role)}", count, template) for role, count, template in templates_of(maker.body)
-        )
-    for place, replicas, template in written:
+    named = maker.spec.get("schedulerName") if maker.kind[0] == _VOLCANO else None
+    for place, _, template in _written(maker):
         body = as_dict(template.get("spec"))
-        if maker.kind[0] == _VOLCANO and spec.get("schedulerName") and not body.get("schedulerName"):
-            body = {**body, "schedulerName": spec["schedulerName"]}
+        if named and not body.get("schedulerName"):
+            body = {**body, "schedulerName": named}
         try:
             meta = msgspec.convert(template.get("metadata") or {}, Meta)
             pod = PodObject(meta, msgspec.convert(body, PodSpec))
@@ -117,16 +113,24 @@ def _templates(maker: Maker) -> Iterator[Template]:
         except msgspec.ValidationError:
             continue
         _adopt(meta, maker)
-        yield Template(place, replicas, pod, inside)
+        yield Template(place, pod, inside)
+
+
+def _written(maker: Maker) -> Iterator[tuple[str, int, Json]]:
+    """Where the templates of an object stand, for how many pods each, and what is written there."""
+    if maker.kind in _PLAIN:
+        yield "spec.template", _count_pods(maker), as_dict(maker.spec.get("template"))
+        return
+    for role, replicas, template in templates_of(maker.body):
+        yield f"template of {quote(role)}", replicas, template
 
 
 def _adopt(meta: Meta, maker: Maker) -> None:
-    """The metadata as the pods will have it: they are in the object's namespace, and it controls them."""
+    """The metadata as the pods will have it: the object gives them their names, and it controls them."""
     of = as_dict(maker.body.get("metadata"))
-    meta.namespace = str(of.get("namespace") or "")
-    meta.owner_references = [
-        OwnerReference(kind=str(maker.body.get("kind")), name=str(of.get("name")), controller=True)
-    ]
+    meta.name, meta.namespace = "", str(of.get("namespace") or "")
+    owner = OwnerReference(kind=str(maker.body.get("kind")), name=str(of.get("name")), controller=True)
+    meta.owner_references = [owner]
 
 
 def _count_pods(maker: Maker) -> int:
@@ -138,7 +142,7 @@ def _count_pods(maker: Maker) -> int:
 
 
 def _number(value: object, absent: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else absent
+    return min(value, _MOST_PODS) if isinstance(value, int) and not isinstance(value, bool) else absent
 
 
 # -- maps
@@ -158,10 +162,12 @@ def _check_indices(maker: Maker, template: Template, found: Findings) -> None:
         indexed = "use a StatefulSet, or a Job with completionMode: Indexed"
         found.refuse(f"{template.place}: {DEVICE_MAP}: these pods have no index of their own; {indexed}")
         return
-    lacking = [str(index) for index in wanted[: len(entries) + 4] if index not in entries]
-    if lacking:
-        right = "add a line for each, or they will be refused"
-        found.warn(f"{template.place}: {DEVICE_MAP}: there is no line for pod index {join(lacking)}; {right}")
+    first = islice((str(index) for index in wanted if index not in entries), _SHOWN)
+    lacking = len(wanted) - sum(index in wanted for index in entries)
+    if lacking > 0:
+        more = f" and {lacking - _SHOWN} more" if lacking > _SHOWN else ""
+        what = f"there is no line for pod index {', '.join(first)}{more}; add a line for each, or they will be refused"
+        found.warn(f"{template.place}: {DEVICE_MAP}: {what}")
 
 
 def _indices(maker: Maker) -> range | None:
@@ -191,11 +197,11 @@ def _waits(template: Template) -> bool:
 
 def _check_minimum(maker: Maker, ours: list[Template], found: Findings) -> None:
     """Minimums beyond the pods that there will ever be."""
-    total = sum(template.replicas for template in _templates(maker))
+    total = sum(replicas for _, replicas, _ in _written(maker))
     if total <= 0 or _is_controlled(maker):
         return  # scaled to nothing on purpose; or another object's means, as the ReplicaSets of a rollout are
     for template in ours:
-        _check_gang_min(maker, template, total, found)
+        _check_gang_min(template, total, found)
     policy = as_dict(as_dict(maker.spec.get("runPolicy")).get("schedulingPolicy"))
     if maker.kind[0] == _VOLCANO:
         _compare("spec.minAvailable", maker.spec.get("minAvailable"), total, found)
@@ -206,7 +212,7 @@ def _check_minimum(maker: Maker, ours: list[Template], found: Findings) -> None:
         _compare("spec.runPolicy.schedulingPolicy.minAvailable", policy.get("minAvailable"), total, found)
 
 
-def _check_gang_min(maker: Maker, template: Template, total: int, found: Findings) -> None:
+def _check_gang_min(template: Template, total: int, found: Findings) -> None:
     try:
         minimum = read_gang_min(note(template.pod.metadata, GANG_MIN) or "1")
     except BadOptionError:

@@ -16,7 +16,7 @@ from gpu_scheduler.kube.objects import PodObject
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
 from gpu_scheduler.kube.shapes import find_gates
 from gpu_scheduler.kube.wording import join
-from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers
+from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers, find_excess
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.rules import Denial, Rules
 
@@ -30,6 +30,10 @@ _SHOWS_NONE = ("void", "none")
 def check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
     """What there is to say about a pod."""
     found = Findings()
+    excess = find_excess(inside)
+    if excess:
+        found.refuse(excess)
+        return found
     text = (pod.metadata.annotations or {}).get(DEVICE_MAP)
     gates = find_gates(pod.spec, pod.metadata, rules.gpu_resources)
     found.refuse(*(gate.subject for gate in gates))
@@ -69,7 +73,7 @@ def _check_node(text: str, index: int | None, nodes: Nodes, found: Findings) -> 
 
 
 def _unknown_nodes(named: set[str], nodes: Nodes) -> Iterator[str]:
-    unknown = sorted(named.difference(nodes)) if nodes is not None else ()
+    unknown = sorted(name for name in named if name not in nodes) if nodes is not None else ()
     if unknown:
         waits = "its pods wait until there is one of that name or with that label gpu-node-name"
         yield f"{DEVICE_MAP}: there is no node {join(unknown)}; {waits}"

@@ -11,7 +11,7 @@ import msgspec
 
 from gpu_scheduler.kube.objects import Json, PodObject, RawObject
 from gpu_scheduler.kube.wording import one_line
-from gpu_scheduler.webhook.containers import Inside, all_containers, new_ephemeral_containers
+from gpu_scheduler.webhook.containers import Inside, all_containers, find_excess, new_ephemeral_containers
 from gpu_scheduler.webhook.findings import Findings, write_problems, write_warnings
 from gpu_scheduler.webhook.gang_objects import check_gang_object, find_dialect
 from gpu_scheduler.webhook.injection import patch_containers, plan_injection
@@ -90,6 +90,9 @@ def _inject(request: Request, rules: Rules) -> _Verdict:
     if injection is None:
         return _Verdict()
     inside = read_object(_insides, request.object)
+    excess = find_excess(inside)
+    if excess:
+        return _Verdict(findings=Findings({excess: None}))
     containers = all_containers(inside)
     if request.operation == "UPDATE":
         containers = new_ephemeral_containers(inside, read_object(_insides, request.old_object, "oldObject"))

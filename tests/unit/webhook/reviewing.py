@@ -1,0 +1,158 @@
+"""AdmissionReviews as API servers send them, what comes back, and what a patch makes of an object."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from gpu_scheduler.webhook.reviews import answer
+from gpu_scheduler.webhook.rules import Denial, Rules
+
+Json = dict[str, Any]
+
+GPU = "nvidia.com/gpu"
+RULES = Rules(frozenset({"gpu-scheduler"}), (GPU, "amd.com/gpu"))
+STRICT = Rules(RULES.scheduler_names, RULES.gpu_resources, deny=frozenset(Denial))
+CUDA = "CUDA_VISIBLE_DEVICES"
+MAP = "gpu-scheduling-map"
+GROUP = "gpu-scheduler.io"
+THREE = "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"
+NODES = frozenset({"node1", "node2", "node3"})
+SCHEDULER = RULES.scheduler_account
+UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
+
+
+class Said(NamedTuple):
+    """An answer, taken apart. `message` is "" where nothing was refused."""
+
+    allowed: bool
+    message: str
+    code: int
+    warnings: list[str]
+    patch: list[Json]
+    log: tuple[str, ...]
+
+
+def container(name: str = "main", *, env: list[Json] | None = None, gpus: object = None, **fields: Any) -> Json:
+    """A container, perhaps with an environment and GPUs."""
+    found: Json = {"name": name, "image": "busybox", "resources": {}, **fields}
+    if env is not None:
+        found["env"] = env
+    if gpus is not None:
+        found["resources"] = {"limits": {GPU: gpus}, "requests": {GPU: gpus}}
+    return found
+
+
+def pod(name: str = "webhook-test-0", annotations: Json | None = None, **spec: Any) -> Json:
+    """A pod of ours in namespace x, as it is before it exists."""
+    meta: Json = {"name": name, "namespace": "x", "creationTimestamp": None, **spec.pop("meta", {})}
+    if annotations is not None:
+        meta["annotations"] = annotations
+    body = {"schedulerName": "gpu-scheduler", "containers": [container()], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body, "status": {}}
+
+
+def mapped(name: str = "webhook-test-0", text: str = THREE, **spec: Any) -> Json:
+    """A pod with a map."""
+    return pod(name, {MAP: text}, **spec)
+
+
+def review(body: Json | None, resource: str = "pods", operation: str = "CREATE", **extra: Any) -> Json:
+    """The AdmissionReview of a request; `resource` as in "apps/v1/statefulsets" or "pods/status"."""
+    old, user = extra.pop("old", None), extra.pop("user", "alice")
+    group, version, plural = ("", "v1", resource) if resource.count("/") < 2 else resource.split("/")
+    plural, _, subresource = plural.partition("/")
+    meta = (body or old or {}).get("metadata") or {}
+    request = {
+        "uid": UID,
+        "kind": {"group": group, "version": version, "kind": (body or old or {}).get("kind", "")},
+        "resource": {"group": group, "version": version, "resource": plural},
+        **({"subResource": subresource} if subresource else {}),
+        **({"name": meta["name"]} if meta.get("name") else {}),
+        "namespace": "x",
+        "operation": operation,
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "object": body,
+        "oldObject": old,
+        "dryRun": False,
+        "options": {"kind": f"{operation.title()}Options", "apiVersion": "meta.k8s.io/v1"},
+    }
+    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {**request, **extra}}
+
+
+def ask(
+    path: Literal["mutate", "validate"],
+    asked: Json,
+    rules: Rules = RULES,
+    nodes: frozenset[str] | None = NODES,
+) -> Said:
+    """What is answered; a response that an API server would not take fails here."""
+    got = answer(path, msgspec.json.encode(asked), rules, nodes)
+    body = msgspec.json.decode(got.body)
+    response = body.pop("response")
+    assert body == {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    assert response["uid"] == asked["request"]["uid"]
+    assert response["allowed"] is got.allowed
+    assert ("patch" in response) == (response.get("patchType") == "JSONPatch")
+    patch = msgspec.json.decode(base64.b64decode(response["patch"], validate=True)) if "patch" in response else []
+    status = response.get("status", {})
+    assert bool(status) is not got.allowed
+    warnings = response.get("warnings", [])
+    for text in (status.get("message", ""), *warnings, *got.log):
+        assert text.isprintable()
+    return Said(got.allowed, status.get("message", ""), status.get("code", 0), warnings, patch, got.log)
+
+
+def mutate(body: Json, resource: str = "pods", rules: Rules = RULES, **extra: Any) -> Said:
+    """What /mutate says of a new object, or of the request that `extra` makes of it."""
+    return ask("mutate", review(body, resource, **extra), rules)
+
+
+def validate(body: Json, resource: str = "pods", rules: Rules = RULES, **extra: Any) -> Said:
+    """What /validate says of a new object, or of the request that `extra` makes of it."""
+    nodes = extra.pop("nodes", NODES)
+    return ask("validate", review(body, resource, **extra), rules, nodes)
+
+
+def apply(body: Json, operations: list[Json]) -> Json:
+    """The object after a patch, by the letter of RFC 6902: what is replaced or removed must be there."""
+    found = copy.deepcopy(body)
+    for operation in operations:
+        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        holder: Any = found
+        for part in parents:
+            holder = holder[int(part)] if isinstance(holder, list) else holder[part]
+        key: Any = last
+        if isinstance(holder, list):
+            key = len(holder) if last == "-" else int(last)
+            assert 0 <= key <= len(holder)
+        match operation["op"]:
+            case "add" if isinstance(holder, list):
+                holder.insert(key, operation["value"])
+            case "add":
+                holder[key] = operation["value"]
+            case "replace":
+                assert key in (range(len(holder)) if isinstance(holder, list) else holder)
+                holder[key] = operation["value"]
+            case "remove":
+                del holder[key]
+            case other:
+                raise AssertionError(other)
+    return found
+
+
+def values(body: Json, name: str = CUDA) -> dict[str, list[Any]]:
+    """For every container, what its environment says of a variable, as often as it does."""
+    spec = body["spec"]
+    return {
+        one["name"]: [
+            variable.get("value", variable.get("valueFrom"))
+            for variable in one.get("env") or ()
+            if variable["name"] == name
+        ]
+        for field in ("initContainers", "containers", "ephemeralContainers")
+        for one in spec.get(field) or ()
+    }

@@ -1,0 +1,216 @@
+"""The webhook configurations: that API servers take them, and about which requests we are asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.local.kinds import Kind
+from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING, Hook, find_mistakes
+from gpu_scheduler.webhook.configuration import make_configurations
+from tests.unit.webhook.reviewing import GROUP, MAP, RULES, SCHEDULER, Json, pod, review
+
+SERVICE = {"service": {"name": "gpu-scheduler-webhook", "namespace": "gpu-scheduler-system", "port": 443}}
+SYSTEM = "gpu-scheduler-system"
+TWO_NAMES = replace(RULES, scheduler_names=frozenset({"gpu-scheduler", "volcano"}))
+DEVICES = f"{GROUP}/devices"
+CONTAINER_DEVICES = f"visible-devices.{GROUP}/main"
+
+
+def hooks(guard: bool = True) -> list[tuple[str, Json]]:
+    """Every webhook with its path."""
+    mutating, validating = make_configurations(SERVICE, TWO_NAMES, system_namespace=SYSTEM, guard=guard)
+    return [("mutate", hook) for hook in mutating["webhooks"]] + [("validate", hook) for hook in validating["webhooks"]]
+
+
+def called(asked: Json, namespace: str = "x", guard: bool = True) -> list[str]:
+    """The webhooks that an API server calls about a request, such as "mutate pods"."""
+    request = asked["request"]
+    resource = request["resource"]
+    kind = Kind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
+    variables = {"request": request, "object": request["object"], "oldObject": request["oldObject"]}
+    labels = {"kubernetes.io/metadata.name": namespace}
+    found = []
+    for path, webhook in hooks(guard):
+        hook = Hook.read(webhook)
+        if (
+            hook.find_kind(request["operation"], kind, request.get("subResource", ""), ()) is not None
+            and hook.selects(request["object"], request["oldObject"], labels)
+            and hook.meets_conditions(variables)
+        ):
+            found.append(f"{path} {hook.name.removesuffix(f'.{GROUP}')}")
+    return found
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("client", [SERVICE, {"url": "https://gpu.example.com:8443/"}], ids=["service", "url"])
+def test_an_api_server_finds_no_mistake_in_them(client: Json, guard: bool) -> None:
+    found = make_configurations(client, TWO_NAMES, system_namespace=SYSTEM, guard=guard)
+    for resource, configuration in zip((MUTATING, VALIDATING), found, strict=True):
+        assert list(find_mistakes(resource, configuration)) == []
+        assert configuration["metadata"] == {"name": "gpu-scheduler-webhook"}
+        assert configuration["apiVersion"] == "admissionregistration.k8s.io/v1"
+        assert f"{configuration['kind'].lower()}s." in resource
+
+
+def test_each_has_its_path_and_the_rest_of_the_client_configuration() -> None:
+    client = {"service": {"name": "s", "namespace": "n", "port": 443}, "caBundle": "Zm9v"}
+    mutating, validating = make_configurations(client, RULES, system_namespace=SYSTEM, guard=True)
+    assert mutating["webhooks"][0]["clientConfig"] == {
+        "service": {"name": "s", "namespace": "n", "port": 443, "path": "/mutate"},
+        "caBundle": "Zm9v",
+    }
+    assert all(hook["clientConfig"]["service"]["path"] == "/validate" for hook in validating["webhooks"])
+    assert client["service"] == {"name": "s", "namespace": "n", "port": 443}
+    mutating, _ = make_configurations({"url": "https://a:1/x/"}, RULES, system_namespace=SYSTEM, guard=True)
+    assert mutating["webhooks"][0]["clientConfig"] == {"url": "https://a:1/x/mutate"}
+
+
+def test_what_has_to_fail_closed_does_and_nothing_else() -> None:
+    assert {f"{path} {hook['name']}": hook["failurePolicy"] for path, hook in hooks()} == {
+        f"mutate pods.{GROUP}": "Fail",
+        f"mutate statefulsets.{GROUP}": "Fail",
+        f"validate pods.{GROUP}": "Fail",
+        f"validate jobs.{GROUP}": "Ignore",
+        f"validate gangs.{GROUP}": "Ignore",
+        f"validate reserved.{GROUP}": "Fail",
+    }
+    for path, hook in hooks():
+        assert (hook["sideEffects"], hook["timeoutSeconds"], hook["admissionReviewVersions"]) == ("None", 5, ["v1"])
+        assert hook.get("reinvocationPolicy") == ("IfNeeded" if path == "mutate" else None)
+
+
+def test_without_the_guard_reserved_annotations_are_left_to_a_policy() -> None:
+    assert [hook["name"] for _, hook in hooks(guard=False)][-1] == f"gangs.{GROUP}"
+    assert called(review(pod(annotations={DEVICES: "0"}, schedulerName="other")), guard=False) == []
+
+
+def bare(body: Json) -> Json:
+    """A pod whose spec names no scheduler at all."""
+    return {**body, "spec": {key: value for key, value in body["spec"].items() if key != "schedulerName"}}
+
+
+def maker(resource: str, **spec: Any) -> Json:
+    """A review about a new object that makes pods."""
+    return review({"kind": "Any", "metadata": {"name": "a"}, "spec": spec}, resource)
+
+
+def template(scheduler: str = "gpu-scheduler") -> Json:
+    """A template that names a scheduler."""
+    return {"spec": {"schedulerName": scheduler}}
+
+
+BINDING = {"kind": "Binding", "metadata": {"name": "w-0", "annotations": {CONTAINER_DEVICES: "0"}}, "target": {}}
+POD_HOOKS = ["mutate pods", "validate pods"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(review(pod()), POD_HOOKS, id="our-pod"),
+        pytest.param(review(pod(schedulerName="volcano")), POD_HOOKS, id="our-pod-by-another-name"),
+        pytest.param(review(pod(schedulerName="default-scheduler")), [], id="another-schedulers-pod"),
+        pytest.param(review(bare(pod())), [], id="no-scheduler"),
+        pytest.param(review(pod(), operation="DELETE", old=pod()), [], id="delete"),
+        pytest.param(
+            review(pod(annotations={DEVICES: "0"}, schedulerName="other")), ["validate reserved"], id="forged-elsewhere"
+        ),
+        pytest.param(review(pod(annotations={DEVICES: "0"})), [*POD_HOOKS, "validate reserved"], id="forged"),
+        pytest.param(review(pod(annotations={DEVICES: "0"}), user=SCHEDULER), POD_HOOKS, id="the-scheduler-itself"),
+        pytest.param(
+            maker("apps/v1/statefulsets", template=template()), ["mutate statefulsets", "validate jobs"], id="sts"
+        ),
+        pytest.param(maker("apps/v1/statefulsets", template=template("other")), [], id="others-statefulset"),
+        pytest.param(maker("apps/v1/statefulsets"), [], id="statefulset-without-template"),
+        pytest.param(maker("apps/v1/deployments", template=template()), ["validate jobs"], id="deployment"),
+        pytest.param(maker("batch/v1/jobs", template=template()), ["validate jobs"], id="job"),
+        pytest.param(maker("batch/v1/jobs", template={}), [], id="others-job"),
+        pytest.param(maker("batch.volcano.sh/v1alpha1/jobs", schedulerName="volcano"), ["validate jobs"], id="volcano"),
+        pytest.param(
+            maker("batch.volcano.sh/v1alpha1/jobs", tasks=[{}, {"template": template()}]), ["validate jobs"], id="task"
+        ),
+        pytest.param(maker("batch.volcano.sh/v1alpha1/jobs", tasks=[{"template": {}}]), [], id="others-volcano-job"),
+        pytest.param(
+            maker("kubeflow.org/v1/tfjobs", tfReplicaSpecs={"PS": {}, "Worker": {"template": template()}}),
+            ["validate jobs"],
+            id="kubeflow",
+        ),
+        pytest.param(
+            maker("kubeflow.org/v1/tfjobs", tfReplicaSpecs={"Worker": {"template": {}}}), [], id="others-tfjob"
+        ),
+        pytest.param(maker("kubeflow.org/v1/tfjobs", runPolicy={}), [], id="tfjob-without-replicas"),
+        pytest.param(review({"kind": "Job", "metadata": {}}, "batch/v1/jobs"), [], id="no-spec"),
+        *(
+            pytest.param(
+                review({"kind": "Any", "metadata": {"annotations": {f"{GROUP}/queue": "a"}}}, resource),
+                ["validate gangs"],
+                id=f"gang-{resource}",
+            )
+            for resource in (
+                "scheduling.volcano.sh/v1beta1/podgroups",
+                "scheduling.x-k8s.io/v1alpha1/podgroups",
+                "scheduling.k8s.io/v1alpha1/workloads",
+                "scheduling.k8s.io/v1alpha2/podgroups",
+                "scheduling.k8s.io/v1beta1/podgroups",
+            )
+        ),
+        pytest.param(
+            review(
+                {"kind": "PodGroup", "metadata": {"annotations": {"a": "b"}}}, "scheduling.k8s.io/v1beta1/podgroups"
+            ),
+            [],
+            id="others-gang",
+        ),
+        pytest.param(
+            review({"kind": "PodGroup", "metadata": {}}, "scheduling.k8s.io/v1beta1/podgroups"), [], id="bare-gang"
+        ),
+        pytest.param(review(BINDING, "pods/binding"), ["validate reserved"], id="forged-binding"),
+        pytest.param(review(BINDING, "bindings"), ["validate reserved"], id="forged-legacy-binding"),
+        pytest.param(review(BINDING, "pods/binding", user=SCHEDULER), [], id="our-binding"),
+        pytest.param(review({"kind": "Binding", "metadata": {}}, "pods/binding"), [], id="others-binding"),
+        pytest.param(review({"kind": "Binding", "target": {}}, "pods/binding"), [], id="binding-without-metadata"),
+    ],
+)
+def test_only_what_concerns_us_is_asked(asked: Json, expected: list[str]) -> None:
+    assert called(asked) == expected
+
+
+OLD = pod(annotations={DEVICES: "0", MAP: "0=node1:0", "other": "x"}, meta={"finalizers": ["f"]})
+SAME = {DEVICES: "0", MAP: "0=node1:0", "other": "x"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "subresource", "expected"),
+    [
+        pytest.param(SAME, "", [], id="finalizer"),
+        pytest.param({**SAME, "other": "y"}, "", [], id="others-annotation"),
+        pytest.param({**SAME, MAP: "0=node2:0"}, "", ["validate pods"], id="map"),
+        pytest.param({**SAME, f"{GROUP}/queue": "a"}, "", ["validate pods"], id="option"),
+        pytest.param({DEVICES: "0"}, "", ["validate pods"], id="map-removed"),
+        pytest.param({**SAME, DEVICES: "1"}, "", ["validate pods", "validate reserved"], id="devices-changed"),
+        pytest.param({MAP: SAME[MAP]}, "", ["validate pods", "validate reserved"], id="devices-removed"),
+        pytest.param(None, "", ["validate pods", "validate reserved"], id="all-removed"),
+        pytest.param(SAME, "/status", [], id="status"),
+        pytest.param({**SAME, CONTAINER_DEVICES: "1"}, "/status", ["validate reserved"], id="forged-with-the-status"),
+        pytest.param({**SAME, DEVICES: "1"}, "/resize", ["validate reserved"], id="forged-with-a-resize"),
+        pytest.param(SAME, "/ephemeralcontainers", POD_HOOKS, id="debugging"),
+    ],
+)
+def test_of_changes_only_those_to_what_is_checked_are_asked_about(
+    annotations: Json | None, subresource: str, expected: list[str]
+) -> None:
+    asked = review(pod(annotations=annotations), f"pods{subresource}", "UPDATE", old=OLD)
+    assert called(asked) == expected
+
+
+def test_the_scheduler_writes_on_pods_without_asking_the_webhook() -> None:
+    new = pod(annotations={**SAME, DEVICES: "1", f"{GROUP}/notes": "{}"})
+    assert called(review(new, "pods", "UPDATE", old=OLD, user=SCHEDULER)) == []
+    assert called(review(new, "pods/status", "UPDATE", old=OLD, user=SCHEDULER)) == []
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])
+def test_neither_the_system_nor_ourselves_depend_on_the_webhook(namespace: str) -> None:
+    assert called(review(pod(annotations={DEVICES: "0"})), namespace) == []

@@ -1,0 +1,318 @@
+"""CUDA_VISIBLE_DEVICES: who gets it, with which value, and that it is there once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.webhook.reviewing import (
+    CUDA,
+    GROUP,
+    MAP,
+    RULES,
+    THREE,
+    Json,
+    apply,
+    ask,
+    container,
+    mapped,
+    mutate,
+    pod,
+    review,
+    validate,
+    values,
+)
+
+COMPLETION = "batch.kubernetes.io/job-completion-index"
+VISIBLE = f"{GROUP}/visible-devices"
+OF = f"visible-devices.{GROUP}/"
+MILLI = f"{GROUP}/gpu-milli"
+SIDECAR: Json = {"restartPolicy": "Always"}
+
+
+def refer(annotation: str = VISIBLE) -> Json:
+    """What a variable's valueFrom should be."""
+    return {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "value", "log"),
+    [
+        pytest.param(mapped("webhook-test-0"), "0,1", "webhook-test-0 (index 0)", id="first"),
+        pytest.param(mapped("webhook-test-1"), "2", "webhook-test-1 (index 1)", id="second"),
+        pytest.param(mapped("webhook-test-2"), "0,1,2", "webhook-test-2 (index 2)", id="third"),
+        pytest.param(mapped(text="0=node1:3,1"), "3,1", "webhook-test-0 (index 0)", id="order-as-written"),
+        pytest.param(
+            mapped("", meta={"generateName": "train-1-", "labels": {COMPLETION: "1"}}),
+            "2",
+            "train-1- (index 1)",
+            id="indexed-job-without-a-name-yet",
+        ),
+        pytest.param(
+            pod("", {MAP: THREE, COMPLETION: "2"}, meta={"generateName": "train-2-"}),
+            "0,1,2",
+            "train-2- (index 2)",
+            id="index-as-annotation",
+        ),
+        pytest.param(
+            mapped("web-7", meta={"labels": {"apps.kubernetes.io/pod-index": "1"}}),
+            "2",
+            "web-7 (index 1)",
+            id="statefulset-label",
+        ),
+    ],
+)
+def test_a_pod_with_a_map_gets_the_literal_of_its_index(body: Json, value: str, log: str) -> None:
+    said = mutate(body)
+    assert values(apply(body, said.patch)) == {"main": [value]}
+    assert said.log == (f"Injecting {CUDA}={value} for pod {log}",)
+
+
+def test_a_map_reaches_init_containers_sidecars_and_all_the_others() -> None:
+    body = mapped(
+        initContainers=[container("load"), container("proxy", **SIDECAR)],
+        containers=[container("a"), container("b")],
+        ephemeralContainers=[container("debug")],
+    )
+    assert values(apply(body, mutate(body).patch)) == {key: ["0,1"] for key in ("load", "proxy", "a", "b", "debug")}
+
+
+WANTED = {"name": CUDA, "value": "0,1"}
+OTHER = {"name": "A", "value": "1"}
+AT = "/spec/containers/0/env"
+
+
+@pytest.mark.parametrize(
+    ("fields", "patch"),
+    [
+        pytest.param({}, [{"op": "add", "path": AT, "value": [WANTED]}], id="no-env"),
+        pytest.param({"env": None}, [{"op": "add", "path": AT, "value": [WANTED]}], id="env-null"),
+        pytest.param({"env": []}, [{"op": "add", "path": f"{AT}/-", "value": WANTED}], id="env-empty"),
+        pytest.param({"env": [OTHER]}, [{"op": "add", "path": f"{AT}/-", "value": WANTED}], id="others"),
+        pytest.param({"env": [WANTED]}, [], id="right-already"),
+        pytest.param(
+            {"env": [OTHER, {"name": CUDA, "value": "7"}]},
+            [{"op": "replace", "path": f"{AT}/1", "value": WANTED}],
+            id="another-value",
+        ),
+        pytest.param(
+            {"env": [{"name": CUDA}]}, [{"op": "replace", "path": f"{AT}/0", "value": WANTED}], id="without-a-value"
+        ),
+        pytest.param(
+            {"env": [{"name": CUDA, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+            [{"op": "replace", "path": f"{AT}/0", "value": WANTED}],
+            id="value-from",
+        ),
+        pytest.param({"env": [WANTED, OTHER, WANTED]}, [{"op": "remove", "path": f"{AT}/2"}], id="twice-and-right"),
+        pytest.param(
+            {"env": [{"name": CUDA, "value": "7"}, WANTED, OTHER, {"name": CUDA, "value": "8"}]},
+            [
+                {"op": "replace", "path": f"{AT}/0", "value": WANTED},
+                {"op": "remove", "path": f"{AT}/3"},
+                {"op": "remove", "path": f"{AT}/1"},
+            ],
+            id="three-times",
+        ),
+        pytest.param(
+            {"envFrom": [{"configMapRef": {"name": "settings"}}]},
+            [{"op": "add", "path": AT, "value": [WANTED]}],
+            id="env-from-which-env-overrides",
+        ),
+        pytest.param(
+            {"env": [{"name": CUDA.lower(), "value": "7"}]},
+            [{"op": "add", "path": f"{AT}/-", "value": WANTED}],
+            id="another-case-is-another-variable",
+        ),
+    ],
+)
+def test_the_patch_is_the_least_that_leaves_ours_and_ours_once(fields: Json, patch: list[Json]) -> None:
+    body = mapped(containers=[{"name": "main", "image": "busybox", **fields}])
+    assert mutate(body).patch == patch
+    assert values(apply(body, patch)) == {"main": ["0,1"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(pod(containers=[container(gpus="2")]), {"main": [refer()]}, id="one-asks"),
+        pytest.param(
+            pod(containers=[container("a"), container("b", gpus=1)]), {"a": [], "b": [refer()]}, id="one-of-two-asks"
+        ),
+        pytest.param(
+            pod(containers=[container("a", gpus="1"), container("b"), container("c", gpus="2")]),
+            {"a": [refer(f"{OF}a")], "b": [], "c": [refer(f"{OF}c")]},
+            id="several-ask",
+        ),
+        pytest.param(
+            pod(initContainers=[container("load", gpus="1")], containers=[container("main", gpus="1")]),
+            {"load": [refer(f"{OF}load")], "main": [refer(f"{OF}main")]},
+            id="an-init-container-asks-too",
+        ),
+        pytest.param(
+            pod(initContainers=[container("proxy", gpus="1", **SIDECAR)]),
+            {"proxy": [refer()], "main": []},
+            id="sidecar",
+        ),
+        pytest.param(
+            pod(containers=[container(resources={"limits": {"amd.com/gpu": "1"}})]),
+            {"main": [refer()]},
+            id="limits-only",
+        ),
+        pytest.param(
+            pod(containers=[container(env=[{"name": CUDA, "value": "0"}], gpus="1")]),
+            {"main": [refer()]},
+            id="user-set",
+        ),
+        pytest.param(
+            pod(
+                annotations={MILLI: "300"},
+                initContainers=[container("load")],
+                containers=[container("a"), container("b")],
+            ),
+            {key: [refer()] for key in ("load", "a", "b")},
+            id="a-share-is-the-whole-pods",
+        ),
+        pytest.param(
+            pod(containers=[container("a" * 63, gpus="1"), container("b", gpus="1")]),
+            {"a" * 63: [refer(OF + "a" * 63)], "b": [refer(f"{OF}b")]},
+            id="longest-container-name",
+        ),
+        pytest.param(pod(), {"main": []}, id="asks-for-nothing"),
+        pytest.param(pod(containers=[container(gpus="0")]), {"main": []}, id="asks-for-none"),
+        pytest.param(pod(containers=[container(gpus="1e0")]), {"main": [refer()]}, id="quantity-1e0"),
+        pytest.param(pod(containers=[container(gpus="1000m")]), {"main": [refer()]}, id="quantity-1000m"),
+        pytest.param(pod(containers=[container(gpus="many")]), {"main": []}, id="no-quantity"),
+        pytest.param(
+            pod(containers=[container(resources={"limits": {"example.com/gpu": "1"}})]),
+            {"main": []},
+            id="no-gpu-of-ours",
+        ),
+        pytest.param(mapped(text="a=b", containers=[container(gpus="1")]), {"main": []}, id="bad-map"),
+        pytest.param(mapped("worker"), {"main": []}, id="map-without-index"),
+        pytest.param(mapped("worker-9"), {"main": []}, id="map-without-line"),
+    ],
+)
+def test_without_a_map_those_who_ask_are_referred_to_what_the_bind_will_say(body: Json, expected: Json) -> None:
+    said = mutate(body)
+    assert said.allowed
+    assert values(apply(body, said.patch)) == expected
+    assert len(said.log) == bool(said.patch)
+
+
+def test_the_log_says_where_a_value_comes_from() -> None:
+    one, two = pod(containers=[container(gpus="1")]), pod(containers=[container(n, gpus="1") for n in "ab"])
+    assert mutate(one).log == (f"Injecting {CUDA} from {VISIBLE} for pod webhook-test-0",)
+    assert mutate(two).log == (f"Injecting {CUDA} from {OF}* for pod webhook-test-0",)
+
+
+@pytest.mark.parametrize("body", [pod(containers=[container(gpus="1")]), pod(annotations={MILLI: "300"})])
+def test_injection_can_be_turned_off(body: Json) -> None:
+    assert mutate(body, rules=replace(RULES, inject=False)).patch == []
+
+
+def test_a_map_counts_even_when_injection_is_turned_off() -> None:
+    assert len(mutate(mapped(), rules=replace(RULES, inject=False)).patch) == 1
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [pytest.param({MAP: THREE}, ["0,1"], id="map"), pytest.param({MILLI: "300"}, [refer()], id="share")],
+)
+def test_of_a_running_pod_only_new_ephemeral_containers_are_changed(annotations: Json, expected: list[Any]) -> None:
+    old = pod(annotations=annotations, nodeName="node1", ephemeralContainers=[container("there")])
+    new = pod(annotations=annotations, nodeName="node1", ephemeralContainers=[container("there"), container("new")])
+    said = mutate(new, "pods/ephemeralcontainers", operation="UPDATE", old=old)
+    patched = apply(new, said.patch)
+    assert values(patched) == {"main": [], "there": [], "new": expected}
+    assert mutate(patched, "pods/ephemeralcontainers", operation="UPDATE", old=old).patch == []
+
+
+def test_an_ephemeral_container_of_a_pod_with_whole_gpus_asks_for_none() -> None:
+    old = pod(containers=[container(gpus="1")])
+    new = pod(containers=[container(gpus="1")], ephemeralContainers=[container("debug")])
+    assert mutate(new, "pods/ephemeralcontainers", operation="UPDATE", old=old).patch == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "operation"),
+    [("pods", "UPDATE"), ("pods", "DELETE"), ("pods/status", "UPDATE"), ("pods/resize", "UPDATE"), ("nodes", "CREATE")],
+)
+def test_nothing_else_is_changed(resource: str, operation: str) -> None:
+    assert mutate(mapped(), resource, operation=operation, old=mapped()).patch == []
+
+
+NAMES = st.sampled_from([CUDA, "A", "B", "NVIDIA_VISIBLE_DEVICES"])
+VARIABLES = st.fixed_dictionaries(
+    {"name": NAMES},
+    optional={
+        "value": st.sampled_from(["", "0", "0,1", "2", "$(A)"]),
+        "valueFrom": st.sampled_from([refer(), refer(f"{OF}c0"), {"secretKeyRef": {"name": "s", "key": "k"}}]),
+    },
+)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries(
+        {"image": st.just("busybox")},
+        optional={
+            "env": st.none() | st.lists(VARIABLES, max_size=5),
+            "resources": st.sampled_from([{}, {"limits": {"nvidia.com/gpu": "1"}}, {"requests": {"amd.com/gpu": "2"}}]),
+            "restartPolicy": st.just("Always"),
+            "securityContext": st.sampled_from([{}, {"privileged": True}]),
+        },
+    ),
+    max_size=3,
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn, scheduler: str = "gpu-scheduler") -> Json:
+    """Pods with all that injection looks at."""
+    spec: Json = {"schedulerName": scheduler}
+    number = 0
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        spec[field] = draw(CONTAINERS)
+        for one in spec[field]:
+            one["name"] = f"c{number}"
+            number += 1
+    annotations = draw(st.dictionaries(st.sampled_from([MAP, MILLI, COMPLETION]), st.sampled_from([THREE, "300", "1"])))
+    return pod(draw(st.sampled_from(["w-0", "w-2", "w", "w-9"])), annotations, **spec)
+
+
+@given(pods())
+def test_a_second_call_finds_nothing_left_to_do_and_the_rest_of_the_pod_is_as_it_was(body: Json) -> None:
+    patched = apply(body, mutate(body).patch)
+    assert mutate(patched).patch == []
+    before = values(body)
+    assert all(found == before[name] or len(found) == 1 for name, found in values(patched).items())
+    assert _without_variable(patched) == _without_variable(body)
+
+
+def _without_variable(body: Json) -> Json:
+    """A pod without the variable, and with an environment everywhere."""
+    spec = dict(body["spec"])
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        spec[field] = [
+            {**one, "env": [variable for variable in one.get("env") or () if variable["name"] != CUDA]}
+            for one in spec[field]
+        ]
+    return {**body, "spec": spec}
+
+
+@given(pods(scheduler="default-scheduler"))
+def test_pods_of_other_schedulers_are_let_through_untouched(body: Json) -> None:
+    for said in (mutate(body), validate(body)):
+        assert (said.allowed, said.patch, said.warnings, said.log) == (True, [], [], ())
+
+
+def test_a_pod_that_names_no_scheduler_is_the_default_schedulers() -> None:
+    body = mapped()
+    del body["spec"]["schedulerName"]
+    assert mutate(body).patch == []
+    assert len(mutate(body, rules=replace(RULES, scheduler_names=frozenset({"default-scheduler"}))).patch) == 1
+
+
+def test_what_comes_without_an_object_is_let_through() -> None:
+    assert ask("mutate", review(None, operation="DELETE", old=mapped())).patch == []

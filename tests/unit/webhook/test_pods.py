@@ -1,0 +1,387 @@
+"""Pods of ours that are wrong: every mistake is told with its field and what would be right, all of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.webhook.rules import Denial
+from tests.unit.webhook.reviewing import (
+    CUDA,
+    GPU,
+    GROUP,
+    MAP,
+    NODES,
+    RULES,
+    STRICT,
+    THREE,
+    Json,
+    container,
+    mapped,
+    pod,
+    validate,
+)
+
+GANG, GANG_MIN, MILLI = f"{GROUP}/gang", f"{GROUP}/gang-min", f"{GROUP}/gpu-milli"
+NVIDIA = "NVIDIA_VISIBLE_DEVICES"
+OWNED = {
+    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}]
+}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pod(), id="plain"),
+        pytest.param(mapped(), id="map"),
+        pytest.param(mapped(containers=[container(gpus="2")]), id="map-with-the-same-request"),
+        pytest.param(pod(containers=[container(gpus="8")]), id="gpus"),
+        pytest.param(pod(annotations={MILLI: "300"}), id="share"),
+        pytest.param(pod(annotations={GANG: "train", GANG_MIN: "4"}), id="gang"),
+        pytest.param(pod(annotations={GANG: "train", GANG_MIN: "10000"}), id="gang-of-10000"),
+        pytest.param(pod(annotations={GANG: "g" * 253, GANG_MIN: "4"}), id="longest-gang-name"),
+        pytest.param(pod(annotations={GANG_MIN: "4"}, meta=OWNED), id="controller-gang"),
+        pytest.param(
+            pod(
+                annotations={
+                    f"{GROUP}/queue": "team-a",
+                    f"{GROUP}/timeout-seconds": "300",
+                    f"{GROUP}/topology": "required:rack,preferred:nvlink",
+                    f"{GROUP}/expected-runtime-seconds": "3600",
+                    f"{GROUP}/paused": "false",
+                    f"{GROUP}/on-member-lost": "shrink",
+                    f"{GROUP}/hold-seconds": "0",
+                }
+            ),
+            id="options",
+        ),
+        pytest.param(pod(annotations={"scheduling.k8s.io/group-name": "train"}), id="volcano"),
+        pytest.param(pod(meta={"labels": {"scheduling.x-k8s.io/pod-group": "train"}}), id="scheduler-plugins"),
+        pytest.param(pod(schedulingGroup={"podGroupName": "train"}), id="native"),
+        pytest.param(pod(containers=[container(env=[{"name": NVIDIA, "value": "void"}])]), id="nvidia-shows-nothing"),
+        pytest.param(pod(containers=[container(securityContext={"privileged": False})]), id="not-privileged"),
+        *(
+            pytest.param(pod(containers=[container(gpus=text)]), id=f"quantity-{text}")
+            for text in ("1e0", "1000m", "+1", "1Ki", "0.5", "9223372036854775808")
+        ),
+    ],
+)
+def test_what_is_right_is_let_in_without_a_word(body: Json) -> None:
+    said = validate(body, rules=STRICT)
+    assert (said.allowed, said.warnings, said.log) == (True, [], ())
+
+
+EXAMPLE = "write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
+NUMBERS = "write numbers from 0 to 127, separated by commas"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(mapped(text=""), f"{MAP}: it is empty; {EXAMPLE}", id="map-empty"),
+        pytest.param(mapped(text="a=b"), f"{MAP}: line 1: 'a=b' is no entry; {EXAMPLE}", id="map-no-entry"),
+        pytest.param(
+            mapped(text="-1=node1:0"), f"{MAP}: line 1: '-1=node1:0' is no entry; {EXAMPLE}", id="map-negative"
+        ),
+        pytest.param(
+            mapped(text="0=node1:0\n1=node1:-1"),
+            f"{MAP}: line 2: '-1' is no GPU index; {NUMBERS}",
+            id="map-gpu-negative",
+        ),
+        pytest.param(
+            mapped(text="0=node1:0,0"), f"{MAP}: line 1: GPU 0 is named twice; name each once", id="map-twice"
+        ),
+        pytest.param(mapped(text="0=node1:999"), f"{MAP}: line 1: '999' is no GPU index; {NUMBERS}", id="map-absurd"),
+        pytest.param(
+            mapped(text="0=n\u00f6de:0"),
+            f"{MAP}: line 1: 'n\\xf6de' is no node; write a node's name or its label gpu-node-name",
+            id="map-unicode",
+        ),
+        pytest.param(
+            mapped(text="x" * (256 * 1024 + 1)),
+            f"{MAP}: 262145 characters are too many; write at most 262144",
+            id="map-long",
+        ),
+        pytest.param(
+            mapped(text="0=node1:0\x1b[31m\r0"),
+            f"{MAP}: line 1: '0\\x1b[31m\\r0' is no GPU index; {NUMBERS}",
+            id="map-terminal-codes",
+        ),
+        pytest.param(
+            mapped("worker-7"),
+            f"{MAP}: there is no line for pod index 7, only for 0, 1, 2; add 7=<node>:<GPU>,<GPU>",
+            id="index-without-a-line",
+        ),
+        pytest.param(
+            mapped("worker-99", "\n".join(f"{i}=node1:0" for i in range(20))),
+            f"{MAP}: there is no line for pod index 99, only for 0, 1, 2, 3, 4, 5, 6, 7 and 12 more;"
+            " add 99=<node>:<GPU>,<GPU>",
+            id="index-beyond-many-lines",
+        ),
+        pytest.param(
+            mapped("worker"),
+            f"{MAP}: the pod has no index; let its name end in a number, for example worker-0",
+            id="no-index",
+        ),
+        pytest.param(
+            mapped("", meta={"generateName": "worker-"}),
+            f"{MAP}: the pod has no index; let its name end in a number, for example worker-0",
+            id="no-name-yet",
+        ),
+        pytest.param(
+            mapped(containers=[container(gpus="1")]),
+            f"{MAP}: 2 GPUs for pod index 0, but 1 of {GPU} are requested; make them equal",
+            id="map-and-request-differ",
+        ),
+        pytest.param(
+            pod(annotations={MAP: THREE, MILLI: "300"}),
+            f"{MAP}: a map gives whole GPUs; remove it, or {MILLI}",
+            id="map-and-share",
+        ),
+        *(
+            pytest.param(
+                pod(annotations={MILLI: text}),
+                f"{MILLI}: '{text}' is no share of a GPU; write thousandths of one, from 1 to 999",
+                id=f"share-{text or 'empty'}",
+            )
+            for text in ("", "0", "1000", "-1", "0.3", "300m", "many")
+        ),
+        pytest.param(
+            pod(annotations={MILLI: "300"}, containers=[container(gpus="1")]),
+            f"{MILLI}: a share of one GPU goes with no whole ones; remove it, or the request for {GPU}",
+            id="share-and-request",
+        ),
+        pytest.param(
+            pod(containers=[container(gpus="many")]),
+            f"spec.containers[0].resources.requests['{GPU}']: quantity 'many' is not a number with a known suffix;"
+            " write for example 2, 500m, 1.5Gi or 1e3",
+            id="no-quantity",
+        ),
+        pytest.param(
+            pod(containers=[container(gpus="-1")]),
+            f"spec.containers[0].resources.requests['{GPU}']: quantity '-1' is negative; write 0 or more",
+            id="negative-quantity",
+        ),
+        pytest.param(
+            pod(containers=[container(resources={"limits": {GPU: "1", "amd.com/gpu": "1"}})]),
+            f"spec.containers: {GPU} and amd.com/gpu are asked for; ask for one kind of GPU",
+            id="two-kinds-of-gpus",
+        ),
+    ],
+)
+def test_wrong_gpus_are_refused_with_what_would_be_right(body: Json, said: str) -> None:
+    found = validate(body)
+    assert (found.allowed, found.code, found.message) == (False, 422, said)
+    assert found.log == (f"Refusing pods x/{body['metadata']['name']}: {said}",)
+
+
+MORE_THAN = "write how many pods must start together, 1 or more"
+SECONDS = 'is no number of seconds above 0; write for example "300"'
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        pytest.param(
+            {GANG: "a b", GANG_MIN: "2"}, f"{GANG}: 'a b' is no name; use letters, digits,", id="gang-no-name"
+        ),
+        pytest.param(
+            {GANG: "g" * 254, GANG_MIN: "2"}, f"{GANG}: '{'g' * 60}...' is no name; use letters", id="gang-long"
+        ),
+        pytest.param(
+            {GANG: "other/train", GANG_MIN: "2"},
+            f"{GANG}: 'other/train' names a namespace, but a gang is in that of its pods; write 'train', and have its",
+            id="gang-of-another-namespace",
+        ),
+        pytest.param(
+            {"scheduling.k8s.io/group-name": "other/train"},
+            "scheduling.k8s.io/group-name: 'other/train' names a namespace, but a gang is in that of its pods; write",
+            id="volcano-group-of-another-namespace",
+        ),
+        pytest.param({GANG: "a", GANG_MIN: "0"}, f"{GANG_MIN}: '0' is no such number; {MORE_THAN}", id="min-0"),
+        pytest.param(
+            {GANG: "a", GANG_MIN: "-1"}, f"{GANG_MIN}: '-1' is no such number; {MORE_THAN}", id="min-negative"
+        ),
+        pytest.param(
+            {GANG: "a", GANG_MIN: "1.5"}, f"{GANG_MIN}: '1.5' is no such number; {MORE_THAN}", id="min-broken"
+        ),
+        pytest.param({GANG: "a", GANG_MIN: "all"}, f"{GANG_MIN}: 'all' is no such number; {MORE_THAN}", id="min-word"),
+        pytest.param(
+            {GANG: "a", GANG_MIN: "9" * 99}, f"{GANG_MIN}: '{'9' * 60}...' is no such number", id="min-absurd"
+        ),
+        pytest.param({GANG: "a", GANG_MIN: "\u0664"}, f"{GANG_MIN}: '\u0664' is no such number", id="min-unicode"),
+        pytest.param(
+            {GANG_MIN: "2"},
+            f"{GANG_MIN}: the pod has no controller whose pods could be its gang; name the gang in {GANG}",
+            id="min-of-a-bare-pod",
+        ),
+        pytest.param({f"{GROUP}/timeout-seconds": "5m"}, f"{GROUP}/timeout-seconds: '5m' {SECONDS}", id="timeout"),
+        pytest.param(
+            {f"{GROUP}/timeout-seconds": "inf"}, f"{GROUP}/timeout-seconds: 'inf' {SECONDS}", id="timeout-endless"
+        ),
+        pytest.param({f"{GROUP}/hold-seconds": "-1"}, f"{GROUP}/hold-seconds: '-1' {SECONDS}", id="hold"),
+        pytest.param(
+            {f"{GROUP}/expected-runtime-seconds": "0"}, f"{GROUP}/expected-runtime-seconds: '0' {SECONDS}", id="runtime"
+        ),
+        pytest.param({f"{GROUP}/paused": "yes"}, f'{GROUP}/paused: \'yes\' is neither "true" nor "false"', id="paused"),
+        pytest.param(
+            {f"{GROUP}/topology": "rack"},
+            f"{GROUP}/topology: 'rack' is no rule; write \"required:rack,preferred:nvlink\" or the like",
+            id="topology",
+        ),
+        pytest.param(
+            {f"{GROUP}/on-member-lost": "panic"},
+            f'{GROUP}/on-member-lost: \'panic\' is none of "hold", "restart", "shrink"',
+            id="on-member-lost",
+        ),
+    ],
+)
+def test_wrong_annotations_of_a_gang_are_refused_with_what_would_be_right(annotations: Json, said: str) -> None:
+    found = validate(pod(annotations=annotations))
+    assert (found.allowed, found.code) == (False, 422)
+    assert found.message.startswith(said)
+
+
+def test_a_gang_without_a_minimum_is_only_warned_of_because_another_pod_may_state_it() -> None:
+    said = validate(pod(annotations={GANG: "train"}))
+    assert said.allowed
+    assert said.warnings == [
+        f"{GANG_MIN}: missing; unless another pod of the gang says how many start together, none will"
+    ]
+
+
+@pytest.mark.parametrize("nodes", [NODES, None], ids=["unknown-there", "nothing-known"])
+def test_an_unknown_node_is_a_warning_once_nodes_are_known(nodes: frozenset[str] | None) -> None:
+    said = validate(mapped(text="0=node9:0"), nodes=nodes)
+    waits = "its pods wait until there is one of that name or with that label gpu-node-name"
+    assert said.allowed
+    assert said.warnings == ([f"{MAP}: there is no node node9; {waits}"] if nodes else [])
+
+
+def test_only_the_pods_own_line_of_a_map_is_asked_for_its_node() -> None:
+    assert validate(mapped(text="0=node1:0\n1=node9:0")).warnings == []
+
+
+BAD_HABITS = [
+    pytest.param(
+        Denial.NVIDIA_VISIBLE_DEVICES,
+        pod(containers=[container(), container("b", env=[{"name": NVIDIA, "value": "all"}])]),
+        f"spec.containers[1].env: {NVIDIA} may show GPUs that the pod was not given; leave it out",
+        id="nvidia",
+    ),
+    pytest.param(
+        Denial.NVIDIA_VISIBLE_DEVICES,
+        pod(initContainers=[container("a", env=[{"name": NVIDIA, "valueFrom": {"fieldRef": {"fieldPath": "x"}}}])]),
+        f"spec.initContainers[0].env: {NVIDIA} may show GPUs that the pod was not given; leave it out",
+        id="nvidia-from-elsewhere",
+    ),
+    pytest.param(
+        Denial.PRIVILEGED,
+        pod(ephemeralContainers=[container("debug", securityContext={"privileged": True})]),
+        "spec.ephemeralContainers[0].securityContext.privileged: a privileged container reaches every GPU of its node;"
+        " leave it out",
+        id="privileged",
+    ),
+    pytest.param(
+        Denial.NODE_NAME,
+        pod(nodeName="node1"),
+        "spec.nodeName: it takes the pod past the scheduler, onto GPUs that others may hold; leave it out",
+        id="node-name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("denial", "body", "said"), BAD_HABITS)
+def test_bad_habits_are_denied_where_that_is_asked_for_and_else_warned_of(
+    denial: Denial, body: Json, said: str
+) -> None:
+    denied = validate(body, rules=replace(RULES, deny=frozenset({denial})))
+    assert (denied.allowed, denied.message) == (False, said)
+    warned = validate(body, rules=replace(RULES, deny=frozenset(Denial) - {denial}))
+    assert (warned.allowed, warned.warnings) == (True, [said])
+
+
+def test_several_problems_are_all_told() -> None:
+    body = pod(annotations={MAP: "a=b\n0=node1:0,0\n0=node1:1\n0=node2:2", GANG_MIN: "0", f"{GROUP}/paused": "yes"})
+    said = validate(body).message
+    assert said.startswith(f"6 problems: (1) {MAP}: line 1: 'a=b' is no entry; {EXAMPLE}; (2) {MAP}: line 2: GPU 0 is")
+    assert f"(3) {MAP}: line 4: pod index 0 stands on line 3 already; write each index once; (4) {GANG_MIN}:" in said
+    assert f"(6) {GROUP}/paused" in said
+
+
+def test_very_many_problems_stay_one_message_of_bounded_length() -> None:
+    env = [{"name": NVIDIA, "value": "all"}]
+    body = pod(containers=[container(f"c{i}", env=env, securityContext={"privileged": True}) for i in range(500)])
+    denied, warned = validate(body, rules=STRICT), validate(body)
+    assert denied.message.startswith("1000 problems: (1) spec.containers[0].env")
+    assert denied.message.endswith("; and 992 more")
+    assert len(denied.message) < 4000
+    assert len(warned.warnings) == 8
+    assert sum(map(len, warned.warnings)) < 4096
+
+
+def test_names_of_253_characters_and_a_long_map_stay_bounded() -> None:
+    text = "\n".join(f"{i}=n:{i % 8}" for i in range(20_000))
+    body = mapped("n" * 251 + "-0", text + "\n\x1b]0;owned\x07=n:0", meta={"namespace": "x" * 63})
+    said = validate(body)
+    assert said.message.startswith(f"{MAP}: line 20001: '\\x1b]0;owned\\x07=n:0' is no entry")
+    assert len(said.log[0]) < 1000
+
+
+# -- later changes
+
+
+def bad(name: str = "w-0", **meta: object) -> Json:
+    """A pod that would not be let in today."""
+    return pod(name, {MAP: "a=b", GANG_MIN: "0", CUDA: "x"}, meta=meta, nodeName="node1")
+
+
+@pytest.mark.parametrize(
+    ("new", "resource"),
+    [
+        pytest.param(bad(finalizers=[]), "pods", id="finalizer"),
+        pytest.param(bad(labels={"a": "b"}), "pods", id="label"),
+        pytest.param(bad(), "pods/status", id="status"),
+        pytest.param(bad(), "pods/resize", id="resize"),
+        pytest.param(bad(), "pods/ephemeralcontainers", id="ephemeral"),
+        pytest.param(
+            bad(deletionTimestamp="2025-01-01T00:00:00Z", deletionGracePeriodSeconds=30), "pods", id="deleted"
+        ),
+    ],
+)
+def test_a_pod_that_was_let_in_with_mistakes_can_still_be_changed_otherwise(new: Json, resource: str) -> None:
+    said = validate(new, resource, STRICT, operation="UPDATE", old=bad(finalizers=["batch.kubernetes.io/job-tracking"]))
+    assert (said.allowed, said.warnings) == (True, [])
+
+
+def test_a_pod_that_is_going_away_may_lose_its_annotations_and_finalizers() -> None:
+    gone = {"deletionTimestamp": "2025-01-01T00:00:00Z"}
+    new = pod("w-0", {MAP: "worse"}, meta=gone, nodeName="node1")
+    assert validate(new, operation="UPDATE", old=bad(**gone)).allowed
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+def test_nobody_is_kept_from_deleting(operation: str) -> None:
+    assert validate(bad(), operation=operation, old=bad()).allowed
+
+
+@pytest.mark.parametrize(
+    ("new", "resource", "said"),
+    [
+        pytest.param(pod("w-0", {MAP: "a=b"}), "pods", f"{MAP}: line 1: 'a=b' is no entry", id="map"),
+        pytest.param(pod("w-0", {MAP: THREE, GANG_MIN: "0"}), "pods", f"{GANG_MIN}: '0' is no such", id="gang-min"),
+        pytest.param(
+            mapped("w-0", ephemeralContainers=[container("debug", securityContext={"privileged": True})]),
+            "pods/ephemeralcontainers",
+            "spec.ephemeralContainers[0].securityContext.privileged",
+            id="privileged-debugging",
+        ),
+    ],
+)
+def test_a_change_that_makes_a_pod_wrong_is_refused(new: Json, resource: str, said: str) -> None:
+    assert said in validate(new, resource, STRICT, operation="UPDATE", old=mapped("w-0")).message
+
+
+def test_a_mistake_cannot_be_exchanged_for_another() -> None:
+    assert not validate(mapped(text="c=d"), operation="UPDATE", old=mapped(text="a=b")).allowed
