@@ -86,4 +86,6 @@ def _value(value: object) -> str:
 
 def _flat(text: str) -> str:
     """Text that cannot pretend to be a line of its own."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -56,7 +56,9 @@ def join(parts: Sequence[str], most: int = 3) -> str:
 
 def one_line(text: str, longest: int = LONGEST) -> str:
     """The text without line breaks and control characters, cut at the end where it is too long."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    flat = " ".join(text.split())
     return flat if len(flat) <= longest else flat[: longest - 3] + "..."
 
 

@@ -1,0 +1,252 @@
+"""How many reviews one webhook process answers over TLS, and how long the slowest wait.
+
+One process serves as `gpu-scheduler webhook --tls-dir` does, log lines included; another one sends a review of 6 KB, a
+pod with a map, over kept connections, each as soon as the one before it is answered. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import ssl
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, cast
+
+from gpu_scheduler.certificates import issue, make_authority
+from gpu_scheduler.cli.scheduler import run_loop
+from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.logs import set_up_logs
+from gpu_scheduler.webhook.renewal import Place
+from gpu_scheduler.webhook.rotation import Policy
+from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.service import Options, run_webhook
+
+SIZE = 6 * 1024
+WARM = 1.0
+"""Seconds that are not counted: connections are made, and the interpreter specialises its code."""
+
+Json = dict[str, Any]
+
+
+# -- the server's process
+
+
+async def serve(folder: Path, port: int) -> None:
+    """Serves until it is killed; nobody answers where the API server should be, and it does not matter."""
+    set_up_logs("console", "info")
+    options = Options(
+        Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",)),
+        Policy(("localhost",)),
+        Place(),
+        folder,
+        f"127.0.0.1:{port}",
+    )
+    await run_webhook(Connection("http://127.0.0.1:1"), options, asyncio.Event())
+
+
+# -- the client
+
+
+def make_review(name: str) -> bytes:
+    """An AdmissionReview of the size, as an API server sends it."""
+    container: Json = {
+        "name": "main",
+        "image": "training:latest",
+        "command": ["python", "-m", "torch.distributed.run", "train.py"],
+        "env": [{"name": f"SETTING_{number}", "value": f"value-{number}"} for number in range(20)],
+        "resources": {"limits": {"cpu": "4", "memory": "32Gi"}, "requests": {"cpu": "4", "memory": "32Gi"}},
+        "volumeMounts": [{"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
+    }
+    annotations = {"gpu-scheduling-map": "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"}
+    pod: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "train", "labels": {"app": "train"}, "annotations": annotations},
+        "spec": {"schedulerName": "gpu-scheduler", "containers": [container], "restartPolicy": "Never"},
+        "status": {},
+    }
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    resource = {"group": "", "version": "v1", "resource": "pods"}
+    request: Json = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": kind,
+        "resource": resource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "name": name,
+        "namespace": "train",
+        "operation": "CREATE",
+        "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+        "object": pod,
+        "oldObject": None,
+        "dryRun": False,
+        "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+    }
+    review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    missing = SIZE - len(json.dumps(review))
+    annotations["notes"] = "x" * (missing - len(', "notes": ""'))
+    return json.dumps(review).encode()
+
+
+class Sender(asyncio.Protocol):
+    """One connection that sends the same bytes again whenever the answer is whole."""
+
+    def __init__(self, request: bytes, times: list[float]) -> None:
+        self._request = request
+        self._times = times
+        self._heard = b""
+        self._length = 0
+        self._sent = 0.0
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._send()
+
+    def _send(self) -> None:
+        self._sent = time.perf_counter()
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += data
+        if not self._length:
+            head, end, _ = self._heard.partition(b"\r\n\r\n")
+            if not end:
+                return
+            if not head.startswith(b"HTTP/1.1 200 "):
+                self.ended.set_result(self._heard.decode())
+                self._transport.close()
+                return
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            self._length = len(head) + 4 + int(length)
+        if len(self._heard) >= self._length:
+            self._times.append(time.perf_counter() - self._sent)
+            self._heard, self._length = b"", 0
+            self._send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(f"the connection broke: {exc}")
+
+
+async def send(folder: Path, port: int, connections: int, seconds: float) -> None:
+    """The senders' process: prints what it measured."""
+    body = make_review("webhook-test-0")
+    head = "POST /mutate?timeout=5s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    request = f"{head}Accept: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    times: list[float] = []
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    loop = asyncio.get_running_loop()
+    senders = []
+    for _ in range(connections):
+        _, sender = await loop.create_connection(
+            lambda: Sender(request, times), "127.0.0.1", port, ssl=context, server_hostname="localhost"
+        )
+        senders.append(sender)
+    broken = asyncio.gather(*(sender.ended for sender in senders))
+    await asyncio.sleep(WARM)
+    times.clear()
+    began = time.perf_counter()
+    await asyncio.wait([broken], timeout=seconds)
+    took = time.perf_counter() - began
+    problems = {sender.ended.result() for sender in senders if sender.ended.done()}
+    if problems:
+        raise RuntimeError(f"not every review was answered: {sorted(problems)[0]}")
+    ordered = sorted(times)
+    found = {"requests_per_s": len(ordered) / took, "bytes": len(body)}
+    found |= {f"p{part}_ms": ordered[len(ordered) * part // 100] * 1000 for part in (50, 99)}
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # the connections would be closed one by one
+
+
+# -- together
+
+
+def processor_time(pid: int) -> float:
+    """The processor time that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def start(role: str, folder: Path, log: Any = None, **flags: Any) -> asyncio.subprocess.Process:
+    arguments = ["--role", role, "--folder", str(folder)]
+    arguments += [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE, stderr=log
+    )
+
+
+async def reach(port: int, server: asyncio.subprocess.Process) -> None:
+    """Waits until somebody listens."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            if server.returncode is not None:
+                raise RuntimeError("the server did not start") from None
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+
+
+async def free_port() -> int:
+    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    async with listening:
+        return int(listening.sockets[0].getsockname()[1])
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Runs both processes and prints what was found."""
+    with tempfile.TemporaryDirectory(prefix="webhook-") as name:
+        folder = Path(name)
+        authority = make_authority()
+        (folder / "ca.crt").write_bytes(authority.certificate)
+        issue(authority, "localhost").write(folder / "tls.crt", folder / "tls.key")
+        port = await free_port()
+        with (folder / "log").open("wb") as log:
+            server = await start("serve", folder, log, port=port)
+            try:
+                await reach(port, server)
+                used = processor_time(server.pid)
+                counts = {"connections": options.connections, "seconds": options.seconds}
+                client = await start("send", folder, port=port, **counts)
+                told, _ = await client.communicate()
+                if client.returncode:
+                    raise RuntimeError("the client failed")
+                used = processor_time(server.pid) - used
+            finally:
+                if server.returncode is None:
+                    server.terminate()
+                await server.communicate()
+        lines = (
+            (folder / "log").read_bytes().count(b"Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)")
+        )
+    found = json.loads(told)
+    print(f"{'reviews/s, ' + str(options.connections) + ' connections':<28} {found['requests_per_s']:>10,.0f}")
+    print(f"{'median, ms':<28} {found['p50_ms']:>10.2f}")
+    print(f"{'99th percentile, ms':<28} {found['p99_ms']:>10.2f}")
+    print(f"{'size of a review, bytes':<28} {found['bytes']:>10,}")
+    print(f"{'server CPU per review, us':<28} {used / lines * 1e6:>10,.0f}")
+    print(json.dumps({"requests_per_s": round(found["requests_per_s"]), "p99_ms": round(found["p99_ms"], 2)}))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--role", choices=("main", "serve", "send"), default="main", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.role == "serve":
+        run_loop(serve(chosen.folder, chosen.port))
+    elif chosen.role == "send":
+        run_loop(send(chosen.folder, chosen.port, chosen.connections, chosen.seconds))
+    else:
+        asyncio.run(main(chosen))

@@ -1,0 +1,302 @@
+"""The webhook's server: every way to ask it, what it does to who asks badly, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+import ssl
+import warnings
+from contextlib import suppress
+
+import aiohttp
+import pytest
+
+from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.webhook import server
+from gpu_scheduler.webhook.metrics import Metrics
+from gpu_scheduler.webhook.reviews import Answer, BadReview
+from gpu_scheduler.webhook.server import LARGEST, Path, Server
+from tests.unit.webhook.serving import Serving, head, served
+
+JSON = {"Content-Type": "application/json"}
+LINE = "Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)"
+
+
+async def status(reader: asyncio.StreamReader) -> tuple[int, str]:
+    """The status and the body of an answer after which the server hangs up."""
+    answer = (await reader.read()).decode()
+    return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "code", "line"),
+    [
+        ("POST", "/mutate?timeout=5s", JSON, 200, "mutate: review"),
+        ("POST", "/validate", {"Content-Type": "application/json; charset=utf-8"}, 200, "validate: review"),
+        ("GET", "/mutate", JSON, 405, "GET is not answered here; send an AdmissionReview by POST\n"),
+        ("PUT", "/validate", JSON, 405, "PUT is not answered here; send an AdmissionReview by POST\n"),
+        (
+            "POST",
+            "/mutate",
+            {"Content-Type": "text/plain"},
+            415,
+            'Content-Type must be application/json, not "text/plain"\n',
+        ),
+        (
+            "POST",
+            "/mutate",
+            {**JSON, "Content-Encoding": "gzip"},
+            415,
+            "Content-Encoding must be left out: a compressed review is not read\n",
+        ),
+        (
+            "POST",
+            "/elsewhere",
+            JSON,
+            404,
+            "nothing answers here; there is POST /mutate, /validate and GET /health, /healthz, /readyz, /metrics\n",
+        ),
+        ("GET", "/health", {}, 200, '{"service":"gpu-scheduler-webhook","status":"healthy"}'),
+        ("GET", "/healthz", {}, 200, "ok"),
+        ("GET", "/readyz", {}, 200, "ok"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int | str) else "",
+)
+async def test_every_request_gets_the_status_and_the_line_it_deserves(
+    method: str, path: str, headers: dict[str, str], code: int, line: str
+) -> None:
+    async with served() as serving, serving.session() as session:
+        serving.answer = lambda path, body: Answer(f"{path}: {body.decode()}".encode(), True)
+        async with session.request(method, path, data=b"review", headers=headers) as answer:
+            assert (answer.status, await answer.text()) == (code, line)
+            assert "\n" not in line[:-1]
+
+
+async def test_a_body_that_is_no_review_is_refused_in_its_own_words() -> None:
+    def refuse(_path: Path, _body: bytes) -> Answer:
+        raise BadReview("the body must be an AdmissionReview, not a list")
+
+    async with served() as serving, serving.session() as session:
+        serving.answer = refuse
+        async with session.post("/mutate", data=b"[]", headers=JSON) as answer:
+            assert (answer.status, await answer.text()) == (400, "the body must be an AdmissionReview, not a list\n")
+    assert 'reviews_total{outcome="refused",path="mutate"} 1.0' in serving.metrics.text().decode()
+
+
+async def test_an_unexpected_error_is_one_line_for_the_caller_and_a_trace_in_the_log(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_path: Path, _body: bytes) -> Answer:
+        raise ZeroDivisionError("no such thing")
+
+    async with served() as serving, serving.session() as session:
+        serving.answer = fail
+        for _ in range(2):  # the connection and the server live on
+            async with session.post("/validate", data=b"{}", headers=JSON) as answer:
+                assert answer.status == 500
+                assert await answer.text() == "the review failed by an error of the webhook's own, which its log has\n"
+    logged = caplog.text + capsys.readouterr().out
+    assert "ZeroDivisionError: no such thing" in logged
+    assert 'reviews_total{outcome="failed",path="validate"} 2.0' in serving.metrics.text().decode()
+
+
+async def test_lines_of_a_review_are_logged_by_root(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with served() as serving, serving.session() as session:
+        serving.answer = lambda _path, _body: Answer(b"{}", True, (LINE,))
+        async with session.post("/mutate", data=b"{}", headers=JSON) as answer:
+            assert answer.status == 200
+    assert [(one.name, one.levelname, one.message) for one in caplog.records if "CUDA" in one.message] == [
+        ("root", "INFO", LINE)
+    ]
+
+
+async def test_numbers_tell_the_outcome_and_the_time() -> None:
+    async with served() as serving, serving.session() as session:
+        serving.answer = lambda path, _body: Answer(b"{}", path == "mutate")
+        for path in ("/mutate", "/validate", "/validate"):
+            async with session.post(path, data=b"{}", headers=JSON) as answer:
+                assert answer.status == 200
+        async with session.get("/metrics") as answer:
+            text = await answer.text()
+    assert 'gpu_scheduler_webhook_reviews_total{outcome="allowed",path="mutate"} 1.0' in text
+    assert 'gpu_scheduler_webhook_reviews_total{outcome="denied",path="validate"} 2.0' in text
+    assert 'gpu_scheduler_webhook_review_seconds_count{path="validate"} 2.0' in text
+
+
+# -- large and slow
+
+
+@pytest.mark.parametrize("size", [LARGEST, LARGEST - 1])
+async def test_the_largest_review_is_read(size: int) -> None:
+    async with served() as serving, serving.session() as session:
+        serving.answer = lambda _path, body: Answer(str(len(body)).encode(), True)
+        async with session.post("/mutate", data=io.BytesIO(b"x" * size), headers=JSON) as answer:
+            assert (answer.status, await answer.text()) == (200, str(size))
+
+
+async def test_a_review_that_says_it_is_too_large_is_refused_before_it_is_sent() -> None:
+    async with served() as serving:
+        reader, writer = await serving.open()
+        writer.write(head(content_length=str(LARGEST + 1)))
+        assert await status(reader) == (413, f"the review is larger than {LARGEST} bytes\n")
+        writer.close()
+
+
+async def test_a_review_that_turns_out_too_large_is_refused_in_the_middle() -> None:
+    async with served() as serving:
+        reader, writer = await serving.open()
+        writer.write(head(transfer_encoding="chunked"))
+        sent = 0
+        piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        while sent <= LARGEST:
+            writer.write(piece)
+            sent += 0x10000
+        assert (await status(reader))[0] == 413
+        writer.close()
+
+
+async def test_a_review_that_trickles_in_is_given_up_and_others_are_answered_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "BUDGET", 0.2)
+    async with served() as serving, serving.session() as session:
+        slow = [await serving.open() for _ in range(40)]  # more than are collected at a time
+        for _, writer in slow:
+            writer.write(head(content_length="100") + b"{")
+        async with session.post("/mutate", data=b"{}", headers=JSON) as answer:
+            assert answer.status == 200
+        for reader, writer in slow:
+            assert await status(reader) == (408, "the review did not arrive within 0.2 s\n")
+            writer.close()
+
+
+async def test_a_client_that_hangs_up_in_the_middle_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as serving, serving.session() as session:
+        _, writer = await serving.open()
+        writer.write(head(content_length="100") + b"{")
+        await writer.drain()
+        writer.transport.abort()
+        async with session.post("/mutate", data=b"{}", headers=JSON) as answer:
+            assert answer.status == 200
+    assert "Traceback" not in caplog.text
+
+
+# -- TLS
+
+
+async def test_tls_before_1_2_is_refused() -> None:
+    async with served() as serving:
+        context = serving.trust()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", serving.port, ssl=context)
+        reader, writer = await serving.open()
+        assert writer.get_extra_info("ssl_object").version() in ("TLSv1.2", "TLSv1.3")
+        writer.close()
+        assert reader.at_eof() is False
+
+
+async def test_certificates_change_under_traffic_and_no_handshake_fails() -> None:
+    async with served() as serving:
+        over, news = asyncio.Event(), asyncio.Event()
+        seen: set[bytes] = set()
+        kept = await serving.open()
+
+        async def connect() -> None:
+            while not over.is_set():
+                _, writer = await serving.open()
+                shown = writer.get_extra_info("ssl_object").getpeercert(True)
+                if shown not in seen:
+                    seen.add(shown)
+                    news.set()
+                writer.close()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(connect())
+            for _ in range(10):
+                await news.wait()
+                news.clear()
+                serving.show_another()
+            await news.wait()
+            over.set()
+        assert len(seen) == 11
+        kept[1].write(head(content_length="2", connection="close") + b"{}")
+        assert (await status(kept[0]))[0] == 200, "a connection from before is not dropped"
+        kept[1].close()
+
+
+# -- starting and stopping
+
+
+async def test_an_address_that_is_taken_is_one_line() -> None:
+    async with served() as serving:
+        again = Server(serving.answer, Metrics(), lambda: True)
+        with pytest.raises(ConfigError, match=re.escape(f'address "127.0.0.1:{serving.port}" cannot be listened on')):
+            async with again.serving(f"127.0.0.1:{serving.port}", serving.context):
+                pass
+
+
+async def test_a_server_that_is_not_ready_says_so_and_answers_all_the_same() -> None:
+    async with served() as serving, serving.session() as session:
+        serving.ready = False
+        async with session.get("/readyz") as answer:
+            assert (answer.status, await answer.text()) == (503, "not ready")
+        async with session.get("/healthz") as answer:
+            assert answer.status == 200
+        async with session.post("/mutate", data=b"{}", headers=JSON) as answer:
+            assert answer.status == 200
+
+
+async def test_a_server_that_stops_says_so_first_then_finishes_what_it_has_begun() -> None:
+    told: asyncio.Queue[Serving] = asyncio.Queue()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        async with served(linger=0.3) as serving:
+            told.put_nowait(serving)
+            await stop.wait()
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(run())
+        serving = await told.get()
+        async with serving.session() as session:
+            reader, writer = await serving.open()
+            writer.write(head(content_length="2") + b"{")
+            async with session.get("/readyz") as answer:
+                assert answer.status == 200
+            stop.set()
+            while True:
+                async with session.get("/readyz") as answer:
+                    if answer.status == 503:
+                        break
+            async with session.post("/mutate", data=b"{}", headers=JSON) as answer:
+                assert (answer.status, answer.headers["Connection"]) == (200, "close")
+            writer.write(b"}")
+            assert (await status(reader))[0] == 200
+            writer.close()
+        await running
+        with pytest.raises(aiohttp.ClientConnectionError):
+            async with serving.session() as session, session.get("/healthz"):
+                pass
+
+
+async def test_connections_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_CONNECTIONS", 2)
+    async with served() as serving:
+        first, second = await serving.open(), await serving.open()
+        reader, writer = await serving.open()
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        for heard, sent in (first, second):
+            sent.write(head(content_length="2", connection="close") + b"{}")
+            assert (await status(heard))[0] == 200
+            sent.close()
