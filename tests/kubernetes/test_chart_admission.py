@@ -284,6 +284,10 @@ async def test_pods_of_the_check_get_the_gpus_of_its_map(admin: Api, plane: Cont
         path = f"{PODS}/check-gpu-scheduler-check-{number}"
         await eventually(partial(_exists, admin, path), path)
         assert variables(await admin.must("GET", path)) == [{"name": VARIABLE, "value": devices}]
+    (test,) = yaml.safe_load_all(
+        await asyncio.to_thread(run_helm, "get", "hooks", *told, kubeconfig=plane.kubeconfig())
+    )
+    await admin.must("POST", f"{PODS}?dryRun=All", test)
     await asyncio.to_thread(run_helm, "uninstall", *told, kubeconfig=plane.kubeconfig())
 
 
