@@ -13,6 +13,7 @@ from typing import Final
 
 from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import DEVICE_MAP, GROUP
 from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX
 from gpu_scheduler.webhook.rules import Rules
@@ -90,9 +91,9 @@ def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
 def _rules_of_makers() -> Iterator[Json]:
     yield _rule("CREATE,UPDATE", "deployments,replicasets,statefulsets", group="apps")
     yield _rule("CREATE,UPDATE", "jobs", group="batch")
-    yield _rule("CREATE,UPDATE", "jobs", group="batch.volcano.sh", versions=["v1alpha1"])
-    kubeflow = "jaxjobs,mpijobs,paddlejobs,pytorchjobs,tfjobs,xgboostjobs"
-    yield _rule("CREATE,UPDATE", kubeflow, group="kubeflow.org")
+    for group in sorted({group for group, _ in JOBS}):
+        plurals = ",".join(sorted(plural for one, plural in JOBS if one == group))
+        yield _rule("CREATE,UPDATE", plurals, group=group, versions=["*"])
 
 
 def _rules_of_gangs() -> Iterator[Json]:
