@@ -28,7 +28,6 @@ LONG = 3600.0
 
 DAY = 86_400.0
 INSTALL = f"Install the CRDs: kubectl apply -f {files('gpu_scheduler.kube') / 'crds'}"
-SOON = 14 * DAY
 
 
 class Level(Enum):
@@ -163,30 +162,6 @@ def check_nodes(state: State) -> Check:
         remedy = f"Label nodes {ASSIGNS_DEVICES}=true where no device plugin chooses the GPUs; else all is well."
         return Check("nodes", Level.INFO, f"{told}; only counted, not assigned by index: {join(counted)}", remedy)
     return Check("nodes", Level.OK, told)
-
-
-def check_webhook(installed: bool, problem: str, expires: float | None, now: float) -> Check:
-    """Whether the admission webhook is there and its certificate good for a while."""
-    if not installed:
-        told = "not installed: containers are not told their GPUs by CUDA_VISIBLE_DEVICES"
-        return Check(
-            "webhook",
-            Level.WARN,
-            told,
-            "Until it is, a container reads the annotation gpu-scheduler.io/visible-devices itself.",
-        )
-    if problem:
-        return Check("webhook", Level.FAIL, problem, "Install it again: pods that it has to see may be refused.")
-    if expires is None:
-        return Check("webhook", Level.OK, "installed; its certificate cannot be read with this account")
-    left = expires - now
-    if left < 0:
-        told = f"its certificate expired {draw_age(-left)} ago: pods are refused or go without their GPUs"
-        return Check("webhook", Level.FAIL, told, "Renew what the secret gpu-scheduler-webhook-tls holds.")
-    if left < SOON:
-        told = f"its certificate expires in {draw_age(left)}"
-        return Check("webhook", Level.WARN, told, "Renew what the secret gpu-scheduler-webhook-tls holds.")
-    return Check("webhook", Level.OK, f"installed, certificate good for {draw_age(left)}")
 
 
 def worst(checks: Iterable[Check]) -> Level:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.kube.snapshot import View
 
-WEBHOOK = "gpu-scheduler-webhook"
-CERTIFICATE = "gpu-scheduler-webhook-tls"
 PATIENCE = 10.0
 """How long one answer may take, in seconds."""
 
@@ -73,6 +70,7 @@ async def examine(connection: Connection, settings: Settings) -> list[Check]:
 async def _checks(client: Client, connection: Connection, settings: Settings) -> AsyncIterator[Check]:
     from gpu_scheduler.cli import checks
     from gpu_scheduler.cli.permissions import needed_permissions
+    from gpu_scheduler.cli.webhook_checks import check_webhook, look_at_webhook
     from gpu_scheduler.kube.discovery import find_served
     from gpu_scheduler.kube.snapshot import take_snapshot
 
@@ -91,7 +89,8 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     yield checks.check_nodes(view.engine.state)
     for check in checks.check_gangs(view.engine.state, view.now):
         yield check
-    yield await _check_webhook(client, settings.namespace, view.now)
+    for check in check_webhook(await look_at_webhook(client, settings.namespace), view.now):
+        yield check
 
 
 async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:
@@ -129,44 +128,3 @@ async def _is_allowed(client: Client, permission: Permission) -> bool:
     }
     answer = await client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
     return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))
-
-
-async def _check_webhook(client: Client, system: str, now: float) -> Check:
-    """Whether the webhook's configuration points at a Service that exists, and how long its certificate lasts."""
-    from gpu_scheduler.cli.checks import Check, Level, check_webhook
-    from gpu_scheduler.kube.errors import ApiError, NotFound
-    from gpu_scheduler.kube.resources import Resource
-
-    kind = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "", False)
-    try:
-        found: dict[str, Any] = await client.get(kind, WEBHOOK)
-    except NotFound:
-        return check_webhook(False, "", None, now)
-    except ApiError as error:
-        return Check("webhook", Level.INFO, f"cannot be looked at: {error.message}")
-    problem = ""
-    for webhook in found.get("webhooks") or ():
-        service = webhook.get("clientConfig", {}).get("service")
-        if service is not None:
-            try:
-                await client.get(Resource("", "v1", "services", "Service"), service["name"], service["namespace"])
-            except NotFound:
-                problem = f"its Service {service['namespace']}/{service['name']} does not exist"
-            except ApiError:
-                continue
-    return check_webhook(True, problem, await _find_expiry(client, system), now)
-
-
-async def _find_expiry(client: Client, system: str) -> float | None:
-    """When the webhook's certificate ends; None when it cannot be read."""
-    from cryptography.x509 import load_pem_x509_certificate
-
-    from gpu_scheduler.kube.errors import ApiError
-    from gpu_scheduler.kube.resources import Resource
-
-    try:
-        secret = await client.get(Resource("", "v1", "secrets", "Secret"), CERTIFICATE, system)
-        pem = base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
-        return load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
-    except (ApiError, ValueError):
-        return None

@@ -12,15 +12,20 @@ from gpu_scheduler.kube.resources import (
     CLAIMS,
     EVENTS,
     LEASES,
+    MUTATING,
     NAMESPACES,
     NODES,
     PLACEMENTS,
     PODS,
     PRIORITY_CLASSES,
     QUEUES,
+    SECRETS,
     STORAGE_CLASSES,
+    VALIDATING,
     VOLCANO_QUEUES,
     VOLUMES,
+    WEBHOOK,
+    WEBHOOK_SECRET,
     Resource,
 )
 
@@ -28,17 +33,19 @@ READ = ("list", "watch")
 
 
 class Permission(NamedTuple):
-    """One thing that has to be allowed; everywhere when no namespace is named."""
+    """One thing that has to be allowed; everywhere when no namespace is named, for all when no name is."""
 
     group: str
     resource: str
     verb: str
     subresource: str = ""
     namespace: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         what = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         what = f"{what}.{self.group}" if self.group else what
+        what = f"{what} {self.name}" if self.name else what
         return f"{self.verb} {what}" + (f" in {self.namespace}" if self.namespace else "")
 
 
@@ -61,6 +68,18 @@ def needed_permissions(served: Served, system: str) -> list[Permission]:
     for job in readable_jobs(served):
         found += _allow(job, ("get",))
     return list(dict.fromkeys(found))
+
+
+def webhook_permissions(
+    system: str, secret: str = WEBHOOK_SECRET, configuration: str = WEBHOOK, *, own_certificate: bool = True
+) -> list[Permission]:
+    """Everything the webhook does; without a certificate of its own it only looks at nodes."""
+    found = list(_allow(NODES, READ))
+    if own_certificate:
+        found += [Permission("", SECRETS.plural, verb, "", system, secret) for verb in ("get", "update")]
+        for kind in (MUTATING, VALIDATING):
+            found += [Permission(kind.group, kind.plural, verb, name=configuration) for verb in ("get", "patch")]
+    return found
 
 
 _EVERYWHERE: dict[Resource, tuple[str, ...]] = {

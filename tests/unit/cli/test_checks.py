@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.cli import checks
 from gpu_scheduler.cli.checks import Check, Level
-from gpu_scheduler.cli.permissions import Permission, gang_kinds, needed_permissions
+from gpu_scheduler.cli.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.model import GangKey, Node
@@ -88,6 +88,20 @@ def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
     assert gang_kinds(EVERYTHING) == [VOLCANO, NEW]
 
 
+def test_the_webhook_may_touch_its_own_secret_and_configurations_and_nothing_else() -> None:
+    assert [str(one) for one in webhook_permissions(SYSTEM)] == [
+        "list nodes",
+        "watch nodes",
+        "get secrets gpu-scheduler-webhook-tls in gpu-scheduler-system",
+        "update secrets gpu-scheduler-webhook-tls in gpu-scheduler-system",
+        "get mutatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
+        "patch mutatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
+        "get validatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
+        "patch validatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
+    ]
+    assert [str(one) for one in webhook_permissions(SYSTEM, own_certificate=False)] == ["list nodes", "watch nodes"]
+
+
 def test_what_is_not_allowed_is_named() -> None:
     refused = checks.check_permissions([Permission("", "pods", "create", "binding")], 40)
     assert (refused.level, refused.message) == (Level.FAIL, "1 of 40 not allowed: create pods/binding")
@@ -157,22 +171,3 @@ def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> Non
 )
 def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: Level) -> None:
     assert checks.check_nodes(Scene(*nodes).look().state).level is level
-
-
-@pytest.mark.parametrize(
-    ("installed", "problem", "days", "level"),
-    [
-        (False, "", None, Level.WARN),
-        (True, "its Service does not exist", None, Level.FAIL),
-        (True, "", None, Level.OK),
-        (True, "", 100, Level.OK),
-        (True, "", 3, Level.WARN),
-        (True, "", -1, Level.FAIL),
-    ],
-    ids=["absent", "no service", "unreadable", "good", "soon", "expired"],
-)
-def test_the_webhook_is_judged_by_its_service_and_certificate(
-    installed: bool, problem: str, days: int | None, level: Level
-) -> None:
-    expires = None if days is None else NOW + days * checks.DAY
-    assert checks.check_webhook(installed, problem, expires, NOW).level is level

@@ -18,7 +18,9 @@ from gpu_scheduler.kube.settings import FIELDS
 HEAVY = ("numpy", "rich", "aiohttp", "msgspec", "gpu_scheduler.core.engine")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in (*LOOKING, "scheduler"))])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([name, "--help"] for name in (*LOOKING, "scheduler", "webhook", "certs"))]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom gpu_scheduler.cli.main import cli\n"
@@ -50,7 +52,7 @@ def test_the_kubectl_plugin_only_looks() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*LOOKING, "scheduler"])
+@pytest.mark.parametrize("name", [*LOOKING, "scheduler", "webhook"])
 def test_every_command_shows_examples_and_takes_a_kubeconfig(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"]).output
     assert "Examples:" in shown
@@ -58,7 +60,9 @@ def test_every_command_shows_examples_and_takes_a_kubeconfig(name: str) -> None:
     assert "--context" in shown
 
 
-@pytest.mark.parametrize("name", [("gangs",), ("nodes",), ("queues",), ("explain", "x"), ("doctor",), ("scheduler",)])
+@pytest.mark.parametrize(
+    "name", [("gangs",), ("nodes",), ("queues",), ("explain", "x"), ("doctor",), ("scheduler",), ("webhook",)]
+)
 def test_a_kubeconfig_that_does_not_exist_is_one_line(name: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "gpu_scheduler.cli.main", *name, "--kubeconfig", "/nowhere/config"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

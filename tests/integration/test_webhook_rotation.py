@@ -1,0 +1,177 @@
+"""A webhook that keeps its own certificate, and an API server that asks it all the while."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from gpu_scheduler.certificates import split_bundle
+from gpu_scheduler.webhook.configuration import make_configurations
+from gpu_scheduler.webhook.rules import Rules
+from tests.integration.live import SYSTEM, free_port
+from tests.integration.running import PATIENCE, PROGRAM, Cluster, Http, Json, eventually
+
+SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/gpu-scheduler-webhook-tls"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+MAP = "0=node1:0,1\n1=node2:2"
+RATE = 200
+THREADS = 8
+
+
+class Webhook:
+    """A `gpu-scheduler webhook` process on this machine that keeps its certificate in the cluster's secret."""
+
+    def __init__(self, cluster: Cluster, config: Path, port: int) -> None:
+        kubeconfig = str(cluster.folder / "kubeconfig")
+        flags = ["--kubeconfig", kubeconfig, "--config", str(config), "--listen", f"127.0.0.1:{port}"]
+        self._command = [*PROGRAM, "webhook", *flags, "--dns-name", "127.0.0.1", "--linger", "0"]
+        self.log = cluster.folder.parent / f"webhook-{port}.log"
+        self.port = port
+
+    def start(self) -> None:
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, text=True)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, f"the webhook ended: {self.log.read_text()}"
+        anybody = ssl._create_unverified_context()
+        try:
+            with urlopen(f"https://127.0.0.1:{self.port}/readyz", timeout=5, context=anybody) as reply:
+                return bool(reply.status == 200)
+        except OSError:
+            return False
+
+    def shown(self) -> str:
+        """The certificate that it shows."""
+        return ssl.get_server_certificate(("127.0.0.1", self.port))
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def admitting(cluster: Cluster, faults: list[str], done: list[float]) -> Iterator[None]:
+    """Asks for pods all the while, some hundreds a second; they are tried and not kept."""
+    over = threading.Event()
+
+    def ask(number: int) -> None:
+        server = Http(cluster.folder)
+        body = pod("webhook-test-0")
+        due = time.monotonic() + number / RATE
+        while not over.wait(max(0.0, due - time.monotonic())):
+            due += THREADS / RATE
+            try:
+                status, answer = server.ask("POST", "/api/v1/namespaces/default/pods?dryRun=All", body)
+            except (OSError, http.client.HTTPException) as error:
+                status, answer = 0, {"text": str(error)}
+            seen = answer.get("spec", {}).get("containers", [{}])[0].get("env")
+            if status != 201 or seen != [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1"}]:
+                faults.append(f"{status}: {answer}")
+            done.append(time.monotonic())
+        server.close()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+
+def pod(name: str) -> Json:
+    spec = {"schedulerName": "gpu-scheduler", "containers": [{"name": "main", "image": "any"}]}
+    meta = {"name": name, "annotations": {"gpu-scheduling-map": MAP}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def install(server: Http, port: int) -> None:
+    """What a chart installs: a namespace, an empty secret, and configurations that trust nobody yet."""
+    server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    place, _, name = SECRET.rpartition("/")
+    assert server.ask("POST", place, {"metadata": {"name": name}})[0] == 201
+    rules = Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
+    client = {"url": f"https://127.0.0.1:{port}"}
+    for found in make_configurations(client, rules, system_namespace=SYSTEM, guard=True):
+        plural = found["kind"].lower() + "s"
+        status, answer = server.ask("POST", f"{HOOKS}/{plural}", found)
+        assert status == 201, answer
+
+
+def data(server: Http) -> dict[str, bytes]:
+    found = server.ask("GET", SECRET)[1].get("data") or {}
+    return {name: base64.b64decode(text) for name, text in found.items()}
+
+
+def is_renewed(server: Http, old: bytes) -> bool:
+    """Whether another pair is served, and its authority is the only one that anybody trusts."""
+    found = data(server)
+    if "next.crt" in found or found.get("tls.crt", old) == old or len(split_bundle(found["ca.crt"])) != 1:
+        return False
+    paths = [f"{HOOKS}/{kind}/gpu-scheduler-webhook" for kind in KINDS]
+    clients = [hook["clientConfig"] for path in paths for hook in server.ask("GET", path)[1]["webhooks"]]
+    return all(base64.b64decode(client["caBundle"]) == found["ca.crt"] for client in clients)
+
+
+@pytest.fixture
+def served(own: Callable[..., Cluster], tmp_path: Path) -> Iterator[tuple[Cluster, list[Webhook]]]:
+    """A cluster whose pods go past a webhook, of which there are two replicas: one is asked, both keep the secret."""
+    cluster = own("--runtime", "simulated", "--nodes", "1")
+    cluster.start()
+    config = tmp_path / "config.yaml"
+    config.write_text("certificateGraceSeconds: 0.6\ncertificateLifetimeSeconds: 86400\n")
+    replicas = [Webhook(cluster, config, free_port()) for _ in range(2)]
+    server = Http(cluster.folder)
+    install(server, replicas[0].port)
+    for replica in replicas:
+        replica.start()
+    for replica in replicas:
+        eventually(replica.is_ready, "the webhook to be ready")
+    account = "/api/v1/namespaces/default/serviceaccounts/default"
+    eventually(lambda: server.ask("GET", account)[0] == 200, "the account without which there are no pods")
+    server.close()
+    yield cluster, replicas
+    for replica in replicas:
+        assert replica.stop() == 0, replica.log.read_text()
+
+
+def test_the_authority_is_replaced_under_admissions_and_none_of_them_fails(
+    served: tuple[Cluster, list[Webhook]],
+) -> None:
+    cluster, replicas = served
+    server = Http(cluster.folder)
+    before = data(server)["tls.crt"]
+    faults: list[str] = []
+    done: list[float] = []
+    with admitting(cluster, faults, done):
+        eventually(lambda: len(done) > RATE, "admissions to be under way")
+        # Who empties the secret asks for a new certificate.
+        empty = {"data": dict.fromkeys(data(server))}
+        status, answer = server.ask("PATCH", SECRET, empty, content_type="application/merge-patch+json")
+        assert status == 200, answer
+        eventually(lambda: is_renewed(server, before), "the renewal to end")
+        renewed = len(done)
+        eventually(lambda: len(done) > renewed + RATE, "admissions with the new one alone")
+    assert faults == [], f"{len(faults)} of {len(done)} failed, the first one with {faults[0]}"
+    now = data(server)["tls.crt"]
+    server.close()
+    assert now != before
+    for replica in replicas:
+        assert replica.shown().split() == now.decode().split()
+        assert "Traceback" not in replica.log.read_text()
+    line = " - root - INFO - Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)\n"
+    assert replicas[0].log.read_text().count(line) > RATE

@@ -1,0 +1,141 @@
+"""What the doctor says about the webhook, in front of a real API server."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.certificates import Period, issue, make_authority, make_period
+from gpu_scheduler.cli.checks import DAY, Level
+from gpu_scheduler.cli.webhook_checks import Seen, check_webhook, look_at_webhook
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.resources import MUTATING, SYSTEM, VALIDATING, WEBHOOK, WEBHOOK_SECRET
+from tests.unit.local_server import Speaker, speaker
+
+Json = dict[str, Any]
+SERVICE = {"service": {"name": WEBHOOK, "namespace": SYSTEM, "path": "/mutate"}}
+Verdict = tuple[Level, str]
+
+
+def bundle(*days: float) -> str:
+    """Authorities that last so many days."""
+    now = time.time()
+    made = [make_authority("CA", Period(now - 50 * DAY, now + one * DAY + 60)).certificate for one in days]
+    return base64.b64encode(b"".join(made)).decode()
+
+
+async def look(api: Speaker) -> dict[str, Verdict]:
+    async with Client(Connection(str(api.client.make_url("")))) as client:
+        seen = await look_at_webhook(client, SYSTEM)
+    return {check.name: (check.level, check.message) for check in check_webhook(seen, time.time())}
+
+
+async def install(api: Speaker, client: Json, *kinds: Any) -> None:
+    hook = {"name": "pods.gpu-scheduler.io", "clientConfig": client, "sideEffects": "None"}
+    hook["admissionReviewVersions"] = ["v1"]
+    for kind in kinds or (MUTATING, VALIDATING):
+        await api.create(kind.path(), {"metadata": {"name": WEBHOOK}, "webhooks": [hook]})
+
+
+async def serve(api: Speaker, ready: bool) -> None:
+    await api.create("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    service = {"metadata": {"name": WEBHOOK}, "spec": {"ports": [{"port": 443}]}}
+    await api.create(f"/api/v1/namespaces/{SYSTEM}/services", service)
+    slice_ = {
+        "metadata": {"name": "x", "labels": {"kubernetes.io/service-name": WEBHOOK}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+    }
+    await api.create(f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices", slice_)
+
+
+async def test_a_cluster_without_it_is_warned_of() -> None:
+    async with speaker() as api:
+        assert (await look(api)) == {
+            "webhook": (
+                Level.WARN,
+                "not installed: containers are not told their GPUs by CUDA_VISIBLE_DEVICES",
+            )
+        }
+
+
+async def test_all_is_well() -> None:
+    async with speaker() as api:
+        await serve(api, True)
+        await install(api, SERVICE | {"caBundle": bundle(3, 100)})
+        assert await look(api) == {
+            "webhook": (Level.OK, "2 webhooks configured"),
+            "certificate": (Level.OK, "good for 100d"),
+            "endpoints": (Level.OK, "1 ready"),
+        }
+
+
+async def test_a_configuration_that_is_missing_fails() -> None:
+    async with speaker() as api:
+        await install(api, SERVICE | {"caBundle": bundle(100)}, MUTATING)
+        found = await look(api)
+    assert found["webhook"] == (Level.FAIL, f"the ValidatingWebhookConfiguration {WEBHOOK} does not exist")
+    refused = "pods that name this scheduler are refused"
+    assert found["endpoints"] == (Level.FAIL, f"the Service {SYSTEM}/{WEBHOOK} does not exist: {refused}")
+
+
+async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
+    async with speaker() as api:
+        await serve(api, False)
+        await install(api, SERVICE | {"caBundle": bundle(100)})
+        level, message = (await look(api))["endpoints"]
+    assert (level, message.partition(":")[0]) == (
+        Level.FAIL,
+        f"nobody is ready behind the Service {SYSTEM}/{WEBHOOK}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "verdict"),
+    [
+        ({"caBundle": bundle(3)}, (Level.WARN, "expires in 3d")),
+        ({"caBundle": bundle(-9, -4)}, (Level.FAIL, "expired 3d")),
+        ({"caBundle": bundle(13, 15)}, (Level.OK, "good for 15d")),
+        ({}, (Level.OK, "of an authority that API servers trust by themselves")),
+    ],
+    ids=["soon", "expired", "one of two ends soon", "an address without a bundle"],
+)
+async def test_a_certificate_is_judged_by_what_api_servers_trust(client: Json, verdict: Verdict) -> None:
+    async with speaker() as api:
+        await install(api, {"url": "https://hook.example.org:8443/mutate"} | client)
+        found = await look(api)
+    level, message = found["certificate"]
+    assert (level, message[: len(verdict[1])]) == verdict
+    assert found["endpoints"] == (Level.OK, "asked at hook.example.org:8443")
+
+
+async def test_a_bundle_that_trusts_nobody_fails() -> None:
+    async with speaker() as api:
+        await serve(api, True)
+        await install(api, SERVICE)
+        level, message = (await look(api))["certificate"]
+    assert level is Level.FAIL
+    assert message.startswith("no authority is trusted (caBundle is empty) by pods.gpu-scheduler.io")
+
+
+async def test_a_secret_that_can_be_read_counts_too() -> None:
+    pair = issue(make_authority(), "hook", period=make_period(5 * DAY + 60))
+    data = {"tls.crt": base64.b64encode(pair.certificate).decode(), "tls.key": ""}
+    async with speaker() as api:
+        await serve(api, True)
+        await install(api, SERVICE | {"caBundle": bundle(100)})
+        await api.create(f"/api/v1/namespaces/{SYSTEM}/secrets", {"metadata": {"name": WEBHOOK_SECRET}, "data": data})
+        assert (await look(api))["certificate"] == (Level.WARN, "expires in 5d")
+
+
+def test_what_the_account_may_not_see_is_said_and_is_no_failure() -> None:
+    why = 'secrets is forbidden: User "alice" cannot get it'
+    (check,) = check_webhook(Seen(hidden={MUTATING.kind: why, VALIDATING.kind: why}), 0.0)
+    assert (check.level, check.message) == (Level.INFO, f"cannot be seen: {why}")
+    hook = {"name": "x", "clientConfig": SERVICE | {"caBundle": bundle(100)}}
+    seen = Seen(hooks=[hook], hidden={f"{SYSTEM}/{WEBHOOK}": why})
+    assert [check.level for check in check_webhook(seen, time.time())] == [Level.OK, Level.OK, Level.INFO]

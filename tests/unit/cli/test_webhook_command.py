@@ -1,0 +1,94 @@
+"""`gpu-scheduler webhook`: what its flags mean, and one line for those that make no sense."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpu_scheduler.cli.main import cli
+from gpu_scheduler.cli.webhook import DENIALS, SECRET, make_options
+from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.webhook.renewal import Place
+from gpu_scheduler.webhook.rules import Denial
+
+NONE: dict[str, Any] = {
+    "tls_dir": None,
+    "tls_secret": None,
+    "configuration": None,
+    "dns_names": (),
+    "listen": ":8443",
+    "linger": 2.0,
+    "no_inject": False,
+    "deny": (),
+    "scheduler_account": None,
+}
+
+
+def test_without_flags_all_is_as_the_contract_says() -> None:
+    found = make_options(Settings(), NONE)
+    assert (found.listen, found.folder, found.place) == (":8443", None, Place(SYSTEM, WEBHOOK_SECRET, WEBHOOK))
+    assert found.policy.names[0] == "gpu-scheduler-webhook.gpu-scheduler-system.svc"
+    assert (found.policy.lifetime, found.policy.grace) == (365 * 86_400, 30)
+    assert found.rules.scheduler_account == "system:serviceaccount:gpu-scheduler-system:gpu-scheduler"
+    assert (found.rules.inject, found.rules.deny) == (True, frozenset())
+    assert SECRET == WEBHOOK_SECRET
+    assert set(DENIALS) == {denial.value for denial in Denial}
+
+
+def test_flags_and_settings_are_handed_on() -> None:
+    settings = Settings(namespace="gpus", scheduler_names=("a", "b"), certificate_lifetime=60.0, certificate_grace=1.0)
+    flags = NONE | {"tls_secret": "s", "configuration": "c", "dns_names": ("127.0.0.1",), "no_inject": True}
+    found = make_options(settings, flags | {"deny": ("privileged",), "scheduler_account": "bob"})
+    assert found.place == Place("gpus", "s", "c")
+    assert (found.policy.names[0], found.policy.names[-1]) == ("gpu-scheduler-webhook.gpus.svc", "127.0.0.1")
+    assert (found.policy.lifetime, found.policy.grace) == (60, 1)
+    rules = found.rules
+    assert (rules.scheduler_names, rules.inject, rules.scheduler_account) == (frozenset("ab"), False, "bob")
+    assert rules.deny == {Denial.PRIVILEGED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tls-dir", "x", "--tls-secret", "y"], "--tls-secret: is about a certificate of its own"),
+        (["--tls-dir", "x", "--configuration", "y"], "--configuration: is about a certificate of its own"),
+        (["--tls-dir", "x", "--dns-name", "y"], "--dns-name: is about a certificate of its own"),
+        (["--deny", "everything"], "'everything' is not one of"),
+        (["--namespace", "Not A Name"], "namespace"),
+        (["--linger", "-1"], "--linger"),
+    ],
+    ids=["secret", "configuration", "names", "denial", "namespace", "linger"],
+)
+def test_flags_that_make_no_sense_are_one_line(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(cli, ["webhook", *arguments])
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tls-dir", "{folder}"], "{folder}/tls.crt: cannot be read: No such file or directory"),
+        (["--listen", "nowhere"], 'address "nowhere" must be a port with or without a host'),
+    ],
+    ids=["no certificate", "address"],
+)
+def test_what_cannot_be_started_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: x, user: {}}], "
+        "contexts: [{name: x, context: {cluster: x, user: x}}], current-context: x}"
+    )
+    filled = [argument.format(folder=tmp_path) for argument in arguments]
+    command = [sys.executable, "-m", "gpu_scheduler.cli.main", "webhook", "--kubeconfig", str(kubeconfig), *filled]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("gpu-scheduler: " + words.format(folder=tmp_path))
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,181 @@
+"""The webhook put together: certificates of a folder, node names, and serving when nobody else answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import structlog
+
+from gpu_scheduler.certificates import Certificate, issue, make_authority, read_period
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK_SECRET
+from gpu_scheduler.webhook.nodes import NodeNames
+from gpu_scheduler.webhook.renewal import Place
+from gpu_scheduler.webhook.rotation import Policy
+from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.service import Options, run_webhook
+from gpu_scheduler.webhook.serving_files import ServingFiles
+from tests.unit.kube.telling import until
+from tests.unit.local_server import speaker
+
+AUTHORITY = make_authority()
+RULES = Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
+POLICY = Policy(("localhost", "127.0.0.1"), grace=0.6)
+NOBODY = Connection("http://127.0.0.1:1")
+
+
+@dataclass
+class Mounted:
+    """A folder as a kubelet mounts a secret: links to links, of which one is swapped."""
+
+    folder: Path
+    version: int = 0
+
+    def swap(self, pair: Certificate) -> None:
+        self.version += 1
+        inside = self.folder / f"..{self.version}"
+        inside.mkdir()
+        (inside / "tls.crt").write_bytes(pair.certificate)
+        (inside / "tls.key").write_bytes(pair.key)
+        os.symlink(inside.name, self.folder / "..new")
+        os.replace(self.folder / "..new", self.folder / "..data")
+        for name in ("tls.crt", "tls.key"):
+            if not (self.folder / name).is_symlink():
+                os.symlink(f"..data/{name}", self.folder / name)
+
+
+# -- files
+
+
+def test_a_pair_is_loaded_when_the_mounted_secret_is_swapped_and_only_then(tmp_path: Path) -> None:
+    mounted, shown = Mounted(tmp_path), list[Certificate]()
+    pairs = [issue(AUTHORITY, "server") for _ in range(2)]
+    files = ServingFiles(tmp_path, shown.append)
+    for pair in (pairs[0], pairs[0], pairs[1]):
+        mounted.swap(pair)
+        files.look()
+        files.look()
+    assert shown == pairs
+
+
+def test_a_broken_pair_is_named_and_the_one_before_it_stays(tmp_path: Path) -> None:
+    mounted, shown = Mounted(tmp_path), list[Certificate]()
+    one, other = issue(AUTHORITY, "server"), issue(AUTHORITY, "server")
+    files = ServingFiles(tmp_path, shown.append)
+    mounted.swap(one)
+    files.look()
+    for broken, words in (
+        (Certificate(other.certificate, one.key), "tls.crt and tls.key: the key belongs to another certificate"),
+        (Certificate(b"", b""), "no certificate with its private key"),
+    ):
+        mounted.swap(broken)
+        with pytest.raises(ConfigError, match=words):
+            files.look()
+    (tmp_path / "..data" / "tls.key").unlink()
+    with pytest.raises(ConfigError, match=r"tls\.key: cannot be read: No such file"):
+        files.look()
+    assert shown == [one]
+    mounted.swap(other)
+    files.look()
+    assert shown == [one, other]
+
+
+# -- nodes
+
+
+async def test_node_names_are_unknown_until_heard_and_then_follow() -> None:
+    async with speaker() as api, Client(Connection(str(api.client.make_url("")))) as client:
+        nodes = NodeNames(client)
+        assert nodes.known() is None
+        running = asyncio.create_task(nodes.run())
+        node = {"metadata": {"name": "a", "labels": {"gpu-node-name": "node1"}}}
+        await api.create("/api/v1/nodes", node)
+        await api.create("/api/v1/nodes", {"metadata": {"name": "b"}})
+        await until(lambda: nodes.known() == frozenset({"a", "node1", "b"}))
+        running.cancel()
+
+
+# -- together
+
+
+@asynccontextmanager
+async def running(connection: Connection, options: Options, caplog: pytest.LogCaptureFixture) -> AsyncIterator[int]:
+    """A webhook until the block ends; its port, as it logs it."""
+    caplog.set_level("INFO")
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_webhook(connection, options, stop))
+    found = await until(lambda: re.search(r"'port': (\d+)", caplog.text) or task.done())
+    assert isinstance(found, re.Match), "it ended"
+    yield int(found[1])
+    stop.set()
+    await task
+
+
+def options(folder: Path | None, linger: float = 0.0) -> Options:
+    return Options(RULES, POLICY, Place(), folder, "127.0.0.1:0", linger)
+
+
+@pytest.fixture
+def logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What is logged, the values with it."""
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, structlog.stdlib.render_to_log_kwargs, _as_text],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    yield caplog
+    structlog.reset_defaults()
+
+
+def _as_text(_logger: Any, _method: str, line: Any) -> str:
+    return f"{line['msg']} {line.get('extra') or ''}"
+
+
+async def test_with_a_folder_it_serves_though_no_api_server_answers(
+    tmp_path: Path, logs: pytest.LogCaptureFixture
+) -> None:
+    issue(AUTHORITY, "server").write(tmp_path / "tls.crt", tmp_path / "tls.key")
+    trust = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    async with running(NOBODY, options(tmp_path), logs) as port, aiohttp.ClientSession() as session:
+        address = f"https://127.0.0.1:{port}"
+        async with session.get(f"{address}/readyz", ssl=trust) as answer:
+            assert answer.status == 200
+        async with session.get(f"{address}/metrics", ssl=trust) as answer:
+            ends = read_period((tmp_path / "tls.crt").read_bytes()).ends
+            told = re.search(r"^gpu_scheduler_webhook_certificate_expiry\w+ (\S+)$", await answer.text(), re.MULTILINE)
+            assert told is not None
+            assert float(told[1]) == ends
+        body, headers = b"[]", {"Content-Type": "application/json"}
+        async with session.post(f"{address}/mutate", data=body, headers=headers, ssl=trust) as answer:
+            assert answer.status == 400
+
+
+async def test_without_a_trusted_certificate_it_is_well_but_not_ready(logs: pytest.LogCaptureFixture) -> None:
+    async with running(NOBODY, options(None), logs) as port, aiohttp.ClientSession() as session:
+        async with session.get(f"https://127.0.0.1:{port}/healthz", ssl=False) as answer:
+            assert answer.status == 200
+        async with session.get(f"https://127.0.0.1:{port}/readyz", ssl=False) as answer:
+            assert answer.status == 503
+
+
+async def test_a_secret_that_does_not_exist_is_said_once(logs: pytest.LogCaptureFixture) -> None:
+    text = f"the secret {SYSTEM}/{WEBHOOK_SECRET} does not exist; create it, it may be empty"
+    async with speaker() as api, running(Connection(str(api.client.make_url(""))), options(None), logs):
+        await until(lambda: text in logs.text)
+    assert logs.text.count(text) == 1
+
+
+async def test_a_folder_without_a_certificate_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/tls.crt: cannot be read: No such file or directory")):
+        await run_webhook(NOBODY, options(tmp_path), asyncio.Event())
