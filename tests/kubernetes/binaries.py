@@ -81,26 +81,25 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 def _compile(minor: str, full: str, folder: Path) -> None:
-    flags = [f"-X {package}.gitVersion=v{full}" for package in _VERSION_PACKAGES]
+    if not shutil.which("go"):
+        raise BuildError(f"{need_go(SOURCE / f'v{minor}.mod')}, or name a cluster: KUBECONFIG=... make test-kubernetes")
+    flags = " ".join(["-s -w", *(f"-X {package}.gitVersion=v{full}" for package in _VERSION_PACKAGES)])
     modules = SOURCE / f"v{minor}.mod"
-    target = folder / "controlplane"
-    go_build(
-        f"Kubernetes {full}",
-        modules,
-        target,
-        [f"-modfile={modules.name}", "-ldflags", " ".join(["-s -w", *flags]), "."],
-        "5 to 10",
-    )
+    arguments = [f"-modfile={modules.name}", "-ldflags", flags, "."]
+    go_build(f"Kubernetes {full}", modules, folder / "controlplane", arguments, "5 to 10")
+
+
+def need_go(modules: Path) -> str:
+    """What to do where there is no Go."""
+    needed = re.search(r"^go (\d+\.\d+)", modules.read_text(), re.MULTILINE)
+    version = needed[1] if needed else ""
+    return f"Go {version} or newer is needed: install it from https://go.dev/dl and put it on the PATH"
 
 
 def go_build(what: str, modules: Path, target: Path, arguments: list[str], minutes: str) -> None:
     """Builds one program of a Go module into a file, which appears when it is whole."""
     if not shutil.which("go"):
-        needed = re.search(r"^go (\d+\.\d+)", modules.read_text(), re.MULTILINE)
-        raise BuildError(
-            f"Go {needed[1] if needed else ''} or newer is needed to build {what}: install it from"
-            " https://go.dev/dl and put it on the PATH, or name a cluster: KUBECONFIG=... make test-kubernetes"
-        )
+        raise BuildError(need_go(modules))
     _say(f"Building {what} (once; {minutes} minutes on two free cores) ...")
     made = target.with_name(f"{target.name}-{os.getpid()}")
     command = ["nice", "-n", "19", "go", "build", "-v", "-trimpath", "-o", str(made), *arguments]

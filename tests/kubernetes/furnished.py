@@ -29,6 +29,9 @@ _RESOURCES = {
     "Role": "roles.rbac.authorization.k8s.io",
     "RoleBinding": "rolebindings.rbac.authorization.k8s.io",
 }
+_DECIDE = ("files/*-rules.yaml", "templates/roles.yaml", "templates/_helpers.tpl")
+"""The files of the chart that decide what its accounts may do."""
+
 _KEPT = ("ca.*", "server.*", "accounts.*", "tokens.csv", "audit-policy.json", "etcd")
 
 
@@ -45,7 +48,7 @@ def furnish(version: str, folder: Path) -> None:
 def _fingerprint() -> str:
     """Changes with whatever is in the store from the start."""
     found = hashlib.sha256(json.dumps([first_objects(), load_definitions()]).encode())
-    for path in sorted(path for path in (CHARTS / "gpu-scheduler").rglob("*") if path.is_file()):
+    for path in sorted(path for pattern in _DECIDE for path in (CHARTS / "gpu-scheduler").glob(pattern)):
         found.update(path.read_bytes())
     return found.hexdigest()[:12]
 
