@@ -127,13 +127,14 @@ async def test_release_comes_changes_and_goes_without_a_trace(
     for name in OURS:
         await eventually(partial(established, admin, name), f"{name} to be served")
     await pretend_to_be_the_webhook(admin)
+    await check_pods(admin, *yaml.safe_load_all(await run(plane, "get", "hooks", RELEASE)))
     for name in ("everything", "no policy", "a webhook apart"):
         await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
         assert await kept(admin), f"the webhook's certificate is gone after an upgrade to {name}"
-        await check_pods(plane, admin)
+        await check_pods(admin)
     for name in COMBINATIONS.keys() - {"everything", "no policy", "a webhook apart"}:
         await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
-        await check_pods(plane, admin)
+        await check_pods(admin)
     await run(plane, "uninstall", RELEASE, "--wait", "--cascade=foreground")
     after = await list_all(admin)
     assert after - before <= STAYS
@@ -168,14 +169,12 @@ async def kept(api: Api) -> bool:
     return "tls.key" in secret.get("data", {}) and all(hook["clientConfig"].get("caBundle") == CA for hook in hooks)
 
 
-async def check_pods(plane: ControlPlane, api: Api) -> None:
-    """The API server would let every pod in, that of `helm test` too, under its strictest pod security standard."""
+async def check_pods(api: Api, *more: Json) -> None:
+    """The API server would let these pods and every Deployment's in, under its strictest pod security standard."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     await api.must("PATCH", f"/api/v1/namespaces/{SYSTEM}", {"metadata": {"labels": labels}}, content_type=MERGE)
     deployments = (await api.must("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments"))["items"]
-    pods = [found["spec"]["template"] for found in deployments]
-    pods += yaml.safe_load_all(await run(plane, "get", "hooks", RELEASE))
-    for found in pods:
+    for found in (*more, *(found["spec"]["template"] for found in deployments)):
         meta = {**found["metadata"], "name": "tried"}
         await api.must(
             "POST", f"/api/v1/namespaces/{SYSTEM}/pods?dryRun=All", {"metadata": meta, "spec": found["spec"]}
