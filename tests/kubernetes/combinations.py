@@ -39,7 +39,7 @@ COMBINATIONS: dict[str, Json] = {
         "webhook": {"separate": True, "extraArgs": ["--log-level=debug"]},
         "operator": {"enabled": True, "extraArgs": ["--enable-gang-scheduling"]},
         "serviceAccount": {"annotations": {"example.com/identity": "gpu"}},
-        "podAnnotations": {"example.com/note": "x"},
+        "podAnnotations": {"gpu-scheduler.io/simulate-duration": "0.2"},  # a node that pretends ends them after that
         "podLabels": {"team": "ml"},
         "priorityClassName": "",
         "nodeSelector": {"kubernetes.io/os": "linux"},

@@ -132,6 +132,8 @@ async def test_release_comes_changes_and_goes_without_a_trace(
         await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
         assert await kept(admin), f"the webhook's certificate is gone after an upgrade to {name}"
         await check_pods(admin)
+        if name == "everything":
+            assert "Succeeded" in await run(plane, "test", RELEASE)
     for name in COMBINATIONS.keys() - {"everything", "no policy", "a webhook apart"}:
         await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
         await check_pods(admin)
