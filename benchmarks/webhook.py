@@ -1,7 +1,7 @@
 """How many reviews one webhook process answers over TLS, and how long the slowest wait.
 
-One process serves as `gpu-scheduler webhook --tls-dir` does, log lines included; another one sends a review of 6 KB, a
-pod with a map, over kept connections, each as soon as the one before it is answered. The last line is JSON.
+One process is `gpu-scheduler webhook --tls-dir`, log lines included; another one sends a review of 6 KB, a pod with a
+map, over kept connections, each as soon as the one before it is answered. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -15,38 +15,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from gpu_scheduler.certificates import issue, make_authority
 from gpu_scheduler.cli.scheduler import run_loop
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.logs import set_up_logs
-from gpu_scheduler.webhook.renewal import Place
-from gpu_scheduler.webhook.rotation import Policy
-from gpu_scheduler.webhook.rules import Rules
-from gpu_scheduler.webhook.service import Options, run_webhook
 
 SIZE = 6 * 1024
+KUBECONFIG = {
+    "clusters": [{"name": "nobody", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "nobody", "user": {}}],
+    "contexts": [{"name": "nobody", "context": {"cluster": "nobody", "user": "nobody"}}],
+    "current-context": "nobody",
+}
+"""Nobody answers where the API server should be, and it does not matter."""
 WARM = 1.0
 """Seconds that are not counted: connections are made, and the interpreter specialises its code."""
 
 Json = dict[str, Any]
-
-
-# -- the server's process
-
-
-async def serve(folder: Path, port: int) -> None:
-    """Serves until it is killed; nobody answers where the API server should be, and it does not matter."""
-    set_up_logs("console", "info")
-    options = Options(
-        Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",)),
-        Policy(("localhost",)),
-        Place(),
-        folder,
-        f"127.0.0.1:{port}",
-    )
-    await run_webhook(Connection("http://127.0.0.1:1"), options, asyncio.Event())
 
 
 # -- the client
@@ -173,12 +158,18 @@ def processor_time(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def start(role: str, folder: Path, log: Any = None, **flags: Any) -> asyncio.subprocess.Process:
-    arguments = ["--role", role, "--folder", str(folder)]
-    arguments += [text for name, value in flags.items() for text in (f"--{name}", str(value))]
-    return await asyncio.create_subprocess_exec(
-        sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE, stderr=log
-    )
+async def start_server(folder: Path, port: int, log: IO[bytes]) -> asyncio.subprocess.Process:
+    """The webhook as it is run, but for its API server."""
+    (folder / "kubeconfig").write_text(json.dumps(KUBECONFIG))
+    flags = ["--kubeconfig", str(folder / "kubeconfig"), "--tls-dir", str(folder), "--listen", f"127.0.0.1:{port}"]
+    command = ["-m", "gpu_scheduler.cli.main", "webhook", *flags]
+    return await asyncio.create_subprocess_exec(sys.executable, *command, stderr=log)
+
+
+async def start_client(folder: Path, port: int, options: argparse.Namespace) -> asyncio.subprocess.Process:
+    counts = ["--connections", str(options.connections), "--seconds", str(options.seconds)]
+    command = [__file__, "--role", "send", "--folder", str(folder), "--port", str(port), *counts]
+    return await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
 
 
 async def reach(port: int, server: asyncio.subprocess.Process) -> None:
@@ -210,12 +201,11 @@ async def main(options: argparse.Namespace) -> None:
         issue(authority, "localhost").write(folder / "tls.crt", folder / "tls.key")
         port = await free_port()
         with (folder / "log").open("wb") as log:
-            server = await start("serve", folder, log, port=port)
+            server = await start_server(folder, port, log)
             try:
                 await reach(port, server)
                 used = processor_time(server.pid)
-                counts = {"connections": options.connections, "seconds": options.seconds}
-                client = await start("send", folder, port=port, **counts)
+                client = await start_client(folder, port, options)
                 told, _ = await client.communicate()
                 if client.returncode:
                     raise RuntimeError("the client failed")
@@ -223,7 +213,7 @@ async def main(options: argparse.Namespace) -> None:
             finally:
                 if server.returncode is None:
                     server.terminate()
-                await server.communicate()
+                await server.wait()
         lines = (
             (folder / "log").read_bytes().count(b"Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)")
         )
@@ -240,13 +230,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--role", choices=("main", "serve", "send"), default="main", help=argparse.SUPPRESS)
+    parser.add_argument("--role", choices=("main", "send"), default="main", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.role == "serve":
-        run_loop(serve(chosen.folder, chosen.port))
-    elif chosen.role == "send":
+    if chosen.role == "send":
         run_loop(send(chosen.folder, chosen.port, chosen.connections, chosen.seconds))
     else:
         asyncio.run(main(chosen))

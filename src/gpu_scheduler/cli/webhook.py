@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,4 +108,5 @@ async def _run_until_signalled(connection: Connection, settings: Settings, optio
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    gc.freeze()  # what is loaded stays: no review has to wait until all of it has been looked through
     await run_webhook(connection, options, stop)
