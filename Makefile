@@ -36,11 +36,11 @@ test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
 test-kubernetes: $(READY) ## Run the tests on real control planes, 1.35 and 1.37; VERSION=1.37 picks one
 ifneq ($(and $(KUBECONFIG),$(if $(VERSION),,none)),)
 	@echo "Testing on the cluster that KUBECONFIG names: $(KUBECONFIG)"
-	@KUBECONFIG=$(KUBECONFIG) $(BIN)/python -m pytest -q tests/kubernetes $(ARGS)
+	@KUBECONFIG=$(KUBECONFIG) $(BIN)/python -m pytest -q --dist loadgroup tests/kubernetes $(ARGS)
 else
 	@set -e; for version in $(or $(VERSION),1.35 1.37); do echo "== Kubernetes $$version"; \
 	  $(BIN)/python -m tests.kubernetes.control_plane --version $$version -- \
-	    $(BIN)/python -m pytest -q $(or $(TESTS),tests/kubernetes tests/integration) \
+	    $(BIN)/python -m pytest -q --dist loadgroup $(or $(TESTS),tests/kubernetes tests/integration) \
 	      --cluster=kubernetes --kubernetes=$$version $(ARGS); done
 endif
 

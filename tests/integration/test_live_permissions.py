@@ -21,9 +21,14 @@ from tests.integration.live import SYSTEM, Live, World
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import stateful
 from tests.integration.speaking import Speaker
+from tests.kubernetes.charts import render
 
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:gpu-scheduler"
 JOBS = {("batch.volcano.sh", "v1alpha1"): ("Job", "jobs"), ("kubeflow.org", "v1"): ("PyTorchJob", "pytorchjobs")}
+POLICIES = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
 
 pytestmark = pytest.mark.kubernetes("the local cluster knows no roles")
 
@@ -32,6 +37,7 @@ def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -
     system = world.cluster("--nodes", "2", "--audit")
     cluster = system.cluster
     define_jobs(system)
+    guard(system)
     with ExitStack() as stack:
         replica = Replica(cluster, stack).start()
         for scene in (speak_every_dialect, restart, preempt, die):
@@ -61,6 +67,15 @@ def define_jobs(system: Live) -> None:
         }
         system.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         wait_served(system, f"/apis/{name}/{version}/{plural}")
+
+
+def guard(system: Live) -> None:
+    """The chart's policy: nobody but the account may write what it writes."""
+    for found in render("gpu-scheduler", SYSTEM):
+        if found["kind"] in POLICIES:
+            system.ask("POST", f"/apis/admissionregistration.k8s.io/v1/{POLICIES[found['kind']]}", found)
+    forged = {**member("forged"), "metadata": {"name": "forged", "annotations": {"gpu-scheduler.io/devices": "0"}}}
+    eventually(lambda: system.http.ask("POST", f"{system.path('Pod')}?dryRun=All", forged)[0] == 403, "the policy")
 
 
 def wait_served(system: Live, path: str) -> None:

@@ -44,7 +44,7 @@ def full_version(minor: str) -> str:
 def build(minor: str) -> Path:
     """The folder with the programs of a version; they are built if they are not there yet."""
     full = full_version(minor)
-    folder = _cache() / full / _fingerprint(minor)
+    folder = cache() / full / _fingerprint(minor)
     if not _complete(folder):
         with only_one(folder):
             if not _complete(folder):
@@ -53,7 +53,8 @@ def build(minor: str) -> Path:
     return folder
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where programs are kept that were built once."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "gpu-scheduler" / "kubernetes"
 
@@ -81,37 +82,48 @@ def only_one(folder: Path) -> Iterator[None]:
 
 def _compile(minor: str, full: str, folder: Path) -> None:
     if not shutil.which("go"):
-        needed = re.search(r"^go (\d+\.\d+)", (SOURCE / f"v{minor}.mod").read_text(), re.MULTILINE)
-        raise BuildError(
-            f"Go {needed[1] if needed else ''} or newer is needed to build Kubernetes: install it from"
-            " https://go.dev/dl and put it on the PATH, or name a cluster: KUBECONFIG=... make test-kubernetes"
-        )
-    _say(f"Building Kubernetes {full} (once; 5 to 10 minutes on two free cores) ...")
-    flags = [f"-X {package}.gitVersion=v{full}" for package in _VERSION_PACKAGES]
-    target = folder / f"controlplane-{os.getpid()}"
-    command = ["nice", "-n", "19", "go", "build", "-v", "-trimpath", f"-modfile=v{minor}.mod"]
-    command += ["-ldflags", " ".join(["-s -w", *flags]), "-o", str(target), "."]
+        raise BuildError(f"{need_go(SOURCE / f'v{minor}.mod')}, or name a cluster: KUBECONFIG=... make test-kubernetes")
+    flags = " ".join(["-s -w", *(f"-X {package}.gitVersion=v{full}" for package in _VERSION_PACKAGES)])
+    modules = SOURCE / f"v{minor}.mod"
+    arguments = [f"-modfile={modules.name}", "-ldflags", flags, "."]
+    go_build(f"Kubernetes {full}", modules, folder / "controlplane", arguments, "5 to 10")
+
+
+def need_go(modules: Path) -> str:
+    """What to do where there is no Go."""
+    needed = re.search(r"^go (\d+\.\d+)", modules.read_text(), re.MULTILINE)
+    version = needed[1] if needed else ""
+    return f"Go {version} or newer is needed: install it from https://go.dev/dl and put it on the PATH"
+
+
+def go_build(what: str, modules: Path, target: Path, arguments: list[str], minutes: str) -> None:
+    """Builds one program of a Go module into a file, which appears when it is whole."""
+    if not shutil.which("go"):
+        raise BuildError(need_go(modules))
+    _say(f"Building {what} (once; {minutes} minutes on two free cores) ...")
+    made = target.with_name(f"{target.name}-{os.getpid()}")
+    command = ["nice", "-n", "19", "go", "build", "-v", "-trimpath", "-o", str(made), *arguments]
     # Without cgo no C compiler is needed; a workspace or flags of the caller's must not change what is built.
     settings = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-buildvcs=false"}
     begun = time.monotonic()
     try:
-        _run(command, settings)
-        target.replace(folder / "controlplane")
+        _run(command, modules.parent, settings)
+        made.replace(target)
     finally:
-        target.unlink(missing_ok=True)
-    _say(f"Built Kubernetes {full} in {time.monotonic() - begun:.0f} s: {folder}")
+        made.unlink(missing_ok=True)
+    _say(f"Built {what} in {time.monotonic() - begun:.0f} s: {target.parent}")
 
 
 _VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
-def _run(command: list[str], settings: dict[str, str]) -> None:
+def _run(command: list[str], folder: Path, settings: dict[str, str]) -> None:
     """Runs the compiler and tells how far it is."""
     begun = told = time.monotonic()
     last: deque[str] = deque(maxlen=20)
     fetched = compiled = 0
     with subprocess.Popen(
-        command, cwd=SOURCE, env=settings, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, cwd=folder, env=settings, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         try:

@@ -1,8 +1,8 @@
 """A cluster like the one of `gpu-scheduler up`, with its flags and its files, but with a real control plane inside.
 
 The integration tests start it in place of the local cluster: `pytest tests/integration --cluster=kubernetes`. Its nodes
-are the local cluster's node agent. The scheduler signs in as the account of deploy/rbac.yaml, which may do what is
-written there and nothing else.
+are the local cluster's node agent. The scheduler signs in as its account in the chart, which may do what
+charts/gpu-scheduler/files say and nothing else.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
             volumes.cancel()
 
 
-async def sign_in(api: Api) -> str:
-    """A token of the scheduler's account."""
-    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{ACCOUNT}/token"
+async def sign_in(api: Api, account: str = ACCOUNT) -> str:
+    """A token of one of our accounts."""
+    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
     found: Json = await api.must("POST", path, {"spec": {"expirationSeconds": 7200}})
     token: str = found["status"]["token"]
     return token

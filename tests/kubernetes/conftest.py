@@ -13,6 +13,7 @@ import pytest
 from tests.kubernetes.api import Access, Api, read_access
 from tests.kubernetes.asking import eventually
 from tests.kubernetes.binaries import versions
+from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fitting.helper import KubeFit
 from tests.kubernetes.nodes import simulated_nodes
 
@@ -79,3 +80,12 @@ async def nodes(access: Access) -> AsyncIterator[list[str]]:
     """Two nodes of eight GPUs, on which pods pretend to run."""
     async with Api(access) as own, simulated_nodes(own, 2) as names:
         yield names
+
+
+@pytest.fixture(scope="session")
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane with kube-scheduler, for tests that change a cluster as a whole."""
+    if "CONTROL_PLANE_FOLDER" not in os.environ:
+        pytest.skip("this changes a whole cluster: not for one that KUBECONFIG names")
+    with ControlPlane(request.config.getoption("kubernetes"), scheduler=True) as found:
+        yield found

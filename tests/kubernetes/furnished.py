@@ -1,4 +1,4 @@
-"""What the local cluster has from the start, and the scheduler's roles: made once for a version, and copied."""
+"""What the local cluster has from the start, and the chart's accounts: made once for a version, and copied."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import yaml
-
 from gpu_scheduler.kube.crds import load_definitions
 from gpu_scheduler.local.bootstrap import bootstrap, first_objects
 from gpu_scheduler.local.errors import ApiError
 from tests.kubernetes import binaries
-from tests.kubernetes.api import Access, Api
+from tests.kubernetes.api import Access, Api, Json
 from tests.kubernetes.asking import eventually
+from tests.kubernetes.charts import CHARTS, render
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.nodes import HttpClient
 
-ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+SYSTEM = "gpu-scheduler-system"
 _PATIENCE = 60.0
 _RESOURCES = {
     "ServiceAccount": "serviceaccounts",
@@ -30,6 +29,9 @@ _RESOURCES = {
     "Role": "roles.rbac.authorization.k8s.io",
     "RoleBinding": "rolebindings.rbac.authorization.k8s.io",
 }
+_DECIDE = ("files/*-rules.yaml", "templates/roles.yaml", "templates/_helpers.tpl")
+"""The files of the chart that decide what its accounts may do."""
+
 _KEPT = ("ca.*", "server.*", "accounts.*", "tokens.csv", "audit-policy.json", "etcd")
 
 
@@ -45,8 +47,19 @@ def furnish(version: str, folder: Path) -> None:
 
 def _fingerprint() -> str:
     """Changes with whatever is in the store from the start."""
-    found = json.dumps([first_objects(), load_definitions(), ROLES.read_text()])
-    return hashlib.sha256(found.encode()).hexdigest()[:12]
+    found = hashlib.sha256(json.dumps([first_objects(), load_definitions()]).encode())
+    for path in sorted(path for pattern in _DECIDE for path in (CHARTS / "gpu-scheduler").glob(pattern)):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _accounts() -> list[Json]:
+    """The accounts of the chart, and what they may do."""
+    return [
+        found
+        for found in render("gpu-scheduler", SYSTEM, {"webhook": {"separate": True}})
+        if found["kind"] in _RESOURCES
+    ]
 
 
 def _make(version: str, made: Path) -> None:
@@ -73,7 +86,7 @@ async def _create_all(access: Access) -> None:
                 if error.code != 404:  # a kind that was defined just now is served a moment later
                     raise
                 await asyncio.sleep(0.1)
-        for found in yaml.safe_load_all(ROLES.read_text()):
+        for found in _accounts():
             await client.create(_RESOURCES[found["kind"]], found)
         for namespace in await client.list("namespaces"):
             accounts = partial(client.list, "serviceaccounts", namespace["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""The roles that we ship."""
+"""What the chart lets the accounts do: as much as their programs need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import pytest
 import yaml
 
 from gpu_scheduler.cli.permissions import Permission, needed_permissions
@@ -15,7 +16,7 @@ from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES, Resource
 
-ROLES = Path(__file__).parents[3] / "deploy" / "rbac.yaml"
+RULES = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "files"
 GANGS = [resource for dialect in DIALECTS for resource in dialect.resources]
 STATUS = [kind._replace(plural=f"{kind.plural}/status") for kind in GANGS if kind.plural == "podgroups"]
 EVERYTHING = Served(
@@ -30,26 +31,40 @@ EVERYTHING = Served(
 )
 
 
-def allowed(role: Json) -> Iterator[Permission]:
-    """Everything that a role allows, one by one."""
-    for rule in role["rules"]:
+def read_rules(name: str) -> list[Json]:
+    """The rules of a role."""
+    found: list[Json] = yaml.safe_load((RULES / f"{name}-rules.yaml").read_text())
+    return found
+
+
+def allowed(rules: list[Json], namespace: str = "") -> Iterator[Permission]:
+    """Everything that rules allow, one by one."""
+    for rule in rules:
         assert set(rule) == {"apiGroups", "resources", "verbs"}
         for group, what, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"]):
             resource, _, part = what.partition("/")
-            yield Permission(group, resource, verb, part, role["metadata"].get("namespace", ""))
+            yield Permission(group, resource, verb, part, namespace)
 
 
 def test_the_roles_allow_what_the_scheduler_needs_and_nothing_else() -> None:
-    objects = list(yaml.safe_load_all(ROLES.read_text()))
-    given = [one for found in objects if found["kind"] in ("Role", "ClusterRole") for one in allowed(found)]
+    given = [*allowed(read_rules("scheduler-cluster")), *allowed(read_rules("scheduler"), SYSTEM)]
     assert len(given) == len(set(given)), "something is allowed twice"
     assert set(given) == set(needed_permissions(EVERYTHING, SYSTEM))
 
 
-def test_the_roles_are_bound_to_the_account_and_to_nobody_else() -> None:
-    objects = list(yaml.safe_load_all(ROLES.read_text()))
-    (account,) = [found["metadata"] for found in objects if found["kind"] == "ServiceAccount"]
-    bindings = [found for found in objects if found["kind"].endswith("Binding")]
-    assert [found["roleRef"]["kind"] for found in bindings] == ["ClusterRole", "Role"]
-    for found in bindings:
-        assert found["subjects"] == [{"kind": "ServiceAccount", **account}]
+def test_the_webhook_reads_nodes_and_no_more() -> None:
+    given = set(allowed(read_rules("webhook-cluster")))
+    assert given == {Permission("", "nodes", "list"), Permission("", "nodes", "watch")}
+
+
+def test_the_webhook_that_renews_its_certificate_reaches_objects_of_one_name_only() -> None:
+    (configurations,) = read_rules("webhook-certificate-cluster")
+    (secrets,) = read_rules("webhook-certificate")
+    assert (configurations["resourceNames"], configurations["verbs"]) == (["gpu-scheduler-webhook"], ["get", "patch"])
+    assert (secrets["resourceNames"], secrets["verbs"]) == (["gpu-scheduler-webhook-tls"], ["get", "update"])
+
+
+@pytest.mark.parametrize("path", sorted(RULES.glob("*-rules.yaml")), ids=lambda path: str(path.stem))
+def test_no_rule_allows_everything_of_anything(path: Path) -> None:
+    for rule in yaml.safe_load(path.read_text()):
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]

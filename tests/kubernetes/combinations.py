@@ -1,0 +1,56 @@
+"""The ways in which the chart is set up in tests."""
+
+from __future__ import annotations
+
+import base64
+
+from tests.kubernetes.api import Json
+
+SYSTEM = "gpu-scheduler-system"
+CA = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nno one's\n-----END CERTIFICATE-----\n").decode()
+URL = "https://webhook.example.com:8443"
+
+COMBINATIONS: dict[str, Json] = {
+    "defaults": {},
+    "a webhook apart": {"webhook": {"separate": True, "inject": False, "deny": ["privileged", "node-name"]}},
+    "a webhook outside": {"webhook": {"url": URL}},
+    "a webhook outside with a given CA": {"webhook": {"url": URL, "caBundle": CA}},
+    "no webhook": {"webhook": {"enabled": False}},
+    "a given CA": {"webhook": {"caBundle": CA}},
+    "cert-manager": {"webhook": {"certManager": {"enabled": True}}},
+    "an issuer of cert-manager": {
+        "webhook": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}}}
+    },
+    "no policy": {"admissionPolicy": {"enabled": False}},
+    "everything": {
+        "image": {"repository": "example.com/gpu-scheduler", "tag": "1.2.3", "pullSecrets": [{"name": "registry"}]},
+        "replicaCount": 2,
+        "scheduler": {
+            "schedulerNames": ["volcano", "gpu-scheduler"],
+            "settings": {
+                "holdSeconds": 0.5,
+                "maxOpenBinds": 100_000,
+                "certificateLifetimeSeconds": 10_000_000,
+                "logFormat": "json",
+                "topologyLevels": [{"name": "rack", "label": "x/rack"}],
+            },
+            "extraArgs": ["--no-gangs"],
+        },
+        "webhook": {"separate": True, "extraArgs": ["--log-level=debug"]},
+        "operator": {"enabled": True, "extraArgs": ["--enable-gang-scheduling"]},
+        "serviceAccount": {"annotations": {"example.com/identity": "gpu"}},
+        "podAnnotations": {"gpu-scheduler.io/simulate-duration": "0.2"},  # a node that pretends ends them after that
+        "podLabels": {"team": "ml"},
+        "priorityClassName": "",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "networkPolicy": {
+            "enabled": True,
+            "metricsFrom": [{"namespaceSelector": {}}],
+            "egress": [{"ports": [{"port": 443}]}],
+        },
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+}
+"""Values by what is special about them."""

@@ -1,0 +1,352 @@
+"""What the chart makes a real API server refuse and change, with the webhook as a process beside it.
+
+The webhook is signed in as the chart's account for it, and makes its own certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.api import MERGE, Access, Answer, Api, Json
+from tests.kubernetes.asking import Pods, binding, eventually, pod
+from tests.kubernetes.charts import CHARTS, run_helm
+from tests.kubernetes.cluster import sign_in
+from tests.kubernetes.combinations import SYSTEM
+from tests.kubernetes.control_plane import ControlPlane
+
+PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
+HOME = "chart-admission"
+PODS = f"/api/v1/namespaces/{HOME}/pods"
+SETS = f"/apis/apps/v1/namespaces/{HOME}/statefulsets"
+ACCOUNT = f"system:serviceaccount:{SYSTEM}:gpu-scheduler"
+WEBHOOK_ACCOUNT = f"system:serviceaccount:{SYSTEM}:gpu-scheduler-webhook"
+RULES = ("webhook-cluster", "webhook-certificate-cluster", "webhook-certificate")
+DEVICES = "gpu-scheduler.io/devices"
+REFUSAL = "only the scheduler may write gpu-scheduler.io/devices"
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+GANGS = {"1.35": ("v1alpha1", "workloads"), "1.37": ("v1beta1", "podgroups")}
+
+_numbers = count(1)
+
+pytestmark = pytest.mark.xdist_group("charts")
+
+
+class Webhook:
+    """`gpu-scheduler webhook` outside of the cluster. `log` is all that it has printed."""
+
+    def __init__(self, kubeconfig: Path, port: int) -> None:
+        self._command = [*PROGRAM, "webhook", "--kubeconfig", str(kubeconfig)]
+        self._command += ["--namespace", SYSTEM, "--listen", f"127.0.0.1:{port}", "--dns-name", "127.0.0.1"]
+        self._command += ["--linger", "0"]
+        self.log = kubeconfig.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and does not wait for it."""
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """Ends it as a node does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(60)
+            self._process = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+
+@pytest.fixture(scope="module")
+def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+    """The chart, installed, and its webhook, which answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    told = ("gpu-scheduler", "--namespace", SYSTEM)
+    values = {"webhook": {"url": f"https://127.0.0.1:{port}"}}
+    chart = CHARTS / "gpu-scheduler"
+    run_helm("install", *told, chart, "--create-namespace", values=values, kubeconfig=plane.kubeconfig())
+    kubeconfig = tmp_path_factory.mktemp("webhook") / "webhook.kubeconfig"
+    kubeconfig.write_text(json.dumps(asyncio.run(_prepare(plane))))
+    running = Webhook(kubeconfig, port)
+    try:
+        running.start()
+        asyncio.run(_wait(plane.access, running))
+        yield running
+    finally:
+        running.stop()
+        run_helm("uninstall", *told, kubeconfig=plane.kubeconfig())
+
+
+async def _prepare(plane: ControlPlane) -> Json:
+    """Makes a namespace that pods can be made in; a kubeconfig that signs the webhook in."""
+    async with Api(plane.access) as api:
+        await api.must("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
+        account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
+        await eventually(partial(_exists, api, account), "the account without which there are no pods")
+        config: Json = json.loads(plane.kubeconfig().read_text())
+        config["users"][0]["user"]["token"] = await sign_in(api, "gpu-scheduler-webhook")
+    return config
+
+
+async def _exists(api: Api, path: str) -> bool:
+    return (await api.ask("GET", path)).code == 200
+
+
+async def _wait(access: Access, running: Webhook) -> None:
+    """Waits until the API server goes by the policy and trusts the webhook."""
+    async with Api(access) as api:
+        wait = Ask(api)
+        await eventually(wait.is_guarded, "the policy")
+        await eventually(wait.is_answered(running), f"the webhook; it says: {running.log.read_text()}")
+
+
+class Ask:
+    """Questions whose answer changes nothing."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def is_guarded(self) -> bool:
+        """Whether the policy is in force."""
+        forged = pod("forged", meta={"annotations": {DEVICES: "0"}})
+        return REFUSAL in (await self._api.ask("POST", f"{PODS}?dryRun=All", forged)).message
+
+    def is_answered(self, running: Webhook) -> Any:
+        """Whether pods of ours are let in."""
+
+        async def look() -> bool:
+            assert running.is_alive, f"the webhook ended: {running.log.read_text()}"
+            return (await self._api.ask("POST", f"{PODS}?dryRun=All", ours("asked"))).code == 201
+
+        return look
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane, webhook: Webhook) -> AsyncIterator[Api]:
+    """The API of a cluster with the chart, as an administrator, who is not the scheduler."""
+    async with Api(plane.access) as found:
+        yield found
+
+
+@pytest.fixture
+async def name(admin: Api) -> str:
+    """A pod that the scheduler has given devices."""
+    found = f"given-{next(_numbers)}"
+    await admin.must("POST", PODS, pod(found, meta={"annotations": {"free": "1"}}))
+    await admin.must("PATCH", f"{PODS}/{found}", note(DEVICES, "0"), content_type=MERGE, impersonate_user=ACCOUNT)
+    return found
+
+
+def note(key: str, value: str | None) -> Json:
+    return {"metadata": {"annotations": {key: value}}}
+
+
+def ours(name: str, *, meta: Json | None = None, **spec: Any) -> Json:
+    """A pod of ours."""
+    return pod(name, meta=meta, schedulerName="gpu-scheduler", **spec)
+
+
+async def send(api: Api, method: str, path: str, body: Json, **headers: str) -> Answer:
+    """One request; patches are merge patches."""
+    if method == "PATCH":
+        headers["content_type"] = MERGE
+    return await api.ask(method, path, body, **headers)
+
+
+# -- reserved annotations
+
+WRITES = {
+    "a new one": ("PATCH", "", note("gpu-scheduler.io/attempt", "1")),
+    "another value": ("PATCH", "", note(DEVICES, "1")),
+    "none any more": ("PATCH", "", note(DEVICES, None)),
+    "with the status": ("PATCH", "/status", note("gpu-scheduler.io/status", "{}")),
+    "with the node": ("POST", "/binding", binding("", "node1", annotations={DEVICES: "1"})),
+    "of a container": ("POST", "/binding", binding("", "n", annotations={"visible-devices.gpu-scheduler.io/a": "1"})),
+}
+"""What the scheduler may write, and nobody else."""
+
+INNOCENT = {
+    "a note of one's own": ("PATCH", "", note("gpu-scheduler.io/gang", "mine")),
+    "no note": ("PATCH", "", note("free", None)),
+    "a status": ("PATCH", "/status", {"status": {"message": "x"}}),
+    "a node": ("POST", "/binding", binding("", "node1")),
+}
+
+
+def named(body: Json, name: str) -> Json:
+    """A Binding has to have the name of its pod."""
+    return {**body, "metadata": {**body["metadata"], "name": name}} if body.get("kind") == "Binding" else body
+
+
+@pytest.mark.parametrize(("method", "part", "body"), WRITES.values(), ids=WRITES)
+async def test_reserved_annotation_is_for_the_scheduler_alone(
+    admin: Api, name: str, method: str, part: str, body: Json
+) -> None:
+    path, body = f"{PODS}/{name}{part}", named(body, name)
+    refused = await send(admin, method, path, body)
+    assert (refused.code, refused.reason) == (403, "Forbidden")
+    assert REFUSAL in refused.message
+    assert (await Pods(admin, HOME).get(name))["metadata"]["annotations"] == {"free": "1", DEVICES: "0"}
+    taken = await send(admin, method, path, body, impersonate_user=ACCOUNT)
+    assert taken.code in (200, 201), taken.message
+
+
+@pytest.mark.parametrize(("method", "part", "body"), INNOCENT.values(), ids=INNOCENT)
+async def test_everything_else_about_such_a_pod_is_free(
+    admin: Api, name: str, method: str, part: str, body: Json
+) -> None:
+    answer = await send(admin, method, f"{PODS}/{name}{part}", named(body, name))
+    assert answer.code in (200, 201), answer.message
+
+
+async def test_pod_cannot_be_made_with_devices_that_nobody_gave_it(admin: Api) -> None:
+    refused = await admin.ask("POST", PODS, pod("forged", meta={"annotations": {DEVICES: "0"}}))
+    assert (refused.code, REFUSAL in refused.message) == (403, True)
+
+
+async def test_notes_of_a_gang_are_the_schedulers(admin: Api, plane: ControlPlane) -> None:
+    version, plural = GANGS[plane.minor]
+    path = f"/apis/scheduling.k8s.io/{version}/namespaces/{HOME}/{plural}"
+    gang: Json = {"policy": {"gang": {"minCount": 1}}, "name": "workers"}
+    spec = {"podGroups": [gang]} if plural == "workloads" else {"schedulingPolicy": gang["policy"]}
+    await admin.must("POST", path, {"metadata": {"name": "job"}, "spec": spec})
+    for key in ("gpu-scheduler.io/notes", "gpu-scheduler.io/status"):
+        refused = await send(admin, "PATCH", f"{path}/job", note(key, "{}"))
+        assert (refused.code, REFUSAL in refused.message) == (403, True)
+        taken = await send(admin, "PATCH", f"{path}/job", note(key, "{}"), impersonate_user=ACCOUNT)
+        assert taken.code == 200, taken.message
+    taken = await send(admin, "PATCH", f"{path}/job", note("gpu-scheduler.io/queue", "mine"))
+    assert taken.code == 200, taken.message
+
+
+# -- the webhook
+
+
+def variables(found: Json) -> list[Json]:
+    return [one for one in found["spec"]["containers"][0].get("env", ()) if one["name"] == VARIABLE]
+
+
+async def test_pod_with_a_map_is_told_its_gpus(admin: Api, webhook: Webhook) -> None:
+    told = {"annotations": {"gpu-scheduling-map": "0=node1:0,1\n1=node2:2"}}
+    made = await admin.must("POST", PODS, ours("mapped-1", meta=told))
+    assert variables(made) == [{"name": VARIABLE, "value": "2"}]
+    assert f"Injecting {VARIABLE}=2 for pod mapped-1 (index 1)" in webhook.log.read_text()
+
+
+async def test_pod_that_asks_for_gpus_reads_what_the_scheduler_will_write(admin: Api) -> None:
+    container = {"name": "main", "image": "any", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    (found,) = variables(await admin.must("POST", PODS, ours("asks", containers=[container])))
+    assert found["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.annotations['gpu-scheduler.io/visible-devices']"
+
+
+async def test_map_that_makes_no_sense_is_refused_by_its_line(admin: Api) -> None:
+    told = {"annotations": {"gpu-scheduling-map": "0=node1:0,1\n1=node2:x"}}
+    refused = await admin.ask("POST", PODS, ours("mapped-9", meta=told))
+    assert refused.code >= 400
+    assert "line 2" in refused.message
+
+
+async def test_pods_of_others_are_not_looked_at(admin: Api) -> None:
+    told = {"annotations": {"gpu-scheduling-map": "nonsense"}}
+    assert variables(await admin.must("POST", PODS, pod("other-0", meta=told))) == []
+
+
+async def test_stateful_set_of_a_gang_starts_its_pods_at_once(admin: Api) -> None:
+    labels = {"app": "gang"}
+    template = ours("x", meta={"labels": labels, "annotations": {"gpu-scheduler.io/gang-min": "2"}})
+    spec = {"replicas": 2, "serviceName": "gang", "selector": {"matchLabels": labels}, "template": template}
+    made = await admin.must("POST", SETS, {"metadata": {"name": "gang"}, "spec": spec})
+    assert made["spec"]["podManagementPolicy"] == "Parallel"
+
+
+async def test_pods_of_the_check_get_the_gpus_of_its_map(admin: Api, plane: ControlPlane) -> None:
+    told = ("check", "--namespace", HOME)
+    chart = CHARTS / "gpu-scheduler-check"
+    await asyncio.to_thread(run_helm, "install", *told, chart, kubeconfig=plane.kubeconfig())
+    for number, devices in enumerate(("0,1", "2", "0,1,2")):
+        path = f"{PODS}/check-gpu-scheduler-check-{number}"
+        await eventually(partial(_exists, admin, path), path)
+        assert variables(await admin.must("GET", path)) == [{"name": VARIABLE, "value": devices}]
+    (test,) = yaml.safe_load_all(
+        await asyncio.to_thread(run_helm, "get", "hooks", *told, kubeconfig=plane.kubeconfig())
+    )
+    await admin.must("POST", f"{PODS}?dryRun=All", test)
+    await asyncio.to_thread(run_helm, "uninstall", *told, kubeconfig=plane.kubeconfig())
+
+
+async def test_webhook_that_is_gone_stops_our_pods_and_no_others(admin: Api, webhook: Webhook) -> None:
+    await admin.must("POST", PODS, ours("before"))
+    webhook.stop()
+    try:
+        refused = await admin.ask("POST", PODS, ours("refused"))
+        assert refused.code == 500
+        assert 'failed calling webhook "pods.gpu-scheduler.io"' in refused.message
+        await admin.must("POST", PODS, pod("unharmed"))
+        await admin.must("PATCH", f"{PODS}/before", {"metadata": {"labels": {"x": "y"}}}, content_type=MERGE)
+        assert (await Pods(admin, HOME).delete("before")).code == 200
+    finally:
+        webhook.start()
+        await eventually(Ask(admin).is_answered(webhook), "the webhook to answer again")
+
+
+# -- the accounts
+
+
+async def test_doctor_finds_nothing_wrong_with_the_schedulers_account(
+    admin: Api, plane: ControlPlane, tmp_path: Path
+) -> None:
+    """What `helm test` runs in a pod."""
+    settings = (await admin.must("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-scheduler"))["data"]
+    config = json.loads(plane.kubeconfig().read_text())
+    config["users"][0]["user"]["token"] = await sign_in(admin)
+    flags = {"config": settings["scheduler.yaml"], "kubeconfig": json.dumps(config)}
+    command = [*PROGRAM, "doctor", "--output", "json"]
+    for flag, text in flags.items():
+        command += [f"--{flag}", str(write(tmp_path / flag, text))]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    found = {check["check"]: check["level"] for check in json.loads(done.stdout)}
+    assert (done.returncode, found["permissions"], found["placements"], found["queues"]) == (0, "ok", "ok", "ok")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def allowed() -> set[tuple[str, str, str]]:
+    """Group, resource and verb of everything that the webhook may do."""
+    found = [yaml.safe_load((CHARTS / "gpu-scheduler" / "files" / f"{name}-rules.yaml").read_text()) for name in RULES]
+    rules = [rule for one in found for rule in one]
+    return {one for rule in rules for one in product(rule["apiGroups"], rule["resources"], rule["verbs"])}
+
+
+async def test_the_webhooks_account_is_refused_nothing_and_uses_all_that_it_may(
+    admin: Api, plane: ControlPlane
+) -> None:
+    def requests() -> list[Json]:
+        lines = [json.loads(line) for line in plane.audit_log.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line["user"]["username"] == WEBHOOK_ACCOUNT]
+
+    async def used() -> bool:
+        found = [line.get("objectRef", {}) | {"verb": line["verb"]} for line in requests()]
+        return allowed() <= {(one.get("apiGroup", ""), one.get("resource", ""), one["verb"]) for one in found}
+
+    await eventually(used, f"all of {sorted(allowed())} to be used")  # watches are written down when they begin
+    assert [line for line in requests() if line["responseStatus"]["code"] == 403] == []

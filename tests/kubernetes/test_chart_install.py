@@ -1,0 +1,183 @@
+"""A release on a real API server, from its first to its last object."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.api import MERGE, STRATEGIC, Api, Json
+from tests.kubernetes.asking import eventually
+from tests.kubernetes.charts import CHARTS, run_helm
+from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.nodes import simulated_nodes
+
+RELEASE = "gpu-scheduler"
+KINDS_OF_OTHERS = {
+    "servicemonitors.monitoring.coreos.com": "ServiceMonitor",
+    "certificates.cert-manager.io": "Certificate",
+    "issuers.cert-manager.io": "Issuer",
+}
+OURS = ("placements.gpu-scheduler.io", "queues.gpu-scheduler.io")
+STAYS = {
+    *(f"customresourcedefinitions/{name}" for name in OURS),
+    "apiservices/v1alpha1.gpu-scheduler.io",  # the API server's own entry for the two
+    f"namespaces/{SYSTEM}",
+    "serviceaccounts/default",
+    "configmaps/kube-root-ca.crt",
+}
+"""What Helm never deletes: definitions, and the namespace that --create-namespace made, with what every one has."""
+
+IGNORED = ("events", "leases", "endpoints", "endpointslices", "componentstatuses", "flowschemas", "ipaddresses")
+"""What the API server writes about itself, in its own time."""
+
+SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/gpu-scheduler-webhook-tls"
+CONFIGURATIONS = [
+    f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/gpu-scheduler-webhook"
+    for kind in ("mutating", "validating")
+]
+GUARD = "reserved.gpu-scheduler.io"
+
+pytestmark = pytest.mark.xdist_group("charts")
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[Api]:
+    """The control plane's API, as an administrator."""
+    async with Api(plane.access) as found:
+        yield found
+
+
+@pytest.fixture
+async def machines(plane: ControlPlane) -> AsyncIterator[list[str]]:
+    """Two nodes, on which pods pretend to run."""
+    async with Api(plane.access) as own, simulated_nodes(own, 2) as names:
+        yield names
+
+
+@pytest.fixture
+async def others(admin: Api) -> AsyncIterator[None]:
+    """The kinds of other projects that the chart can make, without their rules."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for name, kind in KINDS_OF_OTHERS.items():
+        await admin.must("POST", path, define(name, kind))
+    yield
+    for name in KINDS_OF_OTHERS:
+        await admin.must("DELETE", f"{path}/{name}")
+
+
+def define(name: str, kind: str) -> Json:
+    plural, _, group = name.partition(".")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": kind, "plural": plural}
+    return {
+        "metadata": {"name": name},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+async def established(api: Api, name: str) -> bool:
+    answer = await api.ask("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+    conditions = answer.body.get("status", {}).get("conditions") or ()
+    return any((one["type"], one["status"]) == ("Established", "True") for one in conditions)
+
+
+async def run(plane: ControlPlane, *arguments: str | Path, values: Json | None = None) -> str:
+    """Helm as an administrator, in our namespace."""
+    told = (*arguments, "--namespace", SYSTEM)
+    return await asyncio.to_thread(run_helm, *told, values=values, kubeconfig=plane.kubeconfig())
+
+
+async def listing(api: Api, path: str) -> Json:
+    """A list, or nothing while the API server is not ready to serve a kind that is new."""
+    answer = await api.ask("GET", path)
+    assert answer.code in (200, 404, 429), answer.message
+    return answer.body if answer.code == 200 else {}
+
+
+async def list_all(api: Api) -> set[str]:
+    """Every object that there is, by resource and name."""
+    groups = (await api.must("GET", "/apis"))["groups"]
+    served = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    found: set[str] = set()
+    for path in served:
+        for resource in (await api.must("GET", path))["resources"]:
+            if "list" in resource["verbs"] and resource["name"] not in IGNORED:
+                listed = await eventually(partial(listing, api, f"{path}/{resource['name']}"), resource["name"])
+                found |= {f"{resource['name']}/{item['metadata']['name']}" for item in listed["items"]}
+    return found
+
+
+async def test_release_comes_changes_and_goes_without_a_trace(
+    plane: ControlPlane, admin: Api, others: None, machines: list[str]
+) -> None:
+    before = await list_all(admin)
+    chart = CHARTS / "gpu-scheduler"
+    said = await run(plane, "install", RELEASE, chart, "--create-namespace", "--wait", values=COMBINATIONS["defaults"])
+    assert "schedulerName: gpu-scheduler" in said
+    assert await ready(admin) == ["2/2"]
+    for name in OURS:
+        await eventually(partial(established, admin, name), f"{name} to be served")
+    await pretend_to_be_the_webhook(admin)
+    await check_pods(admin, *yaml.safe_load_all(await run(plane, "get", "hooks", RELEASE)))
+    for name in ("everything", "no policy", "a webhook apart"):
+        await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
+        assert await kept(admin), f"the webhook's certificate is gone after an upgrade to {name}"
+        await check_pods(admin)
+        if name == "everything":
+            assert "Succeeded" in await run(plane, "test", RELEASE)
+    for name in COMBINATIONS.keys() - {"everything", "no policy", "a webhook apart"}:
+        await run(plane, "upgrade", RELEASE, chart, values=COMBINATIONS[name])
+        await check_pods(admin)
+    await run(plane, "uninstall", RELEASE, "--wait", "--cascade=foreground")
+    after = await list_all(admin)
+    assert after - before <= STAYS
+    assert before - after == set()
+    assert after >= STAYS
+
+
+async def ready(api: Api) -> list[str]:
+    """The pods of the scheduler as kubectl shows them: how many of their containers are ready."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector=app.kubernetes.io/name=gpu-scheduler"
+    pods = [found["status"]["containerStatuses"] for found in (await api.must("GET", path))["items"]]
+    return [f"{sum(one['ready'] for one in containers)}/{len(containers)}" for containers in pods]
+
+
+async def pretend_to_be_the_webhook(api: Api) -> None:
+    """Writes what the webhook writes when it makes a certificate."""
+    await api.must("PATCH", SECRET, {"data": {"tls.key": base64.b64encode(b"key").decode()}}, content_type=MERGE)
+    for path in CONFIGURATIONS:
+        hooks = [{"name": hook["name"], "clientConfig": {"caBundle": CA}} for hook in await hooks_of(api, path)]
+        await api.must("PATCH", path, {"webhooks": hooks}, content_type=STRATEGIC)
+
+
+async def hooks_of(api: Api, path: str) -> list[Any]:
+    found: list[Any] = (await api.must("GET", path))["webhooks"]
+    return found
+
+
+async def kept(api: Api) -> bool:
+    """Whether that is still there, but for the webhook that only a cluster without the policy has."""
+    hooks = [hook for path in CONFIGURATIONS for hook in await hooks_of(api, path) if hook["name"] != GUARD]
+    secret = await api.must("GET", SECRET)
+    return "tls.key" in secret.get("data", {}) and all(hook["clientConfig"].get("caBundle") == CA for hook in hooks)
+
+
+async def check_pods(api: Api, *more: Json) -> None:
+    """The API server would let these pods and every Deployment's in, under its strictest pod security standard."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await api.must("PATCH", f"/api/v1/namespaces/{SYSTEM}", {"metadata": {"labels": labels}}, content_type=MERGE)
+    deployments = (await api.must("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments"))["items"]
+    for found in (*more, *(found["spec"]["template"] for found in deployments)):
+        meta = {**found["metadata"], "name": "tried"}
+        await api.must(
+            "POST", f"/api/v1/namespaces/{SYSTEM}/pods?dryRun=All", {"metadata": meta, "spec": found["spec"]}
+        )

@@ -1,0 +1,289 @@
+"""What Helm makes of our charts, in every way that they can be set up. No cluster is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from gpu_scheduler.cli.main import cli
+from gpu_scheduler.kube.settings import FIELDS, load_settings
+from gpu_scheduler.webhook.configuration import make_configurations
+from gpu_scheduler.webhook.rules import Rules
+from tests.kubernetes.api import Json
+from tests.kubernetes.charts import CHARTS, HelmError, render, run_helm
+from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
+
+ALWAYS = {
+    "ClusterRole/gpu-scheduler",
+    "ClusterRoleBinding/gpu-scheduler",
+    "ConfigMap/gpu-scheduler",
+    "Deployment/gpu-scheduler",
+    "Role/gpu-scheduler",
+    "RoleBinding/gpu-scheduler",
+    "Service/gpu-scheduler",
+    "ServiceAccount/gpu-scheduler",
+}
+POLICY = {
+    "ValidatingAdmissionPolicy/gpu-scheduler-reserved",
+    "ValidatingAdmissionPolicyBinding/gpu-scheduler-reserved",
+}
+HOOKS = {
+    "ClusterRole/gpu-scheduler-webhook",
+    "ClusterRoleBinding/gpu-scheduler-webhook",
+    "MutatingWebhookConfiguration/gpu-scheduler-webhook",
+    "ValidatingWebhookConfiguration/gpu-scheduler-webhook",
+}
+OWN = {
+    "Role/gpu-scheduler-webhook",
+    "RoleBinding/gpu-scheduler-webhook",
+    "Secret/gpu-scheduler-webhook-tls",
+}
+SERVICE = {"Service/gpu-scheduler-webhook"}
+ACCOUNT = {"ServiceAccount/gpu-scheduler-webhook"}
+APART = {"Deployment/gpu-scheduler-webhook", "PodDisruptionBudget/gpu-scheduler-webhook"}
+CERTIFICATE = {"Certificate/gpu-scheduler-webhook"}
+ISSUER = {"Issuer/gpu-scheduler-webhook"}
+OPERATOR = {
+    f"{kind}/gpu-scheduler-operator" for kind in ("ServiceAccount", "Deployment", "ClusterRole", "ClusterRoleBinding")
+}
+AROUND = {
+    "NetworkPolicy/gpu-scheduler",
+    "ServiceMonitor/gpu-scheduler",
+    "ServiceMonitor/gpu-scheduler-webhook",
+}
+MADE = {
+    "defaults": ALWAYS | POLICY | HOOKS | OWN | SERVICE,
+    "a webhook apart": ALWAYS | POLICY | HOOKS | OWN | SERVICE | ACCOUNT | APART,
+    "a webhook outside": ALWAYS | POLICY | HOOKS | OWN | ACCOUNT,
+    "a webhook outside with a given CA": ALWAYS | POLICY | HOOKS | ACCOUNT,
+    "no webhook": ALWAYS | POLICY,
+    "a given CA": ALWAYS | POLICY | HOOKS | SERVICE,
+    "cert-manager": ALWAYS | POLICY | HOOKS | SERVICE | CERTIFICATE | ISSUER,
+    "an issuer of cert-manager": ALWAYS | POLICY | HOOKS | SERVICE | CERTIFICATE,
+    "no policy": ALWAYS | HOOKS | OWN | SERVICE,
+    "everything": ALWAYS
+    | POLICY
+    | HOOKS
+    | OWN
+    | SERVICE
+    | ACCOUNT
+    | APART
+    | OPERATOR
+    | AROUND
+    | {"PodDisruptionBudget/gpu-scheduler"},
+}
+REFUSED = {
+    "misspelt": ({"webhook": {"seperate": True}}, "seperate"),
+    "a setting that there is not": ({"scheduler": {"settings": {"holdSecond": 1}}}, "holdSecond"),
+    "a CA and cert-manager": ({"webhook": {"caBundle": CA, "certManager": {"enabled": True}}}, "only one of them"),
+    "outside and cert-manager": (
+        {"webhook": {"url": "https://hook.example.com", "certManager": {"enabled": True}}},
+        "set webhook.caBundle instead",
+    ),
+}
+
+pytestmark = pytest.mark.xdist_group("charts")
+each = pytest.mark.parametrize("name", COMBINATIONS)
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[Json]]:
+    """The objects of every combination."""
+    return {name: render("gpu-scheduler", SYSTEM, values) for name, values in COMBINATIONS.items()}
+
+
+def name_of(found: Json) -> str:
+    return f"{found['kind']}/{found['metadata']['name']}"
+
+
+def pod_templates(objects: list[Json]) -> Iterator[Json]:
+    yield from (found["spec"]["template"] for found in objects if found["kind"] in ("Deployment", "StatefulSet"))
+
+
+def pick(objects: list[Json], name: str) -> Json:
+    (found,) = (found for found in objects if name_of(found) == name)
+    return found
+
+
+@pytest.mark.parametrize("chart", sorted(path.name for path in CHARTS.iterdir()))
+def test_helm_finds_nothing_to_say_about_a_chart(chart: str) -> None:
+    said = run_helm("lint", "--strict", CHARTS / chart)
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+@each
+def test_combination_makes_these_objects_and_no_others(name: str, rendered: dict[str, list[Json]]) -> None:
+    names = [name_of(found) for found in rendered[name]]
+    assert len(names) == len(set(names))
+    assert set(names) == MADE[name]
+
+
+def test_namespace_is_made_only_when_asked_for_and_never_with_a_given_ca() -> None:
+    made = render("gpu-scheduler", SYSTEM, {"namespace": {"create": True}})
+    assert pick(made, f"Namespace/{SYSTEM}")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    given = render("gpu-scheduler", SYSTEM, {"namespace": {"create": True}, "webhook": {"caBundle": CA}})
+    assert {"Namespace", "Secret"}.isdisjoint(found["kind"] for found in given)
+
+
+@pytest.mark.parametrize(("values", "words"), REFUSED.values(), ids=REFUSED)
+def test_values_that_make_no_sense_are_refused_by_name(values: Json, words: str) -> None:
+    with pytest.raises(HelmError, match=words):
+        render("gpu-scheduler", SYSTEM, values)
+
+
+# -- pods
+
+
+@each
+def test_only_the_schedulers_own_pod_has_its_name(name: str, rendered: dict[str, list[Json]]) -> None:
+    labels = [template["metadata"]["labels"]["app.kubernetes.io/name"] for template in pod_templates(rendered[name])]
+    assert labels.count("gpu-scheduler") == 1
+    assert len(labels) == len(set(labels))
+
+
+@each
+def test_services_and_budgets_select_pods_that_there_are(name: str, rendered: dict[str, list[Json]]) -> None:
+    pods = [template["metadata"]["labels"].items() for template in pod_templates(rendered[name])]
+    for found in rendered[name]:
+        spec = found.get("spec", {})
+        selector = {"Service": spec.get("selector"), "PodDisruptionBudget": spec.get("selector", {}).get("matchLabels")}
+        wanted = selector.get(found["kind"])
+        if wanted is not None:
+            assert sum(wanted.items() <= labels for labels in pods) == 1, name_of(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "containers"),
+    [
+        ("defaults", ["scheduler", "webhook"]),
+        ("a webhook apart", ["scheduler"]),
+        ("a webhook outside", ["scheduler"]),
+        ("no webhook", ["scheduler"]),
+    ],
+)
+def test_the_webhook_is_a_second_container_unless_it_is_elsewhere(
+    name: str, containers: list[str], rendered: dict[str, list[Json]]
+) -> None:
+    spec = pick(rendered[name], "Deployment/gpu-scheduler")["spec"]["template"]["spec"]
+    assert [container["name"] for container in spec["containers"]] == containers
+
+
+@each
+def test_our_own_pods_never_depend_on_our_webhook(name: str, rendered: dict[str, list[Json]]) -> None:
+    for template in pod_templates(rendered[name]):
+        assert "schedulerName" not in template["spec"]
+    for hook in chain.from_iterable(found["webhooks"] for found in rendered[name] if "webhooks" in found):
+        (but,) = hook["namespaceSelector"]["matchExpressions"]
+        assert (but["key"], but["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+        assert set(but["values"]) == {"kube-system", SYSTEM}
+
+
+@each
+def test_every_file_that_a_container_is_told_of_is_mounted(name: str, rendered: dict[str, list[Json]]) -> None:
+    for template in pod_templates(rendered[name]):
+        volumes = {volume["name"] for volume in template["spec"].get("volumes", ())}
+        for container in template["spec"]["containers"]:
+            mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", ())}
+            assert set(mounts.values()) <= volumes
+            for argument in container.get("args", ()):
+                _, _, path = argument.partition("=")
+                if path.startswith("/"):
+                    assert any(path.startswith(mount) for mount in mounts), argument
+
+
+@each
+def test_settings_are_such_as_the_program_reads(name: str, rendered: dict[str, list[Json]], tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(pick(rendered[name], "ConfigMap/gpu-scheduler")["data"]["scheduler.yaml"])
+    told: Any = COMBINATIONS[name].get("scheduler", {})
+    found = load_settings(file)
+    assert found.namespace == SYSTEM
+    assert list(found.scheduler_names) == told.get("schedulerNames", ["gpu-scheduler"])
+    for key, value in told.get("settings", {}).items():
+        assert msgspec.json.decode(msgspec.json.encode(getattr(found, FIELDS[key].name))) == value
+
+
+@each
+def test_every_flag_of_a_container_is_one_that_its_program_knows(name: str, rendered: dict[str, list[Json]]) -> None:
+    containers = chain.from_iterable(template["spec"]["containers"] for template in pod_templates(rendered[name]))
+    for container in containers:
+        program, command = container["command"]
+        assert program == "gpu-scheduler"
+        if command == "operator":  # comes with a later version, as values.yaml says
+            continue
+        found = cli.get_command(click.Context(cli), command)
+        assert found is not None, command
+        found.make_context(command, list(container["args"]))
+
+
+# -- accounts
+
+
+@each
+def test_every_role_is_bound_to_one_account_that_a_pod_or_nobody_has(
+    name: str, rendered: dict[str, list[Json]]
+) -> None:
+    objects = rendered[name]
+    accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
+    assert {template["spec"]["serviceAccountName"] for template in pod_templates(objects)} <= accounts
+    for found in (found for found in objects if found["kind"].endswith("RoleBinding")):
+        (subject,) = found["subjects"]
+        beside = found["metadata"]["name"] == "gpu-scheduler-webhook" and "gpu-scheduler-webhook" not in accounts
+        account = "gpu-scheduler" if beside else found["metadata"]["name"]
+        assert subject == {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}
+        assert account in accounts
+        assert found["roleRef"]["name"] == found["metadata"]["name"]
+
+
+# -- the webhook's configurations
+
+
+def client_of(values: Json) -> Json:
+    webhook = values.get("webhook", {})
+    found: Json = {"service": {"name": "gpu-scheduler-webhook", "namespace": SYSTEM}}
+    if "url" in webhook:
+        found = {"url": webhook["url"]}
+    return found | ({"caBundle": webhook["caBundle"]} if "caBundle" in webhook else {})
+
+
+@pytest.mark.parametrize("name", [name for name in COMBINATIONS if name != "no webhook"])
+def test_the_configurations_are_those_of_the_program(name: str, rendered: dict[str, list[Json]]) -> None:
+    values: Any = COMBINATIONS[name]
+    names = values.get("scheduler", {}).get("schedulerNames", ["gpu-scheduler"])
+    guard = not values.get("admissionPolicy", {}).get("enabled", True)
+    made = make_configurations(client_of(values), Rules(frozenset(names), ()), system_namespace=SYSTEM, guard=guard)
+    for wanted in made:
+        found = pick(rendered[name], name_of(wanted))
+        assert found["webhooks"] == wanted["webhooks"]
+        trust = found["metadata"].get("annotations", {}).get("cert-manager.io/inject-ca-from")
+        assert (trust == f"{SYSTEM}/gpu-scheduler-webhook") == ("certManager" in values.get("webhook", {}))
+
+
+def test_the_policy_has_the_conditions_of_the_programs_guard(rendered: dict[str, list[Json]]) -> None:
+    rules = Rules(frozenset({"gpu-scheduler"}), ())
+    _, made = make_configurations({"url": "https://x"}, rules, system_namespace=SYSTEM, guard=True)
+    (guard,) = (hook for hook in made["webhooks"] if hook["name"] == "reserved.gpu-scheduler.io")
+    policy = pick(rendered["defaults"], "ValidatingAdmissionPolicy/gpu-scheduler-reserved")["spec"]
+    assert policy["matchConditions"] == guard["matchConditions"]
+    assert policy["matchConstraints"]["resourceRules"][: len(guard["rules"])] == guard["rules"]
+
+
+# -- the check
+
+
+def test_pods_of_the_check_are_ours_and_start_at_once() -> None:
+    made = render("gpu-scheduler-check", "tests")
+    spec = pick(made, "StatefulSet/gpu-scheduler-check")["spec"]
+    assert (spec["replicas"], spec["podManagementPolicy"]) == (3, "Parallel")
+    assert spec["template"]["spec"]["schedulerName"] == "gpu-scheduler"
+    told = spec["template"]["metadata"]["annotations"]["gpu-scheduling-map"]
+    assert told == "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"
+    headless = pick(made, f"Service/{spec['serviceName']}")["spec"]
+    assert headless["clusterIP"] == "None"
