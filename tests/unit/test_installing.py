@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_scheduler.cli.doctor import CERTIFICATE, WEBHOOK
 from gpu_scheduler.cli.validation import NAMESPACE
-from gpu_scheduler.kube.resources import SYSTEM
+from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,7 +124,7 @@ def test_argo_leaves_alone_what_the_webhook_writes_itself() -> None:
     assert ignored == {
         ("MutatingWebhookConfiguration", WEBHOOK),
         ("ValidatingWebhookConfiguration", WEBHOOK),
-        ("Secret", CERTIFICATE),
+        ("Secret", WEBHOOK_SECRET),
     }
     options = TEMPLATE["syncPolicy"]["syncOptions"]
     assert options == ["CreateNamespace=true", "ServerSideApply=true", "RespectIgnoreDifferences=true"]

@@ -9,12 +9,11 @@ from typing import Any
 
 from gpu_scheduler.kube.device_map import parse_map, pod_index
 from gpu_scheduler.kube.objects import Meta
-from gpu_scheduler.kube.resources import DEVICE_MAP
+from gpu_scheduler.kube.resources import DEVICE_MAP, WEBHOOK
 from gpu_scheduler.kube.wording import one_line
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 NODE_LABEL = "gpu-node-name"
-WEBHOOK = "gpu-scheduler-webhook"
 NAMESPACE = "gpu-scheduler-tests"
 REFUSED = "refused"
 GUIDE = "docs/troubleshooting.md"
@@ -80,7 +79,7 @@ class ClusterSeen:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSeen:
-    """Who decides, and where the webhook is called; an empty text where there is nothing to say."""
+    """Who decides, and how the webhook is; an empty text where there is nothing to say."""
 
     leader: str = ""
     leader_problem: str = ""

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from gpu_scheduler.cli.checks import Level
 from gpu_scheduler.cli.render.leader import leader_problem
 from gpu_scheduler.cli.render.text import draw_age
 from gpu_scheduler.cli.validation import (
     NAMESPACE,
     NODE_LABEL,
     REFUSED,
-    WEBHOOK,
     ClusterSeen,
     Json,
     NodeSeen,
@@ -25,10 +25,11 @@ from gpu_scheduler.cli.validation import (
     read_values,
     read_wanted,
 )
+from gpu_scheduler.cli.webhook_checks import check_webhook, look_at_webhook
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused, Undecided
 from gpu_scheduler.kube.lease import LeaseObject
-from gpu_scheduler.kube.resources import LEASES, NAMESPACES, NODES, PODS, Resource
+from gpu_scheduler.kube.resources import LEASES, NAMESPACES, NODES, PODS
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.snapshot import LeaseView
 from gpu_scheduler.kube.times import parse_time
@@ -47,9 +48,6 @@ ACCOUNT_PATIENCE = 15.0
 
 CLEANING = 60.0
 """How long removing everything may take, in seconds."""
-
-_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
-_WEBHOOKS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "", False)
 
 
 class ObstacleError(Exception):
@@ -76,9 +74,9 @@ def _read_node(node: Json, gpu_resources: Iterable[str]) -> NodeSeen:
 
 
 async def look_at_scheduler(client: Client, settings: Settings) -> SchedulerSeen:
-    """Who leads, and where the webhook is."""
+    """Who leads, and how the webhook is."""
     leader, problem = await _look_at_leader(client, settings)
-    webhook, trouble = await _look_at_webhook(client)
+    webhook, trouble = await _look_at_webhook(client, settings.namespace)
     return SchedulerSeen(leader, problem, webhook, trouble)
 
 
@@ -98,27 +96,15 @@ async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]
     return f"{lease.holder}, heard of {draw_age(now - (lease.renewed or now))} ago", ""
 
 
-async def _look_at_webhook(client: Client) -> tuple[str, str]:
-    """Where the API server calls the webhook, and what is wrong with that."""
-    try:
-        found = await client.get(_WEBHOOKS, WEBHOOK)
-    except NotFound:
+async def _look_at_webhook(client: Client, system: str) -> tuple[str, str]:
+    """What is good about the webhook, and what is not, as the doctor says it; nothing when there is none."""
+    seen = await look_at_webhook(client, system)
+    if not seen.hooks and not seen.hidden:
         return "", ""
-    except ApiError as error:
-        return "", f"cannot be looked at: {one_line(error.message)}"
-    config: Json = next((webhook["clientConfig"] for webhook in found.get("webhooks") or ()), {})
-    service = config.get("service")
-    if service is None:
-        return (f"at {config['url']}", "") if config.get("url") else (WEBHOOK, "it names no webhook")
-    namespace, name = service["namespace"], service["name"]
-    where = f"at Service {namespace}/{name}:{service.get('port', 443)}{service.get('path', '')}"
-    try:
-        slices = (await client.list(_SLICES, namespace, labels=f"kubernetes.io/service-name={name}")).items
-    except ApiError:
-        return where, ""
-    endpoints = [endpoint for part in slices for endpoint in part.get("endpoints") or ()]
-    ready = sum((endpoint.get("conditions") or {}).get("ready") is not False for endpoint in endpoints)
-    return (f"{where}, {count(ready, 'ready endpoint')}", "") if ready else (where, "it has no ready endpoint")
+    checks = list(check_webhook(seen, time.time()))
+    told = {check: check.message if check.name == "webhook" else f"{check.name} {check.message}" for check in checks}
+    good = [text for check, text in told.items() if check.level is Level.OK]
+    return ", ".join(good), "; ".join(check.message for check in checks if check.level is not Level.OK)
 
 
 # -- the pods

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_scheduler.cli.validation import NAMESPACE, WEBHOOK, ClusterSeen, Json, load_manifest
+from gpu_scheduler.cli.validation import NAMESPACE, ClusterSeen, Json, load_manifest
 from gpu_scheduler.cli.validation_run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.resources import WEBHOOK
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.local_server import Speaker, speaker
 
@@ -169,14 +170,17 @@ async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 async def install(api: Speaker, config: Json) -> None:
     hook = {"name": "pods.gpu-scheduler.io", "sideEffects": "None", "admissionReviewVersions": ["v1"]}
-    kind = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    await api.create(kind, {"metadata": {"name": WEBHOOK}, "webhooks": [{**hook, "clientConfig": config}]})
+    for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+        body = {"metadata": {"name": WEBHOOK}, "webhooks": [{**hook, "clientConfig": config}]}
+        await api.create(f"/apis/admissionregistration.k8s.io/v1/{kind}", body)
 
 
 async def add_endpoint(api: Speaker) -> None:
     meta = {"name": "webhook-1", "labels": {"kubernetes.io/service-name": "webhook"}}
     body = {"metadata": meta, "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}]}
     await api.create("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", body)
+    service = {"metadata": {"name": "webhook"}, "spec": {"ports": [{"port": 443}]}}
+    await api.create("/api/v1/namespaces/default/services", service)
 
 
 async def no_webhook(api: Speaker) -> None:
@@ -196,12 +200,17 @@ async def webhook_behind_service(api: Speaker) -> None:
     await webhook_behind_nothing(api)
 
 
-SERVICE = "at Service default/webhook:443/mutate"
+TRUSTED = "2 webhooks configured, certificate of an authority that API servers trust by themselves"
+BARE = "no authority is trusted (caBundle is empty) by pods.gpu-scheduler.io, pods.gpu-scheduler.io"
+REFUSED = "pods that name this scheduler are refused"
 WEBHOOKS: dict[str, tuple[Callable[[Speaker], Awaitable[None]], tuple[str, str]]] = {
     "absent": (no_webhook, ("", "")),
-    "at an address": (webhook_at_url, ("at https://192.0.2.1:8443/mutate", "")),
-    "behind a service": (webhook_behind_service, (f"{SERVICE}, 1 ready endpoint", "")),
-    "behind a service without pods": (webhook_behind_nothing, (SERVICE, "it has no ready endpoint")),
+    "at an address": (webhook_at_url, (f"{TRUSTED}, endpoints asked at 192.0.2.1:8443", "")),
+    "behind a service": (webhook_behind_service, ("2 webhooks configured, endpoints 1 ready", f"{BARE}: {REFUSED}")),
+    "behind a service that is not there": (
+        webhook_behind_nothing,
+        ("2 webhooks configured", f"{BARE}: {REFUSED}; the Service default/webhook does not exist: {REFUSED}"),
+    ),
 }
 
 
