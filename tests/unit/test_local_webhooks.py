@@ -389,7 +389,7 @@ async def test_webhook_configurations_are_out_of_the_reach_of_webhooks(parts: Pa
         ({"clientConfig": {"url": "http://127.0.0.1/"}}, "must be a URL of the form https://"),
         ({"clientConfig": {"url": "https://127.0.0.1/", "caBundle": "bm8="}}, "webhooks[0].clientConfig.caBundle"),
         ({"rules": [PODS | {"operations": ["EAT"]}]}, 'operations: Unsupported value: "EAT"'),
-        ({"matchConditions": [{"name": "c", "expression": "object.a.exists(x, x == 1)"}]}, "exists is not supported"),
+        ({"matchConditions": [{"name": "c", "expression": "object.a.all(x, x == 1)"}]}, "all is not supported"),
     ],
 )
 async def test_a_configuration_that_could_not_work_is_refused_when_it_is_made(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil
 
 from gpu_scheduler.core.quantity import MAX_VALUE, QuantityError, parse_nano
@@ -103,7 +102,6 @@ def _raise_to(total: dict[str, Amount], amounts: Mapping[str, Amount]) -> None:
         total[name] = max(total.get(name, 0), amount)
 
 
-@lru_cache(maxsize=4096)  # as in quantity.py: the same few amounts of the same few resources everywhere
 def _read_amount(name: str, text: str, field: str) -> Amount:
     try:
         nano = parse_nano(text)

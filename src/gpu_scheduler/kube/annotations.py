@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from gpu_scheduler.core.devices import MAX_DEVICES
 from gpu_scheduler.core.model import Shape
+from gpu_scheduler.core.requests import read_exactly
 from gpu_scheduler.kube.device_map import read_number
 from gpu_scheduler.kube.objects import Container, PodObject
 from gpu_scheduler.kube.resources import DEVICES, GROUP, VISIBLE_DEVICES
-from gpu_scheduler.kube.shapes import container_request, is_sidecar
+from gpu_scheduler.kube.shapes import is_sidecar
 
 CONTAINER_DEVICES = f"visible-devices.{GROUP}/"
 """A container's name follows."""
@@ -90,9 +91,8 @@ def _shares(pod: PodObject, gpu_resources: tuple[str, ...]) -> Iterator[_Share]:
 
 def _count_gpus(container: Container, gpu_resources: tuple[str, ...]) -> int:
     resources = container.resources
-    named = (resources.limits or {}) | (resources.requests or {}) if resources is not None else {}
-    if not any(name in named for name in gpu_resources):
+    if resources is None:
         return 0
-    asked = container_request(resources)
-    effective = {**asked.limits, **asked.requests}
-    return sum(ceil(effective.get(name, 0)) for name in gpu_resources)
+    effective = {**(resources.limits or {}), **(resources.requests or {})}
+    asked = {name: str(effective[name]) for name in gpu_resources if name in effective}
+    return sum(ceil(amount) for amount in read_exactly(asked, "resources").values())

@@ -19,7 +19,7 @@ MAX_LENGTH: Final = 256 * 1024
 """As much as the API server lets all annotations of an object have together."""
 
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-_INDEX_LABELS: Final = (COMPLETION_INDEX, "apps.kubernetes.io/pod-index", "training.kubeflow.org/replica-index")
+INDEX_LABELS: Final = (COMPLETION_INDEX, "apps.kubernetes.io/pod-index", "training.kubeflow.org/replica-index")
 
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _EXAMPLE: Final = "write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
@@ -66,7 +66,7 @@ def map_group(namespace: str, text: str) -> str:
 def pod_index(meta: Meta) -> int | None:
     """A pod's number among its siblings: what its controller says, else the number its name ends in."""
     labels = meta.labels or {}
-    said = [labels.get(name) for name in _INDEX_LABELS]
+    said = [labels.get(name) for name in INDEX_LABELS]
     if meta.annotations:
         said.append(meta.annotations.get(COMPLETION_INDEX))
     for text in said:

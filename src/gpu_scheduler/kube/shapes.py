@@ -193,16 +193,11 @@ def is_sidecar(init_container: Container) -> bool:
     return init_container.restart_policy == "Always"
 
 
-def container_request(resources: Resources | None, restarts: bool = False) -> ContainerRequest:
-    """What a container asks for, or QuantityError."""
+def _read_resources(resources: Resources | None, place: str, restarts: bool = False) -> ContainerRequest:
     if resources is None:
         return ContainerRequest({}, {}, restarts)
-    return read_container(_texts(resources.requests), _texts(resources.limits), restarts)
-
-
-def _read_resources(resources: Resources | None, place: str, restarts: bool = False) -> ContainerRequest:
     try:
-        return container_request(resources, restarts)
+        return read_container(_texts(resources.requests), _texts(resources.limits), restarts)
     except QuantityError as error:
         raise QuantityError(f"{place}resources.{error}") from None
 

@@ -11,8 +11,10 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from gpu_scheduler.kube.device_map import COMPLETION_INDEX, INDEX_LABELS
 from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import DEVICE_MAP, GROUP
 from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX
 from gpu_scheduler.webhook.rules import Rules
@@ -70,7 +72,7 @@ def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
     yield _hook(
         "pods",
         "Fail",
-        [_rule("CREATE,UPDATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")],
+        [_rule("CREATE", "pods"), _rule("UPDATE", "pods,pods/*")],
         [_condition("ours", _write_ours(_SCHEDULER_OF_POD, rules)), _condition("news", _write_news(rules))],
     )
     yield _hook("jobs", "Ignore", list(_rules_of_makers()), [_condition("ours", _write_maker_is_ours(rules))])
@@ -90,9 +92,9 @@ def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
 def _rules_of_makers() -> Iterator[Json]:
     yield _rule("CREATE,UPDATE", "deployments,replicasets,statefulsets", group="apps")
     yield _rule("CREATE,UPDATE", "jobs", group="batch")
-    yield _rule("CREATE,UPDATE", "jobs", group="batch.volcano.sh", versions=["v1alpha1"])
-    kubeflow = "jaxjobs,mpijobs,paddlejobs,pytorchjobs,tfjobs,xgboostjobs"
-    yield _rule("CREATE,UPDATE", kubeflow, group="kubeflow.org")
+    for group in sorted({group for group, _ in JOBS}):
+        plurals = ",".join(sorted(plural for one, plural in JOBS if one == group))
+        yield _rule("CREATE,UPDATE", plurals, group=group, versions=["*"])
 
 
 def _rules_of_gangs() -> Iterator[Json]:
@@ -178,23 +180,25 @@ def _write_maker_is_ours(rules: Rules) -> str:
 
 
 def _write_news(rules: Rules) -> str:
-    """That there is something to check: a new pod or container, or annotations that we read were changed by others.
+    """That there is something to check: a new pod or container, or others changed what we read of its metadata.
 
     An update without news, such as a finalizer that is taken off, must not depend on the webhook.
     """
-    changed = _write_change(f"k == {_text(DEVICE_MAP)} || k.startsWith({_text(f'{GROUP}/')})")
+    noted = _write_change(f"k in {_list([DEVICE_MAP, COMPLETION_INDEX])} || k.startsWith({_text(f'{GROUP}/')})")
+    labelled = _write_change(f"k in {_list(INDEX_LABELS)}", "labels")
     added = 'has(request.subResource) && request.subResource == "ephemeralcontainers"'
-    return f'request.operation == "CREATE" || ({added}) || ({write_stranger_condition(rules)} && ({changed}))'
+    changed = f"{write_stranger_condition(rules)} && ({noted} || {labelled})"
+    return f'request.operation == "CREATE" || ({added}) || ({changed})'
 
 
 def _write_annotated() -> str:
-    return f"{_has_annotations('object')} && object.metadata.annotations.exists(k, k.startsWith({_text(f'{GROUP}/')}))"
+    return f"{_has('object')} && object.metadata.annotations.exists(k, k.startsWith({_text(f'{GROUP}/')}))"
 
 
-def _write_change(which: str) -> str:
+def _write_change(which: str, what: str = "annotations") -> str:
     """That an annotation `k` of this sort differs between the old and the new object, either of which may have none."""
-    new, old = "object.metadata.annotations", "oldObject.metadata.annotations"
-    has_new, has_old = _has_annotations("object"), f"oldObject != null && {_has_annotations('oldObject')}"
+    new, old = f"object.metadata.{what}", f"oldObject.metadata.{what}"
+    has_new, has_old = _has("object", what), f"oldObject != null && {_has('oldObject', what)}"
     same = f"{has_old} && k in {old} && {old}[k] == {new}[k]"
     return (
         f"({has_new} && {new}.exists(k, ({which}) && !({same})))"
@@ -202,8 +206,8 @@ def _write_change(which: str) -> str:
     )
 
 
-def _has_annotations(variable: str) -> str:
-    return f"has({variable}.metadata) && has({variable}.metadata.annotations)"
+def _has(variable: str, what: str = "annotations") -> str:
+    return f"has({variable}.metadata) && has({variable}.metadata.{what})"
 
 
 def _list(texts: Iterable[str]) -> str:

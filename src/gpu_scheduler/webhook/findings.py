@@ -49,7 +49,7 @@ class Findings:
 
 def write_problems(problems: Sequence[str]) -> str:
     """All problems as one message; the first ones, where there are many."""
-    shown = [one_line(problem, _LONGEST) for problem in problems[:_MOST]]
+    shown = [_shorten(problem, _LONGEST) for problem in problems[:_MOST]]
     if len(problems) == 1:
         return shown[0]
     listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(shown, 1))
@@ -59,4 +59,9 @@ def write_problems(problems: Sequence[str]) -> str:
 
 def write_warnings(warnings: Iterable[str]) -> list[str]:
     """Warnings as an API server passes them on; the first ones, where there are many."""
-    return [one_line(warning, _LONGEST_WARNING) for warning in islice(warnings, _MOST)]
+    return [_shorten(warning, _LONGEST_WARNING) for warning in islice(warnings, _MOST)]
+
+
+def _shorten(text: str, longest: int) -> str:
+    # Cut before it is cleaned: what somebody wrote may be megabytes long.
+    return one_line(text[: 4 * longest], longest)

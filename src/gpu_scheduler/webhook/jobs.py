@@ -18,6 +18,7 @@ from gpu_scheduler.kube.dialects.annotation import read_gang_min
 from gpu_scheduler.kube.dialects.expected import templates_of
 from gpu_scheduler.kube.dialects.options import BadOptionError, as_dict, as_list, note, quote
 from gpu_scheduler.kube.objects import Json, Meta, OwnerReference, PodObject, PodSpec
+from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
 from gpu_scheduler.webhook.containers import Inside
 from gpu_scheduler.webhook.findings import Findings
@@ -67,7 +68,7 @@ class Maker(NamedTuple):
 
 def is_maker(kind: tuple[str, str]) -> bool:
     """Whether the templates of a kind, by group and plural, are understood."""
-    return kind in _PLAIN or kind == (_VOLCANO, "jobs") or kind[0] == _KUBEFLOW
+    return kind in _PLAIN or kind in JOBS
 
 
 def order_pods(maker: Maker, rules: Rules) -> tuple[list[Json], str]:

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import msgspec
 
 from gpu_scheduler.core.model import GateKind
-from gpu_scheduler.kube.device_map import MapError, find_mistakes, parse_map, pod_index
+from gpu_scheduler.kube.device_map import MapEntry, MapError, find_mistakes, parse_map, pod_index
 from gpu_scheduler.kube.dialects import read_membership
 from gpu_scheduler.kube.dialects.annotation import read_gang_min
 from gpu_scheduler.kube.dialects.options import BadOptionError, find_bad_options, refuse_namespace
 from gpu_scheduler.kube.dialects.volcano import GROUP_NAME
 from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
+from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN, GPU_MILLI
 from gpu_scheduler.kube.shapes import find_gates
 from gpu_scheduler.kube.wording import join
 from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers, find_excess
@@ -45,6 +45,26 @@ def check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Fin
     _check_gang(pod, found)
     _check_habits(pod, inside, rules, found)
     return found
+
+
+def find_late_changes(new: PodObject, old: PodObject) -> Iterator[str]:
+    """What was settled when a pod was made, and is being changed: its containers would go on with what they got."""
+    if _given(new) != _given(old):
+        yield f"{DEVICE_MAP}: the pod got its GPUs when it was made; leave its line as it is, or make the pod again"
+    if (new.metadata.annotations or {}).get(GPU_MILLI) != (old.metadata.annotations or {}).get(GPU_MILLI):
+        yield f"{GPU_MILLI}: the pod got its share when it was made; leave it as it is, or make the pod again"
+
+
+def _given(pod: PodObject) -> MapEntry | str | None:
+    """The entry of a pod in its map; a map that cannot be read as it is, None for a pod without."""
+    text = (pod.metadata.annotations or {}).get(DEVICE_MAP)
+    if text is None:
+        return None
+    index = pod_index(pod.metadata)
+    try:
+        return parse_map(text).get(index, text) if index is not None else text
+    except MapError:
+        return text
 
 
 def check_template(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:

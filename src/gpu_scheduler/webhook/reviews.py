@@ -16,7 +16,7 @@ from gpu_scheduler.webhook.findings import Findings, write_problems, write_warni
 from gpu_scheduler.webhook.gang_objects import check_gang_object, find_dialect
 from gpu_scheduler.webhook.injection import patch_containers, plan_injection
 from gpu_scheduler.webhook.jobs import STATEFUL_SETS, Maker, check_maker, is_maker, order_pods
-from gpu_scheduler.webhook.pods import Nodes, check_pod
+from gpu_scheduler.webhook.pods import Nodes, check_pod, find_late_changes
 from gpu_scheduler.webhook.requests import API_VERSION, KIND, BadReview, Request, read_object, read_request
 from gpu_scheduler.webhook.reserved import find_forgeries, is_told
 from gpu_scheduler.webhook.rules import Rules
@@ -25,9 +25,10 @@ __all__ = ["Answer", "BadReview", "answer"]
 
 _PODS = ("", "pods")
 _BINDINGS = ("", "bindings")
-_CHECKED = ("", "ephemeralcontainers", "resize")
-"""A pod and those of its subresources that change what is checked; the rest may only not forge anything."""
+_CHECKED = ("", "ephemeralcontainers", "resize", "status")
+"""A pod and those of its subresources that bring a pod too: annotations can be changed through each of them."""
 _LONGEST_LINE = 4096
+_LONGEST_NAME = 253
 
 
 class Answer(NamedTuple):
@@ -99,7 +100,7 @@ def _inject(request: Request, rules: Rules) -> _Verdict:
     patch = patch_containers(injection, containers)
     # A name that is still to be generated is only known by its beginning.
     name = pod.metadata.name or request.name or (inside.metadata.generate_name if inside.metadata else "")
-    return _Verdict(patch, log=(injection.describe(name),) if patch else ())
+    return _Verdict(patch, log=(injection.describe(name[:_LONGEST_NAME]),) if patch else ())
 
 
 # -- checking
@@ -110,7 +111,7 @@ def _validate(request: Request, rules: Rules, nodes: Nodes) -> _Verdict:
         return _Verdict()
     if request.subject in (_PODS, _BINDINGS):
         checked = request.subject == _PODS and request.sub_resource in _CHECKED
-        findings = _news(request, lambda raw: _check_pod(raw, rules, nodes)) if checked else Findings()
+        findings = _check_pods(request, rules, nodes) if checked else Findings()
         return _Verdict(findings=findings, forgeries=tuple(_find_forgeries(request, rules)))
     if request.sub_resource:
         return _Verdict()
@@ -131,11 +132,19 @@ def _news(request: Request, check: Callable[[msgspec.Raw], Findings]) -> Finding
     return found.without(check(request.old_object))
 
 
-def _check_pod(raw: msgspec.Raw, rules: Rules, nodes: Nodes) -> Findings:
-    pod = read_object(_pods, raw)
-    if not _is_ours(pod, rules) or pod.metadata.deletion_timestamp is not None:
+def _check_pods(request: Request, rules: Rules, nodes: Nodes) -> Findings:
+    pod = read_object(_pods, request.object)
+    if not _is_ours(pod, rules):
         return Findings()
-    return check_pod(pod, read_object(_insides, raw), rules, nodes)
+    found = Findings()
+    if pod.metadata.deletion_timestamp is None:
+        found = check_pod(pod, read_object(_insides, request.object), rules, nodes)
+    if request.operation == "UPDATE":
+        old = read_object(_pods, request.old_object, "oldObject")
+        if found.problems or found.warnings:
+            found = found.without(check_pod(old, read_object(_insides, request.old_object, "oldObject"), rules, nodes))
+        found.refuse(*find_late_changes(pod, old))
+    return found
 
 
 def _check_maker(raw: msgspec.Raw, kind: tuple[str, str], rules: Rules, nodes: Nodes) -> Findings:
@@ -188,4 +197,4 @@ def _write(request: Request, verdict: _Verdict) -> Answer:
 def _describe(request: Request) -> str:
     """What a request is about, for the log: "pods/status train/worker-0"."""
     what = "/".join(part for part in (request.resource.resource, request.sub_resource) if part)
-    return f"{what} {request.namespace}/{request.name}"
+    return f"{what[:_LONGEST_NAME]} {request.namespace[:_LONGEST_NAME]}/{request.name[:_LONGEST_NAME]}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.core.model import Shape
-from gpu_scheduler.kube.annotations import bind_annotations, read_devices
+from gpu_scheduler.kube.annotations import bind_annotations, read_devices, tell_containers
 from tests.unit.kube.pods import AMD, GPU, GPUS, asking, container, pod
 
 DEVICES = "gpu-scheduler.io/devices"
@@ -58,6 +58,22 @@ def test_a_bind_says_what_the_pod_and_each_container_should_see(
     spec: dict[str, Any], devices: tuple[int, ...], written: dict[str, str]
 ) -> None:
     assert bind_annotations(pod(**spec), devices, GPUS) == written
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        pytest.param({"containers": [asking(2)]}, {"main": VISIBLE}, id="one"),
+        pytest.param({"containers": [container("a"), asking(1, "b")]}, {"b": VISIBLE}, id="one-of-two"),
+        pytest.param({"containers": [asking(1, "a"), asking(1, "b")]}, {"a": f"{OF}a", "b": f"{OF}b"}, id="several"),
+        pytest.param({"initContainers": [asking(1, "a")], "containers": [container()]}, {"a": VISIBLE}, id="init"),
+        pytest.param({"containers": [asking(0)]}, {}, id="none"),
+    ],
+)
+def test_containers_know_before_a_bind_where_it_will_be_written(spec: dict[str, Any], told: dict[str, str]) -> None:
+    found = pod(**spec)
+    assert tell_containers(found, GPUS) == told
+    assert set(told.values()) <= bind_annotations(found, (), GPUS).keys()
 
 
 @pytest.mark.parametrize(

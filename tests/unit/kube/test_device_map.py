@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.kube.device_map import MAX_LENGTH, MapEntry, MapError, map_group, parse_map, pod_index
+from gpu_scheduler.kube.device_map import MAX_LENGTH, MapEntry, MapError, find_mistakes, map_group, parse_map, pod_index
 from gpu_scheduler.kube.objects import Meta
 
 
@@ -53,6 +53,16 @@ def test_a_bad_map_is_refused_with_its_line_and_what_is_right(text: str, line: i
     assert caught.value.line == line
     assert said in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_mistakes_are_found_on_every_line_until_there_are_enough() -> None:
+    text = "a=b\n0=node1:0\n0=node1:1\n1=node1:0,0\n\n2=:0"
+    assert [mistake.line for mistake in find_mistakes(text)] == [1, 3, 4, 6]
+    assert [mistake.line for mistake in find_mistakes("x\n" * 1000, most=3)] == [1, 2, 3]
+    assert find_mistakes("0=node1:0") == []
+    assert [str(mistake) for mistake in find_mistakes(" ")] == [
+        "it is empty; write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
+    ]
 
 
 def test_a_map_as_long_as_the_api_allows_is_read() -> None:

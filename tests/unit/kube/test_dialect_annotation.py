@@ -46,6 +46,11 @@ def test_with_a_minimum_alone_the_controller_is_the_gang() -> None:
             {f"{GROUP}/gang": "a b\n"},
             f"{GROUP}/gang: 'a b\\n' is no name; use letters, digits, '-', '_' and '.', at most 253",
         ),
+        (
+            {f"{GROUP}/gang": "other/train"},
+            f"{GROUP}/gang: 'other/train' names a namespace, but a gang is in that of its pods; write 'train',"
+            " and have its pods in one namespace",
+        ),
     ],
 )
 def test_a_pod_whose_gang_cannot_be_told_does_not_start_alone(notes: Json, problem: str) -> None:

@@ -8,7 +8,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Role, Slot, TopologyRule
 from gpu_scheduler.kube.dialects import DIALECTS, Membership, choose_resources, read_membership
 from gpu_scheduler.kube.dialects.notes import LONGEST, change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import rank_roles, with_options
+from gpu_scheduler.kube.dialects.options import find_bad_options, rank_roles, with_options
 from gpu_scheduler.kube.resources import GROUP, NOTES
 from tests.unit.kube.gang_parts import status
 from tests.unit.kube.pods import pod
@@ -58,6 +58,14 @@ def test_an_option_is_read(name: str, text: str, field: str, value: object) -> N
 def test_a_bad_option_becomes_one_line_that_names_the_field(name: str, text: str, line: str) -> None:
     gang = with_options(GANG, {f"{GROUP}/{name}": text})
     assert gang.problem == f"{GROUP}/{name}: {line}"
+
+
+def test_bad_options_are_told_all_at_once() -> None:
+    annotations = {f"{GROUP}/paused": "1", f"{GROUP}/queue": "a", f"{GROUP}/timeout-seconds": "x", "paused": "1"}
+    assert find_bad_options(annotations) == [
+        f"{GROUP}/timeout-seconds: 'x' is no number of seconds above 0; write for example \"300\"",
+        f'{GROUP}/paused: \'1\' is neither "true" nor "false"',
+    ]
 
 
 def test_a_problem_is_one_short_line_whatever_was_written() -> None:

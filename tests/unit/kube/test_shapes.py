@@ -22,7 +22,7 @@ from gpu_scheduler.core.model import (
 from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement
 from gpu_scheduler.kube.device_map import map_group
 from gpu_scheduler.kube.objects import Meta, PodSpec
-from gpu_scheduler.kube.shapes import read_shape
+from gpu_scheduler.kube.shapes import find_gates, read_shape
 from tests.unit.kube.pods import AMD, GPU, GPUS, Json, asking, container, pod, shape
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -331,6 +331,16 @@ def test_spread_merges_the_pods_own_labels() -> None:
 def test_spread_over_all_pods_counts_none_as_in_kube_scheduler() -> None:
     found = shape(pod(topologySpreadConstraints=[{"topologyKey": "zone", "labelSelector": {}}])).shape
     assert found.spread[0].match.selector is None
+
+
+@pytest.mark.parametrize("padding", [0, 20_000], ids=["short", "long"])
+def test_what_is_wrong_can_be_asked_for_without_a_shape(padding: int) -> None:
+    for raw in (
+        pod(annotations={MAP: "0=node1:0,0" + " " * padding}),
+        pod(annotations={MAP: "0=node1:0" + " " * padding}),
+        pod(annotations={MILLI: "x" + " " * padding}, containers=[asking(1)]),
+    ):
+        assert find_gates(raw.spec, raw.metadata, GPUS) == shape(raw).gates
 
 
 def test_pods_that_ask_for_the_same_share_one_shape() -> None:

@@ -16,6 +16,7 @@ SERVICE = {"service": {"name": "gpu-scheduler-webhook", "namespace": "gpu-schedu
 SYSTEM = "gpu-scheduler-system"
 TWO_NAMES = replace(RULES, scheduler_names=frozenset({"gpu-scheduler", "volcano"}))
 DEVICES = f"{GROUP}/devices"
+COMPLETION = "batch.kubernetes.io/job-completion-index"
 CONTAINER_DEVICES = f"visible-devices.{GROUP}/main"
 
 
@@ -194,7 +195,11 @@ SAME = {DEVICES: "0", MAP: "0=node1:0", "other": "x"}
         pytest.param(None, "", ["validate pods", "validate reserved"], id="all-removed"),
         pytest.param(SAME, "/status", [], id="status"),
         pytest.param({**SAME, CONTAINER_DEVICES: "1"}, "/status", ["validate reserved"], id="forged-with-the-status"),
-        pytest.param({**SAME, DEVICES: "1"}, "/resize", ["validate reserved"], id="forged-with-a-resize"),
+        pytest.param({**SAME, MAP: "0=node2:0"}, "/status", ["validate pods"], id="map-with-the-status"),
+        pytest.param({**SAME, COMPLETION: "1"}, "", ["validate pods"], id="index"),
+        pytest.param(
+            {**SAME, DEVICES: "1"}, "/resize", ["validate pods", "validate reserved"], id="forged-with-a-resize"
+        ),
         pytest.param(SAME, "/ephemeralcontainers", POD_HOOKS, id="debugging"),
     ],
 )
@@ -203,6 +208,21 @@ def test_of_changes_only_those_to_what_is_checked_are_asked_about(
 ) -> None:
     asked = review(pod(annotations=annotations), f"pods{subresource}", "UPDATE", old=OLD)
     assert called(asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"a": "b"}, []),
+        ({COMPLETION: "1"}, ["validate pods"]),
+        ({"apps.kubernetes.io/pod-index": "1"}, ["validate pods"]),
+    ],
+    ids=["any", "job-index", "pod-index"],
+)
+def test_of_labels_only_those_that_give_a_pod_its_index_matter(labels: Json, expected: list[str]) -> None:
+    bare, labelled = pod(annotations=SAME), pod(annotations=SAME, meta={"labels": labels})
+    assert called(review(labelled, "pods", "UPDATE", old=bare)) == expected
+    assert called(review(bare, "pods", "UPDATE", old=labelled)) == expected
 
 
 def test_the_scheduler_writes_on_pods_without_asking_the_webhook() -> None:

@@ -329,6 +329,14 @@ def test_names_of_253_characters_and_a_long_map_stay_bounded() -> None:
     assert len(said.log[0]) < 1000
 
 
+def test_a_name_of_a_megabyte_is_cut_where_it_is_shown() -> None:
+    body = pod("n" * 1_000_000, containers=[container(resources={"limits": {"r" * 1_000_000: "-1"}})])
+    said = validate(body)
+    assert said.message.startswith("spec.containers[0].resources.limits['rrr")
+    assert len(said.message) == 400
+    assert len(said.log[0]) < 1000
+
+
 # -- later changes
 
 
@@ -355,9 +363,9 @@ def test_a_pod_that_was_let_in_with_mistakes_can_still_be_changed_otherwise(new:
     assert (said.allowed, said.warnings) == (True, [])
 
 
-def test_a_pod_that_is_going_away_may_lose_its_annotations_and_finalizers() -> None:
+def test_a_pod_that_is_going_away_may_be_as_wrong_as_it_likes() -> None:
     gone = {"deletionTimestamp": "2025-01-01T00:00:00Z"}
-    new = pod("w-0", {MAP: "worse"}, meta=gone, nodeName="node1")
+    new = pod("w-0", {MAP: "a=b", GANG_MIN: "worse"}, meta=gone, nodeName="node1")
     assert validate(new, operation="UPDATE", old=bad(**gone)).allowed
 
 
@@ -384,4 +392,39 @@ def test_a_change_that_makes_a_pod_wrong_is_refused(new: Json, resource: str, sa
 
 
 def test_a_mistake_cannot_be_exchanged_for_another() -> None:
-    assert not validate(mapped(text="c=d"), operation="UPDATE", old=mapped(text="a=b")).allowed
+    new, old = pod(annotations={f"{GROUP}/paused": "1"}), pod(annotations={f"{GROUP}/paused": "2"})
+    assert not validate(new, operation="UPDATE", old=old).allowed
+
+
+INDEX = "apps.kubernetes.io/pod-index"
+MAP_STAYS = f"{MAP}: the pod got its GPUs when it was made; leave its line as it is, or make the pod again"
+SHARE_STAYS = f"{MILLI}: the pod got its share when it was made; leave it as it is, or make the pod again"
+
+
+@pytest.mark.parametrize("resource", ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param(mapped(), mapped(text="0=node1:2,3"), MAP_STAYS, id="other-gpus"),
+        pytest.param(mapped(), mapped(text="0=node2:0,1"), MAP_STAYS, id="another-node"),
+        pytest.param(mapped(), pod(), MAP_STAYS, id="map-removed"),
+        pytest.param(pod(), mapped(), MAP_STAYS, id="map-added"),
+        pytest.param(mapped(text="a=b"), mapped(), MAP_STAYS, id="too-late-to-repair"),
+        pytest.param(mapped(), mapped(meta={"labels": {INDEX: "1"}}), MAP_STAYS, id="another-index"),
+        pytest.param(mapped(), mapped(text=f"{THREE}\n3=node3:7"), "", id="another-line"),
+        pytest.param(mapped(), mapped(text=f" {THREE} "), "", id="spaces"),
+        pytest.param(pod(annotations={MILLI: "900"}), pod(annotations={MILLI: "1"}), SHARE_STAYS, id="smaller-share"),
+        pytest.param(pod(annotations={MILLI: "900"}), pod(), SHARE_STAYS, id="share-removed"),
+        pytest.param(pod(), pod(annotations={MILLI: "900"}), SHARE_STAYS, id="share-added"),
+    ],
+)
+def test_what_a_pod_was_given_stays_whatever_is_edited(resource: str, old: Json, new: Json, said: str) -> None:
+    assert validate(new, resource, operation="UPDATE", old=old).message == said
+    theirs = [{**one, "spec": {**one["spec"], "schedulerName": "other"}} for one in (old, new)]
+    assert validate(theirs[1], resource, operation="UPDATE", old=theirs[0]).allowed
+
+
+def test_even_on_its_way_out_a_pod_keeps_what_it_was_given() -> None:
+    gone = {"deletionTimestamp": "2025-01-01T00:00:00Z"}
+    new, old = mapped(text="0=node1:5", meta=gone), mapped(meta=gone)
+    assert validate(new, operation="UPDATE", old=old).message == MAP_STAYS
