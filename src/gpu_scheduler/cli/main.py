@@ -35,9 +35,7 @@ SECTIONS: dict[str, Mapping[str, Entry]] = {
     },
     "Any cluster": {
         "scheduler": Entry("scheduler", "Run the scheduler."),
-        "webhook": Entry(
-            "webhook", "Run the admission webhook: tells containers their GPUs, and refuses what makes no sense."
-        ),
+        "webhook": Entry("webhook", "Run the admission webhook, which tells containers their GPUs."),
         "certs": Entry("certs", "Make certificates for the webhook, and a secret of them to apply."),
     },
     "Looking": LOOKING,
