@@ -301,7 +301,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.booleans(), st.lists(ACTIONS, max_size=40))
 def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
     renew: bool, actions: list[tuple[str, int]]
