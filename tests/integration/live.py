@@ -341,9 +341,9 @@ def leader(cluster: Cluster) -> Json:
     return next(iter(found.get("items", [])), {})
 
 
-def processes_of(cluster: Cluster) -> list[int]:
-    """The processes of this machine that have the cluster's folder in their environment: its own parts."""
-    mark = f"KUBECONFIG={cluster.folder}/".encode()
+def processes_of(cluster: Cluster, part: str = "") -> list[int]:
+    """The processes of this machine that have the cluster's folder in their environment: its own parts, or one."""
+    mark = f"KUBECONFIG={cluster.folder}/{part and f'accounts/{part}'}".encode() + (b"\0" if part else b"")
     found = []
     for name in os.listdir("/proc"):
         with suppress(OSError):

@@ -283,7 +283,7 @@ def test_a_gpu_of_a_map_is_in_use(owner: Owner) -> None:
         pytest.param("0=nodex:0", "its map names node nodex, and no node has the label gpu-node-name=nodex or that "
                      "name. Label a node or change the map.", id="no such node"),
         pytest.param("1=node2:0", "pod mapped-0 cannot be placed: gpu-scheduling-map: there is no line for pod "
-                     "index 0; add 0=<node>:<GPU>,<GPU>.", id="no such line"),
+                     "index 0, only for 1; add 0=<node>:<GPU>,<GPU>.", id="no such line"),
     ],
 )  # fmt: skip
 def test_a_map_cannot_be_followed(owner: Owner, entry: str, message: str) -> None:

@@ -135,7 +135,7 @@ def test_pods_that_the_server_refuses_are_reported_with_its_words(scheduled: Clu
     finally:
         scheduled.kubectl("delete", "mutatingwebhookconfiguration", "gpu-scheduler-webhook")
     assert done.returncode == 1
-    assert "it has no ready endpoint" in done.stdout
+    assert "the Service gpu-scheduler-system/gpu-scheduler-webhook does not exist" in done.stdout
     for name in NAMES:
         assert (
             f"{name}: refused    ❌ (Not scheduled)\n    expected the pod to be there, actual: refused:" in done.stdout
