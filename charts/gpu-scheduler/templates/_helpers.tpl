@@ -82,13 +82,17 @@ securityContext:
 {{- merge $fixed .Values.scheduler.settings | toYaml -}}
 {{- end }}
 
+{{/* Every container has its settings, and a place for files in passing: its own disk is read-only. */}}
 {{- define "gpu-scheduler.settingsVolume" -}}
 - name: settings
   configMap: {name: gpu-scheduler}
+- name: tmp
+  emptyDir: {medium: Memory, sizeLimit: 16Mi}
 {{- end }}
 
 {{- define "gpu-scheduler.settingsMount" -}}
 - {name: settings, mountPath: /etc/gpu-scheduler, readOnly: true}
+- {name: tmp, mountPath: /tmp}
 {{- end }}
 
 {{/* -- the webhook */}}

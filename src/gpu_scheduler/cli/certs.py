@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_scheduler.cli.cluster_options import UnusableError
+from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 
 if TYPE_CHECKING:
     from gpu_scheduler.webhook.rotation import Shown
 
-NAMESPACE, SERVICE, SECRET = "gpu-scheduler-system", "gpu-scheduler-webhook", "gpu-scheduler-webhook-tls"
 MANIFEST = "webhook-tls-secret.yaml"
 FILES = ("ca.crt", "tls.crt", "tls.key", MANIFEST)
 
@@ -22,20 +24,35 @@ EXAMPLES = """
 Examples:
   gpu-scheduler certs                      certificates for a year, in the folder certs
   gpu-scheduler certs --days 30 --force    newer ones in their place
+  gpu-scheduler certs --dns-name 10.0.0.7  for a webhook outside of the cluster, too
 \b
 The webhook needs none of this when it keeps its own certificate, nor with cert-manager.
 """
 
 
+def dns_name_option(command: Callable[..., None]) -> Callable[..., None]:
+    """`--dns-name`, the same for those who make certificates."""
+
+    def check(_context: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", name):
+                raise UnusableError(f'--dns-name: "{name}" must be a name or an address, such as webhook.example.com')
+        return names
+
+    told = "Another name or address that the webhook is called by; may be repeated."
+    return click.option("--dns-name", "dns_names", multiple=True, metavar="NAME", callback=check, help=told)(command)
+
+
 @click.command(epilog=EXAMPLES)
 @click.option("--dir", "folder", metavar="DIR", default="certs", show_default=True, type=click.Path(path_type=Path),
               help="Where to write them.")  # fmt: skip
-@click.option("--namespace", metavar="NAME", default=NAMESPACE, show_default=True, help="Where the Service is.")
-@click.option("--service", metavar="NAME", default=SERVICE, show_default=True, help="What the Service is called.")
-@click.option("--secret", metavar="NAME", default=SECRET, show_default=True, help="What the secret is called.")
+@click.option("--namespace", metavar="NAME", default=SYSTEM, show_default=True, help="Where the Service is.")
+@click.option("--service", metavar="NAME", default=WEBHOOK, show_default=True, help="What the Service is called.")
+@click.option("--secret", metavar="NAME", default=WEBHOOK_SECRET, show_default=True, help="What the secret is called.")
+@dns_name_option
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they are good.")
 @click.option("--force", is_flag=True, help="Replace those that are there.")
-def certs(folder: Path, namespace: str, service: str, secret: str, days: int, force: bool) -> None:
+def certs(folder: Path, namespace: str, service: str, secret: str, days: int, force: bool, **more: Any) -> None:
     """Make certificates for the webhook, and a secret of them to apply."""
     from gpu_scheduler.webhook.rotation import make_pair, service_names
 
@@ -44,7 +61,7 @@ def certs(folder: Path, namespace: str, service: str, secret: str, days: int, fo
     there = [name for name in FILES if (folder / name).exists()]
     if there and not force:
         raise UnusableError(f"--dir: {folder} has {there[0]} already; --force replaces it, another --dir keeps it")
-    made = make_pair(service_names(namespace, service), days * 86_400.0)
+    made = make_pair((*service_names(namespace, service), *more["dns_names"]), days * 86_400.0)
     try:
         _write(folder, made, namespace, secret)
     except OSError as error:
@@ -59,10 +76,8 @@ def certs(folder: Path, namespace: str, service: str, secret: str, days: int, fo
 
 
 def _check_name(flag: str, name: str) -> None:
-    import re
-
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        raise UnusableError(f'{flag}: "{name}" must be a name of small letters, digits and dashes, such as {NAMESPACE}')
+        raise UnusableError(f'{flag}: "{name}" must be a name of small letters, digits and dashes, such as {SYSTEM}')
 
 
 def _write(folder: Path, made: Shown, namespace: str, secret: str) -> None:

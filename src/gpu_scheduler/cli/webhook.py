@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_scheduler.cli.certs import dns_name_option
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
 from gpu_scheduler.cli.scheduler import run_loop
+from gpu_scheduler.kube.resources import WEBHOOK_SECRET
 
 if TYPE_CHECKING:
     from gpu_scheduler.kube.connection import Connection
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from gpu_scheduler.webhook.rules import Rules
     from gpu_scheduler.webhook.service import Options
 
-SECRET = "gpu-scheduler-webhook-tls"
 DENIALS = ("nvidia-visible-devices", "privileged", "node-name")
 
 EXAMPLES = """
@@ -45,9 +46,11 @@ Signals:
 @click.option(
     "--tls-dir", metavar="DIR", type=click.Path(path_type=Path), help="Where tls.crt and tls.key are, kept by others."
 )
-@click.option("--tls-secret", metavar="NAME", help=f"The secret in which it keeps its own.  [default: {SECRET}]")
+@click.option(
+    "--tls-secret", metavar="NAME", help=f"The secret in which it keeps its own.  [default: {WEBHOOK_SECRET}]"
+)
 @click.option("--configuration", metavar="NAME", help="The webhook configurations that must trust its own certificate.")
-@click.option("--dns-name", "dns_names", multiple=True, metavar="NAME", help="Another name or address it is called by.")
+@dns_name_option
 @click.option("--linger", type=click.FloatRange(0, 600), default=2.0, show_default=True, metavar="SECONDS",
               help="How long to go on after a signal.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")

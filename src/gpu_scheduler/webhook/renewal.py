@@ -54,12 +54,13 @@ class _Look(NamedTuple):
 
     @property
     def version(self) -> Hashable:
-        """Another one whenever anything has changed."""
-        return tuple(one and (one["metadata"].get("uid"), one["metadata"]["resourceVersion"]) for one in self.all)
+        """Another one whenever a webhook or what is ours in the secret has changed.
 
-    @property
-    def all(self) -> tuple[Json | None, ...]:
-        return (*self.configurations, self.secret)
+        Not by resourceVersion: somebody who writes labels every few seconds would keep it from ever settling.
+        """
+        metas = [one and one["metadata"] for one in self.configurations]
+        generations = tuple(meta and (meta.get("uid"), meta.get("generation")) for meta in metas)
+        return generations, tuple(map(_read_configuration, self.configurations)), _read_secret(self.secret)
 
 
 class Renewal:

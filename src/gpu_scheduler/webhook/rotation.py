@@ -58,7 +58,7 @@ class Found(NamedTuple):
     configured: tuple[Configured | None, ...]
     shown: Shown | None
     settled: float
-    """For how many seconds neither the secret nor a configuration has changed."""
+    """For how many seconds neither what is ours in the secret nor a webhook of a configuration has changed."""
 
     def trusted(self, authority: bytes) -> bool:
         """Whether all configurations are there and trust this authority."""
@@ -157,7 +157,7 @@ def _choose_shown(found: Found, now: float, policy: Policy) -> Shown | None:
         return None
     shown = _good(found.shown, now)
     # While what is shown is trusted, there is no hurry: an API server may not know the other one yet.
-    hurry = shown is None or not found.trusted(shown.authority)
+    hurry = shown is None or not found.trusted(shown.authority) or _is_late(shown, now, policy)
     return serving if hurry or found.settled >= policy.grace else None
 
 
@@ -178,7 +178,7 @@ def _choose_write(found: Found, now: float, policy: Policy) -> Write | Prepare |
     if usable != stored:
         return Write(usable)
     if upcoming is not None:
-        return _promote(found, upcoming, policy)
+        return _promote(found, upcoming, policy, hurry=_is_late(serving, now, policy))
     if stored.authorities != (serving.authority,) and found.settled >= _PATIENT * policy.grace:
         return Write(usable._replace(authorities=(serving.authority,)))
     return None
@@ -200,9 +200,9 @@ def _repair(found: Found, usable: Stored, now: float, policy: Policy) -> Write |
     return Prepare(Stored(authorities=authorities), first=not authorities)
 
 
-def _promote(found: Found, upcoming: Shown, policy: Policy) -> Write | None:
+def _promote(found: Found, upcoming: Shown, policy: Policy, hurry: bool = False) -> Write | None:
     """The next pair in the place of the one that is shown, once all API servers must know its authority."""
-    if found.trusted(upcoming.authority) and found.settled >= policy.grace:
+    if found.trusted(upcoming.authority) and (hurry or found.settled >= policy.grace):
         return Write(Stored(upcoming.pair, None, found.stored.authorities))
     return None
 
@@ -234,6 +234,11 @@ def _is_due(serving: Shown, now: float, policy: Policy) -> bool:
     """Whether a third of the lifetime or less is left, or the webhook has got other names."""
     left = _read_period(serving.pair.certificate).ends - now
     return left <= policy.lifetime / 3 or _lacks_names(serving, policy)
+
+
+def _is_late(shown: Shown, now: float, policy: Policy) -> bool:
+    """Whether it will soon be over: then an API server that has not learnt of the next one is the smaller trouble."""
+    return _read_period(shown.pair.certificate).ends - now <= policy.lifetime / 12
 
 
 def _lacks_names(shown: Shown, policy: Policy) -> bool:

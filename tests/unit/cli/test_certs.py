@@ -105,3 +105,15 @@ def test_the_script_is_the_same_command(tmp_path: Path) -> None:
     command = [str(script), "--days", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "certs --days 3\n"
+
+
+def test_a_webhook_outside_of_the_cluster_has_another_name(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["certs", "--dir", str(tmp_path / "new"), "--dns-name", "10.0.0.7"])
+    assert done.exit_code == 0, done.output
+    assert "10.0.0.7" in read_names((tmp_path / "new" / "tls.crt").read_bytes())
+
+
+def test_a_name_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["certs", "--dir", str(tmp_path / "new"), "--dns-name", "no name"])
+    assert done.exit_code == 2
+    assert '--dns-name: "no name" must be a name or an address' in done.output

@@ -51,7 +51,10 @@ class Api:
 
     def put(self, plural: str, found: Json) -> None:
         self._revision += 1
-        meta = {"name": plural, "uid": plural, "resourceVersion": str(self._revision)}
+        before = self.objects.get(plural, {})
+        same = before.get("webhooks") == found.get("webhooks") and bool(before)
+        generation = before["metadata"]["generation"] if same else self._revision
+        meta = {"name": plural, "uid": plural, "resourceVersion": str(self._revision), "generation": generation}
         self.objects[plural] = {**copy.deepcopy(found), "metadata": meta}
         if plural in PLURALS:
             self.history.append((self.now, plural, self.bundles(plural)))

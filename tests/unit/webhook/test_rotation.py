@@ -31,6 +31,7 @@ NOW = BEGIN
 OLD, NEW, OTHER = (make_pair(POLICY.names, LIFETIME, NOW) for _ in range(3))
 SHORT = make_pair(POLICY.names, LIFETIME / 3, NOW)
 RENAMED = make_pair(("elsewhere",), LIFETIME, NOW)
+LATE = make_pair(POLICY.names, LIFETIME / 20, NOW)
 GONE = make_pair(POLICY.names, 10.0, NOW - 20)
 LONG = 10 * GRACE
 
@@ -88,6 +89,14 @@ CASES: dict[str, tuple[Found, list[Step]]] = {
     "one webhook of a configuration does not carry it": (
         Found(ROTATING, (Configured((BOTH, (OLD.authority,))), Configured((BOTH,))), OLD, LONG),
         [Trust(0, BOTH)],
+    ),
+    "both trusted just now, but the old one is soon over: promoted": (
+        Found(stored(LATE, NEW, LATE, NEW), carried(LATE, NEW), LATE, 0),
+        [Write(stored(NEW, None, LATE, NEW))],
+    ),
+    "promoted by another replica, and the old one is soon over: shown": (
+        Found(stored(NEW, None, LATE, NEW), carried(LATE, NEW), LATE, 0),
+        [Show(NEW)],
     ),
     "next, but a configuration is gone": (Found(ROTATING, (carried(OLD, NEW)[0], None), OLD, LONG), []),
     "promoted by another replica: no hurry": (Found(PROMOTED, carried(OLD, NEW), OLD, 0), []),
@@ -246,6 +255,18 @@ def test_a_replica_that_is_overtaken_between_two_requests_undoes_nothing(pause: 
     world.check()
     world.run(2 * SETTLING)
     assert world.is_settled()
+
+
+@pytest.mark.parametrize("plural", [*PLURALS, SECRETS.plural])
+def test_somebody_who_writes_labels_all_the_time_does_not_stop_a_renewal(plural: str) -> None:
+    world = started()
+    first = world.api.data()["tls.crt"]
+    due(world)
+    for _ in range(SETTLING):
+        world.api.put(plural, world.api.objects[plural])
+        world.run(1)
+    assert world.is_settled()
+    assert world.api.data()["tls.crt"] != first
 
 
 @pytest.mark.parametrize("plural", PLURALS)
