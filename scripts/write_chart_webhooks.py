@@ -1,4 +1,4 @@
-"""Writes the webhooks of the chart, with words in capitals for what only an installation knows.
+"""Writes the webhooks and admission policies of the chart, with words in capitals for what only an installation knows.
 
 python scripts/write_chart_webhooks.py
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from gpu_scheduler.webhook.configuration import make_configurations
+from gpu_scheduler.webhook.configuration import make_configurations, make_policies
 from gpu_scheduler.webhook.rules import Rules
 
 FILES = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "files"
@@ -23,8 +23,13 @@ def make_files() -> dict[str, str]:
     files = {}
     for kind, configuration in zip(("mutating", "validating"), made, strict=True):
         hooks = [{key: hook[key] for key in hook if key != "clientConfig"} for hook in configuration["webhooks"]]
-        files[f"{kind}-webhooks.yaml"] = HEAD + yaml.dump(hooks, Dumper=_Plain, sort_keys=False, width=120)
+        files[f"{kind}-webhooks.yaml"] = HEAD + _write(hooks)
+    files["admission-policies.yaml"] = HEAD.replace(" and adds clientConfig", "") + _write(make_policies(rules))
     return files
+
+
+def _write(found: object) -> str:
+    return yaml.dump(found, Dumper=_Plain, sort_keys=False, width=120)
 
 
 class _Plain(yaml.SafeDumper):

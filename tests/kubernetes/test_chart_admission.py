@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import count, product
@@ -26,8 +24,8 @@ from tests.kubernetes.charts import CHARTS, run_helm
 from tests.kubernetes.cluster import sign_in
 from tests.kubernetes.combinations import SYSTEM
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.webhooks import PROGRAM, Webhook, late_scheduler
 
-PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 HOME = "chart-admission"
 PODS = f"/api/v1/namespaces/{HOME}/pods"
 SETS = f"/apis/apps/v1/namespaces/{HOME}/statefulsets"
@@ -36,40 +34,14 @@ WEBHOOK_ACCOUNT = f"system:serviceaccount:{SYSTEM}:gpu-scheduler-webhook"
 RULES = ("webhook-cluster", "webhook-certificate-cluster", "webhook-certificate")
 DEVICES = "gpu-scheduler.io/devices"
 REFUSAL = "only the scheduler may write gpu-scheduler.io/devices"
+NOTES = ("gpu-scheduler.io/notes", "gpu-scheduler.io/status")
+REFUSAL_OF_NOTES = "only the scheduler may write gpu-scheduler.io/notes and gpu-scheduler.io/status on a gang"
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 GANGS = {"1.35": ("v1alpha1", "workloads"), "1.37": ("v1beta1", "podgroups")}
 
 _numbers = count(1)
 
 pytestmark = pytest.mark.xdist_group("charts")
-
-
-class Webhook:
-    """`gpu-scheduler webhook` outside of the cluster. `log` is all that it has printed."""
-
-    def __init__(self, kubeconfig: Path, port: int) -> None:
-        self._command = [*PROGRAM, "webhook", "--kubeconfig", str(kubeconfig)]
-        self._command += ["--namespace", SYSTEM, "--listen", f"127.0.0.1:{port}", "--dns-name", "127.0.0.1"]
-        self._command += ["--linger", "0"]
-        self.log = kubeconfig.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Starts it and does not wait for it."""
-        with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def stop(self) -> None:
-        """Ends it as a node does."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.wait(60)
-            self._process = None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-        return self._process is not None and self._process.poll() is None
 
 
 @pytest.fixture(scope="module")
@@ -226,14 +198,42 @@ async def test_notes_of_a_gang_are_the_schedulers(admin: Api, plane: ControlPlan
     path = f"/apis/scheduling.k8s.io/{version}/namespaces/{HOME}/{plural}"
     gang: Json = {"policy": {"gang": {"minCount": 1}}, "name": "workers"}
     spec = {"podGroups": [gang]} if plural == "workloads" else {"schedulingPolicy": gang["policy"]}
-    await admin.must("POST", path, {"metadata": {"name": "job"}, "spec": spec})
-    for key in ("gpu-scheduler.io/notes", "gpu-scheduler.io/status"):
+    written = await admin.must("POST", path, {"metadata": {"name": "job"}, "spec": spec})
+    for key in NOTES:
         refused = await send(admin, "PATCH", f"{path}/job", note(key, "{}"))
-        assert (refused.code, REFUSAL in refused.message) == (403, True)
+        assert (refused.code, REFUSAL_OF_NOTES in refused.message) == (403, True)
         taken = await send(admin, "PATCH", f"{path}/job", note(key, "{}"), impersonate_user=ACCOUNT)
         assert taken.code == 200, taken.message
     taken = await send(admin, "PATCH", f"{path}/job", note("gpu-scheduler.io/queue", "mine"))
     assert taken.code == 200, taken.message
+    forged = await send(admin, "PATCH", f"{path}/job", note(NOTES[0], "forged"))
+    assert (forged.code, REFUSAL_OF_NOTES in forged.message) == (403, True)
+    # Whoever replaces a gang by its own manifest loses the notes, and nothing is won by that.
+    current = await admin.must("GET", f"{path}/job")
+    assert current["metadata"]["annotations"].keys() >= {*NOTES}
+    written["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+    replaced = await admin.must("PUT", f"{path}/job", written)
+    assert not replaced["metadata"].get("annotations")
+
+
+SETTLED = {
+    "a map": {"annotations": {"gpu-scheduling-map": "0=node2:5"}},
+    "a share": {"annotations": {"gpu-scheduler.io/gpu-milli": "100"}},
+    "an index": {"labels": {"apps.kubernetes.io/pod-index": "5"}},
+}
+
+
+@pytest.mark.parametrize("meta", SETTLED.values(), ids=SETTLED)
+@pytest.mark.parametrize("who", [{}, {"impersonate_user": ACCOUNT}], ids=["somebody", "the scheduler"])
+async def test_nobody_changes_with_a_bind_what_a_pod_was_made_with(
+    admin: Api, name: str, meta: Json, who: dict[str, str]
+) -> None:
+    body = binding(name, "node1")
+    body["metadata"] |= meta
+    for path in (f"{PODS}/{name}/binding", f"/api/v1/namespaces/{HOME}/bindings")[: 1 if who else 2]:
+        refused = await admin.ask("POST", path, body, **who)
+        assert (refused.code, "settled when the pod is made" in refused.message) == (403, True), refused.message
+    assert (await Pods(admin, HOME).get(name))["metadata"]["annotations"] == {"free": "1", DEVICES: "0"}
 
 
 # -- the webhook
@@ -268,12 +268,39 @@ async def test_pods_of_others_are_not_looked_at(admin: Api) -> None:
     assert variables(await admin.must("POST", PODS, pod("other-0", meta=told))) == []
 
 
+async def test_pod_whose_name_is_generated_has_no_index(admin: Api) -> None:
+    lines = "\n".join(f"{number}=node1:0" for number in range(10))
+    body = ours("", meta={"generateName": "job-", "annotations": {"gpu-scheduling-map": lines}})
+    del body["metadata"]["name"]
+    for _ in range(20):  # a third of the names would end in a number
+        refused = await admin.ask("POST", f"{PODS}?dryRun=All", body)
+        assert (refused.code, "a generated name gives it none" in refused.message) == (422, True), refused.message
+
+
+async def test_pod_that_becomes_ours_too_late_is_refused(admin: Api) -> None:
+    meta = {"annotations": {"gpu-scheduling-map": "0=node1:0"}, "labels": {"late": "yes"}}
+    async with late_scheduler(admin, HOME, "gpu-scheduler"):
+
+        async def renamed() -> bool:
+            made = await admin.ask("POST", f"{PODS}?dryRun=All", pod("late", meta={"labels": {"late": "yes"}}))
+            return bool(made.body.get("spec", {}).get("schedulerName") == "gpu-scheduler")
+
+        await eventually(renamed, "the webhook that comes late")
+        refused = await admin.ask("POST", PODS, pod("late-0", meta=meta))
+    assert (refused.code, f"{VARIABLE} must be 0," in refused.message) == (422, True), refused.message
+
+
 async def test_stateful_set_of_a_gang_starts_its_pods_at_once(admin: Api) -> None:
     labels = {"app": "gang"}
     template = ours("x", meta={"labels": labels, "annotations": {"gpu-scheduler.io/gang-min": "2"}})
     spec = {"replicas": 2, "serviceName": "gang", "selector": {"matchLabels": labels}, "template": template}
-    made = await admin.must("POST", SETS, {"metadata": {"name": "gang"}, "spec": spec})
+    body = {"metadata": {"name": "gang"}, "spec": spec}
+    made = await admin.must("POST", SETS, body)
     assert made["spec"]["podManagementPolicy"] == "Parallel"
+    # Its own manifest is applied again and again, with the default written out or not.
+    for again in ({**spec, "replicas": 3}, {**spec, "podManagementPolicy": "OrderedReady"}):
+        changed = await admin.must("PUT", f"{SETS}/gang", {**body, "spec": again})
+        assert changed["spec"]["podManagementPolicy"] == "Parallel"
 
 
 async def test_pods_of_the_check_get_the_gpus_of_its_map(admin: Api, plane: ControlPlane) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_scheduler.cli.main import cli
 from gpu_scheduler.kube.settings import FIELDS, load_settings
-from gpu_scheduler.webhook.configuration import make_configurations
+from gpu_scheduler.webhook.configuration import make_configurations, make_policies
 from gpu_scheduler.webhook.rules import Rules
 from tests.kubernetes.api import Json
 from tests.kubernetes.charts import CHARTS, HelmError, render, run_helm
@@ -30,8 +30,9 @@ ALWAYS = {
     "ServiceAccount/gpu-scheduler",
 }
 POLICY = {
-    "ValidatingAdmissionPolicy/gpu-scheduler-reserved",
-    "ValidatingAdmissionPolicyBinding/gpu-scheduler-reserved",
+    f"ValidatingAdmissionPolicy{kind}/gpu-scheduler-{name}"
+    for kind in ("", "Binding")
+    for name in ("reserved", "gangs", "bindings")
 }
 HOOKS = {
     "ClusterRole/gpu-scheduler-webhook",
@@ -266,13 +267,11 @@ def test_the_configurations_are_those_of_the_program(name: str, rendered: dict[s
         assert (trust == f"{SYSTEM}/gpu-scheduler-webhook") == ("certManager" in values.get("webhook", {}))
 
 
-def test_the_policy_has_the_conditions_of_the_programs_guard(rendered: dict[str, list[Json]]) -> None:
-    rules = Rules(frozenset({"gpu-scheduler"}), ())
-    _, made = make_configurations({"url": "https://x"}, rules, system_namespace=SYSTEM, guard=True)
-    (guard,) = (hook for hook in made["webhooks"] if hook["name"] == "reserved.gpu-scheduler.io")
-    policy = pick(rendered["defaults"], "ValidatingAdmissionPolicy/gpu-scheduler-reserved")["spec"]
-    assert policy["matchConditions"] == guard["matchConditions"]
-    assert policy["matchConstraints"]["resourceRules"][: len(guard["rules"])] == guard["rules"]
+def test_the_policies_are_those_of_the_program(rendered: dict[str, list[Json]]) -> None:
+    for name, spec in make_policies(Rules(frozenset({"gpu-scheduler"}), ())).items():
+        assert pick(rendered["defaults"], f"ValidatingAdmissionPolicy/{name}")["spec"] == spec
+        binding = pick(rendered["defaults"], f"ValidatingAdmissionPolicyBinding/{name}")["spec"]
+        assert binding == {"policyName": name, "validationActions": ["Deny"]}
 
 
 # -- the check

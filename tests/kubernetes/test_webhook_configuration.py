@@ -167,6 +167,15 @@ async def test_what_makes_pods_is_asked_about_when_it_names_us(asked: Asked, kin
     assert await asked.create(plural, maker(kind, "default-scheduler"), "/apis/apps/v1") == ""
 
 
+async def test_a_bind_is_asked_about_when_it_brings_what_was_settled_before(asked: Asked) -> None:
+    for meta in ({"annotations": {MAP: "0=node1:0"}}, {"labels": {"apps.kubernetes.io/pod-index": "1"}}):
+        late = binding("others", "node1")
+        late["metadata"] |= meta
+        for path in ("pods/others/binding", "bindings"):
+            assert await asked.create(path, late) == "reserved"
+            assert await asked.create(path, late, impersonate_user=SCHEDULER) == "reserved"
+
+
 async def test_native_gangs_are_asked_about_when_they_carry_annotations_of_ours(asked: Asked, minor: str) -> None:
     kind, version, spec = GANGS.get(minor, GANGS["1.37"])
     body = {"apiVersion": f"scheduling.k8s.io/{version}", "kind": kind, "metadata": {"name": "a"}, "spec": spec}

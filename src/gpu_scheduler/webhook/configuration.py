@@ -1,5 +1,7 @@
 """The webhook configurations: which requests an API server asks us about, so that it never asks about any others.
 
+And the policies by which it refuses what is not for others to write, without asking anybody.
+
 Pods fail closed: without an answer a pod of ours is not let in. Match conditions (CEL) are decided by the API server
 itself, so that every other pod goes its way whatever has become of the webhook. What makes pods and what is a gang
 does not have to wait for us: their mistakes are told again when the pods come.
@@ -16,7 +18,7 @@ from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import DEVICE_MAP, GROUP
-from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX
+from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX, SETTLED, TOLD
 from gpu_scheduler.webhook.rules import Rules
 
 NAME: Final = "gpu-scheduler-webhook"
@@ -47,14 +49,29 @@ def make_configurations(client_config: Json, rules: Rules, *, system_namespace: 
     )
 
 
-def write_forgery_condition() -> str:
-    """In CEL: an annotation that only the scheduler writes is set, changed or removed."""
-    return _write_change(f"k in {_list(RESERVED)} || k.startsWith({_text(RESERVED_PREFIX)})")
-
-
-def write_stranger_condition(rules: Rules) -> str:
-    """In CEL: whoever asks is not the scheduler."""
-    return f"request.userInfo.username != {_text(rules.scheduler_account)}"
+def make_policies(rules: Rules) -> dict[str, Json]:
+    """What ValidatingAdmissionPolicies are to say, by their names: what `guard` does, and the same for gang objects."""
+    stranger = _condition("not-the-scheduler", _write_stranger(rules))
+    keep = "metadata.annotations: only the scheduler may write"
+    return {
+        "gpu-scheduler-reserved": _policy(
+            _rules_of_guard(),
+            [stranger, _condition("reserved-annotation", _write_forgery())],
+            f"{keep} {GROUP}/devices, visible-devices, attempt, notes and status, and {RESERVED_PREFIX}*;"
+            " leave them as they are",
+        ),
+        "gpu-scheduler-gangs": _policy(
+            [{**rule, "resources": [*rule["resources"], f"{rule['resources'][0]}/*"]} for rule in _rules_of_gangs()],
+            [stranger, _condition("told-annotation", _write_gain(f"k in {_list(TOLD)}"))],
+            f"{keep} {' and '.join(TOLD)} on a gang; leave them as they are",
+        ),
+        "gpu-scheduler-bindings": _policy(
+            [_rule("CREATE", "bindings,pods/binding")],
+            [_condition("settled", _write_unsettling())],
+            f"metadata: {', '.join(SETTLED)} and labels with a pod's index are settled when the pod is made, not when"
+            " it is bound; leave them out",
+        ),
+    }
 
 
 # -- webhooks
@@ -65,7 +82,9 @@ def _mutating_hooks(rules: Rules) -> Iterator[Json]:
     rules_of_pods = [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")]
     yield _hook("pods", "Fail", rules_of_pods, [ours])
     ours = _condition("ours", _write_ours(_SCHEDULER_OF_TEMPLATE, rules))
-    yield _hook("statefulsets", "Fail", [_rule("CREATE", "statefulsets", group="apps")], [ours])
+    # The updates that match would be refused without us anyway: so they are told why.
+    rules_of_sets = [_rule("CREATE,UPDATE", "statefulsets", group="apps")]
+    yield _hook("statefulsets", "Fail", rules_of_sets, [ours, _condition("order", _write_reordering())])
 
 
 def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
@@ -81,12 +100,13 @@ def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
         yield _hook(
             "reserved",
             "Fail",
-            [_rule("CREATE,UPDATE", "pods,pods/*"), _rule("CREATE", "bindings")],
-            [
-                _condition("not-the-scheduler", write_stranger_condition(rules)),
-                _condition("reserved-annotation", write_forgery_condition()),
-            ],
+            _rules_of_guard(),
+            [_condition("forged", f"({_write_stranger(rules)} && ({_write_forgery()})) || ({_write_unsettling()})")],
         )
+
+
+def _rules_of_guard() -> list[Json]:
+    return [_rule("CREATE,UPDATE", "pods,pods/*"), _rule("CREATE", "bindings")]
 
 
 def _rules_of_makers() -> Iterator[Json]:
@@ -121,6 +141,15 @@ def _rule(operations: str, resources: str, group: str = "", versions: list[str] 
         "apiVersions": versions or ["v1"],
         "resources": resources.split(","),
         "scope": "Namespaced",
+    }
+
+
+def _policy(rules: list[Json], conditions: list[Json], message: str) -> Json:
+    return {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules},
+        "matchConditions": conditions,
+        "validations": [{"expression": "false", "reason": "Forbidden", "message": message}],
     }
 
 
@@ -187,8 +216,35 @@ def _write_news(rules: Rules) -> str:
     noted = _write_change(f"k in {_list([DEVICE_MAP, COMPLETION_INDEX])} || k.startsWith({_text(f'{GROUP}/')})")
     labelled = _write_change(f"k in {_list(INDEX_LABELS)}", "labels")
     added = 'has(request.subResource) && request.subResource == "ephemeralcontainers"'
-    changed = f"{write_stranger_condition(rules)} && ({noted} || {labelled})"
+    changed = f"{_write_stranger(rules)} && ({noted} || {labelled})"
     return f'request.operation == "CREATE" || ({added}) || ({changed})'
+
+
+def _write_stranger(rules: Rules) -> str:
+    """That whoever asks is not the scheduler."""
+    return f"request.userInfo.username != {_text(rules.scheduler_account)}"
+
+
+def _write_forgery() -> str:
+    """That an annotation that only the scheduler writes is set, changed or removed."""
+    return _write_change(f"k in {_list(RESERVED)} || k.startsWith({_text(RESERVED_PREFIX)})")
+
+
+def _write_unsettling() -> str:
+    """That a Binding brings something that was settled when its pod was made."""
+    of_pod = 'has(request.subResource) && request.subResource == "binding"'
+    binding = f'(request.resource.resource == "bindings" || ({of_pod}))'
+    noted = _write_gain(f"k in {_list(SETTLED)}")
+    labelled = _write_gain(f"k in {_list(INDEX_LABELS)}", "labels")
+    return f"{binding} && ({noted} || {labelled})"
+
+
+def _write_reordering() -> str:
+    """That a StatefulSet is new, or its pods would no longer start at once: then its update would be refused."""
+    policy = "spec.podManagementPolicy"
+    parallel = 'has({0}) && {0} == "Parallel"'
+    was, stays = (parallel.format(f"{one}.{policy}") for one in ("oldObject", "object"))
+    return f'request.operation == "CREATE" || ({was} && !({stays}))'
 
 
 def _write_annotated() -> str:
@@ -199,11 +255,16 @@ def _write_change(which: str, what: str = "annotations") -> str:
     """That an annotation `k` of this sort differs between the old and the new object, either of which may have none."""
     new, old = f"object.metadata.{what}", f"oldObject.metadata.{what}"
     has_new, has_old = _has("object", what), f"oldObject != null && {_has('oldObject', what)}"
+    lost = f"{has_old} && {old}.exists(k, ({which}) && !({has_new} && k in {new}))"
+    return f"{_write_gain(which, what)} || ({lost})"
+
+
+def _write_gain(which: str, what: str = "annotations") -> str:
+    """That an annotation `k` of this sort is set or changed."""
+    new, old = f"object.metadata.{what}", f"oldObject.metadata.{what}"
+    has_old = f"oldObject != null && {_has('oldObject', what)}"
     same = f"{has_old} && k in {old} && {old}[k] == {new}[k]"
-    return (
-        f"({has_new} && {new}.exists(k, ({which}) && !({same})))"
-        f" || ({has_old} && {old}.exists(k, ({which}) && !({has_new} && k in {new})))"
-    )
+    return f"({_has('object', what)} && {new}.exists(k, ({which}) && !({same})))"
 
 
 def _has(variable: str, what: str = "annotations") -> str:

@@ -27,9 +27,14 @@ class _SecurityContext(_Part):
     privileged: bool | None = None
 
 
+class EnvFrom(_Part):
+    prefix: str | None = None
+
+
 class Container(_Part):
     name: str = ""
     env: list[EnvVar] | None = None
+    env_from: list[EnvFrom] | None = None
     security_context: _SecurityContext | None = None
 
 

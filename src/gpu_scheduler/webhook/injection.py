@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.kube.annotations import CONTAINER_DEVICES, tell_containers, write_devices
 from gpu_scheduler.kube.device_map import MapError, parse_map, pod_index
+from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.objects import Json, Meta, PodObject
 from gpu_scheduler.kube.resources import DEVICE_MAP, GPU_MILLI, VISIBLE_DEVICES
+from gpu_scheduler.webhook.configuration import NAME
 from gpu_scheduler.webhook.containers import EnvVar, Placed
 from gpu_scheduler.webhook.rules import Rules
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+_SHOWS_NONE = ("", "-1", "NoDevFiles")
+_GIVEN = (f"metadata.annotations['{VISIBLE_DEVICES}']", f"metadata.annotations['{CONTAINER_DEVICES}")
+"""What a bind writes is in these fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,53 @@ def plan_injection(pod: PodObject, rules: Rules) -> Injection | None:
 def patch_containers(injection: Injection, containers: Iterable[Placed]) -> list[Json]:
     """The operations (RFC 6902) after which every container has the variable once and as it should be."""
     return [operation for placed in containers for operation in _patch_container(injection, placed)]
+
+
+def refuse_unnamed(pod: PodObject) -> str:
+    """What to say of a new pod with a map whose name is still to be generated, and could only end in a chance number.
+
+    "" of any other pod.
+    """
+    meta = pod.metadata
+    if meta.name or DEVICE_MAP not in (meta.annotations or {}) or pod_index(meta) is not None:
+        return ""
+    right = "write a metadata.name that ends in one, for example worker-0, or use a StatefulSet or an Indexed Job"
+    return f"{DEVICE_MAP}: the pod has no index, and a generated name gives it none; {right}"
+
+
+def find_missing(injection: Injection, containers: Iterable[Placed]) -> Iterator[str]:
+    """The containers that are not as the injection should have left them, each with what would be right."""
+    for placed in containers:
+        if any(_patch_container(injection, placed)):
+            wanted = injection.by_name.get(placed.container.name, injection.everywhere) or {}
+            value = wanted.get("value") or wanted["valueFrom"]["fieldRef"]["fieldPath"]
+            yield (
+                f"spec.{placed.field}[{placed.number}].env: {VARIABLE} must be {value}, but another webhook changed the"
+                f" pod after {NAME} had seen it; let that one come first"
+            )
+
+
+def find_own_choices(pod: PodObject, containers: Iterable[Placed], rules: Rules) -> Iterator[str]:
+    """The containers that ask for no GPUs and choose some all the same, where only those who ask get the variable."""
+    notes = pod.metadata.annotations or {}
+    if not rules.inject or DEVICE_MAP in notes or GPU_MILLI in notes:
+        return
+    injection = plan_injection(pod, rules)
+    told: Mapping[str, Json] = injection.by_name if injection is not None else {}
+    for field_name, number, container in containers:
+        if container.name not in told and any(map(_chooses, container.env or ())):
+            what = "may show GPUs that the container did not ask for; leave it out, or ask for GPUs"
+            yield f"spec.{field_name}[{number}].env: {VARIABLE} {what}"
+
+
+def _chooses(variable: EnvVar) -> bool:
+    """Whether a variable names GPUs by itself: not what the scheduler gave another container of the pod."""
+    if variable.name != VARIABLE:
+        return False
+    if variable.value_from is None:
+        return (variable.value or "") not in _SHOWS_NONE
+    path = str(as_dict(variable.value_from.get("fieldRef")).get("fieldPath"))
+    return not path.startswith(_GIVEN)
 
 
 def _from_map(meta: Meta, text: str) -> Injection | None:

@@ -16,19 +16,26 @@ from gpu_scheduler.kube.objects import PodObject
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN, GPU_MILLI
 from gpu_scheduler.kube.shapes import find_gates
 from gpu_scheduler.kube.wording import join
-from gpu_scheduler.webhook.containers import EnvVar, Inside, all_containers, find_excess
+from gpu_scheduler.webhook.containers import Container, EnvVar, Inside, all_containers, find_excess
 from gpu_scheduler.webhook.findings import Findings
+from gpu_scheduler.webhook.injection import find_own_choices
 from gpu_scheduler.webhook.rules import Denial, Rules
 
 Nodes = Collection[str] | None
 """What maps may call nodes; None while that is not known."""
 
 _SHOWS_GPUS = "NVIDIA_VISIBLE_DEVICES"
-_SHOWS_NONE = ("void", "none")
+_SHOWS_NONE = ("", "void", "none")
 
 
 def check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
     """What there is to say about a pod."""
+    found = _check_pod(pod, inside, rules, nodes)
+    _check_choices(pod, inside, rules, found)
+    return found
+
+
+def _check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
     found = Findings()
     excess = find_excess(inside)
     if excess:
@@ -72,7 +79,8 @@ def check_template(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -
     notes = dict(pod.metadata.annotations or {})
     text = notes.pop(DEVICE_MAP, None)
     bare = PodObject(msgspec.structs.replace(pod.metadata, annotations=notes), pod.spec)
-    found = check_pod(bare, inside, rules, nodes)
+    found = _check_pod(bare, inside, rules, nodes)
+    _check_choices(pod, inside, rules, found)
     if text is not None:
         mistakes = find_mistakes(text)
         found.refuse(*say_mistakes(mistakes))
@@ -130,11 +138,31 @@ def _check_habits(pod: PodObject, inside: Inside, rules: Rules, found: Findings)
         if any(_shows_gpus(variable) for variable in container.env or ()):
             what = f"{place}.env: {_SHOWS_GPUS} may show GPUs that the pod was not given; leave it out"
             found.object_to(Denial.NVIDIA_VISIBLE_DEVICES, what, rules)
+        elif Denial.NVIDIA_VISIBLE_DEVICES in rules.deny and _may_import(container):
+            # What is in a ConfigMap or a Secret is not known here, and may change before the container starts.
+            found.warn(
+                f"{place}.envFrom: it may bring {_SHOWS_GPUS}, which is refused here; make sure that it does not"
+            )
         context = container.security_context
         if context is not None and context.privileged:
             what = f"{place}.securityContext.privileged: a privileged container reaches every GPU of its node"
             found.object_to(Denial.PRIVILEGED, f"{what}; leave it out", rules)
 
 
+def _check_choices(pod: PodObject, inside: Inside, rules: Rules, found: Findings) -> None:
+    if not found.problems:  # one of which may be that there are too many containers to look at
+        found.warn(*find_own_choices(pod, all_containers(inside), rules))
+
+
 def _shows_gpus(variable: EnvVar) -> bool:
-    return variable.name == _SHOWS_GPUS and (variable.value_from is not None or variable.value not in _SHOWS_NONE)
+    return variable.name == _SHOWS_GPUS and (
+        variable.value_from is not None or (variable.value or "") not in _SHOWS_NONE
+    )
+
+
+def _may_import(container: Container) -> bool:
+    """Whether the variable may come from a ConfigMap or a Secret: one that is written in `env` is the stronger one."""
+    sources = container.env_from or ()
+    return any(_SHOWS_GPUS.startswith(source.prefix or "") for source in sources) and not any(
+        variable.name == _SHOWS_GPUS for variable in container.env or ()
+    )

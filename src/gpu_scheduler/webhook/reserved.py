@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from gpu_scheduler.kube.annotations import CONTAINER_DEVICES
+from gpu_scheduler.kube.device_map import INDEX_LABELS
 from gpu_scheduler.kube.dialects.options import quote
-from gpu_scheduler.kube.resources import ATTEMPT, DEVICES, NOTES, STATUS, VISIBLE_DEVICES
+from gpu_scheduler.kube.resources import ATTEMPT, DEVICE_MAP, DEVICES, GPU_MILLI, NOTES, STATUS, VISIBLE_DEVICES
 
 RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
 RESERVED_PREFIX = CONTAINER_DEVICES
 TOLD = (NOTES, STATUS)
 """Those that the scheduler writes on gang objects too."""
+
+SETTLED = (DEVICE_MAP, GPU_MILLI)
+"""Annotations that no Binding may bring: the API server would write them on a pod whose containers are as they are.
+
+Nor labels that give a pod its index. The annotation for that is let through: Volcano sends a pod's own ones along.
+"""
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -35,3 +42,10 @@ def find_forgeries(
         if new.get(name) != old.get(name):
             right = "leave it as it is" if name in old else "leave it out"
             yield f"metadata.annotations[{quote(name)}]: only the scheduler may write this; {right}"
+
+
+def find_unsettling(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
+    """What a Binding, whoever sends it, would change of what was settled when its pod was made."""
+    right = "this is settled when the pod is made, not when it is bound; leave it out"
+    yield from (f"metadata.annotations[{quote(name)}]: {right}" for name in SETTLED if name in annotations)
+    yield from (f"metadata.labels[{quote(name)}]: {right}" for name in INDEX_LABELS if name in labels)

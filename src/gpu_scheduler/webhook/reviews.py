@@ -11,14 +11,14 @@ import msgspec
 
 from gpu_scheduler.kube.objects import Json, PodObject, RawObject
 from gpu_scheduler.kube.wording import one_line
-from gpu_scheduler.webhook.containers import Inside, all_containers, find_excess, new_ephemeral_containers
+from gpu_scheduler.webhook.containers import Inside, Placed, all_containers, find_excess, new_ephemeral_containers
 from gpu_scheduler.webhook.findings import Findings, write_problems, write_warnings
 from gpu_scheduler.webhook.gang_objects import check_gang_object, find_dialect
-from gpu_scheduler.webhook.injection import patch_containers, plan_injection
+from gpu_scheduler.webhook.injection import find_missing, patch_containers, plan_injection, refuse_unnamed
 from gpu_scheduler.webhook.jobs import STATEFUL_SETS, Maker, check_maker, is_maker, order_pods
 from gpu_scheduler.webhook.pods import Nodes, check_pod, find_late_changes
 from gpu_scheduler.webhook.requests import API_VERSION, KIND, BadReview, Request, read_object, read_request
-from gpu_scheduler.webhook.reserved import find_forgeries, is_told
+from gpu_scheduler.webhook.reserved import find_forgeries, find_unsettling, is_told
 from gpu_scheduler.webhook.rules import Rules
 
 __all__ = ["Answer", "BadReview", "answer"]
@@ -49,18 +49,19 @@ class _Verdict:
     log: tuple[str, ...] = ()
 
 
-class _Annotations(msgspec.Struct):
+class _Meta(msgspec.Struct):
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
 
 
-class _Annotated(msgspec.Struct):
-    metadata: _Annotations | None = None
+class _Labelled(msgspec.Struct):
+    metadata: _Meta | None = None
 
 
 _encode = msgspec.json.Encoder().encode
 _pods = msgspec.json.Decoder(PodObject)
 _insides = msgspec.json.Decoder(Inside)
-_annotated = msgspec.json.Decoder(_Annotated | None)
+_labelled = msgspec.json.Decoder(_Labelled | None)
 _raw_objects = msgspec.json.Decoder(RawObject)
 _bodies = msgspec.json.Decoder(Json)
 
@@ -79,28 +80,42 @@ def _mutate(request: Request, rules: Rules) -> _Verdict:
     step = (request.operation, *request.subject, request.sub_resource)
     if step in (("CREATE", *_PODS, ""), ("UPDATE", *_PODS, "ephemeralcontainers")):
         return _inject(request, rules)
-    if step == ("CREATE", *STATEFUL_SETS, ""):
+    if step == ("CREATE", *STATEFUL_SETS, "") or (step == ("UPDATE", *STATEFUL_SETS, "") and _was_parallel(request)):
         patch, warning = order_pods(Maker(STATEFUL_SETS, read_object(_bodies, request.object)), rules)
         return _Verdict(patch, Findings(warnings={warning: None} if warning else {}))
     return _Verdict()
 
 
+def _was_parallel(request: Request) -> bool:
+    """Whether a StatefulSet has the policy that we set. It cannot be changed: its own manifest would be refused."""
+    old = Maker(STATEFUL_SETS, read_object(_bodies, request.old_object, "oldObject"))
+    return old.spec.get("podManagementPolicy") == "Parallel"
+
+
 def _inject(request: Request, rules: Rules) -> _Verdict:
     pod = read_object(_pods, request.object)
-    injection = plan_injection(pod, rules) if _is_ours(pod, rules) else None
+    if not _is_ours(pod, rules):
+        return _Verdict()
+    unnamed = refuse_unnamed(pod)
+    if unnamed:
+        return _Verdict(findings=Findings({unnamed: None}))
+    injection = plan_injection(pod, rules)
     if injection is None:
         return _Verdict()
     inside = read_object(_insides, request.object)
     excess = find_excess(inside)
     if excess:
         return _Verdict(findings=Findings({excess: None}))
-    containers = all_containers(inside)
-    if request.operation == "UPDATE":
-        containers = new_ephemeral_containers(inside, read_object(_insides, request.old_object, "oldObject"))
-    patch = patch_containers(injection, containers)
+    patch = patch_containers(injection, _new_containers(request, inside))
     # A name that is still to be generated is only known by its beginning.
     name = pod.metadata.name or request.name or (inside.metadata.generate_name if inside.metadata else "")
     return _Verdict(patch, log=(injection.describe(name[:_LONGEST_NAME]),) if patch else ())
+
+
+def _new_containers(request: Request, inside: Inside) -> Iterator[Placed]:
+    if request.operation == "CREATE":
+        return all_containers(inside)
+    return new_ephemeral_containers(inside, read_object(_insides, request.old_object, "oldObject"))
 
 
 # -- checking
@@ -112,7 +127,8 @@ def _validate(request: Request, rules: Rules, nodes: Nodes) -> _Verdict:
     if request.subject in (_PODS, _BINDINGS):
         checked = request.subject == _PODS and request.sub_resource in _CHECKED
         findings = _check_pods(request, rules, nodes) if checked else Findings()
-        return _Verdict(findings=findings, forgeries=tuple(_find_forgeries(request, rules)))
+        forgeries = (*_find_forgeries(request, rules), *_find_unsettling(request))
+        return _Verdict(findings=findings, forgeries=forgeries)
     if request.sub_resource:
         return _Verdict()
     if is_maker(request.subject):
@@ -136,14 +152,18 @@ def _check_pods(request: Request, rules: Rules, nodes: Nodes) -> Findings:
     pod = read_object(_pods, request.object)
     if not _is_ours(pod, rules):
         return Findings()
-    found = Findings()
+    found, inside = Findings(), read_object(_insides, request.object)
     if pod.metadata.deletion_timestamp is None:
-        found = check_pod(pod, read_object(_insides, request.object), rules, nodes)
+        found = check_pod(pod, inside, rules, nodes)
     if request.operation == "UPDATE":
         old = read_object(_pods, request.old_object, "oldObject")
         if found.problems or found.warnings:
             found = found.without(check_pod(old, read_object(_insides, request.old_object, "oldObject"), rules, nodes))
         found.refuse(*find_late_changes(pod, old))
+    injection = plan_injection(pod, rules) if not found.problems else None
+    if injection is not None and (request.operation == "CREATE" or request.sub_resource == "ephemeralcontainers"):
+        # We were not asked to change a pod that became ours, or got its map, after our turn.
+        found.refuse(*find_missing(injection, _new_containers(request, inside)))
     return found
 
 
@@ -156,7 +176,7 @@ def _find_forgeries(request: Request, rules: Rules, of_gang: bool = False) -> It
     """Reserved annotations, of pods or of gang objects, that are changed by somebody who may not."""
     if request.user_info.username == rules.scheduler_account:
         return
-    new, old = _annotations(request.object), _annotations(request.old_object)
+    new, old = _meta(request.object).annotations or {}, _meta(request.old_object).annotations or {}
     if of_gang:
         # Whoever replaces the object may lose the notes: that costs a reservation, and none is won by it.
         yield from find_forgeries(new, {name: text for name, text in old.items() if name in new}, is_told)
@@ -164,9 +184,15 @@ def _find_forgeries(request: Request, rules: Rules, of_gang: bool = False) -> It
         yield from find_forgeries(new, old)
 
 
-def _annotations(raw: msgspec.Raw) -> dict[str, str]:
-    found = read_object(_annotated, raw)
-    return (found.metadata.annotations if found is not None and found.metadata is not None else None) or {}
+def _find_unsettling(request: Request) -> Iterator[str]:
+    if request.subject == _BINDINGS or request.sub_resource == "binding":
+        meta = _meta(request.object)
+        yield from find_unsettling(meta.annotations or {}, meta.labels or {})
+
+
+def _meta(raw: msgspec.Raw) -> _Meta:
+    found = read_object(_labelled, raw)
+    return (found.metadata if found is not None else None) or _Meta()
 
 
 def _is_ours(pod: PodObject, rules: Rules) -> bool:

@@ -112,8 +112,10 @@ def mutate(body: Json, resource: str = "pods", rules: Rules = RULES, **extra: An
 
 
 def validate(body: Json, resource: str = "pods", rules: Rules = RULES, **extra: Any) -> Said:
-    """What /validate says of a new object, or of the request that `extra` makes of it."""
+    """What /validate says of a new object, or of the request that `extra` makes of it, after /mutate had its turn."""
     nodes = extra.pop("nodes", NODES)
+    if resource in ("pods", "pods/ephemeralcontainers"):
+        body = apply(body, mutate(body, resource, rules, **extra).patch)
     return ask("validate", review(body, resource, **extra), rules, nodes)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING, Hook, find_mistakes
-from gpu_scheduler.webhook.configuration import make_configurations
-from tests.unit.webhook.reviewing import GROUP, MAP, RULES, SCHEDULER, Json, pod, review
+from gpu_scheduler.webhook.configuration import make_configurations, make_policies
+from tests.unit.webhook.reviewing import GROUP, MAP, RULES, SCHEDULER, Json, ask, pod, review
 
 SERVICE = {"service": {"name": "gpu-scheduler-webhook", "namespace": "gpu-scheduler-system", "port": 443}}
 SYSTEM = "gpu-scheduler-system"
@@ -103,6 +103,17 @@ def template(scheduler: str = "gpu-scheduler") -> Json:
     return {"spec": {"schedulerName": scheduler}}
 
 
+def stateful_set(policy: str | None) -> Json:
+    """A StatefulSet of ours."""
+    spec = {"template": template(), **({"podManagementPolicy": policy} if policy else {})}
+    return {"kind": "StatefulSet", "metadata": {"name": "a"}, "spec": spec}
+
+
+def bind(**meta: Json) -> Json:
+    """A Binding with annotations or labels."""
+    return {"kind": "Binding", "metadata": {"name": "w-0", **meta}, "target": {}}
+
+
 BINDING = {"kind": "Binding", "metadata": {"name": "w-0", "annotations": {CONTAINER_DEVICES: "0"}}, "target": {}}
 POD_HOOKS = ["mutate pods", "validate pods"]
 
@@ -125,6 +136,20 @@ POD_HOOKS = ["mutate pods", "validate pods"]
         ),
         pytest.param(maker("apps/v1/statefulsets", template=template("other")), [], id="others-statefulset"),
         pytest.param(maker("apps/v1/statefulsets"), [], id="statefulset-without-template"),
+        *(
+            pytest.param(
+                review(stateful_set(new), "apps/v1/statefulsets", "UPDATE", old=stateful_set(old)),
+                [*(["mutate statefulsets"] if asked else []), "validate jobs"],
+                id=f"statefulset-{old}-to-{new}",
+            )
+            for old, new, asked in (
+                ("Parallel", "OrderedReady", True),
+                ("Parallel", None, True),
+                ("Parallel", "Parallel", False),
+                ("OrderedReady", "Parallel", False),
+                (None, None, False),
+            )
+        ),
         pytest.param(maker("apps/v1/deployments", template=template()), ["validate jobs"], id="deployment"),
         pytest.param(maker("batch/v1/jobs", template=template()), ["validate jobs"], id="job"),
         pytest.param(maker("batch/v1/jobs", template={}), [], id="others-job"),
@@ -170,6 +195,17 @@ POD_HOOKS = ["mutate pods", "validate pods"]
         pytest.param(review(BINDING, "pods/binding"), ["validate reserved"], id="forged-binding"),
         pytest.param(review(BINDING, "bindings"), ["validate reserved"], id="forged-legacy-binding"),
         pytest.param(review(BINDING, "pods/binding", user=SCHEDULER), [], id="our-binding"),
+        *(
+            pytest.param(
+                review(bind(**meta), resource, user=user), ["validate reserved"], id=f"{user}-{resource}-{meta}"
+            )
+            for user in ("alice", SCHEDULER)
+            for resource in ("pods/binding", "bindings")
+            for meta in ({"annotations": {MAP: "0=n:0"}}, {"labels": {COMPLETION: "1"}})
+        ),
+        pytest.param(
+            review(bind(annotations={COMPLETION: "1"}), "pods/binding"), [], id="binding-with-own-annotations"
+        ),
         pytest.param(review({"kind": "Binding", "metadata": {}}, "pods/binding"), [], id="others-binding"),
         pytest.param(review({"kind": "Binding", "target": {}}, "pods/binding"), [], id="binding-without-metadata"),
     ],
@@ -229,6 +265,60 @@ def test_the_scheduler_writes_on_pods_without_asking_the_webhook() -> None:
     new = pod(annotations={**SAME, DEVICES: "1", f"{GROUP}/notes": "{}"})
     assert called(review(new, "pods", "UPDATE", old=OLD, user=SCHEDULER)) == []
     assert called(review(new, "pods/status", "UPDATE", old=OLD, user=SCHEDULER)) == []
+
+
+def refused(asked: Json) -> list[str]:
+    """The policies by which an API server refuses a request."""
+    request = asked["request"]
+    resource = request["resource"]
+    kind = Kind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
+    variables = {"request": request, "object": request["object"], "oldObject": request["oldObject"]}
+    found = []
+    for name, spec in make_policies(TWO_NAMES).items():
+        hook = Hook.read({**spec, "name": name, "rules": spec["matchConstraints"]["resourceRules"], "clientConfig": {}})
+        matches = hook.find_kind(request["operation"], kind, request.get("subResource", ""), ()) is not None
+        if matches and hook.meets_conditions(variables):
+            found.append(name.removeprefix("gpu-scheduler-"))
+    return found
+
+
+NOTES, STATUS = f"{GROUP}/notes", f"{GROUP}/status"
+WORKLOADS = "scheduling.k8s.io/v1alpha1/workloads"
+PODS_BINDING = "pods/binding"
+
+
+def workload(**annotations: str) -> Json:
+    """A Workload that somebody wrote on."""
+    return {"kind": "Workload", "metadata": {"name": "a", "annotations": annotations}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(review(pod(annotations={DEVICES: "0"})), ["reserved"], id="pod"),
+        pytest.param(review(pod(annotations={DEVICES: "0"}), user=SCHEDULER), [], id="the-scheduler"),
+        pytest.param(review(pod(), operation="UPDATE", old=OLD), ["reserved"], id="lost-by-a-pod"),
+        pytest.param(review(workload(**{NOTES: "x"}), WORKLOADS), ["gangs"], id="new-gang"),
+        pytest.param(review(workload(**{NOTES: "x"}), WORKLOADS, user=SCHEDULER), [], id="our-notes"),
+        pytest.param(review(workload(**{DEVICES: "x"}), WORKLOADS), [], id="not-told-to-gangs"),
+        pytest.param(
+            review(workload(), WORKLOADS, "UPDATE", old=workload(**{NOTES: "x", STATUS: "y"})), [], id="lost-by-a-gang"
+        ),
+        pytest.param(
+            review(workload(**{NOTES: "y"}), WORKLOADS, "UPDATE", old=workload(**{NOTES: "x"})),
+            ["gangs"],
+            id="changed-on-a-gang",
+        ),
+        pytest.param(review(bind(annotations={MAP: "0=n:0"}), PODS_BINDING), ["bindings"], id="bind-with-a-map"),
+        pytest.param(review(bind(labels={COMPLETION: "1"}), "bindings", user=SCHEDULER), ["bindings"], id="by-anybody"),
+        pytest.param(review(bind(annotations={COMPLETION: "1"}), PODS_BINDING), [], id="bind-with-own-annotations"),
+        pytest.param(review(bind(annotations={DEVICES: "1"}), PODS_BINDING), ["reserved"], id="forged-bind"),
+        pytest.param(review(pod(annotations={MAP: "0=n:0"})), [], id="pod-with-a-map"),
+    ],
+)
+def test_policies_refuse_what_the_webhook_refuses(asked: Json, expected: list[str]) -> None:
+    assert refused(asked) == expected
+    assert bool(ask("validate", asked).code == 403) == bool(expected)
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])

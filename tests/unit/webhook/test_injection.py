@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.webhook.rules import Rules
 from tests.unit.webhook.reviewing import (
     CUDA,
     GROUP,
@@ -16,6 +17,7 @@ from tests.unit.webhook.reviewing import (
     RULES,
     THREE,
     Json,
+    Said,
     apply,
     ask,
     container,
@@ -235,6 +237,149 @@ def test_an_ephemeral_container_of_a_pod_with_whole_gpus_asks_for_none() -> None
     old = pod(containers=[container(gpus="1")])
     new = pod(containers=[container(gpus="1")], ephemeralContainers=[container("debug")])
     assert mutate(new, "pods/ephemeralcontainers", operation="UPDATE", old=old).patch == []
+
+
+# -- what comes in without it
+
+
+def late(body: Json, **extra: Any) -> Said:
+    """What /validate says of a pod that /mutate has not seen as it is now."""
+    return ask("validate", review(body, **extra))
+
+
+CHANGED = "but another webhook changed the pod after gpu-scheduler-webhook had seen it; let that one come first"
+OWN = {"name": CUDA, "value": "0,1,2,3,4,5,6,7"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(mapped(), f"spec.containers[0].env: {CUDA} must be 0,1, {CHANGED}", id="map"),
+        pytest.param(
+            mapped(containers=[container(env=[OWN])]),
+            f"spec.containers[0].env: {CUDA} must be 0,1, {CHANGED}",
+            id="another-value",
+        ),
+        pytest.param(
+            mapped(containers=[container(env=[WANTED, OWN])]),
+            f"spec.containers[0].env: {CUDA} must be 0,1, {CHANGED}",
+            id="twice",
+        ),
+        pytest.param(
+            mapped(initContainers=[container("load")], containers=[container(env=[WANTED])]),
+            f"spec.initContainers[0].env: {CUDA} must be 0,1, {CHANGED}",
+            id="a-container-that-was-added",
+        ),
+        pytest.param(
+            pod(containers=[container(gpus="1")]),
+            f"spec.containers[0].env: {CUDA} must be metadata.annotations['{VISIBLE}'], {CHANGED}",
+            id="gpus",
+        ),
+        pytest.param(
+            pod(annotations={MILLI: "300"}),
+            f"spec.containers[0].env: {CUDA} must be metadata.annotations['{VISIBLE}'], {CHANGED}",
+            id="share",
+        ),
+        pytest.param(
+            mapped("job-xkcd2", meta={"generateName": "job-"}),
+            f"spec.containers[0].env: {CUDA} must be 0,1,2, {CHANGED}",
+            id="generated-name-that-ends-in-a-number",
+        ),
+    ],
+)
+def test_a_pod_that_missed_its_injection_is_refused(body: Json, said: str) -> None:
+    assert late(body).message == said
+
+
+@pytest.mark.parametrize(
+    "body",
+    [mapped(), mapped(containers=[container(env=[OWN, OWN])]), pod(containers=[container(gpus="1"), container("b")])],
+    ids=["map", "own-values", "gpus"],
+)
+def test_a_pod_that_got_it_is_let_in(body: Json) -> None:
+    assert late(apply(body, mutate(body).patch)).allowed
+
+
+def test_where_injection_is_turned_off_only_a_map_has_to_have_it() -> None:
+    rules = replace(RULES, inject=False)
+    assert ask("validate", review(pod(containers=[container(gpus="1")])), rules).allowed
+    assert not ask("validate", review(mapped()), rules).allowed
+
+
+def test_a_new_ephemeral_container_without_it_is_refused_and_nothing_else_of_an_old_pod() -> None:
+    old = mapped(ephemeralContainers=[container("there")])
+    new = mapped(ephemeralContainers=[container("there"), container("new")])
+    said = late(new, resource="pods/ephemeralcontainers", operation="UPDATE", old=old)
+    assert said.message == f"spec.ephemeralContainers[1].env: {CUDA} must be 0,1, {CHANGED}"
+    assert late(old, resource="pods/ephemeralcontainers", operation="UPDATE", old=mapped()).message
+    assert late(new, operation="UPDATE", old=old).allowed
+
+
+def test_a_name_that_is_still_to_be_generated_gives_a_pod_no_index() -> None:
+    said = mutate(mapped("", meta={"generateName": "job-7"}))
+    assert said.message == (
+        f"{MAP}: the pod has no index, and a generated name gives it none; write a metadata.name that ends in one,"
+        " for example worker-0, or use a StatefulSet or an Indexed Job"
+    )
+
+
+def test_a_stateful_sets_pod_has_a_name_beside_the_beginning_of_one() -> None:
+    assert mutate(mapped("web-1", meta={"generateName": "web-"})).log == (
+        f"Injecting {CUDA}=2 for pod web-1 (index 1)",
+    )
+
+
+# -- what a container chooses by itself
+
+
+GPUS = container("gpu", gpus="1")
+STRAY = f"{CUDA} may show GPUs that the container did not ask for; leave it out, or ask for GPUs"
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        pytest.param(OWN, True, id="all"),
+        pytest.param({"name": CUDA, "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, True, id="from"),
+        pytest.param({"name": CUDA, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, True, id="other-field"),
+        pytest.param({"name": CUDA, "valueFrom": {"fieldRef": "x"}}, True, id="nonsense"),
+        pytest.param({"name": CUDA, "valueFrom": refer()}, False, id="what-the-pod-was-given"),
+        pytest.param({"name": CUDA, "valueFrom": refer(f"{OF}gpu")}, False, id="what-another-container-was-given"),
+        pytest.param({"name": CUDA}, False, id="nothing"),
+        pytest.param({"name": CUDA, "value": ""}, False, id="empty"),
+        pytest.param({"name": CUDA, "value": "-1"}, False, id="none"),
+        pytest.param({"name": "A", "value": "0"}, False, id="another-variable"),
+    ],
+)
+def test_a_container_that_asks_for_none_and_chooses_gpus_is_warned_of(env: Json, told: bool) -> None:
+    body = pod(containers=[GPUS, container("b", env=[env])])
+    said = validate(body)
+    assert (said.allowed, said.warnings) == (True, [f"spec.containers[1].env: {STRAY}"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("body", "rules"),
+    [
+        pytest.param(mapped(containers=[container(env=[OWN])]), RULES, id="a-map-replaces-it"),
+        pytest.param(pod(annotations={MILLI: "300"}, containers=[container(env=[OWN])]), RULES, id="so-does-a-share"),
+        pytest.param(pod(containers=[container(env=[OWN], gpus="1")]), RULES, id="so-does-asking"),
+        pytest.param(pod(containers=[GPUS, container("b", env=[OWN])]), replace(RULES, inject=False), id="turned-off"),
+    ],
+)
+def test_nothing_is_said_where_the_choice_is_replaced_or_everybodys_own(body: Json, rules: Rules) -> None:
+    assert validate(body, rules=rules).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "told"), [({}, [f"spec.template: spec.containers[0].env: {STRAY}"]), ({MAP: THREE}, [])]
+)
+def test_whoever_makes_the_pods_is_warned_already(annotations: Json, told: list[str]) -> None:
+    template = pod(annotations=annotations, containers=[container(env=[OWN])])
+    body = {"kind": "StatefulSet", "metadata": {"name": "a"}, "spec": {"replicas": 3, "template": template}}
+    assert validate(body, "apps/v1/statefulsets").warnings == told
+
+
+# -- everything else
 
 
 @pytest.mark.parametrize(

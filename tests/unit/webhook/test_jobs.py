@@ -99,9 +99,30 @@ def test_other_stateful_sets_stay_as_they_are(body: Json) -> None:
     assert (said.allowed, said.patch, said.warnings) == (True, [], [])
 
 
-def test_the_policy_of_a_stateful_set_that_exists_cannot_be_changed() -> None:
-    body = maker(of=JOINS["gang"])
-    assert mutate(body, KINDS["StatefulSet"], operation="UPDATE", old=body).patch == []
+@pytest.mark.parametrize(("written", "operation"), [({}, "add"), ({"podManagementPolicy": "OrderedReady"}, "replace")])
+def test_a_stateful_set_that_was_made_parallel_stays_so_when_its_own_manifest_comes_again(
+    written: Json, operation: str
+) -> None:
+    old = maker(of=JOINS["gang"], podManagementPolicy="Parallel")
+    said = mutate(maker(of=JOINS["gang"], **written), KINDS["StatefulSet"], operation="UPDATE", old=old)
+    assert said.patch == [{**PARALLEL, "op": operation}]
+    assert len(said.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "old"),
+    [
+        pytest.param(maker(of=JOINS["gang"]), maker(of=JOINS["gang"]), id="was-not-parallel"),
+        pytest.param(maker(), maker(podManagementPolicy="Parallel"), id="no-gang"),
+        pytest.param(
+            maker(of=template({GANG_MIN: "2"}, schedulerName="other")),
+            maker(podManagementPolicy="Parallel"),
+            id="another-scheduler",
+        ),
+    ],
+)
+def test_otherwise_the_policy_of_a_stateful_set_that_exists_cannot_be_changed(body: Json, old: Json) -> None:
+    assert mutate(body, KINDS["StatefulSet"], operation="UPDATE", old=old).patch == []
 
 
 # -- minimums

@@ -25,6 +25,7 @@ from tests.unit.webhook.reviewing import (
 
 GANG, GANG_MIN, MILLI = f"{GROUP}/gang", f"{GROUP}/gang-min", f"{GROUP}/gpu-milli"
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
+SECRET = {"secretRef": {"name": "settings"}}
 OWNED = {
     "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}]
 }
@@ -59,7 +60,13 @@ OWNED = {
         pytest.param(pod(annotations={"scheduling.k8s.io/group-name": "train"}), id="volcano"),
         pytest.param(pod(meta={"labels": {"scheduling.x-k8s.io/pod-group": "train"}}), id="scheduler-plugins"),
         pytest.param(pod(schedulingGroup={"podGroupName": "train"}), id="native"),
-        pytest.param(pod(containers=[container(env=[{"name": NVIDIA, "value": "void"}])]), id="nvidia-shows-nothing"),
+        *(
+            pytest.param(
+                pod(containers=[container(env=[{"name": NVIDIA, **shown}], envFrom=[SECRET])]), id=f"nvidia-{shown}"
+            )
+            for shown in ({"value": "void"}, {"value": "none"}, {"value": ""}, {})
+        ),
+        pytest.param(pod(containers=[container(envFrom=[{**SECRET, "prefix": "A_"}])]), id="env-from-with-prefix"),
         pytest.param(pod(containers=[container(securityContext={"privileged": False})]), id="not-privileged"),
         *(
             pytest.param(pod(containers=[container(gpus=text)]), id=f"quantity-{text}")
@@ -300,6 +307,15 @@ def test_bad_habits_are_denied_where_that_is_asked_for_and_else_warned_of(
     assert (denied.allowed, denied.message) == (False, said)
     warned = validate(body, rules=replace(RULES, deny=frozenset(Denial) - {denial}))
     assert (warned.allowed, warned.warnings) == (True, [said])
+
+
+@pytest.mark.parametrize("source", [SECRET, {**SECRET, "prefix": ""}, {**SECRET, "prefix": "NVIDIA_"}])
+def test_what_cannot_be_seen_is_warned_of_where_it_would_be_denied(source: Json) -> None:
+    body = pod(containers=[container(envFrom=[{**SECRET, "prefix": "A_"}, source])])
+    said = validate(body, rules=replace(RULES, deny=frozenset({Denial.NVIDIA_VISIBLE_DEVICES})))
+    what = f"it may bring {NVIDIA}, which is refused here; make sure that it does not"
+    assert (said.allowed, said.warnings) == (True, [f"spec.containers[0].envFrom: {what}"])
+    assert validate(body).warnings == []
 
 
 def test_several_problems_are_all_told() -> None:

@@ -71,6 +71,31 @@ def test_only_the_scheduler_writes_one_with_a_bind(resource: str, name: str) -> 
     assert validate(binding({name: "0"}), resource, user=SCHEDULER).allowed
 
 
+INDICES = ["batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index"]
+LATE = "this is settled when the pod is made, not when it is bound; leave it out"
+
+
+@pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
+@pytest.mark.parametrize("user", ["alice", SCHEDULER])
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("annotations", "gpu-scheduling-map"),
+        ("annotations", f"{GROUP}/gpu-milli"),
+        *(("labels", name) for name in (*INDICES, "training.kubeflow.org/replica-index")),
+    ],
+)
+def test_nobody_changes_with_a_bind_what_the_pod_was_made_with(resource: str, user: str, field: str, name: str) -> None:
+    body = binding(None)
+    body["metadata"][field] = {name: "0"}
+    said = validate(body, resource, user=user)
+    assert (said.code, said.message) == (403, f"metadata.{field}['{name}']: {LATE}")
+
+
+def test_a_scheduler_that_sends_a_pods_own_annotations_along_may_bind_pods_of_indexed_jobs() -> None:
+    assert validate(binding({INDICES[0]: "3", "other": "x"}), "pods/binding").allowed
+
+
 def test_an_account_of_the_same_name_elsewhere_is_not_the_scheduler() -> None:
     assert not validate(pod(annotations={DEVICES: "0"}), user="system:serviceaccount:x:gpu-scheduler").allowed
 
