@@ -85,16 +85,28 @@ class Http:
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: value for name, value in told.items() if value is not None}
         try:
-            self._open.request(method, path, json.dumps(body) if body is not None else None, sent)
-            reply = self._open.getresponse()
-            text = reply.read()
-        except (OSError, http.client.HTTPException):
-            self._open.close()  # half an answer is in it: the next request needs a new connection
-            raise
+            reply, text = self._send(method, path, body, sent)
+        except http.client.RemoteDisconnected:
+            # A server does not keep silent connections for ever. Whether a write was done nobody knows, but one may
+            # look again.
+            if method != "GET":
+                raise
+            reply, text = self._send(method, path, body, sent)
         try:
             return reply.status, json.loads(text)
         except ValueError:
             return reply.status, {"text": text.decode()}
+
+    def _send(
+        self, method: str, path: str, body: Json | None, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        try:
+            self._open.request(method, path, json.dumps(body) if body is not None else None, headers)
+            reply = self._open.getresponse()
+            return reply, reply.read()
+        except (OSError, http.client.HTTPException):
+            self._open.close()  # half an answer is in it: the next request needs a new connection
+            raise
 
     def close(self) -> None:
         self._open.close()

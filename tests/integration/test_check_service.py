@@ -62,6 +62,7 @@ def test_an_address_that_makes_no_sense_is_one_line(address: str) -> None:
     assert address in line
 
 
+@pytest.mark.local("logs of a process, which only a kubelet has")
 def test_as_a_pod_it_knows_its_node_and_kubectl_logs_shows_it(kube: Kube) -> None:
     def field(name: str, path: str) -> Json:
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
