@@ -54,8 +54,9 @@ def find_excess_amounts(specs: Iterable[PodSpec]) -> str:
     """What to say of pods that ask for too many resources; "" of any others."""
     listed = (one.resources for spec in specs for one in (*spec.containers, *(spec.init_containers or ()), spec))
     number = sum(len(some.requests or ()) + len(some.limits or ()) for some in listed if some is not None)
-    what = f"spec.containers: {number} requests and limits are too many; write at most {MOST_AMOUNTS}"
-    return what if number > MOST_AMOUNTS else ""
+    if number <= MOST_AMOUNTS:
+        return ""
+    return f"spec.containers: {number} requests and limits are too many; write at most {MOST_AMOUNTS}"
 
 
 def find_late_changes(new: PodObject, old: PodObject) -> Iterator[str]:
