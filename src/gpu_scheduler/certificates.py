@@ -7,8 +7,8 @@ import os
 import ssl
 import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -161,14 +161,31 @@ def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
 
     ssl.SSLError when it cannot be shown; the context then shows what it showed before.
     """
-    # The ssl module reads certificates from files only.
-    with tempfile.TemporaryDirectory(prefix="gpu-scheduler-tls-") as folder:
-        path = Path(folder, "both.pem")
-        write_private(path, certificate.certificate + b"\n" + certificate.key)
+    with _as_file(certificate.certificate + b"\n" + certificate.key) as path:
         # With a password given, an encrypted key is an error instead of a question on the terminal.
         # Tried elsewhere first: a key that does not fit would leave half of it in the context.
         for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
             one.load_cert_chain(path, password="")
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    """A path to this content while the block runs, for the ssl module, which reads certificates from files only.
+
+    In memory where the system has that: a key is not put on a disk, and a container may have none to write to.
+    """
+    try:
+        handle = os.memfd_create("certificate")
+    except (AttributeError, OSError):
+        with tempfile.TemporaryDirectory(prefix="gpu-scheduler-tls-") as folder:
+            path = Path(folder, "both.pem")
+            write_private(path, content)
+            yield path
+        return
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        yield Path(f"/proc/self/fd/{handle}")
 
 
 def write_private(path: Path, content: bytes) -> None:

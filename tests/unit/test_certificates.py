@@ -127,5 +127,32 @@ def test_a_pair_that_a_server_cannot_show_says_why() -> None:
     assert check_pair(Certificate(b"", b"")) == check_pair(Certificate(one.certificate, b"nothing")) == none
 
 
+def test_a_certificate_is_shown_where_no_disk_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    authority = make_authority()
+    context = server_context(issue(authority, "server"))
+    load_certificate(context, issue(authority, "another"))
+    with pytest.raises(ssl.SSLError):
+        load_certificate(context, Certificate(authority.certificate, b"no key"))
+
+
+@pytest.mark.parametrize("lacks", ["system", "permission"])
+def test_without_files_in_memory_a_folder_does_and_nothing_stays_in_it(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_name: str) -> int:
+        raise PermissionError
+
+    if lacks == "system":
+        monkeypatch.delattr("os.memfd_create", raising=False)
+    else:
+        monkeypatch.setattr("os.memfd_create", refuse, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    context = server_context(issue(make_authority(), "server"))
+    with pytest.raises(ssl.SSLError):
+        load_certificate(context, Certificate(b"", b""))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_refuses_tls_before_1_2() -> None:
     assert server_context(issue(make_authority(), "server")).minimum_version == ssl.TLSVersion.TLSv1_2

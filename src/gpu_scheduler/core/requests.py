@@ -60,11 +60,13 @@ def _aggregate_containers(
     peak: dict[str, Amount] = {}
     sidecars: dict[str, Amount] = {}
     for init in init_containers:
-        step = dict(sidecars)
-        _add(step, _effective_request(init))
+        step = _effective_request(init)
+        # What this one does not ask for stays at what the sidecars take, and the running pod takes no less.
+        for name in step:
+            step[name] += sidecars.get(name, 0)
         _raise_to(peak, step)
         if init.restarts:
-            sidecars = step
+            sidecars |= step
     running = sidecars
     for container in containers:
         _add(running, _effective_request(container))

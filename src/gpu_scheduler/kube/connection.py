@@ -6,7 +6,6 @@ import base64
 import ipaddress
 import os
 import ssl
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,12 +139,10 @@ def _make_context(authority: bytes) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    # Python's ssl takes a certificate from a file only; this one is readable by us alone, and gone at once.
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        # With a password given, an encrypted key is an error instead of a question on the terminal.
-        context.load_cert_chain(file.name, password="")
+    # Here, because it brings along what makes certificates, and most who connect have a token.
+    from gpu_scheduler.certificates import Certificate, load_certificate
+
+    load_certificate(context, Certificate(certificate, key))
 
 
 def _find_credential(chosen: Chosen, make_context: Callable[[bytes, bytes], ssl.SSLContext]) -> Credential:

@@ -119,7 +119,7 @@ def _parse_line(line: str, number: int) -> tuple[int, MapEntry]:
 
 
 def _parse_devices(text: str, number: int) -> tuple[int, ...]:
-    found: list[int] = []
+    found: dict[int, None] = {}
     for word in text.split(","):
         device = read_number(word.strip())
         if device is None or device >= MAX_DEVICES:
@@ -127,7 +127,7 @@ def _parse_devices(text: str, number: int) -> tuple[int, ...]:
             raise MapError(number, f"{_quote(word)} is no GPU index; {wanted}")
         if device in found:
             raise MapError(number, f"GPU {device} is named twice; name each once")
-        found.append(device)
+        found[device] = None
     return tuple(found)
 
 

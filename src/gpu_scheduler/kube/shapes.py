@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -140,21 +141,34 @@ def _read(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tupl
 
 @lru_cache(maxsize=1024)
 def _gates(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> tuple[Gate, ...]:
-    return _make(parts, speaker, devices, gpu_resources).gates
+    gates: list[Gate] = []
+    with _noting(gates):
+        shape = _shape_of_need(_read_need(parts), gpu_resources, gates)
+        _add_devices(shape, devices, speaker.namespace, gpu_resources, gates)
+        # What can be read can be added, which takes ten times as long and is of no use here.
+        _read_rules(parts)
+    return tuple(gates)
 
 
 def _make(parts: bytes, speaker: Speaker, devices: _Devices, gpu_resources: tuple[str, ...]) -> Shaped:
     gates: list[Gate] = []
     shape = Shape()
-    try:
+    with _noting(gates):
         shape = _shape_of_need(_read_need(parts), gpu_resources, gates)
         shape = _add_devices(shape, devices, speaker.namespace, gpu_resources, gates)
         shape = _add_rules(shape, _read_rules(parts), speaker)
+    return Shaped(shape, tuple(gates))
+
+
+@contextmanager
+def _noting(gates: list[Gate]) -> Iterator[None]:
+    """Notes what cannot be read, and goes on behind the block."""
+    try:
+        yield
     except msgspec.ValidationError as error:
         gates.append(Gate(GateKind.BAD_REQUEST, _place(error)))
     except QuantityError as error:
         gates.append(Gate(GateKind.BAD_REQUEST, str(error)))
-    return Shaped(shape, tuple(gates))
 
 
 def _place(error: msgspec.ValidationError) -> str:

@@ -75,10 +75,15 @@ def all_containers(inside: Inside) -> Iterator[Placed]:
             yield Placed(field, number, container)
 
 
+def count_containers(inside: Inside) -> int:
+    """How many containers a pod has."""
+    spec = inside.spec
+    return sum(len(some or ()) for some in (spec.init_containers, spec.containers, spec.ephemeral_containers))
+
+
 def find_excess(inside: Inside) -> str:
     """What to say of a pod with too many containers; "" of any other."""
-    spec = inside.spec
-    number = sum(len(some or ()) for some in (spec.init_containers, spec.containers, spec.ephemeral_containers))
+    number = count_containers(inside)
     return (
         f"spec.containers: {number} are too many; write at most {MOST_CONTAINERS}" if number > MOST_CONTAINERS else ""
     )

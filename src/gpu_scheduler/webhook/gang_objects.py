@@ -12,6 +12,9 @@ from gpu_scheduler.kube.resources import GROUP
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.rules import Rules
 
+_MOST_GROUPS = 100
+"""In a Workload. Kubernetes takes 8; each is looked for among all, and a review could bring 50,000."""
+
 
 def find_dialect(group: str, plural: str, version: str) -> Dialect | None:
     """The dialect whose objects are of this kind."""
@@ -27,6 +30,10 @@ def check_gang_object(dialect: Dialect, raw: RawObject, rules: Rules) -> Finding
     found = Findings()
     notes = raw.metadata.annotations or {}
     if not any(name.startswith(f"{GROUP}/") for name in notes):
+        return found
+    groups = len(as_list(raw.spec.get("podGroups")))
+    if groups > _MOST_GROUPS:
+        found.refuse(f"spec.podGroups: {groups} are too many; write at most {_MOST_GROUPS}")
         return found
     context = GangContext(rules.scheduler_names)
     for key in _keys(dialect, raw):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpu_scheduler.kube.device_map import MapError, parse_map, pod_index
+from gpu_scheduler.kube.device_map import MAX_LENGTH, MapError, parse_map, pod_index
 from gpu_scheduler.kube.dialects import read_membership
 from gpu_scheduler.kube.dialects.annotation import read_gang_min
 from gpu_scheduler.kube.dialects.expected import templates_of
@@ -20,9 +20,9 @@ from gpu_scheduler.kube.dialects.options import BadOptionError, as_dict, as_list
 from gpu_scheduler.kube.objects import Json, Meta, OwnerReference, PodObject, PodSpec
 from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
-from gpu_scheduler.webhook.containers import Inside
+from gpu_scheduler.webhook.containers import MOST_CONTAINERS, Inside, count_containers
 from gpu_scheduler.webhook.findings import Findings
-from gpu_scheduler.webhook.pods import Nodes, check_template
+from gpu_scheduler.webhook.pods import Nodes, check_template, find_excess_amounts
 from gpu_scheduler.webhook.rules import Rules
 
 STATEFUL_SETS: Final = ("apps", "statefulsets")
@@ -31,6 +31,9 @@ _KUBEFLOW: Final = "kubeflow.org"
 _JOBS: Final = ("batch", "jobs")
 _PLAIN: Final = (STATEFUL_SETS, ("apps", "deployments"), ("apps", "replicasets"), _JOBS)
 
+MOST_TEMPLATES: Final = 1000
+"""In an object, such as tasks of a Volcano Job. Nobody needs more, and a review with 10,000 would hold up others."""
+_MOST_CONTAINERS: Final = 10 * MOST_CONTAINERS
 _MOST_PODS: Final = 2**31 - 1
 """As many as the API has numbers for."""
 _SHOWN: Final = 3
@@ -83,8 +86,12 @@ def order_pods(maker: Maker, rules: Rules) -> tuple[list[Json], str]:
 def check_maker(maker: Maker, rules: Rules, nodes: Nodes) -> Findings:
     """What there is to say about an object that makes pods of ours; nothing about others."""
     found = Findings()
-    ours = list(_our_templates(maker, rules))
+    ours = list(islice(_our_templates(maker, rules), MOST_TEMPLATES + 1))
     if not ours:
+        return found
+    excess = _find_excess(ours)
+    if excess:
+        found.refuse(excess)
         return found
     for template in ours:
         found.add(template.place, check_template(template.pod, template.inside, rules, nodes))
@@ -98,6 +105,19 @@ def check_maker(maker: Maker, rules: Rules, nodes: Nodes) -> Findings:
 
 def _our_templates(maker: Maker, rules: Rules) -> Iterator[Template]:
     return (one for one in _templates(maker) if one.pod.spec.scheduler_name in rules.scheduler_names)
+
+
+def _find_excess(templates: list[Template]) -> str:
+    """What to say of templates that are too much together, though each may be small; "" of any others."""
+    if len(templates) > MOST_TEMPLATES:
+        return f"spec: more than {MOST_TEMPLATES} templates of pods are too many; write at most {MOST_TEMPLATES}"
+    containers = sum(count_containers(template.inside) for template in templates)
+    if containers > _MOST_CONTAINERS:
+        return f"spec: {containers} containers in its templates are too many; write at most {_MOST_CONTAINERS}"
+    length = sum(len(note(template.pod.metadata, DEVICE_MAP)) for template in templates)
+    if len(templates) > 1 and length > MAX_LENGTH:
+        return f"spec: {DEVICE_MAP}: {length} characters in its templates are too many; write at most {MAX_LENGTH}"
+    return find_excess_amounts(template.pod.spec for template in templates)
 
 
 def _templates(maker: Maker) -> Iterator[Template]:

@@ -12,7 +12,7 @@ from gpu_scheduler.kube.dialects import read_membership
 from gpu_scheduler.kube.dialects.annotation import read_gang_min
 from gpu_scheduler.kube.dialects.options import BadOptionError, find_bad_options, refuse_namespace
 from gpu_scheduler.kube.dialects.volcano import GROUP_NAME
-from gpu_scheduler.kube.objects import PodObject
+from gpu_scheduler.kube.objects import PodObject, PodSpec
 from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN, GPU_MILLI
 from gpu_scheduler.kube.shapes import find_gates
 from gpu_scheduler.kube.wording import join
@@ -23,6 +23,9 @@ from gpu_scheduler.webhook.rules import Denial, Rules
 
 Nodes = Collection[str] | None
 """What maps may call nodes; None while that is not known."""
+
+MOST_AMOUNTS = 10_000
+"""Requests and limits in the pods of a review, for the reason that there are not more containers either."""
 
 _SHOWS_GPUS = "NVIDIA_VISIBLE_DEVICES"
 _SHOWS_NONE = ("", "void", "none")
@@ -37,7 +40,7 @@ def check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Fin
 
 def _check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Findings:
     found = Findings()
-    excess = find_excess(inside)
+    excess = find_excess(inside) or find_excess_amounts([pod.spec])
     if excess:
         found.refuse(excess)
         return found
@@ -52,6 +55,15 @@ def _check_pod(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -> Fi
     _check_gang(pod, found)
     _check_habits(pod, inside, rules, found)
     return found
+
+
+def find_excess_amounts(specs: Iterable[PodSpec]) -> str:
+    """What to say of pods that ask for too many resources; "" of any others."""
+    listed = (one.resources for spec in specs for one in (*spec.containers, *(spec.init_containers or ()), spec))
+    number = sum(len(some.requests or ()) + len(some.limits or ()) for some in listed if some is not None)
+    if number <= MOST_AMOUNTS:
+        return ""
+    return f"spec.containers: {number} requests and limits are too many; write at most {MOST_AMOUNTS}"
 
 
 def find_late_changes(new: PodObject, old: PodObject) -> Iterator[str]:
@@ -82,10 +94,10 @@ def check_template(pod: PodObject, inside: Inside, rules: Rules, nodes: Nodes) -
     found = _check_pod(bare, inside, rules, nodes)
     _check_choices(pod, inside, rules, found)
     if text is not None:
-        mistakes = find_mistakes(text)
-        found.refuse(*say_mistakes(mistakes))
-        if not mistakes:
+        try:
             found.warn(*_unknown_nodes({entry.node for entry in parse_map(text).values()}, nodes))
+        except MapError:
+            found.refuse(*say_mistakes(find_mistakes(text)))
     return found
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.health import PATHS, Health, say_why, split_address
 from gpu_scheduler.kube.resources import WEBHOOK
+from gpu_scheduler.webhook.connections import Bodies, Connections, Crowded, TooLarge, TooSlow
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import Answer, BadReview
 
@@ -28,9 +29,13 @@ BUDGET = 2.0
 """How long a review may take to arrive, in seconds."""
 
 _REVIEWS: dict[str, Path] = {"/mutate": "mutate", "/validate": "validate"}
-_BODIES = 16
-"""How many reviews are collected at a time; those that arrive in one piece, as small ones do, need no room."""
+_ROOM = 16 * LARGEST
+"""How many bytes of reviews that have not arrived whole are kept; those that come in one piece need no room."""
+_WAIT = 5.0
+"""How long a review may wait for such room, in seconds."""
 _CONNECTIONS = 512
+_FIRST = 5.0
+"""How long a connection may take to send the head of its first request, in seconds; before that, as long for TLS."""
 _IDLE = 120.0
 """Longer than API servers keep silent connections (90 s): else one may be closed just when a review is sent on it."""
 _LAST = 5.0
@@ -48,7 +53,7 @@ class Server:
         self._metrics = metrics
         self._linger = linger
         self._stopping = False
-        self._room = asyncio.Semaphore(_BODIES)
+        self._bodies = Bodies(_ROOM, _WAIT)
         self._health = Health(WEBHOOK, ready=lambda: ready() and not self._stopping, metrics=metrics.text)
 
     @asynccontextmanager
@@ -56,13 +61,18 @@ class Server:
         """Serves at an address while the block runs; yields the port, which matters where 0 was asked for."""
         host, port = split_address(address)
         # Not a web.Application: its routes and middlewares would cost a third of the time of a review.
-        protocols = _Protocols(
-            self._answer, access_log=None, auto_decompress=False, keepalive_timeout=_IDLE, lingering_time=1.0
-        )
+        how = {"access_log": None, "auto_decompress": False, "keepalive_timeout": _IDLE, "lingering_time": 1.0}
+        connections = Connections(self._answer, _CONNECTIONS, _FIRST, **how)
         loop = asyncio.get_running_loop()
         try:
             listening = await loop.create_server(
-                protocols, host, port, ssl=context, backlog=1024, ssl_handshake_timeout=10.0
+                connections,
+                host,
+                port,
+                ssl=context,
+                backlog=1024,
+                ssl_handshake_timeout=5.0,
+                ssl_shutdown_timeout=1.0,
             )
         except OSError as error:
             raise ConfigError(f'address "{address}" cannot be listened on: {say_why(error)}') from error
@@ -73,8 +83,8 @@ class Server:
             await asyncio.sleep(self._linger)
         finally:
             listening.close()
-            protocols.pre_shutdown()
-            await protocols.shutdown(_LAST)
+            connections.pre_shutdown()
+            await connections.shutdown(_LAST)
             await listening.wait_closed()
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
@@ -122,26 +132,15 @@ class Server:
         if content.is_eof():
             return content.read_nowait()
         try:
-            async with asyncio.timeout(BUDGET), self._room:
-                body = bytearray()
-                while not content.at_eof():
-                    body += await content.readany()
-                    if len(body) > LARGEST:
-                        return _too_large()
-                return bytes(body)
-        except TimeoutError:
+            return await self._bodies.collect(content, LARGEST, BUDGET)
+        except TooLarge:
+            return _too_large()
+        except TooSlow:
             return _say(408, f"the review did not arrive within {BUDGET:g} s")
+        except Crowded:
+            return _say(503, "too many large reviews arrive at once; send it again")
         except (web.RequestPayloadError, ConnectionError):
             return _say(400, "the review broke off")
-
-
-class _Protocols(web.Server):
-    """One for each connection, up to a number."""
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        if len(self._connections) >= _CONNECTIONS:
-            transport.abort()
-        super().connection_made(handler, transport)
 
 
 _JSON = {"Content-Type": "application/json"}

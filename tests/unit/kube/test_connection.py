@@ -349,6 +349,12 @@ def test_keys_leave_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(place.iterdir()) == []
 
 
+def test_keys_need_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    user = {"client-certificate-data": b64(ADMIN.certificate), "client-key-data": b64(ADMIN.key)}
+    assert load_connection(write(tmp_path / "config", user, TRUST)).ssl is not None
+
+
 # -- exec plugins
 
 V1 = "client.authentication.k8s.io/v1"

@@ -94,3 +94,10 @@ def test_whoever_replaces_a_group_may_lose_the_notes_and_keep_the_rest(resource:
 
 def test_versions_that_are_not_known_are_let_through() -> None:
     assert validate(gang(NATIVE, {PAUSED: "1"}), "scheduling.k8s.io/v7/podgroups").allowed
+
+
+def test_a_workload_with_very_many_groups_is_refused_without_a_look_at_each() -> None:
+    groups = [{"name": f"g{i}", "policy": {"gang": {"minCount": 0}}} for i in range(101)]
+    said = validate(gang(WORKLOAD, {PAUSED: "true"}, podGroups=groups), WORKLOAD)
+    assert said.message == "spec.podGroups: 101 are too many; write at most 100"
+    assert validate(gang(WORKLOAD, {PAUSED: "true"}, podGroups=groups[1:]), WORKLOAD).message.startswith("100 problems")

@@ -444,3 +444,9 @@ def test_even_on_its_way_out_a_pod_keeps_what_it_was_given() -> None:
     gone = {"deletionTimestamp": "2025-01-01T00:00:00Z"}
     new, old = mapped(text="0=node1:5", meta=gone), mapped(meta=gone)
     assert validate(new, operation="UPDATE", old=old).message == MAP_STAYS
+
+
+def test_a_pod_that_asks_for_very_many_resources_is_refused_without_a_look_at_each() -> None:
+    amounts = {f"example.com/r{i}": "wrong" for i in range(5001)}
+    body = pod(containers=[container(resources={"requests": amounts, "limits": amounts})])
+    assert validate(body).message == "spec.containers: 10002 requests and limits are too many; write at most 10000"

@@ -8,7 +8,6 @@ import logging
 import re
 import ssl
 import warnings
-from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -286,17 +285,3 @@ async def test_a_server_that_stops_says_so_first_then_finishes_what_it_has_begun
         with pytest.raises(aiohttp.ClientConnectionError):
             async with serving.session() as session, session.get("/healthz"):
                 pass
-
-
-async def test_connections_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_CONNECTIONS", 2)
-    async with served() as serving:
-        first, second = await serving.open(), await serving.open()
-        reader, writer = await serving.open()
-        with suppress(ConnectionError):
-            assert await reader.read() == b""
-        writer.close()
-        for heard, sent in (first, second):
-            sent.write(head(content_length="2", connection="close") + b"{}")
-            assert (await status(heard))[0] == 200
-            sent.close()

@@ -1,0 +1,113 @@
+"""Those who hold on to the webhook's server: whatever they do, a review gets through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from gpu_scheduler.webhook import server
+from gpu_scheduler.webhook.reviews import Answer
+from tests.unit.webhook.serving import Serving, head, served
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+HALF = b"POST /mutate HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@asynccontextmanager
+async def held(serving: Serving, number: int, sent: bytes) -> AsyncIterator[list[Stream]]:
+    """So many connections on which something was sent, and then nothing."""
+    streams: list[Stream] = []
+    try:
+        for _ in range(number):
+            streams.append(await serving.open())
+            streams[-1][1].write(sent)
+        yield streams
+    finally:
+        for _, writer in streams:
+            writer.transport.abort()
+
+
+async def ask(stream: Stream, body: bytes = b"{}") -> str:
+    """The first line of the answer to a review; the connection stays open."""
+    reader, writer = stream
+    writer.write(head(content_length=str(len(body))) + body)
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = next(line for line in answer.split("\r\n") if line.startswith("Content-Length: "))
+    await reader.readexactly(int(length.partition(" ")[2]))
+    return answer.partition("\r\n")[0]
+
+
+async def is_dropped(stream: Stream) -> bool:
+    """Waits until the server has hung up without a word."""
+    with suppress(ConnectionError):
+        return await stream[0].read() == b""
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, head(content_length="100") + b"{"], ids=["nothing", "half head", "body"])
+async def test_who_gets_nowhere_makes_room_for_who_comes_next(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_CONNECTIONS", 4)
+    async with served() as serving, held(serving, 4, sent) as streams, held(serving, 2, b"") as late:
+        for stream in late:
+            assert await ask(stream) == "HTTP/1.1 200 OK"
+        for stream in streams[:2]:
+            assert await is_dropped(stream), "the oldest go first"
+        for _, writer in streams[2:]:
+            assert not writer.is_closing()
+
+
+async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    async with served() as serving, held(serving, 3, b"") as (first, second, third):
+        for stream in (second, third, first):
+            assert await ask(stream) == "HTTP/1.1 200 OK"
+        async with held(serving, 2, b"") as late:
+            for stream in late:
+                assert await ask(stream) == "HTTP/1.1 200 OK"
+            assert await is_dropped(second)
+            assert await is_dropped(third)
+            assert await ask(first) == "HTTP/1.1 200 OK"
+
+
+async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was_answered_may_be_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_FIRST", 0.5)
+    async with served() as serving, held(serving, 1, b"") as (answered,):
+        assert await ask(answered) == "HTTP/1.1 200 OK"
+        async with held(serving, 2, HALF) as streams:
+            for stream in streams:
+                assert await is_dropped(stream)
+        assert await ask(answered) == "HTTP/1.1 200 OK"
+
+
+async def test_large_reviews_pass_while_a_hundred_trickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BUDGET", 600.0)
+    async with served() as serving, held(serving, 100, head(content_length="3000000") + b"{"):
+        serving.answer = lambda _path, body: Answer(b"{}", len(body) == 1_000_000)
+        for _ in range(6):
+            async with held(serving, 1, b"") as (stream,):
+                assert await ask(stream, b"x" * 1_000_000) == "HTTP/1.1 200 OK"
+    assert 'reviews_total{outcome="allowed",path="mutate"} 6.0' in serving.metrics.text().decode()
+
+
+async def test_large_reviews_that_arrive_at_once_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_ROOM", 1_500_000)
+    monkeypatch.setattr(server, "_WAIT", 600.0)
+    monkeypatch.setattr(server, "BUDGET", 600.0)
+    async with served() as serving, held(serving, 8, b"") as streams:
+        answers = await asyncio.gather(*(ask(stream, b"x" * 1_000_000) for stream in streams))
+    assert answers == ["HTTP/1.1 200 OK"] * 8
+
+
+async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_ROOM", 0)
+    monkeypatch.setattr(server, "_WAIT", 0.1)
+    async with served() as serving, held(serving, 1, head(content_length="100") + b"{"), serving.session() as session:
+        async with session.get("/healthz") as answer:
+            assert answer.status == 200
+        async with held(serving, 1, head(content_length="100") + b"{") as (stream,):
+            assert (await stream[0].readline()) == b"HTTP/1.1 503 Service Unavailable\r\n"
