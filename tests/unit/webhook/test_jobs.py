@@ -354,7 +354,7 @@ def test_an_object_that_is_going_away_may_be_as_wrong_as_it_likes() -> None:
 # -- too much
 
 
-def volcano(number: int, of: Json) -> Json:
+def many_tasks(number: int, of: Json) -> Json:
     """A Volcano Job with so many tasks alike."""
     tasks = [{"name": f"task{i}", "replicas": 1, "template": of} for i in range(number)]
     return {"kind": "Job", "metadata": {"name": "train", "namespace": "x"}, "spec": {"tasks": tasks}}
@@ -363,17 +363,17 @@ def volcano(number: int, of: Json) -> Json:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (volcano(1001, template()), "spec: more than 1000 templates of pods are too many; write at most 1000"),
+        (many_tasks(1001, template()), "spec: more than 1000 templates of pods are too many; write at most 1000"),
         (
-            volcano(101, template(containers=[{}] * 100)),
+            many_tasks(101, template(containers=[{}] * 100)),
             "spec: 10100 containers in its templates are too many; write at most 10000",
         ),
         (
-            volcano(2, template({MAP: "0=node1:0" + " " * 200_000})),
+            many_tasks(2, template({MAP: "0=node1:0" + " " * 200_000})),
             f"spec: {MAP}: 400018 characters in its templates are too many; write at most 262144",
         ),
         (
-            volcano(101, template(resources={"requests": {f"example.com/r{i}": "1" for i in range(100)}})),
+            many_tasks(101, template(resources={"requests": {f"example.com/r{i}": "1" for i in range(100)}})),
             "spec.containers: 10100 requests and limits are too many; write at most 10000",
         ),
     ],
@@ -384,9 +384,9 @@ def test_what_would_take_too_long_is_refused_without_a_look_at_each_part(body: J
 
 
 def test_a_thousand_tasks_are_all_looked_at() -> None:
-    assert validate(volcano(1000, template()), VOLCANO).allowed
-    assert validate(volcano(1000, template({MAP: "bad"})), VOLCANO).message.startswith("1000 problems: ")
+    assert validate(many_tasks(1000, template()), VOLCANO).allowed
+    assert validate(many_tasks(1000, template({MAP: "bad"})), VOLCANO).message.startswith("1000 problems: ")
 
 
 def test_as_many_tasks_of_others_as_they_like_are_let_in() -> None:
-    assert validate(volcano(1001, {"spec": {"containers": [{}]}}), VOLCANO).allowed
+    assert validate(many_tasks(1001, {"spec": {"containers": [{}]}}), VOLCANO).allowed
