@@ -1,0 +1,1 @@
+"""Jobs that people already write: PyTorchJobs and TFJobs become gangs of pods."""
