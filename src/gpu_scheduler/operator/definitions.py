@@ -1,0 +1,33 @@
+"""The kinds of jobs as CustomResourceDefinitions, for clusters that have none of their own."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import structlog
+import yaml
+
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.crds import DEFINITIONS
+from gpu_scheduler.kube.errors import Conflict
+from gpu_scheduler.kube.objects import Json
+
+_FILES = ("pytorchjobs.yaml", "tfjobs.yaml")
+_log = structlog.get_logger(__name__)
+
+
+def load_definitions() -> list[Json]:
+    """Every definition, ready to be created."""
+    folder = files("gpu_scheduler.operator").joinpath("crds")
+    return [yaml.safe_load(folder.joinpath(name).read_text("utf-8")) for name in _FILES]
+
+
+async def install_definitions(client: Client) -> None:
+    """Creates those that are not there; one that is, whoever made it, is left as it is."""
+    for definition in load_definitions():
+        name = definition["metadata"]["name"]
+        try:
+            await client.create(DEFINITIONS, definition)
+            _log.info("a definition was installed", name=name)
+        except Conflict:
+            _log.info("a definition is there already", name=name)
