@@ -8,10 +8,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.integration.jobs import SLEEP, replicas, tf_job, torch_job
 from tests.integration.live import SYSTEM
 from tests.integration.running import Cluster, Json, Kube, container, eventually, opened, pod, processes_with
 
@@ -21,7 +21,6 @@ OPERATOR = "deploy/gpu-scheduler-operator"
 GROUPS = "podgroups.scheduling.volcano.sh"
 WORKERS = ["train-worker-0", "train-worker-1", "train-worker-2"]
 ALL = ["train-master-0", *WORKERS]
-SLEEP = "sleep 600"
 MEET = f"""{sys.executable} -c '
 import os, socket, time
 rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -59,24 +58,6 @@ def complete(folder: Path) -> Iterator[Cluster]:
 def kube(complete: Cluster, namespace: str) -> Iterator[Kube]:
     with opened(complete, namespace) as kube:
         yield kube
-
-
-def replicas(script: str, number: int, name: str, gpus: int = 0, **more: Any) -> Json:
-    asked = {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [container(script, name, **asked)]}
-    return {"replicas": number, "template": {"spec": spec}, **more}
-
-
-def torch_job(script: str, *, workers: int = 3, gpus: int = 0, name: str = "train", **spec: Any) -> Json:
-    """A PyTorchJob of a master and workers that all do the same."""
-    specs = {"Master": replicas(script, 1, "pytorch", gpus), "Worker": replicas(script, workers, "pytorch", gpus)}
-    full = {"pytorchReplicaSpecs": specs, **spec}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}, "spec": full}
-
-
-def tf_job(version: str, servers: Json, workers: Json, **spec: Any) -> Json:
-    full = {"tfReplicaSpecs": {"PS": servers, "Worker": workers}, **spec}
-    return {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "train"}, "spec": full}
 
 
 def conditions(kube: Kube, what: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.resources import files
 
 import structlog
@@ -9,10 +10,12 @@ import yaml
 
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.crds import DEFINITIONS
+from gpu_scheduler.kube.discovery import find_served
 from gpu_scheduler.kube.errors import Conflict
 from gpu_scheduler.kube.objects import Json
 
 _FILES = ("pytorchjobs.yaml", "tfjobs.yaml")
+_LOOKS, _PAUSE = 50, 0.2
 _log = structlog.get_logger(__name__)
 
 
@@ -23,7 +26,7 @@ def load_definitions() -> list[Json]:
 
 
 async def install_definitions(client: Client) -> None:
-    """Creates those that are not there; one that is, whoever made it, is left as it is."""
+    """Creates those that are not there, and waits a while until they are served; one that is there is left as it is."""
     for definition in load_definitions():
         name = definition["metadata"]["name"]
         try:
@@ -31,3 +34,9 @@ async def install_definitions(client: Client) -> None:
             _log.info("a definition was installed", name=name)
         except Conflict:
             _log.info("a definition is there already", name=name)
+    plurals = {name.removesuffix(".yaml") for name in _FILES}
+    for _ in range(_LOOKS):
+        served = {found.plural for found in (await find_served(client)).resources}
+        if plurals <= served:
+            return
+        await asyncio.sleep(_PAUSE)
