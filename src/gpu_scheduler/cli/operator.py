@@ -50,11 +50,12 @@ Signals:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
 def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
     """Run the operator: PyTorchJobs and TFJobs become gangs of pods."""
+    chosen = choose_gangs(flags["gang_scheduler_name"], flags["enable_gang_scheduling"])
     target = Target(kubeconfig, context, None, ())
     keys = {"namespace": "namespace", "lease_duration": "leaseDurationSeconds", "identity": "identity"}
     keys |= {"listen": "listenAddress", "log_format": "logFormat", "log_level": "logLevel"}
     settings = target.settings(**{key: flags[name] for name, key in keys.items()})
-    options = make_options(settings, flags)
+    options = make_options(settings, chosen, flags)
     connection = target.connect()
     from gpu_scheduler.kube.errors import ConfigError
 
@@ -73,9 +74,8 @@ def choose_gangs(name: str | None, enabled: bool | None) -> str:
     return name or GANGS[0]
 
 
-def make_options(settings: Settings, flags: dict[str, Any]) -> Options:
-    """How the operator is set up by its settings and flags."""
-    chosen = choose_gangs(flags["gang_scheduler_name"], flags["enable_gang_scheduling"])
+def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> Options:
+    """How the operator is set up by its settings, its flags, and who places gangs."""
     from gpu_scheduler.kube.lease import Candidate
     from gpu_scheduler.operator.gangs import GANG_APIS
     from gpu_scheduler.operator.loop import LEASE, Options
@@ -85,7 +85,7 @@ def make_options(settings: Settings, flags: dict[str, Any]) -> Options:
     )
     return Options(
         candidate,
-        GANG_APIS.get(chosen),
+        GANG_APIS.get(gangs),
         tuple(flags["namespaces"]),
         elect=flags["leader_elect"],
         install=flags["install_crds"],
