@@ -341,12 +341,14 @@ def leader(cluster: Cluster) -> Json:
     return next(iter(found.get("items", [])), {})
 
 
-def processes_of(cluster: Cluster) -> list[int]:
-    """The processes of this machine that have the cluster's folder in their environment: its own parts."""
-    mark = f"KUBECONFIG={cluster.folder}/".encode()
+def processes_of(cluster: Cluster, command: str = "") -> list[int]:
+    """The processes of this machine that have the cluster's folder in their environment: its own parts, or the one
+    that runs a command."""
+    mark, word = f"KUBECONFIG={cluster.folder}/".encode(), f"\0{command}\0".encode() if command else b""
     found = []
     for name in os.listdir("/proc"):
         with suppress(OSError):
             if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes():
-                found.append(int(name))
+                if word in Path(f"/proc/{name}/cmdline").read_bytes():
+                    found.append(int(name))
     return found

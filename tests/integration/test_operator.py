@@ -8,12 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.jobs import SLEEP, replicas, tf_job, torch_job
-from tests.integration.live import SYSTEM
-from tests.integration.running import Cluster, Json, Kube, container, eventually, opened, pod, processes_with
+from tests.integration.live import SYSTEM, processes_of
+from tests.integration.running import Cluster, Json, Kube, container, eventually, opened, pod
 
 pytestmark = pytest.mark.local("the operator inside of the local cluster")
 
@@ -152,6 +153,39 @@ def test_a_tfjob_runs_and_is_cleaned_up(kube: Kube, version: str) -> None:
     assert config["task"] == {"type": "worker", "index": 0}
 
 
+def volcano_job(*tasks: Json, **spec: Any) -> Json:
+    full = {"tasks": list(tasks), **spec}
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "train"}, "spec": full}
+
+
+def phase_of_volcano(kube: Kube) -> str:
+    state = kube.get("jobs.batch.volcano.sh", "train").get("status", {}).get("state", {})
+    return str(state.get("phase", ""))
+
+
+def test_a_job_of_volcano_runs_and_its_pods_know_each_other(kube: Kube) -> None:
+    say = 'echo "$VC_TASK_INDEX $VC_WORKER_HOSTS $VC_PS_NUM $(cat /etc/volcano/ps.host)"'
+    done = {"policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}
+    tasks = {"name": "ps", **replicas(SLEEP, 1, "main", gpus=8)}, {"name": "worker", **replicas(say, 2, "main"), **done}
+    for task in tasks:
+        task["template"]["spec"]["restartPolicy"] = "Never"
+    kube.apply(volcano_job(*tasks, minAvailable=3, schedulerName="volcano", plugins={"env": [], "svc": []}))
+    eventually(lambda: phase_of_volcano(kube) == "Completed", "the job to be completed")
+    hosts = "train-worker-0.train,train-worker-1.train"
+    assert kube("logs", "train-worker-1").split() == ["1", hosts, "1", "train-ps-0.train"]
+    eventually(lambda: kube.names("pods") == WORKERS[:2], "the server to be gone, since it had not ended")
+    eventually(lambda: kube.names(GROUPS) == [], "the group to go with the job's end")
+
+
+def test_a_job_of_volcano_starts_anew_as_often_as_it_may(kube: Kube) -> None:
+    task = {"name": "worker", **replicas("exit 3", 2, "main")}
+    task["template"]["spec"]["restartPolicy"] = "Never"
+    kube.apply(volcano_job(task, maxRetry=2, policies=[{"exitCode": 3, "action": "RestartJob"}]))
+    eventually(lambda: phase_of_volcano(kube) == "Failed", "the job to have failed")
+    found = kube.get("jobs.batch.volcano.sh", "train")["status"]
+    assert (found["retryCount"], found["state"]["reason"]) == (2, "MaxRetryReached")
+
+
 def test_a_worker_that_a_signal_ended_is_made_anew(kube: Kube) -> None:
     job = torch_job(SLEEP, workers=1)
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
@@ -236,10 +270,5 @@ def test_an_operator_that_is_killed_while_it_makes_pods_leaves_exactly_its_pods(
 
 def kill_operator(cluster: Cluster) -> None:
     """Ends the operator's process without warning; it is started again."""
-    (name,) = [
-        item["metadata"]["name"]
-        for item in json.loads(cluster.kubectl("-n", SYSTEM, "get", "pods", "-o", "json"))["items"]
-        if item["metadata"]["name"].startswith("gpu-scheduler-operator-")
-    ]
-    for line in eventually(lambda: processes_with(f"--identity {name}"), "the operator's process"):
-        os.kill(int(line.split()[0]), signal.SIGKILL)
+    for process in eventually(lambda: processes_of(cluster, "operator"), "the operator's process"):
+        os.kill(process, signal.SIGKILL)

@@ -83,7 +83,7 @@ Examples:
 @click.option("--port", type=click.IntRange(0, 65535), default=16443, show_default=True, help="0 picks a free one.")
 @click.option("--no-scheduler", is_flag=True, help="Start no scheduler, for those who bring their own.")
 @click.option("--no-webhook", is_flag=True, help="Start no webhook: containers are not told their GPUs.")
-@click.option("--no-operator", is_flag=True, help="Start no operator: nobody makes pods of PyTorchJobs and TFJobs.")
+@click.option("--no-operator", is_flag=True, help="Start no operator: nobody makes pods of PyTorchJobs and the like.")
 @click.option("--no-gangs", is_flag=True, help="Let the scheduler place pod by pod, as if there were no gangs.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing: use a temporary folder and delete it at the end.")
 @data_dir_option

@@ -1,4 +1,4 @@
-"""`operator`: makes the pods of PyTorchJobs and TFJobs until it is told to stop."""
+"""`operator`: makes the pods of jobs until it is told to stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Examples:
   gpu-scheduler operator --gang-scheduler-name=volcano      PodGroups and pods that name Volcano
   gpu-scheduler operator --gang-scheduler-name=none         no gangs: pods are made at once
   gpu-scheduler operator --watch-namespace team-a           jobs of one namespace
-  gpu-scheduler operator --install-crds                     define PyTorchJob and TFJob where they are not
+  gpu-scheduler operator --install-crds                     define the kinds of jobs where they are not
 \b
 Signals:
   SIGTERM, SIGINT   give up the Lease and stop; jobs go on, and the next operator carries on with them
@@ -49,7 +49,7 @@ Signals:
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
 def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
-    """Run the operator: PyTorchJobs and TFJobs become gangs of pods."""
+    """Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."""
     chosen = choose_gangs(flags["gang_scheduler_name"], flags["enable_gang_scheduling"])
     target = Target(kubeconfig, context, None, ())
     keys = {"namespace": "namespace", "lease_duration": "leaseDurationSeconds", "identity": "identity"}

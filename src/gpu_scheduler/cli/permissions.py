@@ -11,6 +11,7 @@ from gpu_scheduler.kube.discovery import Served
 from gpu_scheduler.kube.owners import readable_jobs
 from gpu_scheduler.kube.resources import (
     CLAIMS,
+    CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
     LEASES,
@@ -93,6 +94,7 @@ def operator_permissions(
     found += _allow(EVENTS, ("create", "patch"))
     for made in (PODS, SERVICES):
         found += _allow(made, ("get", *READ, "create", "delete"))
+    found += _allow(CONFIG_MAPS, ("get", "create"))
     if groups is not None:
         found += _allow(groups, ("get", *READ, "create", "patch", "delete"))
     for job in jobs:

@@ -1,1 +1,1 @@
-"""Jobs that people already write: PyTorchJobs and TFJobs become gangs of pods."""
+"""Jobs that people already write: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."""

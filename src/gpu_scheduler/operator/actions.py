@@ -41,6 +41,12 @@ class DeleteService(NamedTuple):
     uid: str
 
 
+class CreateConfigMap(NamedTuple):
+    """Makes a ConfigMap of the job's."""
+
+    body: Json
+
+
 class CreatePod(NamedTuple):
     """Makes the pod of a replica."""
 
@@ -84,6 +90,7 @@ Action = (
     | DeleteGroup
     | CreateService
     | DeleteService
+    | CreateConfigMap
     | CreatePod
     | DeletePod
     | RecordRestarts

@@ -10,9 +10,10 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
 from gpu_scheduler.kube.objects import Json, Meta, Object
 from gpu_scheduler.kube.recorder import EventType, Recorder, refer
-from gpu_scheduler.kube.resources import PODS, SERVICES, Resource
+from gpu_scheduler.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
 from gpu_scheduler.operator.actions import (
     Action,
+    CreateConfigMap,
     CreateGroup,
     CreatePod,
     CreateService,
@@ -64,6 +65,8 @@ class Carrier:
                 await self._create(PODS, body)
             case CreateService(body):
                 await self._create(SERVICES, body)
+            case CreateConfigMap(body):
+                await self._create(CONFIG_MAPS, body)
             case CreateGroup(body):
                 await self._create(self._groups, body)
             case DeletePod(other, uid):

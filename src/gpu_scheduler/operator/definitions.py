@@ -14,7 +14,7 @@ from gpu_scheduler.kube.discovery import find_served
 from gpu_scheduler.kube.errors import Conflict
 from gpu_scheduler.kube.objects import Json
 
-_FILES = ("pytorchjobs.yaml", "tfjobs.yaml")
+_FILES = ("pytorchjobs.yaml", "tfjobs.yaml", "volcano-jobs.yaml")
 _LOOKS, _PAUSE = 50, 0.2
 _log = structlog.get_logger(__name__)
 
@@ -34,9 +34,9 @@ async def install_definitions(client: Client) -> None:
             _log.info("a definition was installed", name=name)
         except Conflict:
             _log.info("a definition is there already", name=name)
-    plurals = {name.removesuffix(".yaml") for name in _FILES}
+    names = {definition["metadata"]["name"] for definition in load_definitions()}
     for _ in range(_LOOKS):
-        served = {found.plural for found in (await find_served(client)).resources}
-        if plurals <= served:
+        served = {f"{found.plural}.{found.group}" for found in (await find_served(client)).resources}
+        if names <= served:
             return
         await asyncio.sleep(_PAUSE)

@@ -45,6 +45,8 @@ class GangApi:
         resources = policy.min_resources
         spec: Json = {"minMember": job.gang_minimum}
         spec["minResources"] = dict(resources) if resources is not None else sum_resources(job)
+        if self.resource == VOLCANO_GROUPS and job.role_minimums:
+            spec["minTaskMember"] = job.role_minimums
         if self.resource == VOLCANO_GROUPS and policy.priority_class:
             spec["priorityClassName"] = policy.priority_class
         if self.resource == PLUGIN_GROUPS and policy.timeout is not None:

@@ -1,4 +1,4 @@
-"""The typed job: what a PyTorchJob or a TFJob asks for, read once, with every default filled in."""
+"""The typed job: what a job of any kind asks for, read once, with every default filled in."""
 
 from __future__ import annotations
 
@@ -136,6 +136,11 @@ class Job(ABC):
     def smallest(self) -> int:
         """With how few replicas it can work."""
         return self.total
+
+    @property
+    def role_minimums(self) -> dict[str, int]:
+        """How many pods of a role the gang needs, where the job says so."""
+        return {}
 
     def role(self, name: str) -> Role | None:
         """The role of a name."""

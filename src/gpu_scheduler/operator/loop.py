@@ -29,7 +29,6 @@ from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import GangApi
 from gpu_scheduler.operator.jobs import OURS, BadSpecError
 from gpu_scheduler.operator.metrics import Metrics
-from gpu_scheduler.operator.reconcile import reconcile, reject
 from gpu_scheduler.operator.sight import JobKey, Sight
 from gpu_scheduler.operator.turns import Turns
 
@@ -172,7 +171,7 @@ class Operator:
             return
         for kind in KINDS:
             resource = kind.choose(served)
-            if resource is not None and not any(resource.plural == one.plural for one in self._kinds):
+            if resource is not None and kind not in self._kinds.values():
                 self._kinds[resource] = kind
                 _log.info("follows", kind=resource.kind, version=resource.api_version)
                 # Whoever else does this work has been seen before the first job is.
@@ -221,11 +220,12 @@ class Operator:
         return "acted" if plan.actions else "quiet"
 
     def _plan(self, key: JobKey, raw: RawObject, now: float) -> Plan:
+        kind = self._kinds[key.resource]
         try:
-            job = self._kinds[key.resource].decode(raw, key.resource)
+            job = kind.decode(raw, key.resource)
         except BadSpecError as error:
-            return reject(key.resource.kind, raw.metadata, raw.status, str(error), now)
-        return reconcile(job, self._sight.observe(raw.metadata.uid, key), now)
+            return kind.reject(key.resource.kind, raw, str(error), now)
+        return kind.plan(job, self._sight.observe(raw.metadata.uid, key), now)
 
     def _is_for_others(self, key: JobKey, raw: RawObject) -> bool:
         """Whether somebody else manages a job; said once of each."""

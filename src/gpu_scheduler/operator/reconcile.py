@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpu_scheduler.kube.objects import Json, Meta, Object, RawObject
+from gpu_scheduler.kube.objects import Meta, Object, RawObject
 from gpu_scheduler.operator.actions import (
     Action,
     CreateGroup,
@@ -103,10 +103,10 @@ def reconcile(job: Job, observed: Observed, now: float) -> Plan:
     return _run(job, observed, draft, now)
 
 
-def reject(kind: str, meta: Meta, status: Json, message: str, now: float) -> Plan:
+def reject(kind: str, raw: RawObject, message: str, now: float) -> Plan:
     """What to do about a job that makes no sense: say so, and touch nothing."""
-    draft = Draft(kind, status, now)
-    if meta.deletion_timestamp is None and not draft.over:
+    draft = Draft(kind, raw.status, now)
+    if raw.metadata.deletion_timestamp is None and not draft.over:
         draft.turn(FAILED, True, message, reason=INVALID, warn=True)
     return Plan(draft.finish())
 
@@ -121,8 +121,7 @@ def _wind_up(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     if clean is not CleanPods.NONE:
         gone = [pod for pod in observed.pods if clean is CleanPods.ALL or phase_of(pod) not in _ENDED]
         plan.actions += _remove(observed, gone)
-    if observed.group is not None and _owns(job, observed.group.metadata):
-        plan.actions += _remove_group(observed.group)
+    plan.actions += remove_group(job, observed)
     draft.rest(succeeded=draft.is_true(SUCCEEDED))
     plan.actions += draft.finish()
     ended = draft.time("completionTime")
@@ -137,8 +136,7 @@ def _wind_up(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
 def _suspend(job: Job, observed: Observed, draft: Draft) -> Plan:
     """Gives everything back."""
     plan = Plan(list(_remove(observed, observed.pods)))
-    if observed.group is not None and _owns(job, observed.group.metadata):
-        plan.actions += _remove_group(observed.group)
+    plan.actions += remove_group(job, observed)
     message = f"{job.say('suspended')}."
     if draft.is_true(RUNNING):
         draft.turn(RUNNING, False, message, word="Suspended")
@@ -162,8 +160,10 @@ def _remove(observed: Observed, pods: Sequence[RawObject]) -> Iterator[Action]:
             yield DeleteService(service.metadata.name, service.metadata.uid)
 
 
-def _remove_group(group: RawObject) -> Iterator[Action]:
-    if group.metadata.deletion_timestamp is None:
+def remove_group(job: Job, observed: Observed) -> Iterator[Action]:
+    """Deletes the job's PodGroup, if there is one."""
+    group = observed.group
+    if group is not None and _owns(job, group.metadata) and group.metadata.deletion_timestamp is None:
         yield DeleteGroup(group.metadata.name, group.metadata.uid)
 
 
@@ -188,7 +188,7 @@ def _run(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     if _judge(job, members, draft):
         return Plan(draft.finish())
     plan = Plan()
-    if not _open_gang(job, observed, plan):
+    if not open_gang(job, observed, plan):
         plan.actions += draft.finish()
         return plan
     draft.stamp("startTime")
@@ -272,7 +272,7 @@ def _selector(job: Job, role: Role) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(labels_of(job, role).items()))
 
 
-def _open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
+def open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
     """Makes the PodGroup and keeps it up to date; whether pods may be made."""
     api, group = observed.gang, observed.group
     if api is None or job.total == 0:

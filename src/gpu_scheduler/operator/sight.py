@@ -10,9 +10,8 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.informer import Change, ChangeKind, HasMetadata, Informer
 from gpu_scheduler.kube.objects import Meta, Object, RawObject
 from gpu_scheduler.kube.resources import DEPLOYMENTS, PODS, SERVICES, Resource
-from gpu_scheduler.operator.frameworks import Kind
+from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import GangApi
-from gpu_scheduler.operator.pods import JOB_NAME
 from gpu_scheduler.operator.reconcile import Observed
 
 T = TypeVar("T", bound=HasMetadata)
@@ -70,7 +69,7 @@ class Sight:
         self._jobs: dict[Resource, list[Informer[RawObject]]] = {}
         self._groups: list[Informer[RawObject]] = []
         self._rivals: dict[str, Informer[RawObject]] = {}
-        self._kinds: dict[str, Resource] = {}
+        self._kinds: dict[tuple[str, str], Resource] = {}
         self._pods: _Owned[RawObject] = _Owned(self._wake_owner)
         self._services: _Owned[Object] = _Owned(self._wake_owner)
 
@@ -78,10 +77,10 @@ class Sight:
         """Informers for what all kinds of jobs share."""
         found: list[Informer[Any]] = []
         for namespace in self._namespaces:
-            found.append(Informer(self._client, PODS, RawObject, self._pods.take, namespace=namespace, labels=JOB_NAME))
-            found.append(
-                Informer(self._client, SERVICES, Object, self._services.take, namespace=namespace, labels=JOB_NAME)
-            )
+            for label in dict.fromkeys(kind.label for kind in KINDS):
+                pods, services = self._pods.take, self._services.take
+                found.append(Informer(self._client, PODS, RawObject, pods, namespace=namespace, labels=label))
+                found.append(Informer(self._client, SERVICES, Object, services, namespace=namespace, labels=label))
             if self._gang is not None:
                 groups = Informer(self._client, self._gang.resource, RawObject, self._take_groups, namespace=namespace)
                 self._groups.append(groups)
@@ -101,7 +100,7 @@ class Sight:
 
     def follow_jobs(self, resource: Resource) -> list[Informer[Any]]:
         """Informers for a kind of job."""
-        self._kinds[resource.kind] = resource
+        self._kinds[resource.group, resource.kind] = resource
 
         def take(changes: Sequence[Change[RawObject]]) -> None:
             for change in changes:
@@ -136,8 +135,9 @@ class Sight:
 
     def _wake_owner(self, meta: Meta) -> None:
         for owner in meta.owner_references or ():
-            if owner.kind in self._kinds:
-                self._wake(JobKey(self._kinds[owner.kind], meta.namespace, owner.name))
+            resource = self._kinds.get((owner.api_version.partition("/")[0], owner.kind))
+            if resource is not None:
+                self._wake(JobKey(resource, meta.namespace, owner.name))
 
     def _take_groups(self, changes: Sequence[Change[RawObject]]) -> None:
         for change in changes:

@@ -11,24 +11,25 @@ import pytest
 
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import Conflict, NotFound, Undecided
-from gpu_scheduler.kube.objects import Json, Meta, Object
+from gpu_scheduler.kube.objects import Json, Object
 from gpu_scheduler.kube.recorder import Recorder
 from gpu_scheduler.kube.resources import PODS, SERVICES, Resource
 from gpu_scheduler.operator.carry import Carrier, TakenError
-from gpu_scheduler.operator.frameworks import pytorch
+from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import OURS
-from gpu_scheduler.operator.jobs import Job
-from gpu_scheduler.operator.reconcile import Observed, reconcile
-from tests.unit.operator.made import NOW, UID, as_raw, conditions, merge, replicas
+from gpu_scheduler.operator.reconcile import Observed
+from tests.unit.operator.made import NOW, UID, as_raw, conditions, merge, replicas, template
 
-JOBS = pytorch.PYTORCH_JOBS
+TORCH, _, VOLCANO = KINDS
 WANTED = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
 
 
 class Api:
     """A small API server. It stops answering after so many requests, the last of which has landed or has not."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = TORCH) -> None:
+        self.kind = kind
+        self.jobs = kind.resources[0]
         self.objects: dict[tuple[str, str], Json] = {}
         self.made: Counter[str] = Counter()
         self.writes = 0
@@ -98,8 +99,12 @@ class Api:
 
     # -- how the operator sees it
 
-    def job(self) -> Job:
-        return pytorch.decode(as_raw(self.objects["pytorchjobs", "train"]))
+    @property
+    def stored(self) -> Json:
+        return self.objects[self.jobs.plural, "train"]
+
+    def job(self) -> Any:
+        return self.kind.decode(as_raw(self.stored), self.jobs)
 
     def names(self, resource: Resource) -> list[str]:
         return sorted(name for plural, name in self.objects if plural == resource.plural)
@@ -132,9 +137,8 @@ class Silent:
 async def look(api: Api, now: float = NOW) -> bool:
     """One look at the job, by an operator that has just started; whether there was anything to do."""
     job = api.job()
-    plan = reconcile(job, api.observe(), now)
-    meta: Meta = job.meta
-    carrier = Carrier(cast("Client", api), JOBS, meta, OURS, cast("Recorder", Silent()))
+    plan = api.kind.plan(job, api.observe(), now)
+    carrier = Carrier(cast("Client", api), api.jobs, job.meta, OURS, cast("Recorder", Silent()))
     await carrier.carry(plan.actions)
     return bool(plan.actions)
 
@@ -152,11 +156,20 @@ async def settle(api: Api, now: float = NOW) -> None:
     raise AssertionError("it never comes to rest")
 
 
-def fresh(run: Json | None = None) -> Api:
+def fresh() -> Api:
     api = Api()
     specs = {"Master": replicas(1, restart="ExitCode"), "Worker": replicas(3, restart="ExitCode")}
     meta = {"name": "train", "namespace": "team", "uid": UID}
-    api.put(JOBS, {"metadata": meta, "spec": {"pytorchReplicaSpecs": specs, "runPolicy": run or {}}})
+    api.put(api.jobs, {"metadata": meta, "spec": {"pytorchReplicaSpecs": specs, "runPolicy": {}}})
+    return api
+
+
+def fresh_volcano() -> Api:
+    api = Api(VOLCANO)
+    tasks = [{"name": "worker", "replicas": 3, "template": template("main")}]
+    policies = [{"event": "PodFailed", "action": "RestartJob"}]
+    spec = {"tasks": tasks, "policies": policies, "plugins": {"svc": []}, "minAvailable": 3}
+    api.put(api.jobs, {"metadata": {"name": "train", "namespace": "team", "uid": UID}, "spec": spec})
     return api
 
 
@@ -181,37 +194,46 @@ async def before_restart(api: Api) -> None:
     set_phase(api, "Failed", "train-worker-1", code=137)
 
 
+async def before_volcano_restart(api: Api) -> None:
+    await settle(api)
+    set_phase(api, "Running", *api.names(PODS))
+    await settle(api)
+    set_phase(api, "Failed", "train-worker-1", code=1)
+
+
 async def before_suspend(api: Api) -> None:
     await settle(api)
     await run_on(api)
-    api.objects["pytorchjobs", "train"]["spec"]["runPolicy"] = {"suspend": True}
+    api.stored["spec"]["runPolicy"] = {"suspend": True}
 
 
 async def before_end(api: Api) -> None:
     await settle(api)
     await run_on(api)
     set_phase(api, "Succeeded", "train-master-0")
-    api.objects["pytorchjobs", "train"]["spec"]["runPolicy"] = {"cleanPodPolicy": "All"}
+    api.stored["spec"]["runPolicy"] = {"cleanPodPolicy": "All"}
 
 
 async def before_deadline(api: Api) -> None:
     await settle(api)
     await run_on(api)
-    api.objects["pytorchjobs", "train"]["spec"]["runPolicy"] = {"activeDeadlineSeconds": 5}
+    api.stored["spec"]["runPolicy"] = {"activeDeadlineSeconds": 5}
 
 
 LATER = NOW + 10
-SCENES: dict[str, tuple[Any, float]] = {
-    "begins": (before_nothing, NOW),
-    "restarts a worker": (before_restart, NOW),
-    "is suspended": (before_suspend, NOW),
-    "ends": (before_end, NOW),
-    "passes its deadline": (before_deadline, LATER),
+SCENES: dict[str, tuple[Callable[[], Api], Any, float]] = {
+    "begins": (fresh, before_nothing, NOW),
+    "restarts a worker": (fresh, before_restart, NOW),
+    "is suspended": (fresh, before_suspend, NOW),
+    "ends": (fresh, before_end, NOW),
+    "passes its deadline": (fresh, before_deadline, LATER),
+    "of Volcano begins": (fresh_volcano, before_nothing, NOW),
+    "of Volcano restarts": (fresh_volcano, before_volcano_restart, NOW),
 }
 
 
 async def count_writes(scene: str) -> int:
-    prepare, now = SCENES[scene]
+    fresh, prepare, now = SCENES[scene]
     api = fresh()
     await prepare(api)
     api.writes = 0
@@ -222,7 +244,7 @@ async def count_writes(scene: str) -> int:
 @pytest.mark.parametrize("lands", [False, True], ids=["not landed", "landed"])
 @pytest.mark.parametrize("scene", SCENES)
 async def test_whoever_dies_while_a_job(scene: str, lands: bool) -> None:
-    prepare, now = SCENES[scene]
+    fresh, prepare, now = SCENES[scene]
     writes = await count_writes(scene)
     assert writes >= 3
     whole = fresh()
@@ -238,8 +260,13 @@ async def test_whoever_dies_while_a_job(scene: str, lands: bool) -> None:
         api.dies_after = None
         await settle(api, now)
         assert api.objects.keys() == whole.objects.keys(), f"killed at request {number}"
-        status = api.objects["pytorchjobs", "train"]["status"]
-        assert conditions(status) == conditions(whole.objects["pytorchjobs", "train"]["status"])
+        status = api.stored["status"]
+        expected = whole.stored["status"]
+        if scene.startswith("of Volcano"):
+            told = ("state", "version", "retryCount")
+            assert [status.get(name) for name in told] == [expected.get(name) for name in told]
+        else:
+            assert conditions(status) == conditions(expected)
         new = api.made - made
         assert set(new.values()) <= {1}, f"killed at request {number}: something was made twice"
         assert api.job().restarts == whole.job().restarts, f"killed at request {number}"

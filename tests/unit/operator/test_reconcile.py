@@ -464,7 +464,7 @@ def test_a_job_goes_when_its_time_to_live_is_over(later: int, deleted: bool) -> 
 
 
 def test_a_job_that_makes_no_sense_is_told_so_and_goes_on_once_it_does() -> None:
-    plan = reject("PyTorchJob", raw({}).metadata, {}, "spec.x: is wrong", NOW)
+    plan = reject("PyTorchJob", raw({}), "spec.x: is wrong", NOW)
     broken = torch(1)
     status = status_after(broken, plan)
     assert conditions(status) == {"Failed": ("True", "InvalidSpec")}
@@ -475,7 +475,7 @@ def test_a_job_that_makes_no_sense_is_told_so_and_goes_on_once_it_does() -> None
 
 
 def test_a_job_that_is_over_stays_so_whatever_becomes_of_its_spec() -> None:
-    assert reject("PyTorchJob", raw({}).metadata, over_status("Succeeded"), "spec.x: is wrong", NOW).actions == []
+    assert reject("PyTorchJob", raw({}, status=over_status("Succeeded")), "spec.x: is wrong", NOW).actions == []
 
 
 def test_reconciling_changes_nothing_that_it_is_given() -> None:
