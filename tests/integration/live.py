@@ -346,9 +346,9 @@ def processes_of(cluster: Cluster, command: str = "") -> list[int]:
     that runs a command."""
     mark, word = f"KUBECONFIG={cluster.folder}/".encode(), f"\0{command}\0".encode() if command else b""
     found = []
-    for name in os.listdir("/proc"):
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes():
-                if word in Path(f"/proc/{name}/cmdline").read_bytes():
-                    found.append(int(name))
+            process = Path(f"/proc/{name}")
+            if mark in (process / "environ").read_bytes() and word in (process / "cmdline").read_bytes():
+                found.append(int(name))
     return found
