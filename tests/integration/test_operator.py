@@ -114,9 +114,10 @@ def test_a_gang_that_does_not_fit_has_no_pods_until_it_does(kube: Kube) -> None:
         lambda: [one["message"] for one in kube.get(GROUPS, "train")["status"].get("conditions", [])], "a reason"
     )
     assert message
+    eventually(lambda: "Unschedulable" in reasons(kube, "train"), "the job to say what it waits for")
     assert kube.names("pods") == ["filler"]
     assert kube.names("services") == []
-    kube("delete", "pod", "filler", "--grace-period=0", "--force")
+    kube("delete", "pod", "filler")
     kube.wait("pytorchjob/train", "condition=Succeeded")
     assert kube.names("pods") == ALL
 

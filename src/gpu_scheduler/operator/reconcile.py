@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_scheduler.kube.dialects.conditions import condition_in
 from gpu_scheduler.kube.objects import Meta, Object, RawObject
 from gpu_scheduler.operator.actions import (
     Action,
@@ -292,7 +293,12 @@ def open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
         meta = {"uid": group.metadata.uid}
         plan.actions.append(PatchGroup(group.metadata.name, {"metadata": meta, "spec": wanted}))
     # Some are there, so there was room: whoever died while making them had been let in.
-    return bool(observed.pods) or api.is_open(group)
+    if observed.pods or api.is_open(group):
+        return True
+    waits = condition_in(group.status.get("conditions"), "Unschedulable")
+    if waits.get("status") == "True" and waits.get("message"):
+        plan.actions.append(Tell("Warning", "Unschedulable", f"No pods yet: {waits['message']}"))
+    return False
 
 
 def _restart(job: Job, members: _Members) -> Iterator[Action]:

@@ -86,6 +86,19 @@ def test_pods_are_made_when_the_group_is(phase: str, opens: bool) -> None:
     assert made(plan, CreatePod) == (ALL if opens else [])
 
 
+def test_a_job_says_what_its_gang_waits_for() -> None:
+    job = torch(3)
+    waits = group(job, "Pending")
+    waits.status["conditions"] = [{"type": "Unschedulable", "status": "True", "message": "8 GPUs are short."}]
+    assert (
+        Tell("Warning", "Unschedulable", "No pods yet: 8 GPUs are short.")
+        in look(job, Observed(gang=OURS, group=waits)).actions
+    )
+    waits.status["conditions"][0]["status"] = "False"
+    assert not any("No pods" in one.message for one in look(job, Observed(gang=OURS, group=waits)).actions
+                   if isinstance(one, Tell))  # fmt: skip
+
+
 def test_what_is_missing_is_made_though_the_group_waits_again() -> None:
     job = torch(3)
     there = seen(job, {"train-master-0": "Pending"}, gang=OURS, group=group(job, "Pending"))
