@@ -341,12 +341,14 @@ def leader(cluster: Cluster) -> Json:
     return next(iter(found.get("items", [])), {})
 
 
-def processes_of(cluster: Cluster, part: str = "") -> list[int]:
-    """The processes of this machine that have the cluster's folder in their environment: its own parts, or one."""
-    mark = f"KUBECONFIG={cluster.folder}/{part and f'accounts/{part}'}".encode() + (b"\0" if part else b"")
+def processes_of(cluster: Cluster, command: str = "") -> list[int]:
+    """The processes of this machine that have the cluster's folder in their environment: its own parts, or the one
+    that runs a command."""
+    mark, word = f"KUBECONFIG={cluster.folder}/".encode(), f"\0{command}\0".encode() if command else b""
     found = []
-    for name in os.listdir("/proc"):
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes():
+            process = Path(f"/proc/{name}")
+            if mark in (process / "environ").read_bytes() and word in (process / "cmdline").read_bytes():
                 found.append(int(name))
     return found

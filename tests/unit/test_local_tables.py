@@ -217,7 +217,8 @@ def test_column_with_an_unreadable_path_is_empty() -> None:
 @pytest.mark.parametrize(
     ("path", "values"),
     [
-        (".a.b", [1]), ("{.a.b}", [1]), (".list[0].n", ["x"]), (".list[-1].n", ["y"]), (".list[*].n", ["x", "y"]),
+        (".a.b", [1]), ("{.a.b}", [1]), (".list[0].n", ["x"]), (".list[-1].n", ["y"]), (".list[-1:].n", ["y"]),
+        (".list[:1].n", ["x"]), (".list[5:].n", []), (".list[*].n", ["x", "y"]),
         (".a['b']", [1]), (r".map.with\.dot", [2]), (".missing.b", []), (".list[9]", []),
         ('.list[?(@.n=="y")].v', [5]), (".list[?(@.v)].n", ["y"]),
     ],

@@ -83,14 +83,16 @@ Examples:
 @click.option("--port", type=click.IntRange(0, 65535), default=16443, show_default=True, help="0 picks a free one.")
 @click.option("--no-scheduler", is_flag=True, help="Start no scheduler, for those who bring their own.")
 @click.option("--no-webhook", is_flag=True, help="Start no webhook: containers are not told their GPUs.")
+@click.option("--no-operator", is_flag=True, help="Start no operator: nobody makes pods of PyTorchJobs and the like.")
 @click.option("--no-gangs", is_flag=True, help="Let the scheduler place pod by pod, as if there were no gangs.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing: use a temporary folder and delete it at the end.")
 @data_dir_option
-def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_webhook: bool, no_gangs: bool, **chosen: Any) -> None:
+def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
     from gpu_scheduler.kube.crds import load_definitions
     from gpu_scheduler.local.cluster import ClusterError, Settings
     from gpu_scheduler.local.node_agent import FleetSettings
+    from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
     named = click.get_current_context().get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
     if ephemeral and named:
@@ -99,14 +101,16 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_webhook: bool, no
         raise click.UsageError("--no-gangs is for the scheduler, so it goes without --no-scheduler")
     folder = Path(tempfile.mkdtemp(prefix="gpu-scheduler-")) if ephemeral else data_dir
     port, file = chosen.pop("port"), chosen.pop("fleet")
+    webhook, operator = (not chosen.pop(f"no_{part}") and not no_scheduler for part in ("webhook", "operator"))
     home = Home(folder)
     try:
         home.lock()
         parts = [] if no_scheduler else [scheduler_part(gangs=not no_gangs)]
-        if not (no_scheduler or no_webhook):
-            parts.append(webhook_part(home))
+        parts += [webhook_part(home)] if webhook else []
+        parts += [operator_part(gangs=not no_gangs)] if operator else []
         fleet = FleetSettings(folder=home.pods, file=file, **chosen)
-        settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), tuple(parts))
+        jobs = load_job_definitions() if operator else ()
+        settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), jobs, tuple(parts))
         welcome = print_bare_welcome if no_scheduler else print_welcome
         asyncio.run(run_until_signalled(settings, lambda running: welcome(running, ephemeral)))
     except (HomeError, ClusterError) as error:
@@ -145,6 +149,15 @@ def webhook_part(home: Home) -> Part:
     # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
     configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
     return Part("gpu-scheduler-webhook", "webhook", tuple(command), Hook(port, configure))
+
+
+def operator_part(*, gangs: bool) -> Part:
+    """The operator as the local cluster runs it: where the scheduler knows no gangs, it makes none."""
+    from gpu_scheduler.local.parts import Part
+
+    command = [*PROGRAM, "operator", "--listen", "127.0.0.1:0", "--lease-duration", "6", "--identity", "$(POD_NAME)"]
+    command += ["--gang-scheduler-name", "gpu-scheduler" if gangs else "none"]
+    return Part("gpu-scheduler-operator", "operator", tuple(command))
 
 
 def names_served() -> list[str]:

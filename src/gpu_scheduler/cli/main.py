@@ -36,6 +36,7 @@ SECTIONS: dict[str, Mapping[str, Entry]] = {
     "Any cluster": {
         "scheduler": Entry("scheduler", "Run the scheduler."),
         "webhook": Entry("webhook", "Run the admission webhook, which tells containers their GPUs."),
+        "operator": Entry("operator", "Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."),
         "certs": Entry("certs", "Make certificates for the webhook, and a secret of them to apply."),
         "check-service": Entry("check_service", "Report over HTTP where this pod runs and which GPUs it may use."),
         "validate": Entry("validate", "Start test pods with a map and compare what they got with it."),

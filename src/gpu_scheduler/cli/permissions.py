@@ -1,15 +1,18 @@
-"""What the scheduler must be allowed to do."""
+"""What the scheduler, the webhook and the operator must be allowed to do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from gpu_scheduler.kube.crds import DEFINITIONS
 from gpu_scheduler.kube.dialects import choose_resources
 from gpu_scheduler.kube.discovery import Served
 from gpu_scheduler.kube.owners import readable_jobs
 from gpu_scheduler.kube.resources import (
     CLAIMS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
     EVENTS,
     LEASES,
     MUTATING,
@@ -20,6 +23,7 @@ from gpu_scheduler.kube.resources import (
     PRIORITY_CLASSES,
     QUEUES,
     SECRETS,
+    SERVICES,
     STORAGE_CLASSES,
     VALIDATING,
     VOLCANO_QUEUES,
@@ -80,6 +84,27 @@ def webhook_permissions(
         for kind in (MUTATING, VALIDATING):
             found += [Permission(kind.group, kind.plural, verb, name=configuration) for verb in ("get", "patch")]
     return found
+
+
+def operator_permissions(
+    jobs: Iterable[Resource], groups: Resource | None, system: str, *, install: bool = False
+) -> list[Permission]:
+    """Everything the operator does with these kinds of jobs, and with PodGroups of a kind where it makes gangs."""
+    found = [*_allow(LEASES, ("get", "create", "update"), namespace=system), *_allow(DEPLOYMENTS, READ)]
+    found += _allow(EVENTS, ("create", "patch"))
+    for made in (PODS, SERVICES):
+        found += _allow(made, ("get", *READ, "create", "delete"))
+    found += _allow(CONFIG_MAPS, ("get", "create"))
+    if groups is not None:
+        found += _allow(groups, ("get", *READ, "create", "patch", "delete"))
+    for job in jobs:
+        found += _allow(job, (*READ, "patch", "delete"))
+        found += _allow(job, ("patch",), "status")
+        # Who may not set a job's finalizers may not make objects that keep it from going before them.
+        found += _allow(job, ("update",), "finalizers")
+    if install:
+        found += _allow(DEFINITIONS, ("create",))
+    return list(dict.fromkeys(found))
 
 
 _EVERYWHERE: dict[Resource, tuple[str, ...]] = {

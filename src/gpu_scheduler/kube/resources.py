@@ -47,8 +47,10 @@ PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "Prior
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 PLACEMENTS = Resource(GROUP, "v1alpha1", "placements", "Placement")
 QUEUES = Resource(GROUP, "v1alpha1", "queues", "Queue", False)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 SERVICES = Resource("", "v1", "services", "Service")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 MUTATING = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False

@@ -41,12 +41,18 @@ def _named(name: str) -> Json:
     return {"metadata": {"name": name}}
 
 
-async def bootstrap(client: Client, serve_definitions: Callable[[], None], definitions: Iterable[Json] = ()) -> None:
+async def bootstrap(
+    client: Client,
+    serve_definitions: Callable[[], None],
+    definitions: Iterable[Json] = (),
+    foreign: Iterable[Json] = (),
+) -> None:
     """Makes what is missing; what somebody changed or an earlier start made is left as it is.
 
-    `definitions` are the project's own CRDs: an older version's are brought up to date.
+    `definitions` are the project's own CRDs: an older version's are brought up to date. `foreign` are those of kinds
+    that others define: whoever brought theirs keeps it.
     """
-    for resource, found in first_objects():
+    for resource, found in [*first_objects(), *((CRDS, definition) for definition in foreign)]:
         serve_definitions()
         try:
             await client.create(resource, found)

@@ -64,6 +64,8 @@ class Settings:
     port: int = 0
     definitions: Sequence[Json] = ()
     """CRDs that are there from the start, besides those of other projects."""
+    foreign: Sequence[Json] = ()
+    """CRDs of other projects that are made if nobody has."""
     parts: tuple[Part, ...] = ()
     """What runs inside as pods of its own node."""
 
@@ -118,7 +120,8 @@ class LocalCluster:
     async def start_api(self) -> tuple[str, int]:
         """Brings the API up, and nothing that acts on what is in it; its authority's certificate and its port."""
         self._serve_definitions()
-        await bootstrap(self.client("system:bootstrap"), self._serve_definitions, self._settings.definitions)
+        known = (self._settings.definitions, self._settings.foreign)
+        await bootstrap(self.client("system:bootstrap"), self._serve_definitions, *known)
         authority, port = await self._start_server()
         self._spawn("custom kinds", keep_running("serving custom kinds", self._follow_definitions))
         return authority, port

@@ -1,4 +1,4 @@
-"""The part of JSONPath that printer columns and selectable fields use: names, indices, [*] and [?(@.a=="b")]."""
+"""The part of JSONPath that printer columns and selectable fields use: names, indices, [-1:], [*] and [?(@.a=="b")]."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _TOKEN = re.compile(
     r"""\.?\[\s*\?\(\s*@(?P<key>(?:\.[\w\-]+)+)\s*(?:(?P<op>==|!=|>=|<=|>|<)\s*(?P<value>"[^"]*"|'[^']*'|[\w.\-]+)\s*)?\)\s*\]
       | \.?\[\s*(?P<quoted>'[^']*'|"[^"]*")\s*\]
       | \.?\[\s*(?P<index>-?\d+)\s*\]
+      | \.?\[\s*(?P<slice>-?\d*\s*:\s*-?\d*)\s*\]
       | (?P<all>\.?\[\s*\*\s*\]|\.\*)
       | \.?(?P<name>(?:[\w\-/@$]|\\.)+)""",
     re.VERBOSE,
@@ -62,6 +63,9 @@ def _step(token: re.Match[str]) -> Step:
         return _every
     if token["index"] is not None:
         return _indexed(int(token["index"]))
+    if token["slice"] is not None:
+        first, last = (int(part) if part.strip() else None for part in token["slice"].split(":"))
+        return _sliced(slice(first, last))
     name = token["quoted"][1:-1] if token["quoted"] is not None else re.sub(r"\\(.)", r"\1", token["name"])
     return _named(name)
 
@@ -78,6 +82,14 @@ def _indexed(index: int) -> Step:
     def step(value: Any) -> Iterator[Any]:
         if isinstance(value, list) and -len(value) <= index < len(value):
             yield value[index]
+
+    return step
+
+
+def _sliced(part: slice) -> Step:
+    def step(value: Any) -> Iterator[Any]:
+        if isinstance(value, list):
+            yield from value[part]
 
     return step
 

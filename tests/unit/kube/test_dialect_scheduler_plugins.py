@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.kube.dialects import Membership, read_membership
+from gpu_scheduler.core.model import GangKey, Shape
+from gpu_scheduler.kube.dialects import GangContext, Membership, read_membership
+from gpu_scheduler.kube.dialects.dialect import Telling, Told
+from gpu_scheduler.kube.dialects.scheduler_plugins import SchedulerPlugins
+from gpu_scheduler.kube.objects import Json, Meta, OwnerReference, PodSpec, RawObject
+from gpu_scheduler.kube.shapes import read_shape
 from tests.unit.kube.gang_parts import LATER, THEN, decode, group, patched, said, status, tell
 from tests.unit.kube.pods import pod
 
@@ -63,3 +69,65 @@ def test_replacements_do_not_make_a_running_group_look_new() -> None:
 def test_a_finished_group_whose_pods_are_cleared_away_stays_finished() -> None:
     raw = group(status={"phase": "Finished", "succeeded": 4})
     assert said(tell(KEY, raw, status(Phase.GATHERING))) == {"succeeded": 0}
+
+
+# -- the group of a job asks for its members in advance
+
+
+def job_group(phase: str = "", **spec: Any) -> RawObject:
+    raw = group(status={"phase": phase} if phase else {}, **spec)
+    raw.metadata.owner_references = [OwnerReference("kubeflow.org/v1", "PyTorchJob", "train", "job", True)]
+    return raw
+
+
+def context_of(job: Json | None) -> GangContext:
+    def shape_of(spec: PodSpec, meta: Meta) -> Shape | None:
+        return read_shape(spec, meta, ("nvidia.com/gpu",)).shape
+
+    return GangContext(frozenset({"gpu-scheduler"}), owner_of=lambda _, __: job, shape_of=shape_of)
+
+
+ONE = {"containers": [{"name": "pytorch", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+JOB: Json = {
+    "spec": {
+        "pytorchReplicaSpecs": {
+            "Master": {"template": {"spec": ONE}},
+            "Worker": {"replicas": 3, "template": {"spec": {**ONE, "schedulerName": "gpu-scheduler"}}},
+        }
+    }
+}
+SCALE = {"minMember": 4, "minResources": {"nvidia.com/gpu": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("job", "phase", "members"),
+    [
+        pytest.param(JOB, "", {"master": 1, "worker": 3}, id="a new group"),
+        pytest.param(JOB, "Scheduling", {"master": 1, "worker": 3}, id="one that was let in"),
+        pytest.param(JOB, "Finished", {}, id="one that is over"),
+        pytest.param({}, "", {}, id="a job that is on its way"),
+        pytest.param(None, "", {}, id="an owner that cannot be read"),
+    ],
+)
+def test_a_jobs_group_expects_its_members(job: Json | None, phase: str, members: dict[str, int]) -> None:
+    gang = SchedulerPlugins().decode(KEY, job_group(phase, **SCALE), (), context_of(job))
+    assert gang is not None
+    assert {one.role: one.count for one in gang.expected} == members
+
+
+def test_the_scheduler_of_a_jobs_group_is_the_one_its_pods_will_name() -> None:
+    assert SchedulerPlugins().awaits_scheduler(job_group(), context_of(JOB)) == "gpu-scheduler"
+    assert SchedulerPlugins().awaits_scheduler(job_group(), context_of(None)) == "scheduler-plugins-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("spec", "job", "word"),
+    [({"minMember": 4}, JOB, "Scheduling"), (SCALE, JOB, "Pending"), ({"minMember": 4}, None, "Pending")],
+    ids=["a job that asks for nothing", "a job that asks for something", "no job"],
+)
+def test_a_group_without_pods_is_let_in_when_there_is_nothing_to_prove(spec: Json, job: Json | None, word: str) -> None:
+    telling = Telling(status(Phase.GATHERING, 0, 0), Told("", ""), 0.0)
+    context = context_of(job)
+    context.resources = {"scheduler-plugins": SchedulerPlugins.resources[0]}
+    (patch,) = SchedulerPlugins().encode(KEY, job_group(**spec), telling, context)
+    assert patch.body["status"]["phase"] == word

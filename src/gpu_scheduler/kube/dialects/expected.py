@@ -59,6 +59,11 @@ def expect_members(
     return (Expected(shape, minimum),) if shape is not None else ()
 
 
+def is_made_for_job(raw: RawObject, context: GangContext) -> bool:
+    """Whether a job that has been read owns the group."""
+    return bool(_owner_job(raw, context))
+
+
 def coming_scheduler(raw: RawObject, context: GangContext) -> str:
     """The scheduler that the owner job's pods are going to name; "" when nothing says so."""
     job = _owner_job(raw, context) or {}

@@ -1,8 +1,10 @@
 """PodGroups of scheduler-plugins (scheduling.x-k8s.io): pods name one in a label.
 
-`minResources` plays no part: the pods of such a group are made without waiting for anything, and say themselves what
-they need. These groups have no conditions; a gang that waited longer than `scheduleTimeoutSeconds` is Pending, and
-one that lost members below its minimum is Unknown.
+`minResources` plays no part in a group that somebody wrote by hand: its pods are made without waiting for anything, and
+say themselves what they need. The group of a job (PyTorchJob, TFJob) asks for its members in advance, as Volcano's do:
+Scheduling is written once there is proved to be room for them, or at once when they ask for nothing, and an operator
+that waits for it makes no pod before. These groups have no conditions; a gang that waited longer than
+`scheduleTimeoutSeconds` is Pending, and one that lost members below its minimum is Unknown.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gpu_scheduler.core.lifecycle import Phase, Status
-from gpu_scheduler.core.model import Gang, GangKey
+from gpu_scheduler.core.model import Expected, Gang, GangKey
 from gpu_scheduler.kube.dialects.conditions import change_status, members_there
 from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.kube.dialects.expected import coming_scheduler, expect_members, is_made_for_job, min_resources
 from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
 from gpu_scheduler.kube.dialects.options import (
     BadOptionError,
@@ -29,6 +32,7 @@ from gpu_scheduler.kube.times import format_time
 _GROUP = "scheduling.x-k8s.io"
 POD_GROUP = f"{_GROUP}/pod-group"
 
+_OVER = ("Finished", "Failed")
 _PHASES = {
     Phase.NOMINATED: "Scheduling",
     Phase.RESERVED: "Scheduling",
@@ -53,6 +57,10 @@ class SchedulerPlugins(Dialect):
         """The PodGroup that a pod's label names."""
         return label(pod.metadata, POD_GROUP)
 
+    def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
+        """What the owner job's templates say; that of scheduler-plugins where they say nothing."""
+        return coming_scheduler(raw, context) or self.home
+
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
@@ -60,8 +68,11 @@ class SchedulerPlugins(Dialect):
         if raw is None:
             return None
         problem, minimum = "", 1
+        expected: tuple[Expected, ...] = ()
         try:
             minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
+            if raw.status.get("phase") not in _OVER and is_made_for_job(raw, context):
+                expected = expect_members(raw, minimum, {}, context, any_there=bool(pods))
         except BadOptionError as error:
             problem = str(error)
         timeout = raw.spec.get("scheduleTimeoutSeconds")
@@ -69,6 +80,7 @@ class SchedulerPlugins(Dialect):
             key,
             minimum=minimum,
             roles=rank_roles((), pods),
+            expected=expected,
             created=created_at(raw.metadata),
             timeout=float(timeout) if isinstance(timeout, int) and timeout > 0 else None,
             problem=problem,
@@ -79,7 +91,7 @@ class SchedulerPlugins(Dialect):
         """Phase, counters and notes."""
         assert isinstance(raw, RawObject)
         status = telling.status
-        phase = _phase_of(status, raw.status.get("phase"))
+        phase = _phase_of(status, raw, context)
         wanted: Json = {"running": status.running, "succeeded": status.succeeded, "failed": status.failed}
         wanted["phase"] = phase
         if telling.owner and not raw.status.get("occupiedBy"):
@@ -90,11 +102,14 @@ class SchedulerPlugins(Dialect):
         return patch_object(context.resources[self.name], raw.metadata, notes, change_status(raw, wanted))
 
 
-def _phase_of(status: Status, present: object) -> str:
+def _phase_of(status: Status, raw: RawObject, context: GangContext) -> str:
+    present = raw.status.get("phase")
     if status.phase in (Phase.COMMITTING, Phase.BINDING) and status.running and present in ("Running", "Unknown"):
         return str(present)  # members beyond the minimum, or replacements
-    if present in ("Finished", "Failed") and not members_there(status):
+    if present in _OVER and not members_there(status):
         return str(present)  # its pods were cleared away
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"
+    if status.phase is Phase.GATHERING and not min_resources(raw) and is_made_for_job(raw, context):
+        return "Scheduling"  # its pods ask for nothing, so there is nothing to prove
     return _PHASES.get(status.phase, "Pending")

@@ -1,0 +1,123 @@
+"""Who of several operators works: a plain Lease. Two at once would be harmless, for everything is done by name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import structlog
+
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.kube.lease import Candidate, LeaseObject
+from gpu_scheduler.kube.objects import Meta
+from gpu_scheduler.kube.resources import LEASES
+from gpu_scheduler.kube.times import format_micro_time
+
+_log = structlog.get_logger(__name__)
+
+
+class LostError(Exception):
+    """The Lease is another's."""
+
+
+class Election:
+    """One candidate. Every write is a compare-and-swap on the Lease's resourceVersion."""
+
+    def __init__(self, client: Client, candidate: Candidate) -> None:
+        self._client = client
+        self._candidate = candidate
+        self._seen: LeaseObject | None = None
+        self._seen_at = 0.0
+        self.held = False
+
+    async def acquire(self) -> None:
+        """Waits until the Lease can be taken, and takes it."""
+        while True:
+            try:
+                if await self._try_acquire():
+                    self.held = True
+                    return
+            except Conflict:
+                pass  # another was quicker
+            except ApiError as error:
+                _log.warning("the Lease cannot be read or written", error=error.message)
+            await asyncio.sleep(min(1.0, self._candidate.duration / 5))
+
+    async def keep(self) -> None:
+        """Renews the Lease for ever; LostError once another has it, or it could not be renewed in time."""
+        renewed = time.monotonic()
+        while True:
+            await asyncio.sleep(self._candidate.renew)
+            try:
+                assert self._seen is not None
+                self._seen = await self._put(self._seen, self._candidate.identity)
+                renewed = time.monotonic()
+            except ApiError as error:
+                await self._look_again(error)
+                if time.monotonic() - renewed > self._candidate.duration:
+                    raise LostError("the Lease could not be renewed in time") from None
+
+    async def release(self) -> None:
+        """Gives the Lease up, so that the next need not wait."""
+        if not self.held or self._seen is None:
+            return
+        self.held = False
+        try:
+            await self._put(self._seen, "")
+        except ApiError as error:
+            _log.warning("the Lease was not released, it will expire", error=error.message)
+
+    async def _look_again(self, error: ApiError) -> None:
+        """After a write that failed: whoever holds the Lease now."""
+        _log.warning("the Lease was not renewed", error=error.message)
+        try:
+            found = await self._get()
+        except NotFound:
+            raise LostError("the Lease was deleted") from None
+        except ApiError:
+            return
+        if found.spec.holder_identity != self._candidate.identity:
+            raise LostError(f"{found.spec.holder_identity or 'nobody'} holds the Lease") from None
+        self._seen = found
+
+    async def _try_acquire(self) -> bool:
+        lease = await self._get_or_create()
+        if self._seen is None or self._seen.metadata.resource_version != lease.metadata.resource_version:
+            self._seen, self._seen_at = lease, time.monotonic()
+        # The holder's clock is not ours: what counts is how long we have seen nothing new.
+        expired = time.monotonic() - self._seen_at > lease.spec.lease_duration_seconds
+        if lease.spec.holder_identity not in ("", self._candidate.identity) and not expired:
+            return False
+        self._seen = await self._put(lease, self._candidate.identity, taken=True)
+        return True
+
+    async def _get(self) -> LeaseObject:
+        return await self._client.get(LEASES, self._candidate.name, self._candidate.namespace, type=LeaseObject)
+
+    async def _get_or_create(self) -> LeaseObject:
+        try:
+            return await self._get()
+        except NotFound:
+            fresh = LeaseObject(Meta(name=self._candidate.name, namespace=self._candidate.namespace))
+            return await self._client.create(LEASES, _body(fresh), self._candidate.namespace, type=LeaseObject)
+
+    async def _put(self, lease: LeaseObject, holder: str, *, taken: bool = False) -> LeaseObject:
+        now = format_micro_time(time.time())
+        spec = msgspec.structs.replace(
+            lease.spec,
+            holder_identity=holder,
+            lease_duration_seconds=max(1, round(self._candidate.duration)),
+            renew_time=now,
+            acquire_time=now if taken else lease.spec.acquire_time,
+            lease_transitions=lease.spec.lease_transitions + taken,
+        )
+        body = _body(LeaseObject(lease.metadata, spec))
+        return await self._client.replace(
+            LEASES, body, self._candidate.name, self._candidate.namespace, type=LeaseObject
+        )
+
+
+def _body(lease: LeaseObject) -> object:
+    return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": lease.metadata, "spec": lease.spec}

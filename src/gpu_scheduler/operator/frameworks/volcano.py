@@ -1,0 +1,280 @@
+"""Jobs of Volcano (batch.volcano.sh): tasks, policies, and the plugins env and svc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from gpu_scheduler.core.quantity import QuantityError
+from gpu_scheduler.kube.dialects.options import VOLCANO_QUEUE, VOLCANO_TASK
+from gpu_scheduler.kube.objects import Json, Meta, PodSpec, RawObject
+from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.operator.jobs import (
+    BadSpecError,
+    Counts,
+    Job,
+    Restart,
+    Role,
+    RunPolicy,
+    SchedulingPolicy,
+    Standing,
+    check_names,
+)
+from gpu_scheduler.operator.pods import owner_of
+from gpu_scheduler.operator.reading import read_choice, read_number, read_object, read_text, sum_request
+
+VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+_PREFIX = "volcano.sh"
+JOB_NAME = f"{_PREFIX}/job-name"
+JOB_NAMESPACE = f"{_PREFIX}/job-namespace"
+JOB_VERSION = f"{_PREFIX}/job-version"
+TASK_INDEX = f"{_PREFIX}/task-index"
+HOSTS = "/etc/volcano"
+_MOST_RETRIES = 3
+_PLUGINS = ("env", "svc")
+ANY = "*"
+
+
+class Do(Enum):
+    """What a policy asks for."""
+
+    ABORT = "AbortJob"
+    RESTART = "RestartJob"
+    RESTART_TASK = "RestartTask"
+    RESTART_POD = "RestartPod"
+    TERMINATE = "TerminateJob"
+    COMPLETE = "CompleteJob"
+    SYNC = "SyncJob"
+
+
+class Policy(NamedTuple):
+    """What to do when something happens; by an exit code, where one is named."""
+
+    events: tuple[str, ...]
+    code: int | None
+    do: Do
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Role):
+    """A task: pods that are made alike, and what happens when they end."""
+
+    minimum: int | None = None
+    policies: tuple[Policy, ...] = ()
+    after: tuple[str, ...] = ()
+    """The tasks that must have started before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolcanoJob(Job):
+    """A Job of Volcano."""
+
+    container: ClassVar[str] = ""
+    port_name: ClassVar[str] = ""
+    port: ClassVar[int] = 0
+    operator: ClassVar[str] = "volcano"
+
+    tasks: tuple[Task, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    plugins: tuple[str, ...] = ()
+    min_success: int | None = None
+    max_retry: int = _MOST_RETRIES
+
+    @property
+    def role_minimums(self) -> dict[str, int]:
+        return {task.name: task.minimum for task in self.tasks if task.minimum is not None}
+
+    @property
+    def smallest(self) -> int:
+        return sum(task.replicas if task.minimum is None else task.minimum for task in self.tasks)
+
+    def environment(self, role: Role, index: int, container: str) -> dict[str, str]:
+        """Which of its task a pod is (env), and where all others are (svc)."""
+        found: dict[str, str] = {}
+        if "env" in self.plugins:
+            found |= {"VK_TASK_INDEX": str(index), "VC_TASK_INDEX": str(index)}
+        for task in self.tasks if "svc" in self.plugins else ():
+            word = task.name.upper().replace("-", "_")
+            found |= {f"VC_{word}_HOSTS": ",".join(self.hosts(task)), f"VC_{word}_NUM": str(task.replicas)}
+        return found
+
+    def hosts(self, task: Role) -> list[str]:
+        """The names by which a task's pods are found."""
+        return [f"{self.pod_name(task, index)}.{self.meta.name}" for index in range(task.replicas)]
+
+    def leads(self, role: Role, index: int) -> bool:
+        return False
+
+    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> Standing:
+        found = counts.values()
+        return Standing(any(one.active for one in found), sum(one.succeeded for one in found) >= self.gang_minimum)
+
+    def say(self, what: str) -> str:
+        return f"Job {self.meta.name} is {what}"
+
+
+# -- pods, and what the plugins make
+
+
+def make_task_pod(job: VolcanoJob, task: Task, index: int, version: int) -> Json:
+    """The pod of a task, but for what marks it as a member of a gang."""
+    template = deepcopy(task.template)
+    meta, spec = template.get("metadata") or {}, template["spec"]
+    name, queue = job.pod_name(task, index), job.policy.scheduling.queue or "default"
+    marks = {JOB_NAME: job.meta.name, JOB_NAMESPACE: job.meta.namespace, VOLCANO_TASK: task.name}
+    labels = {**(meta.get("labels") or {}), **marks, TASK_INDEX: str(index)}
+    notes = {**(meta.get("annotations") or {}), **marks, JOB_VERSION: str(version), VOLCANO_QUEUE: queue}
+    spec["restartPolicy"] = task.restart.value
+    if job.scheduler:
+        spec.setdefault("schedulerName", job.scheduler)
+    if job.policy.scheduling.priority_class:
+        spec.setdefault("priorityClassName", job.policy.scheduling.priority_class)
+    if "svc" in job.plugins:
+        spec.setdefault("hostname", name)
+        spec.setdefault("subdomain", job.meta.name)
+        spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _volume(job), "configMap": {"name": _volume(job)}}]
+    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
+        _complete(container, job, job.environment(task, index, container["name"]))
+    made = {**meta, "name": name, "namespace": job.meta.namespace, "labels": labels, "annotations": notes}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**made, "ownerReferences": [owner_of(job)]}, "spec": spec}
+
+
+def _complete(container: Json, job: VolcanoJob, env: Mapping[str, str]) -> None:
+    if env:
+        given = [one for one in container.get("env") or () if one.get("name") not in env]
+        container["env"] = [*given, *({"name": name, "value": value} for name, value in env.items())]
+    if "svc" in job.plugins:
+        mount = {"name": _volume(job), "mountPath": HOSTS}
+        container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+
+
+def _volume(job: VolcanoJob) -> str:
+    return f"{job.meta.name}-svc"
+
+
+def _plugin_meta(job: VolcanoJob, name: str) -> Json:
+    labels = {JOB_NAME: job.meta.name}
+    return {"name": name, "namespace": job.meta.namespace, "labels": labels, "ownerReferences": [owner_of(job)]}
+
+
+def make_hosts(job: VolcanoJob) -> Json:
+    """The ConfigMap with a file of hosts for every task."""
+    data = {f"{task.name}.host": "\n".join(job.hosts(task)) for task in job.tasks}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _plugin_meta(job, _volume(job)), "data": data}
+
+
+def make_job_service(job: VolcanoJob) -> Json:
+    """The headless Service in which all pods have names."""
+    spec = {
+        "clusterIP": "None",
+        "selector": {JOB_NAME: job.meta.name, JOB_NAMESPACE: job.meta.namespace},
+        "publishNotReadyAddresses": True,
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _plugin_meta(job, job.meta.name), "spec": spec}
+
+
+# -- reading
+
+
+def decode(raw: RawObject, resource: Resource = VOLCANO_JOBS) -> VolcanoJob:
+    """The job that an object describes, or BadSpecError."""
+    spec = raw.spec
+    tasks = tuple(_read_tasks(spec))
+    check_names(raw.metadata.name, tasks)
+    minimum = read_number(spec, "minAvailable", "spec")
+    total = sum(task.replicas for task in tasks)
+    if minimum is not None and minimum > total:
+        raise BadSpecError(f"spec.minAvailable: {minimum} must be at most {total}, the number of replicas")
+    retries = read_number(spec, "maxRetry", "spec")
+    scheduling = SchedulingPolicy(
+        minimum or None, read_text(spec, "queue", "spec"), read_text(spec, "priorityClassName", "spec")
+    )
+    return VolcanoJob(
+        resource=resource,
+        meta=raw.metadata,
+        status=raw.status,
+        roles=tasks,
+        policy=RunPolicy(ttl=read_number(spec, "ttlSecondsAfterFinished", "spec"), scheduling=scheduling),
+        scheduler=read_text(spec, "schedulerName", "spec"),
+        tasks=tasks,
+        policies=tuple(_read_policies(spec, "spec")),
+        plugins=_read_plugins(spec),
+        min_success=read_number(spec, "minSuccess", "spec", least=1),
+        max_retry=_MOST_RETRIES if retries is None else retries,
+    )
+
+
+def _read_plugins(spec: Json) -> tuple[str, ...]:
+    found = read_object(spec, "plugins", "spec")
+    for name in found:
+        if name not in _PLUGINS:
+            raise BadSpecError(f'spec.plugins: "{name}" is not supported; there are {", ".join(_PLUGINS)}')
+    return tuple(found)
+
+
+def _read_tasks(spec: Json) -> Iterator[Task]:
+    found = spec.get("tasks")
+    if not isinstance(found, list) or not found:
+        raise BadSpecError("spec.tasks: must be a list with at least one task")
+    names: set[str] = set()
+    for number, one in enumerate(found):
+        where = f"spec.tasks[{number}]"
+        if not isinstance(one, dict):
+            raise BadSpecError(f"{where}: must be an object")
+        task = _read_task(one, where, f"default{number}")
+        if task.name in names:
+            raise BadSpecError(f'{where}.name: "{task.name}" is there twice')
+        names.add(task.name)
+        yield task
+
+
+def _read_task(found: Json, where: str, default: str) -> Task:
+    template = read_object(found, "template", where)
+    pod = read_object(template, "spec", f"{where}.template")
+    try:
+        msgspec.convert(template.get("metadata") or {}, Meta)
+        if not msgspec.convert(pod, PodSpec).containers:
+            raise BadSpecError(f"{where}.template.spec.containers: there must be at least one")
+        sum_request(pod)
+    except msgspec.ValidationError as error:
+        raise BadSpecError(f"{where}.template: {error}") from None
+    except QuantityError as error:
+        raise BadSpecError(f"{where}.template.spec: {error}") from None
+    replicas = read_number(found, "replicas", where)
+    replicas = 1 if replicas is None else replicas
+    minimum = read_number(found, "minAvailable", where)
+    if minimum is not None and minimum > replicas:
+        raise BadSpecError(f"{where}.minAvailable: {minimum} must be at most {replicas}, the number of replicas")
+    after = read_object(found, "dependsOn", where).get("name") or []
+    restart = read_choice(pod, "restartPolicy", f"{where}.template.spec", Restart.ON_FAILURE)
+    return Task(
+        read_text(found, "name", where) or default,
+        replicas,
+        template,
+        restart,
+        minimum,
+        tuple(_read_policies(found, where)),
+        tuple(map(str, after)),
+    )
+
+
+def _read_policies(found: Json, where: str) -> Iterator[Policy]:
+    listed = found.get("policies") or []
+    for number, one in enumerate(listed if isinstance(listed, list) else [listed]):
+        place = f"{where}.policies[{number}]"
+        if not isinstance(one, dict):
+            raise BadSpecError(f"{place}: must be an object such as {{event: PodFailed, action: RestartJob}}")
+        code = one.get("exitCode")
+        if code is not None and (not isinstance(code, int) or code == 0):
+            raise BadSpecError(f"{place}.exitCode: must be a whole number other than 0")
+        events = (*([one["event"]] if one.get("event") else ()), *(one.get("events") or ()))
+        if code is None and not events:
+            raise BadSpecError(f"{place}: must name an event, events or an exitCode")
+        if not one.get("action"):
+            raise BadSpecError(f"{place}.action: must be one of {', '.join(do.value for do in Do)}")
+        yield Policy(tuple(map(str, events)), code, read_choice(one, "action", place, Do.SYNC))

@@ -1,0 +1,220 @@
+"""Jobs of Kubeflow's kinds, read from JSON: what is wrong is said in one line that names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from gpu_scheduler.core.quantity import QuantityError
+from gpu_scheduler.core.requests import pod_request, read_amounts, read_exactly
+from gpu_scheduler.kube.dialects.options import as_dict
+from gpu_scheduler.kube.objects import Json, Meta, PodSpec, RawObject
+from gpu_scheduler.kube.resources import GROUP
+from gpu_scheduler.kube.shapes import container_request, is_sidecar
+from gpu_scheduler.operator.jobs import (
+    BadSpecError,
+    CleanPods,
+    Job,
+    Restart,
+    Role,
+    RunPolicy,
+    SchedulingPolicy,
+    check_names,
+)
+
+RESTARTS = f"{GROUP}/restarts"
+"""On a job: how often each of its pods has been made anew. On a pod: how often it had been, when it was made."""
+
+_MOST = 2**31 - 1
+_OLD_NAMES = {"ttlSecondsAfterFinished": "ttlSecondsAfterFinishing"}
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def read_number(found: Json, name: str, where: str, *, least: int = 0) -> int | None:
+    """A whole number; None where there is none."""
+    value = found.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a whole number, {least} or more")
+    return value
+
+
+def read_flag(found: Json, name: str, where: str) -> bool:
+    """True or false; false where there is neither."""
+    value = found.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be true or false")
+    return bool(value)
+
+
+def read_text(found: Json, name: str, where: str) -> str:
+    """A text; empty where there is none."""
+    value = found.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a text")
+    return value or ""
+
+
+def read_object(found: Json, name: str, where: str) -> Json:
+    """An object; {} where there is none."""
+    value = found.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be an object")
+    return value or {}
+
+
+def read_choice(found: Json, name: str, where: str, default: Choice) -> Choice:
+    """One of a few words; the default where there is none."""
+    value = found.get(name)
+    if value is None or value == "":
+        return default
+    words = {one.value: one for one in type(default)}
+    if value not in words:
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be one of {', '.join(words)}")
+    return words[value]
+
+
+def _quote(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_policy(spec: Json) -> RunPolicy:
+    """The run policy; a job of the old form has its parts in the spec itself."""
+    found = {**_old_policy(spec), **read_object(spec, "runPolicy", "spec")}
+    where = "spec.runPolicy"
+    return RunPolicy(
+        clean=read_choice(found, "cleanPodPolicy", where, CleanPods.NONE),
+        ttl=read_number(found, "ttlSecondsAfterFinished", where),
+        deadline=read_number(found, "activeDeadlineSeconds", where),
+        backoff_limit=read_number(found, "backoffLimit", where),
+        suspended=read_flag(found, "suspend", where),
+        managed_by=read_text(found, "managedBy", where),
+        scheduling=_read_scheduling(read_object(found, "schedulingPolicy", where)),
+    )
+
+
+def _old_policy(spec: Json) -> Json:
+    names = ("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit", "schedulingPolicy")
+    values = {name: spec.get(name, spec.get(_OLD_NAMES.get(name, name))) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _read_scheduling(found: Json) -> SchedulingPolicy:
+    where = "spec.runPolicy.schedulingPolicy"
+    resources = found.get("minResources")
+    texts = {name: str(amount) for name, amount in as_dict(resources).items()}
+    try:
+        read_amounts(texts, f"{where}.minResources")
+    except QuantityError as error:
+        raise BadSpecError(str(error)) from None
+    return SchedulingPolicy(
+        minimum=read_number(found, "minAvailable", where, least=1),
+        queue=read_text(found, "queue", where),
+        priority_class=read_text(found, "priorityClass", where),
+        min_resources=texts if isinstance(resources, dict) else None,
+        timeout=read_number(found, "scheduleTimeoutSeconds", where),
+    )
+
+
+class RoleRules(NamedTuple):
+    """Where a kind has its replicas, which there may be, and what goes without saying."""
+
+    field: str
+    known: tuple[str, ...]
+    restart: Restart
+    container: str
+
+
+def read_roles(spec: Json, rules: RoleRules) -> tuple[Role, ...]:
+    """The replicas of a job, leaders first; their names may be written in any case."""
+    field, known = rules.field, rules.known
+    found = read_object(spec, field, "spec")
+    named: dict[str, Role] = {}
+    for given in found:
+        name = next((one for one in known if one.lower() == given.lower()), None)
+        if name is None:
+            raise BadSpecError(f"spec.{field}: {_quote(given)} must be one of {', '.join(known)}")
+        if name in named:
+            raise BadSpecError(f"spec.{field}: {name} is there twice")
+        named[name] = _read_role(name, read_object(found, given, f"spec.{field}"), f"spec.{field}.{given}", rules)
+    if not named:
+        raise BadSpecError(f"spec.{field}: names no replicas; give at least one of {', '.join(known)}")
+    return tuple(named[name] for name in known if name in named)
+
+
+def _read_role(name: str, found: Json, where: str, rules: RoleRules) -> Role:
+    template = read_object(found, "template", where)
+    pod = read_object(template, "spec", f"{where}.template")
+    _check_template(template, pod, f"{where}.template", rules.container)
+    # A template's own policy counts when the replica says nothing.
+    fallback = read_choice(pod, "restartPolicy", f"{where}.template.spec", rules.restart)
+    restart = read_choice(found, "restartPolicy", where, fallback)
+    replicas = read_number(found, "replicas", where)
+    return Role(name, 1 if replicas is None else replicas, template, restart)
+
+
+def _check_template(template: Json, pod: Json, where: str, container: str) -> None:
+    """Raises BadSpecError about what would keep pods from being made; the rest is for the API server to judge."""
+    for part, found, kind in (("spec", pod, PodSpec), ("metadata", template.get("metadata") or {}, Meta)):
+        try:
+            msgspec.convert(found, kind)
+        except msgspec.ValidationError as error:
+            what, _, path = str(error).partition(" - at `$")
+            raise BadSpecError(f"{where}.{part}{path.rstrip('`')}: {what}") from None
+    containers = pod.get("containers") or ()
+    if not any(one.get("name") == container for one in containers):
+        raise BadSpecError(f"{where}.spec.containers: one of them must be called {container}")
+    try:
+        sum_request(pod)
+    except QuantityError as error:
+        raise BadSpecError(f"{where}.spec: {error}") from None
+
+
+def sum_request(pod: Json) -> dict[str, int]:
+    """What a pod of such a spec takes of a node, or QuantityError."""
+    spec = msgspec.convert(pod, PodSpec)
+    return pod_request(
+        [container_request(one.resources) for one in spec.containers],
+        [container_request(one.resources, is_sidecar(one)) for one in spec.init_containers or ()],
+        read_exactly({name: str(amount) for name, amount in (spec.overhead or {}).items()}, "overhead"),
+        container_request(spec.resources) if spec.resources is not None else None,
+    )
+
+
+def read_common(raw: RawObject, roles: tuple[Role, ...]) -> dict[str, Any]:
+    """The parts that all kinds have."""
+    check_names(raw.metadata.name, roles)
+    policy = read_policy(raw.spec)
+    minimum = policy.scheduling.minimum
+    total = sum(role.replicas for role in roles)
+    if minimum is not None and minimum > total:
+        raise BadSpecError(
+            f"spec.runPolicy.schedulingPolicy.minAvailable: {minimum} must be at most {total}, the number of replicas"
+        )
+    return {
+        "meta": raw.metadata,
+        "status": raw.status,
+        "roles": roles,
+        "policy": policy,
+        "scheduler": read_text(raw.spec, "schedulerName", "spec"),
+        "restarts": read_restarts(raw.metadata),
+    }
+
+
+def read_restarts(meta: Meta) -> dict[str, int]:
+    """How often each pod of a job has been made anew; what cannot be read counts as nothing."""
+    try:
+        return msgspec.json.decode((meta.annotations or {}).get(RESTARTS, "{}"), type=dict[str, int])
+    except msgspec.DecodeError:
+        return {}
+
+
+def write_restarts(job: Job, more: Mapping[str, int]) -> dict[str, str]:
+    """The annotation that says so, with some counts replaced."""
+    return {RESTARTS: msgspec.json.encode({**job.restarts, **more}).decode()}

@@ -1,0 +1,70 @@
+"""Whose turn it is: every key is worked on by one at a time, soon after something happened to it or when its time
+has come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+_FIRST, _LONGEST = 0.2, 60.0
+
+
+class Turns(Generic[Key]):
+    """Keys that wait for their turn. One that is added while it is worked on gets another turn."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Key, None] = {}
+        self._busy: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._wake = asyncio.Event()
+
+    def add(self, key: Key) -> None:
+        """Something happened to a key."""
+        self._waiting[key] = None
+        self._wake.set()
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """A key's time comes by and by; the last word counts."""
+        self.forget(key)
+        self._timers[key] = asyncio.get_running_loop().call_later(max(0.0, seconds), self.add, key)
+
+    def forget(self, key: Key) -> None:
+        """No time is set for a key any more."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def put_off(self, key: Key) -> None:
+        """A turn went wrong: the next comes later each time."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self.add_after(key, min(_LONGEST, _FIRST * 2 ** min(failures, 20)))
+
+    def went_well(self, key: Key) -> None:
+        """A turn went well: the next that goes wrong is the first."""
+        self._failures.pop(key, None)
+
+    def close(self) -> None:
+        """Nobody's turn comes any more."""
+        for key in list(self._timers):
+            self.forget(key)
+
+    async def work(self, take_turn: Callable[[Key], Awaitable[None]]) -> None:
+        """Takes turns for ever; any number of workers may."""
+        while True:
+            key = next((key for key in self._waiting if key not in self._busy), None)
+            if key is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            del self._waiting[key]
+            self._busy.add(key)
+            try:
+                await take_turn(key)
+            finally:
+                self._busy.discard(key)
+                self._wake.set()

@@ -1,0 +1,29 @@
+"""PyTorchJobs and TFJobs for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.integration.running import Json, container
+
+SLEEP = "sleep 600"
+
+
+def replicas(script: str, number: int, name: str, gpus: int = 0, **more: Any) -> Json:
+    """A replica spec."""
+    asked = {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container(script, name, **asked)]}
+    return {"replicas": number, "template": {"spec": spec}, **more}
+
+
+def torch_job(script: str, *, workers: int = 3, gpus: int = 0, name: str = "train", **spec: Any) -> Json:
+    """A PyTorchJob of a master and workers that all do the same."""
+    specs = {"Master": replicas(script, 1, "pytorch", gpus), "Worker": replicas(script, workers, "pytorch", gpus)}
+    full = {"pytorchReplicaSpecs": specs, **spec}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}, "spec": full}
+
+
+def tf_job(version: str, servers: Json, workers: Json, **spec: Any) -> Json:
+    """A TFJob of parameter servers and workers."""
+    full = {"tfReplicaSpecs": {"PS": servers, "Worker": workers}, **spec}
+    return {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "train"}, "spec": full}

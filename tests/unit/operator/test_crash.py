@@ -1,0 +1,305 @@
+"""An operator that dies between any two requests: the next one completes its work, and doubles nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, cast
+
+import pytest
+
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.errors import Conflict, NotFound, Undecided
+from gpu_scheduler.kube.objects import Json, Object
+from gpu_scheduler.kube.recorder import Recorder
+from gpu_scheduler.kube.resources import PODS, SERVICES, Resource
+from gpu_scheduler.operator.carry import Carrier, TakenError
+from gpu_scheduler.operator.frameworks import KINDS, Kind
+from gpu_scheduler.operator.gangs import OURS
+from gpu_scheduler.operator.reconcile import Observed
+from tests.unit.operator.made import NOW, UID, as_raw, conditions, merge, replicas, template
+
+TORCH, _, VOLCANO = KINDS
+WANTED = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
+
+
+class Api:
+    """A small API server. It stops answering after so many requests, the last of which has landed or has not."""
+
+    def __init__(self, kind: Kind = TORCH) -> None:
+        self.kind = kind
+        self.jobs = kind.resources[0]
+        self.objects: dict[tuple[str, str], Json] = {}
+        self.made: Counter[str] = Counter()
+        self.writes = 0
+        self.dies_after: int | None = None
+        self.lands = False
+        self._revision = 0
+
+    def put(self, resource: Resource, body: Json) -> Json:
+        self._revision += 1
+        made = deepcopy(body)
+        made["metadata"] |= {"resourceVersion": str(self._revision)}
+        made["metadata"].setdefault("uid", f"uid-{self._revision}")
+        self.objects[resource.plural, made["metadata"]["name"]] = made
+        return made
+
+    def _write(self, work: Callable[[], Json | None]) -> Json | None:
+        """Does the work; or dies before it, or after it."""
+        if self.dies_after is not None and self.writes >= self.dies_after:
+            if self.lands:
+                work()
+            raise Undecided(0, "NoAnswer", "killed")
+        self.writes += 1
+        return work()
+
+    def _find(self, resource: Resource, name: str) -> Json:
+        found = self.objects.get((resource.plural, name))
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def get(self, resource: Resource, name: str, namespace: str, *, type: type[Object]) -> Object:  # noqa: A002
+        return _typed(self._find(resource, name))
+
+    async def create(self, resource: Resource, body: Json, namespace: str, *, type: type[Object]) -> Object:  # noqa: A002
+        def work() -> Json:
+            name = body["metadata"]["name"]
+            if (resource.plural, name) in self.objects:
+                raise Conflict(409, "AlreadyExists", name)
+            self.made[f"{resource.plural}/{name}"] += 1
+            return self.put(resource, body)
+
+        return _typed(self._write(work))
+
+    async def patch(
+        self, resource: Resource, name: str, body: Json, namespace: str, subresource: str = "", **_: Any
+    ) -> Object:
+        def work() -> Json:
+            found = deepcopy(self._find(resource, name))
+            wanted = body["metadata"]
+            if (
+                wanted.get("resourceVersion", found["metadata"]["resourceVersion"])
+                != found["metadata"]["resourceVersion"]
+            ):
+                raise Conflict(409, "Conflict", name)
+            merge(found, {**body, "metadata": {"annotations": wanted.get("annotations", {})}})
+            return self.put(resource, found)
+
+        return _typed(self._write(work))
+
+    async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:
+        def work() -> None:
+            if self._find(resource, name)["metadata"]["uid"] != uid:
+                raise Conflict(409, "Conflict", name)
+            del self.objects[resource.plural, name]
+
+        self._write(work)
+
+    # -- how the operator sees it
+
+    @property
+    def stored(self) -> Json:
+        return self.objects[self.jobs.plural, "train"]
+
+    def job(self) -> Any:
+        return self.kind.decode(as_raw(self.stored), self.jobs)
+
+    def names(self, resource: Resource) -> list[str]:
+        return sorted(name for plural, name in self.objects if plural == resource.plural)
+
+    def observe(self) -> Observed:
+        def owned(resource: Resource) -> list[Json]:
+            return [found for (plural, _), found in sorted(self.objects.items()) if plural == resource.plural]
+
+        groups = owned(OURS.resource)
+        return Observed(
+            pods=[as_raw(found) for found in owned(PODS)],
+            services=[_typed(found) for found in owned(SERVICES)],
+            group=as_raw(groups[0]) if groups else None,
+            gang=OURS,
+        )
+
+
+def _typed(found: Json | None) -> Object:
+    assert found is not None
+    return Object(as_raw(found).metadata)
+
+
+class Silent:
+    """A recorder that writes nothing."""
+
+    def record(self, *_: object) -> None:
+        pass
+
+
+async def look(api: Api, now: float = NOW) -> bool:
+    """One look at the job, by an operator that has just started; whether there was anything to do."""
+    job = api.job()
+    plan = api.kind.plan(job, api.observe(), now)
+    carrier = Carrier(cast("Client", api), api.jobs, job.meta, OURS, cast("Recorder", Silent()))
+    await carrier.carry(plan.actions)
+    return bool(plan.actions)
+
+
+async def settle(api: Api, now: float = NOW) -> None:
+    """Looks until there is nothing to do; the scheduler finds room for every group."""
+    for _ in range(20):
+        busy = await look(api, now)
+        for (plural, _name), found in api.objects.items():
+            if plural == "podgroups" and not found.get("status"):
+                found["status"] = {"phase": "Inqueue"}
+                busy = True
+        if not busy:
+            return
+    raise AssertionError("it never comes to rest")
+
+
+def fresh() -> Api:
+    api = Api()
+    specs = {"Master": replicas(1, restart="ExitCode"), "Worker": replicas(3, restart="ExitCode")}
+    meta = {"name": "train", "namespace": "team", "uid": UID}
+    api.put(api.jobs, {"metadata": meta, "spec": {"pytorchReplicaSpecs": specs, "runPolicy": {}}})
+    return api
+
+
+def fresh_volcano() -> Api:
+    api = Api(VOLCANO)
+    tasks = [{"name": "worker", "replicas": 3, "template": template("main")}]
+    policies = [{"event": "PodFailed", "action": "RestartJob"}]
+    spec = {"tasks": tasks, "policies": policies, "plugins": {"svc": []}, "minAvailable": 3}
+    api.put(api.jobs, {"metadata": {"name": "train", "namespace": "team", "uid": UID}, "spec": spec})
+    return api
+
+
+def set_phase(api: Api, phase: str, *names: str, code: int = 0) -> None:
+    for name in names:
+        ended = [{"name": "pytorch", "state": {"terminated": {"exitCode": code}}}]
+        api.objects["pods", name]["status"] = {"phase": phase, "containerStatuses": ended if code else []}
+
+
+async def run_on(api: Api) -> None:
+    set_phase(api, "Running", *WANTED)
+    await settle(api)
+
+
+async def before_nothing(api: Api) -> None:
+    """Nothing has happened yet."""
+
+
+async def before_restart(api: Api) -> None:
+    await settle(api)
+    await run_on(api)
+    set_phase(api, "Failed", "train-worker-1", code=137)
+
+
+async def before_volcano_restart(api: Api) -> None:
+    await settle(api)
+    set_phase(api, "Running", *api.names(PODS))
+    await settle(api)
+    set_phase(api, "Failed", "train-worker-1", code=1)
+
+
+async def before_suspend(api: Api) -> None:
+    await settle(api)
+    await run_on(api)
+    api.stored["spec"]["runPolicy"] = {"suspend": True}
+
+
+async def before_end(api: Api) -> None:
+    await settle(api)
+    await run_on(api)
+    set_phase(api, "Succeeded", "train-master-0")
+    api.stored["spec"]["runPolicy"] = {"cleanPodPolicy": "All"}
+
+
+async def before_deadline(api: Api) -> None:
+    await settle(api)
+    await run_on(api)
+    api.stored["spec"]["runPolicy"] = {"activeDeadlineSeconds": 5}
+
+
+LATER = NOW + 10
+SCENES: dict[str, tuple[Callable[[], Api], Any, float]] = {
+    "begins": (fresh, before_nothing, NOW),
+    "restarts a worker": (fresh, before_restart, NOW),
+    "is suspended": (fresh, before_suspend, NOW),
+    "ends": (fresh, before_end, NOW),
+    "passes its deadline": (fresh, before_deadline, LATER),
+    "of Volcano begins": (fresh_volcano, before_nothing, NOW),
+    "of Volcano restarts": (fresh_volcano, before_volcano_restart, NOW),
+}
+
+
+async def count_writes(scene: str) -> int:
+    fresh, prepare, now = SCENES[scene]
+    api = fresh()
+    await prepare(api)
+    api.writes = 0
+    await settle(api, now)
+    return api.writes
+
+
+@pytest.mark.parametrize("lands", [False, True], ids=["not landed", "landed"])
+@pytest.mark.parametrize("scene", SCENES)
+async def test_whoever_dies_while_a_job(scene: str, lands: bool) -> None:
+    fresh, prepare, now = SCENES[scene]
+    writes = await count_writes(scene)
+    assert writes >= 3
+    whole = fresh()
+    await prepare(whole)
+    await settle(whole, now)
+    for number in range(writes):
+        api = fresh()
+        await prepare(api)
+        made = Counter(api.made)
+        api.writes, api.dies_after, api.lands = 0, number, lands
+        with pytest.raises(Undecided):
+            await settle(api, now)
+        api.dies_after = None
+        await settle(api, now)
+        assert api.objects.keys() == whole.objects.keys(), f"killed at request {number}"
+        status = api.stored["status"]
+        expected = whole.stored["status"]
+        if scene.startswith("of Volcano"):
+            told = ("state", "version", "retryCount")
+            assert [status.get(name) for name in told] == [expected.get(name) for name in told]
+        else:
+            assert conditions(status) == conditions(expected)
+        new = api.made - made
+        assert set(new.values()) <= {1}, f"killed at request {number}: something was made twice"
+        assert api.job().restarts == whole.job().restarts, f"killed at request {number}"
+
+
+async def test_a_job_that_begins_has_exactly_its_pods() -> None:
+    api = fresh()
+    await settle(api)
+    assert api.names(PODS) == api.names(SERVICES) == WANTED
+    assert api.names(OURS.resource) == ["train"]
+
+
+async def test_a_worker_that_is_made_anew_is_counted_once() -> None:
+    api = fresh()
+    await before_restart(api)
+    old = api.objects["pods", "train-worker-1"]["metadata"]["uid"]
+    await settle(api)
+    assert api.job().restarts == {"train-worker-1": 1}
+    assert api.objects["pods", "train-worker-1"]["metadata"]["uid"] != old
+    assert api.names(PODS) == WANTED
+
+
+async def test_a_namesake_of_somebody_else_is_neither_taken_nor_touched() -> None:
+    api = fresh()
+    other = api.put(PODS, {"metadata": {"name": "train-worker-1", "namespace": "team"}, "spec": {}})
+
+    observed = api.observe
+    api.observe = lambda: Observed(  # type: ignore[method-assign]
+        [found for found in observed().pods if found.metadata.owner_references],
+        observed().services,
+        observed().group,
+        OURS,
+    )
+    with pytest.raises(TakenError, match="train-worker-1"):
+        await settle(api)
+    assert api.objects["pods", "train-worker-1"] == other

@@ -1,0 +1,104 @@
+"""The PodGroup of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.operator.frameworks import pytorch
+from gpu_scheduler.operator.gangs import OURS, PLUGINS, VOLCANO, GangApi
+from tests.unit.operator.made import group, raw, replicas, tf, torch
+
+
+def made(api: GangApi, **spec: Any) -> Json:
+    return api.make_group(torch(3, **spec))
+
+
+def test_all_replicas_are_needed_and_what_they_ask_for() -> None:
+    assert made(VOLCANO)["spec"] == {
+        "minMember": 4,
+        "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"},
+        "queue": "default",
+    }
+    assert made(PLUGINS)["spec"] == {"minMember": 4, "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"}}
+
+
+def test_a_smaller_gang_is_its_leaders_first() -> None:
+    policy = {"schedulingPolicy": {"minAvailable": 2}}
+    specs = {"Worker": replicas(3, gpus=1), "Master": replicas(1, gpus=5)}
+    job = pytorch.decode(raw({"pytorchReplicaSpecs": specs, "runPolicy": policy}))
+    assert VOLCANO.group_spec(job)["minResources"]["nvidia.com/gpu"] == "6"
+
+
+def test_an_elastic_job_begins_with_as_few_as_it_says() -> None:
+    specs = {"Worker": replicas(4)}
+    job = pytorch.decode(raw({"pytorchReplicaSpecs": specs, "elasticPolicy": {"minReplicas": 2, "maxReplicas": 8}}))
+    assert VOLCANO.group_spec(job)["minMember"] == 2
+    assert VOLCANO.group_spec(job)["minResources"]["nvidia.com/gpu"] == "2"
+
+
+def test_a_scheduling_policy_goes_before_what_is_counted() -> None:
+    policy = {
+        "schedulingPolicy": {
+            "minAvailable": 3,
+            "queue": "research",
+            "priorityClass": "high",
+            "minResources": {"nvidia.com/gpu": "9"},
+            "scheduleTimeoutSeconds": 60,
+        }
+    }
+    volcano = made(VOLCANO, run=policy)
+    assert volcano["spec"] == {
+        "minMember": 3,
+        "minResources": {"nvidia.com/gpu": "9"},
+        "queue": "research",
+        "priorityClassName": "high",
+    }
+    assert volcano["metadata"]["annotations"] == {"gpu-scheduler.io/timeout-seconds": "60"}
+    assert made(PLUGINS, run=policy)["spec"]["scheduleTimeoutSeconds"] == 60
+
+
+def test_what_a_job_says_of_its_gang_is_said_of_the_group() -> None:
+    notes = {"gpu-scheduler.io/topology": "required:rack", "team": "a"}
+    for api in (VOLCANO, PLUGINS):
+        assert made(api, meta={"annotations": notes})["metadata"]["annotations"] == {
+            "gpu-scheduler.io/topology": "required:rack"
+        }
+
+
+@pytest.mark.parametrize(
+    ("api", "scheduler", "ours"),
+    [(OURS, "", True), (OURS, "gpu-scheduler", True), (OURS, "other", False), (VOLCANO, "", False)],
+)
+def test_a_group_without_pods_says_whether_it_is_for_us(api: GangApi, scheduler: str, ours: bool) -> None:
+    notes = made(api, **({"schedulerName": scheduler} if scheduler else {}))["metadata"].get("annotations", {})
+    assert ("gpu-scheduler.io/made-by" in notes) is ours
+
+
+def test_the_job_owns_its_group() -> None:
+    (owner,) = made(OURS)["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("PyTorchJob", "train", True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "opens"),
+    [
+        ("", False),
+        ("Pending", False),
+        ("Inqueue", True),
+        ("Scheduling", True),
+        ("Running", True),
+        ("Unknown", True),
+        ("Completed", True),
+        ("Finished", True),
+    ],
+)
+def test_a_group_lets_pods_in_once_there_was_room(phase: str, opens: bool) -> None:
+    assert OURS.is_open(group(torch(1), phase)) is opens
+    assert OURS.is_open(None) is False
+
+
+def test_a_tfjob_is_a_gang_too() -> None:
+    assert OURS.group_spec(tf(PS=2, Worker=3))["minMember"] == 5
