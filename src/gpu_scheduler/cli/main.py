@@ -27,7 +27,7 @@ LOOKING = {
     "doctor": Entry("doctor", "Check the cluster and the scheduler in it, and say what to do."),
 }
 SECTIONS: dict[str, Mapping[str, Entry]] = {
-    "First": {
+    "Start here": {
         "demo": Entry("demo", "Show jobs that lock each other out, and the same jobs as gangs, in a minute."),
     },
     "Local cluster": {

@@ -109,7 +109,7 @@ async def show_hold(stage: Stage) -> None:
     stage.begin()
     await stage.create(idle_pod(train, rank) for rank in range(train.pods))
     whole = await stage.until(lambda: stage.record.is_whole(train), (train, rival))
-    stage.claim(whole, f"{train.name} runs on all {stage.gpus} GPUs.")
+    stage.claim(whole and len(stage.record.held()) == stage.gpus, f"{train.name} runs on all {stage.gpus} GPUs.")
     await stage.create([idle_pod(rival, 0)])
 
     def rival_waits() -> bool:
@@ -123,7 +123,8 @@ async def show_hold(stage: Stage) -> None:
     held = gone and await stage.stays(rival_waits, HELD, (train, rival))
     stage.show.settle(stage.record, (train, rival), stage.capacity)
     place = f"GPUs {draw_indices(index for _, index in victim.gpus)} of {victim.node}"
-    stage.claim(held, f"{victim.pod} is killed. {place} are idle, and {rival.name} still waits:")
+    idle = not any(gpu in stage.record.held() for gpu in victim.gpus)
+    stage.claim(held and idle, f"{victim.pod} is killed. {place} are idle, and {rival.name} still waits:")
     stage.show.quote("".join(seen.said for seen in stage.record.members(rival.name)))
     await stage.create([idle_pod(train, int(victim.pod.rpartition("-")[2]))])
     back = await stage.until(lambda: stage.record.is_whole(train), (train, rival))

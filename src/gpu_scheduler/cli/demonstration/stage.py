@@ -68,7 +68,7 @@ class Stage:
     def claim(self, holds: bool, claim: str, seen: str = "") -> None:
         """Says something that was seen to be true, or ends the demonstration because it is not."""
         if not holds:
-            raise ClaimError(f"{claim} This was not seen{f': {seen}' if seen else ''}.")
+            raise ClaimError(f"{claim.rstrip('.:')}: " + (seen or "this was not seen"))
         self.show.claim(claim)
 
     async def until(self, happened: Callable[[], bool], jobs: Sequence[Job] = ()) -> bool:
