@@ -86,11 +86,11 @@ def _draw_legend(run: Run, jobs: Sequence[str]) -> str:
         for i, name in enumerate(jobs)
     ]
     signs = (("job0", "computes"), ("wait0", "holds a GPU and waits for its siblings"), ("free", "free"))
-    entries += [
+    meanings = [
         f'<li><svg width="22" height="14"><rect width="22" height="14" rx="3" class="{style}"/></svg>{told}</li>'
         for style, told in signs
     ]
-    return f'<ul class="legend">{"".join(entries)}</ul>'
+    return "".join(f'<ul class="legend">{"".join(items)}</ul>' for items in (entries, meanings))
 
 
 def say_verdict(run: Run) -> str:
@@ -203,11 +203,11 @@ body{margin:0;padding:2rem 1rem;background:var(--ground);color:var(--ink);font:1
 main{max-width:62rem;margin:auto;padding:1.5rem 2rem;background:var(--card);border:1px solid var(--edge);
 border-radius:12px}
 h1{margin:0 0 .75rem;font-size:1.4rem}
-.legend{display:flex;flex-wrap:wrap;gap:.25rem 1.5rem;margin:0 0 1.5rem;padding:0;list-style:none;color:var(--dim)}
+.legend{display:flex;flex-wrap:wrap;gap:.25rem 1.5rem;margin:0 0 .25rem;padding:0;list-style:none;color:var(--dim)}
 .legend b{color:var(--ink)}
 .legend svg{margin-right:.5rem;vertical-align:-2px}
 .hidden{position:absolute}
-.run{display:block;width:100%;height:auto;margin-bottom:1.5rem}
+.run{display:block;width:100%;height:auto;margin-top:1.75rem}
 .title{font-size:17px;font-weight:600;fill:var(--ink)}
 .verdict,.node,.second{font-size:13px;fill:var(--dim)}
 .node{text-anchor:end}
