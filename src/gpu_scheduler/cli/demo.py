@@ -85,6 +85,7 @@ async def _play(clusters: list[LocalCluster], show: Show, folder: Path) -> list[
     from gpu_scheduler.cli.demonstration.jobs import JOBS
     from gpu_scheduler.cli.demonstration.show import JOB_COLUMNS, list_jobs
     from gpu_scheduler.cli.demonstration.stage import watched
+    from gpu_scheduler.kube.wording import count
 
     task = asyncio.current_task()
     assert task is not None
@@ -94,12 +95,12 @@ async def _play(clusters: list[LocalCluster], show: Show, folder: Path) -> list[
     without.start()
     show.head("Four jobs want the same GPUs")
     show.table(JOB_COLUMNS, list_jobs(JOBS))
+    show.say(
+        f"Together they want {sum(job.total for job in JOBS)} GPUs. As in training, a pod computes only when all pods of "
+        "its job run. All are submitted at the same time, to a Kubernetes cluster that starts on this machine now."
+    )
     async with watched(await without.wait_ready(), show, folder / "rendezvous-1") as stage:
-        wanted = sum(job.total for job in JOBS)
-        show.say(
-            f"Together they want {wanted} GPUs; the cluster that was just started on this machine has {stage.gpus}. "
-            "As in training, a pod computes only when all pods of its job run. All are submitted at the same time."
-        )
+        show.say(f"It has {count(len(stage.capacity), 'node')} with {stage.gpus} GPUs.")
         # Starting takes a while: the second cluster does so while nothing moves in the first one.
         first = await acts.show_lock(stage, with_gangs.start)
     without.ask_to_stop()
