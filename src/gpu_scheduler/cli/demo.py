@@ -96,8 +96,8 @@ async def _play(clusters: list[LocalCluster], show: Show, folder: Path) -> list[
     show.head("Four jobs want the same GPUs")
     show.table(JOB_COLUMNS, list_jobs(JOBS))
     show.say(
-        f"Together they want {sum(job.total for job in JOBS)} GPUs. As in training, a pod computes only when all pods of "
-        "its job run. All are submitted at the same time, to a Kubernetes cluster that starts on this machine now."
+        f"Together they want {sum(job.total for job in JOBS)} GPUs. As in training, a pod computes only when all pods "
+        "of its job run. All are submitted at the same time, to a Kubernetes cluster that starts on this machine now."
     )
     async with watched(await without.wait_ready(), show, folder / "rendezvous-1") as stage:
         show.say(f"It has {count(len(stage.capacity), 'node')} with {stage.gpus} GPUs.")
