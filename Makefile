@@ -22,11 +22,14 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help test test-kubernetes up check lint types imports sizes fix bench lock clean
+.PHONY: help demo test test-kubernetes up check lint types imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) ## Show in a minute what gangs are for: a lock, the same jobs as gangs, and a picture of both
+	@$(BIN)/gpu-scheduler demo $(ARGS)
 
 test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
 	@command -v kubectl >/dev/null || echo "kubectl is not on the PATH: the integration tests are left out."

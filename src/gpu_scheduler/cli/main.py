@@ -27,6 +27,9 @@ LOOKING = {
     "doctor": Entry("doctor", "Check the cluster and the scheduler in it, and say what to do."),
 }
 SECTIONS: dict[str, Mapping[str, Entry]] = {
+    "Start here": {
+        "demo": Entry("demo", "Show jobs that lock each other out, and the same jobs as gangs, in a minute."),
+    },
     "Local cluster": {
         "up": Entry("local", "Start a local Kubernetes cluster on this machine, without Docker."),
         "down": Entry("local", "Stop the local cluster."),

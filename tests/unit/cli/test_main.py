@@ -15,7 +15,7 @@ from gpu_scheduler.cli.main import LOOKING, SECTIONS, cli, plugin
 from gpu_scheduler.cli.scheduler import KEYS
 from gpu_scheduler.kube.settings import FIELDS
 
-COMMANDS = (*LOOKING, "scheduler", "webhook", "certs", "check-service", "validate")
+COMMANDS = (*LOOKING, "demo", "scheduler", "webhook", "certs", "check-service", "validate")
 HEAVY = ("numpy", "rich", "aiohttp", "msgspec", "gpu_scheduler.core.engine")
 
 

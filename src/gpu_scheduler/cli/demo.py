@@ -1,0 +1,125 @@
+"""`demo`: shows in a minute what gangs are for, and proves it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_scheduler.cli.cluster_options import UnusableError
+
+if TYPE_CHECKING:
+    from gpu_scheduler.cli.demonstration.cluster import LocalCluster
+    from gpu_scheduler.cli.demonstration.observer import Run
+    from gpu_scheduler.cli.demonstration.show import Show
+
+PICTURE = "gpu-scheduler-demo.html"
+
+EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler demo                     4 nodes of 8 GPUs, about a minute
+  gpu-scheduler demo --output pictures   write the picture into another folder
+  gpu-scheduler demo --nodes 1           too few GPUs for the jobs: shows how a claim fails
+\b
+Everything that it says was seen in the API of a local cluster that it starts for this. It exits with 1 when something
+that it claims is not so, and says what. Ctrl-C ends it and removes everything but the picture.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help=f"The folder for the picture {PICTURE}; else here.",
+)
+@click.option("--nodes", type=click.IntRange(1, 4), default=4, show_default=True, help="How many nodes of 8 GPUs.")
+def demo(output: Path, nodes: int) -> None:
+    """Show jobs that lock each other out, and the same jobs as gangs."""
+    from gpu_scheduler.cli.demonstration.cluster import LocalCluster, NotStartedError
+    from gpu_scheduler.cli.demonstration.show import Show
+    from gpu_scheduler.cli.demonstration.stage import ClaimError
+    from gpu_scheduler.kube.errors import ApiError
+
+    _make_folder(output)
+    folder, show = Path(tempfile.mkdtemp(prefix="gpu-scheduler-demo-")), Show()
+    clusters = [LocalCluster(folder / name, nodes, gangs=name == "gangs") for name in ("pods", "gangs")]
+    try:
+        runs = asyncio.run(_play(clusters, show, folder))
+        _conclude(runs, show, output / PICTURE)
+    except ClaimError as error:
+        raise click.ClickException(f"claim failed: {error}") from error
+    except (ApiError, NotStartedError) as error:
+        raise click.ClickException(str(error)) from error
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise click.Abort from None
+    finally:
+        show.close()
+        for cluster in clusters:
+            cluster.ask_to_stop()
+        for cluster in clusters:
+            cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Finds out first whether the picture can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Neither is an older picture to be taken for that of a run which failed.
+        (folder / PICTURE).touch()
+        (folder / PICTURE).unlink()
+    except OSError as error:
+        raise UnusableError(f"--output: {folder} cannot be written to: {error.strerror}") from error
+
+
+async def _play(clusters: list[LocalCluster], show: Show, folder: Path) -> list[Run]:
+    """All acts, in two clusters that differ in nothing but gangs."""
+    from gpu_scheduler.cli.demonstration import acts
+    from gpu_scheduler.cli.demonstration.jobs import JOBS
+    from gpu_scheduler.cli.demonstration.show import JOB_COLUMNS, list_jobs
+    from gpu_scheduler.cli.demonstration.stage import watched
+    from gpu_scheduler.kube.wording import count
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    without, with_gangs = clusters
+    without.start()
+    show.head("Four jobs want the same GPUs")
+    show.table(JOB_COLUMNS, list_jobs(JOBS))
+    show.say(
+        f"Together they want {sum(job.total for job in JOBS)} GPUs. As in training, a pod computes only when all pods "
+        "of its job run. All are submitted at the same time, to a Kubernetes cluster that starts on this machine now."
+    )
+    async with watched(await without.wait_ready(), show, folder / "rendezvous-1") as stage:
+        show.say(f"It has {count(len(stage.capacity), 'node')} with {stage.gpus} GPUs.")
+        # Starting takes a while: the second cluster does so while nothing moves in the first one.
+        first = await acts.show_lock(stage, with_gangs.start)
+    without.ask_to_stop()
+    async with watched(await with_gangs.wait_ready(), show, folder / "rendezvous-2") as stage:
+        second = await acts.show_gangs(stage)
+        await acts.show_hold(stage)
+        await acts.show_map(stage)
+        await acts.show_impossible(stage)
+    return [first, second]
+
+
+def _conclude(runs: list[Run], show: Show, picture: Path) -> None:
+    """What was seen in the end, as a table and as a picture."""
+    from rich.text import Text
+
+    from gpu_scheduler.cli.demonstration.show import compare
+    from gpu_scheduler.cli.demonstration.timeline import draw_page
+
+    picture.write_text(draw_page(runs), "utf-8")
+    show.head("Summary")
+    show.table(*compare(runs))
+    show.lines([Text(), Text("Both runs as a picture, to be opened in a browser:"), Text(f"  {picture}", "bold")])

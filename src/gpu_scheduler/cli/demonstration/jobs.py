@@ -1,0 +1,114 @@
+"""The jobs of the demonstration, and the pods that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
+
+NAMESPACE = "default"
+JOB = "demo/job"
+"""The label that says whose a pod is."""
+
+GPU = "nvidia.com/gpu"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """So many pods with so many GPUs each; all of them have to run before any of them computes."""
+
+    name: str
+    pods: int
+    gpus: int
+    seconds: float = 0.0
+    """How long it computes."""
+
+    @property
+    def total(self) -> int:
+        """The GPUs of all its pods."""
+        return self.pods * self.gpus
+
+
+JOBS = (Job("vision", 8, 1, 3), Job("speech", 8, 1, 4), Job("text", 8, 2, 6), Job("robots", 8, 2, 4))
+"""48 GPUs together. On 32 the first three fit at once, and the fourth when two of them have ended."""
+
+# As training does: a rank reports itself and computes once all ranks are there. Here a file is a report.
+_TRAIN = """\
+touch "$RENDEZVOUS/$JOB-$RANK"
+until set -- "$RENDEZVOUS/$JOB"-* && [ $# -ge "$WORLD_SIZE" ]; do sleep 0.3; done
+echo "All $WORLD_SIZE ranks are here. Rank $RANK computes on GPU $CUDA_VISIBLE_DEVICES."
+sleep "$COMPUTE"
+"""
+_SLEEP = "exec sleep 600"
+_TELL = "echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES; exec sleep 600"
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """What a pod runs."""
+
+    script: str
+    gpus: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def interleave(jobs: Sequence[Job]) -> list[list[tuple[Job, int]]]:
+    """Who comes when jobs are submitted at the same time: in each round the next pod of every job."""
+    most = max(job.pods for job in jobs)
+    return [[(job, rank) for job in jobs if rank < job.pods] for rank in range(most)]
+
+
+def train_pod(job: Job, rank: int, rendezvous: Path) -> Json:
+    """A member of a training job; pods are processes of this machine, so a folder is where they meet."""
+    env = {
+        "JOB": job.name,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(job.pods),
+        "COMPUTE": f"{job.seconds:g}",
+        "RENDEZVOUS": str(rendezvous),
+    }
+    return _make_pod(job.name, rank, _Container(_TRAIN, job.gpus, env), _gang(job))
+
+
+def idle_pod(job: Job, rank: int) -> Json:
+    """A member that runs until it is deleted; a job of one pod is no gang."""
+    return _make_pod(job.name, rank, _Container(_SLEEP, job.gpus), _gang(job) if job.pods > 1 else {})
+
+
+def mapped_pod(name: str, rank: int, device_map: str) -> Json:
+    """A pod whose map says its node and its GPUs; it prints what it sees."""
+    return _make_pod(name, rank, _Container(_TELL), {DEVICE_MAP: device_map})
+
+
+def _gang(job: Job) -> dict[str, str]:
+    return {GANG: job.name, GANG_MIN: str(job.pods)}
+
+
+def _make_pod(job: str, rank: int, runs: _Container, annotations: Mapping[str, str]) -> Json:
+    container: Json = {"name": "main", "image": "any", "command": ["sh", "-c", runs.script]}
+    if runs.env:
+        container["env"] = [{"name": name, "value": value} for name, value in runs.env.items()]
+    if runs.gpus:
+        container["resources"] = {"limits": {GPU: str(runs.gpus)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job}-{rank}",
+            "namespace": NAMESPACE,
+            "labels": {JOB: job},
+            "annotations": dict(annotations),
+        },
+        "spec": {
+            "schedulerName": "gpu-scheduler",
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+        },
+    }

@@ -1,0 +1,107 @@
+"""What the demonstration writes on the screen, letter by letter."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.cli.demonstration.jobs import JOBS
+from gpu_scheduler.cli.demonstration.observer import Record, State, find_lock, sum_up
+from gpu_scheduler.cli.demonstration.show import (
+    JOB_COLUMNS,
+    Show,
+    compare,
+    draw_standing,
+    list_jobs,
+    say_standing,
+    say_stuck,
+)
+from gpu_scheduler.cli.render.text import draw_table
+from tests.unit.cli.demonstration import NODE, PAIR, finished, locked, record, run_of, see
+
+
+def test_a_lock_shows_who_holds_what_in_small_letters() -> None:
+    assert [line.plain for line in draw_standing(locked(), PAIR, NODE)] == [
+        "  node1  o t   one     ■·  holds 1, waits for 1 GPU",
+        "               two     ■·  holds 1, waits for 1 GPU",
+    ]
+
+
+def test_who_computes_has_capital_letters_and_who_waits_holds_nothing() -> None:
+    found = record(*run_of("one", 1.0, 1.5, 9.0, (0, 1))[:4], see(0.5, "two-0", State.WAITING))
+    assert [line.plain for line in draw_standing(found, PAIR, {"node1": 2, "node2": 1})] == [
+        "  node1  O O   one     ■■  computes on 2 GPUs",
+        "  node2  ·     two     ··  waits for 2 GPUs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Record(), "not there yet"),
+        (record(see(0.0, "one-0", State.WAITING)), "waits for 2 GPUs"),
+        (record(*run_of("one", 1.0, 1.5, 4.0, (0, 1))[:2]), "starts on 2 GPUs"),
+        (finished(), "finished"),
+    ],
+    ids=["nothing", "waiting", "starting", "finished"],
+)
+def test_a_job_is_described_in_a_few_words(found: Record, said: str) -> None:
+    assert draw_standing(found, PAIR, NODE)[0].plain.endswith(f"  {said}")
+
+
+def test_one_line_says_the_same() -> None:
+    assert say_standing(locked(), PAIR, NODE) == "2 of 2 GPUs held: one 1/2, two 1/2"
+    assert say_standing(finished(), PAIR, NODE) == "0 of 2 GPUs held: one done, two done"
+
+
+def test_who_is_stuck_is_told_who_has_what_it_lacks() -> None:
+    assert [say_stuck(one) for one in find_lock(locked(), PAIR, NODE)] == [
+        "one lacks 1 GPU: two has 1.",
+        "two lacks 1 GPU: one has 1.",
+    ]
+
+
+def test_the_summary_sets_both_runs_side_by_side() -> None:
+    runs = [
+        sum_up("pod by pod", locked(), PAIR, NODE, 10.0),
+        sum_up("with gangs", finished(), PAIR, NODE, 7.0),
+    ]
+    assert [line.plain for line in draw_table(*compare(runs), 78)] == [
+        "                                   POD BY POD  WITH GANGS",
+        "jobs that finished                     0 of 2      2 of 2",
+        "the last one after                      never       7.0 s",
+        "GPU-seconds computed                        0          10",
+        "GPU-seconds held for nothing  18 and counting           2",
+    ]
+
+
+def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    capacity = {f"node{i}": 8 for i in range(1, 5)}
+    full = record(
+        *(
+            see(1.0, f"{job.name}-{rank}", State.RUNNING if rank < 6 else State.WAITING)
+            for job in JOBS
+            for rank in range(8)
+        )
+    )
+    show = Show()
+    show.head("1. A title")
+    show.table(JOB_COLUMNS, list_jobs(JOBS))
+    show.say("many words " * 20)
+    show.claim("many words " * 20)
+    show.quote("many words " * 20)
+    show.follow(full, JOBS, capacity, 99.9)
+    show.settle(full, JOBS, capacity)
+    show.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("\x1b" in line for line in lines)
+    assert sum(line.startswith("  ✓ ") for line in lines) == 1
+    assert "  99.9 s  0 of 32 GPUs held: vision 6/8, speech 6/8, text 6/8, robots 6/8" in lines
+
+
+def test_where_nothing_moves_a_line_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Show()
+    for now in (1.0, 2.0, 3.0):
+        show.follow(locked(), PAIR, NODE, now)
+    assert capsys.readouterr().out == "   1.0 s  2 of 2 GPUs held: one 1/2, two 1/2\n"

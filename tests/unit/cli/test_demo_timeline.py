@@ -1,0 +1,137 @@
+"""The picture that the demonstration draws, read back as XML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+
+from gpu_scheduler.cli.demonstration.jobs import Job
+from gpu_scheduler.cli.demonstration.observer import Run, Span, sum_up
+from gpu_scheduler.cli.demonstration.timeline import HEAD, LEFT, RIGHT, ROW, WIDTH, draw_page, say_verdict
+from tests.unit.cli.demonstration import NODE, PAIR, finished, locked
+
+WITHOUT = sum_up("pod by pod", locked(), PAIR, NODE, 8.0)
+WITH = sum_up("with gangs", finished(), PAIR, NODE, 7.0)
+SECOND = (WIDTH - LEFT - RIGHT) / 9
+"""How wide a second is: the longest run has eight, and one more is drawn."""
+
+
+def read_runs(page: str) -> list[ElementTree.Element]:
+    """The pictures of the runs."""
+    return [ElementTree.fromstring(text) for text in re.findall(r'<svg class="run".*?</svg>', page, re.DOTALL)]
+
+
+class Rect(NamedTuple):
+    """How a span is drawn; places are rounded to a tenth, as they are in the picture."""
+
+    pod: str
+    style: str
+    x: float
+    y: float
+    width: float
+
+
+def find_rects(run: ElementTree.Element) -> list[Rect]:
+    """Every span."""
+    found = [rect.attrib for rect in run.iter("rect") if "data-pod" in rect.attrib]
+    return [Rect(r["data-pod"], r["class"], float(r["x"]), float(r["y"]), float(r["width"])) for r in found]
+
+
+def find_texts(run: ElementTree.Element, style: str) -> list[str]:
+    return [text.text or "" for text in run.iter("text") if text.attrib["class"].split()[0] == style]
+
+
+def test_both_runs_are_above_each_other_on_one_scale() -> None:
+    first, second = read_runs(draw_page([WITHOUT, WITH]))
+    assert [run.attrib["data-run"] for run in (first, second)] == ["pod by pod", "with gangs"]
+    assert first.attrib["viewBox"] == second.attrib["viewBox"]
+    assert find_texts(first, "second") == find_texts(second, "second") == [f"{second} s" for second in range(10)]
+
+
+def test_a_held_gpu_that_does_nothing_is_striped() -> None:
+    first, _ = read_runs(draw_page([WITHOUT, WITH]))
+    at, wide = round(LEFT + SECOND, 1), round(7 * SECOND, 1)
+    assert find_rects(first) == [
+        Rect("one-0", "span wait0", at, HEAD, wide),
+        Rect("two-0", "span wait1", at, HEAD + ROW, wide),
+    ]
+
+
+def test_jobs_compute_in_their_colours_one_after_the_other() -> None:
+    _, second = read_runs(draw_page([WITHOUT, WITH]))
+    computing = [rect for rect in find_rects(second) if "wait" not in rect.style]
+    assert [(rect.pod, rect.style) for rect in computing] == [
+        ("one-0", "span job0"),
+        ("two-0", "span job1"),
+        ("one-1", "span job0"),
+        ("two-1", "span job1"),
+    ]
+    assert [rect.x for rect in computing[:2]] == [round(LEFT + when * SECOND, 1) for when in (1.5, 4.5)]
+    assert find_texts(second, "label") == ["one", "two"]
+
+
+def test_there_is_a_row_for_every_gpu_and_a_name_for_every_node() -> None:
+    (run,) = read_runs(draw_page([replace(WITHOUT, capacity={"node1": 2, "node2": 3})]))
+    assert [rect[0].text for rect in run.iter("rect") if rect.attrib["class"] == "free"] == [
+        "node1 GPU 0",
+        "node1 GPU 1",
+        "node2 GPU 0",
+        "node2 GPU 1",
+        "node2 GPU 2",
+    ]
+    assert find_texts(run, "node") == ["node1", "node2"]
+
+
+def test_hovering_says_who_held_what_when_and_why() -> None:
+    first, second = read_runs(draw_page([WITHOUT, WITH]))
+    titles = [title.text for run in (first, second) for title in run.iter("title")]
+    assert "one-0: node1 GPU 0, 1.0 s to 8.0 s, waits for its siblings" in titles
+    assert "two-1: node1 GPU 1, 4.5 s to 7.0 s, computes" in titles
+
+
+def test_the_lock_is_marked_where_it_was_seen_and_only_there() -> None:
+    first, second = read_runs(draw_page([WITHOUT, WITH]))
+    (line,) = [line for line in first.iter("line") if line.attrib["class"] == "lock"]
+    assert float(line.attrib["x1"]) == pytest.approx(LEFT + 2.5 * SECOND, abs=0.1)
+    assert find_texts(first, "locked") == ["locked: nothing moves any more", "for ever …"]
+    assert find_texts(second, "locked") == []
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (WITHOUT, "0 of 2 jobs finished. 2 of 2 GPUs are held, and none computes."),
+        (WITH, "2 of 2 jobs finished, the last one after 7.0 s."),
+        (replace(WITHOUT, locked=None), "0 of 2 jobs finished."),
+    ],
+    ids=["locked", "finished", "neither"],
+)
+def test_the_verdict_is_a_sentence(run: Run, said: str) -> None:
+    assert say_verdict(run) == said
+
+
+def test_the_legend_names_every_job_and_what_it_asks_for() -> None:
+    page = draw_page([WITHOUT, WITH])
+    assert "<b>one</b> 2 pods x 1 GPU</li>" in page
+    assert "<b>two</b> 2 pods x 1 GPU</li>" in page
+
+
+def test_names_are_escaped() -> None:
+    evil = '<i>"x"&'
+    span = Span(("node1", 0), evil, evil, 0.0, 5.0, True)
+    other = replace(span, gpu=("node1", 1))
+    page = draw_page([Run(evil, (Job(evil, 1, 2),), NODE, (span, other), {}, 5.0)])
+    assert "<i>" not in page
+    (run,) = read_runs(page)
+    assert find_texts(run, "label") == [evil]
+
+
+def test_the_page_loads_nothing_and_knows_light_and_dark() -> None:
+    page = draw_page([WITHOUT, WITH])
+    assert not re.search(r"\b(src|href|@import)\b|https?:", page)
+    assert page.count("@media(prefers-color-scheme:dark)") == 2
+    assert set(re.findall(r"var\((--\w+)\)", page)) <= set(re.findall(r"(--\w+):", page))
