@@ -135,6 +135,21 @@ def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() 
     assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor", "executor"]
 
 
+def test_driver_that_shows_that_less_is_needed_than_was_refused_before_it_starts() -> None:
+    world = a_world(8, 8, 8)
+    blocker = world.start("blocker", 1, shape_of(8), priority=1)
+    world.settle()
+    key = a_key("spark")
+    world.submit(Gang(key, minimum=1, expected=(Expected(shape_of(6), 3),)))
+    world.settle()
+    assert world.phase(key) is not Phase.RESERVED
+    world.change_gang(key, expected=(Expected(shape_of(4), 3, "executor"),))
+    world.create(*members(key, 1, shape_of(0), role="driver"))
+    world.settle()
+    assert len(world.bound(blocker)) == 1
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+
+
 def test_executors_larger_than_expected_start_although_the_others_will_not_fit() -> None:
     world = a_world(4)
     key = a_key("spark")

@@ -253,8 +253,8 @@ def test_executors_may_go_where_the_driver_may_unless_only_they_have_gpus() -> N
     assert [bool(shape.tolerations) for shape in (plain, apart)] == [True, True]
 
 
-def test_a_group_that_names_its_executors_asks_for_all_of_them_before_there_is_a_driver() -> None:
-    assert expect(APPLICATION, executors="2") == [("", 3, {"cpu": 1000, "memory": 1408 << 20})]
+def test_a_group_that_names_its_executors_is_divided_among_them_before_there_is_a_driver() -> None:
+    assert expect(APPLICATION, executors="2") == [("", 2, {"cpu": 1500, "memory": 2112 << 20})]
 
 
 def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:

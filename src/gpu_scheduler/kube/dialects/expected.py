@@ -69,7 +69,7 @@ def expect_members(
     executors = _read_executors(raw)
     if pods:
         return _expect_executors(amounts, executors, pods, context) if minimum == 1 else ()
-    count = minimum + executors
+    count = executors or minimum
     shape = _shape_part(amounts, count, PodSpec(), raw.metadata.namespace, context)
     return (Expected(shape, count),) if shape is not None else ()
 
