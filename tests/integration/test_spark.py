@@ -17,13 +17,14 @@ MEMORY = "1408Mi"
 
 @dataclass(frozen=True)
 class Application:
-    """One spark-submit with Volcano's feature step: what it makes, and what its driver makes after it."""
+    """One spark-submit, with Volcano's feature step if `grouped`: what it makes, and what its driver makes after it."""
 
     live: Live
     name: str
     executors: int = 3
     gpus: int = 8
     number: str = "4f8a19c2e6d04b7b"
+    grouped: bool = True
 
     @property
     def app_id(self) -> str:
@@ -43,10 +44,12 @@ class Application:
         asked = least | {GPU: str(self.executors * self.gpus)}
         group: Json = {"apiVersion": VOLCANO, "kind": "PodGroup", "metadata": {"name": self.group}}
         group["metadata"]["annotations"] = {f"gpu-scheduler.io/{name}": text for name, text in notes.items()}
-        self.live.create({**group, "spec": {"minMember": 1, "minResources": asked}})
+        if self.grouped:
+            self.live.create({**group, "spec": {"minMember": 1, "minResources": asked}})
         self.live.create(self._pod(self.driver, "driver", {"requests": {"cpu": "1"}, "limits": {}}))
-        owner = [self._owned()]
-        self.live.patch("PodGroup", self.group, {"metadata": {"ownerReferences": owner}}, VOLCANO)
+        if self.grouped:
+            owner = [self._owned()]
+            self.live.patch("PodGroup", self.group, {"metadata": {"ownerReferences": owner}}, VOLCANO)
         return self.driver
 
     def request_executors(self, first: int, last: int) -> list[str]:
@@ -81,7 +84,7 @@ class Application:
             "metadata": {
                 "name": name,
                 "labels": {**labels, "spark-version": "4.3.0"},
-                "annotations": {"scheduling.k8s.io/group-name": self.group},
+                "annotations": {"scheduling.k8s.io/group-name": self.group} if self.grouped else {},
             },
             "spec": {
                 "schedulerName": "gpu-scheduler",
@@ -120,6 +123,17 @@ def test_of_two_applications_that_fit_one_at_a_time_the_second_driver_waits_for_
     live.wait_bound(waiting)
     live.wait_bound(*second.request_executors(1, 3))
     wait_phase(first, "Completed")
+
+
+def test_without_groups_two_applications_hold_what_the_other_needs(live: Live) -> None:
+    both = Application(live, "first", grouped=False), Application(live, "second", grouped=False)
+    live.wait_bound(*(application.submit() for application in both))
+    wanted = [name for number in (1, 2) for one in both for name in one.request_executors(number, number)]
+    live.wait_bound(*wanted)
+    lacking = [name for one in both for name in one.request_executors(3, 3)]
+    for name in lacking:
+        live.wait_reason(name, GPU)
+    live.stays_unbound(*lacking, seconds=0.3)
 
 
 def test_a_plain_pod_cannot_take_what_is_kept_for_the_executors(live: Live) -> None:
