@@ -76,6 +76,28 @@ async def test_watch_tells_what_exists_and_what_happens() -> None:
             assert await events.names(3) == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
 
 
+async def test_watch_over_a_websocket_tells_each_event_in_a_message_until_the_client_closes() -> None:
+    async with speaker() as api:
+        await api.create(CONFIGMAPS, config_map("a"))
+        await api.create(CONFIGMAPS, config_map("b"))
+        async with asyncio.timeout(PATIENCE), api.client.ws_connect(f"{CONFIGMAPS}?watch=true") as socket:
+            found = [await socket.receive_json() for _ in range(2)]
+            await put(api, "a", x="1")
+            found.append(await socket.receive_json())
+            said = [(event["type"], event["object"]["metadata"]["name"]) for event in found]
+            assert said == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a")]
+            assert await socket.close()
+            assert socket.close_code == 1000
+
+
+async def test_watch_over_a_websocket_ends_with_its_time() -> None:
+    async with speaker() as api:
+        query = "watch=true&timeoutSeconds=1"
+        async with asyncio.timeout(PATIENCE), api.client.ws_connect(f"{CONFIGMAPS}?{query}") as socket:
+            assert [message async for message in socket] == []
+            assert socket.close_code == 1000
+
+
 async def test_watch_from_a_revision_tells_only_what_came_after() -> None:
     async with speaker() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))

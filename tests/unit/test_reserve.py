@@ -135,6 +135,50 @@ def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() 
     assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor", "executor"]
 
 
+def test_driver_that_shows_that_less_is_needed_than_was_refused_before_it_starts() -> None:
+    world = a_world(8, 8, 8)
+    blocker = world.start("blocker", 1, shape_of(8), priority=1)
+    world.settle()
+    key = a_key("spark")
+    world.submit(Gang(key, minimum=1, expected=(Expected(shape_of(6), 3),)))
+    world.settle()
+    assert world.phase(key) is not Phase.RESERVED
+    world.change_gang(key, expected=(Expected(shape_of(4), 3, "executor"),))
+    world.create(*members(key, 1, shape_of(0), role="driver"))
+    world.settle()
+    assert len(world.bound(blocker)) == 1
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+
+
+def test_executors_larger_than_expected_start_although_the_others_will_not_fit() -> None:
+    world = a_world(4)
+    key = a_key("spark")
+    gang = Gang(key, minimum=1, expected=(Expected(shape_of(1), 4, "executor"),))
+    world.submit(gang, *members(key, 1, shape_of(0), role="driver"))
+    world.settle()
+    world.put_gang(replace(gang, expected=(Expected(shape_of(3), 4, "executor"),)))
+    world.create(*members(key, 1, shape_of(3), role="executor"))
+    world.settle()
+    assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor"]
+
+
+def test_of_two_applications_that_only_fit_one_at_a_time_the_second_driver_waits_for_the_first_to_end() -> None:
+    world = a_world(3)
+    expected = (Expected(shape_of(1), 3, "executor"),)
+    for name in "ab":
+        world.submit(
+            Gang(a_key(name), minimum=1, expected=expected), *members(a_key(name), 1, shape_of(0), role="driver")
+        )
+    world.settle()
+    assert [len(world.bound(a_key(name))) for name in "ab"] == [1, 0]
+    world.create(*members(a_key("a"), 3, role="executor"))
+    world.pass_time(1000)
+    assert [len(world.bound(a_key(name))) for name in "ab"] == [4, 0]
+    world.finish(a_key("a"))
+    world.settle()
+    assert [pod.role for pod in world.bound(a_key("b"))] == ["driver"]
+
+
 def test_reservation_of_a_driver_without_executors_expires_and_it_runs_on() -> None:
     world = a_world(2)
     key = a_key("spark")

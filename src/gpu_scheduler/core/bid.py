@@ -30,7 +30,9 @@ def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
         anchors=tuple(pod.node for pod in facts.live if pod.node is not None) if record.gang.topology else (),
         excluded=excluded_nodes(state, record, facts, now),
     )
-    for group in expected_groups(record, absent_members(state, record, facts, now)):
+    # A gang that has what it needs asks for whoever has come; slots of those still to come are kept if they can be.
+    complete = facts.started and not facts.missing
+    for group in expected_groups(record, () if complete else absent_members(state, record, facts, now)):
         bid.groups.append(group)
         bid.needed += len(group.pods)
     return bid

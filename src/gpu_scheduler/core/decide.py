@@ -212,6 +212,7 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     placement = place_gang(state.cluster, bid) if refusal is None else None
     if placement:
         _start(state, record, placement, now, plan)
+        _reserve_again(state, record, now)
         return
     state.reserve(record, kept)
     if refusal is not None:
@@ -349,7 +350,7 @@ def _check_inherited(state: State, record: GangRecord, now: float) -> None:
 
 
 def _reserve_again(state: State, record: GangRecord, now: float) -> None:
-    """Keeps slots anew for a gang that an earlier leader admitted and whose members have not all come."""
+    """Keeps slots anew for a gang that was admitted, by this leader or an earlier one, and lacks members."""
     gang, admitted_at = record.gang, record.admitted_at
     if gang is None or admitted_at is None or record.reserved or now >= admitted_at + state.config.reserve:
         return

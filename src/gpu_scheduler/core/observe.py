@@ -218,6 +218,8 @@ def see_gang(state: State, gang: Gang) -> None:
     if moved:
         for uid in (*record.members, *record.reserved):
             state.quota.move(uid, gang.queue)
+    if gang.expected != awaited:
+        state.queue.withdraw(gang.key)  # it will ask for something else: why it was refused says nothing about that
     if not state.leading:
         _read_notes(record)
     elif record.admitted_at is not None and gang.expected and gang.expected != awaited:

@@ -1,5 +1,7 @@
 """Watches: every change that a client asked to see, in order, none left out, as lines of JSON.
 
+A client that asks for a WebSocket, as those written in Java do first, gets each line as a message.
+
 A change is encoded once for all watchers that get the same bytes, and changes that come in quick succession go out in
 one write: an idle watch hears of a change at once, a busy one at most PACE later. All watches write at the same ticks,
 so that those which see the same changes share not only lines but whole writes.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
 from aiohttp import web
 
@@ -87,8 +89,7 @@ class Watches:
     async def serve(self, request: web.Request, call: Call, view: View) -> web.StreamResponse:
         """Answers a watch until it ends."""
         watch = _Watch(self._store, call, view, self._lines)
-        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
-        response.enable_chunked_encoding()
+        response = _response_to(request)
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -96,7 +97,10 @@ class Watches:
             # The start is fixed before the first await: nothing that happens from here on is missed.
             watch.begin()
             await response.prepare(request)
-            await watch.run(request, response)
+            if isinstance(response, web.WebSocketResponse):
+                await _run_until_closed(response, watch.run(request, response))
+            else:
+                await watch.run(request, response)
             await response.write_eof()
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
@@ -109,6 +113,30 @@ class Watches:
     async def stop(self) -> None:
         """Ends every watch."""
         tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _response_to(request: web.Request) -> web.StreamResponse:
+    if request.headers.get("Upgrade", "").lower() == "websocket":
+        return web.WebSocketResponse(compress=False)
+    response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+    response.enable_chunked_encoding()
+    return response
+
+
+async def _run_until_closed(socket: web.WebSocketResponse, telling: Coroutine[None, None, None]) -> None:
+    """Tells until there is no more to tell, or the client closes. Only who reads learns of that."""
+
+    async def read() -> None:
+        async for _ in socket:
+            pass
+
+    tasks = [asyncio.ensure_future(telling), asyncio.ensure_future(read())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -239,7 +267,11 @@ class _Watch:
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(PATIENCE):
-            await response.write(data)
+            if isinstance(response, web.WebSocketResponse):
+                for line in data.decode().rstrip("\n").split("\n"):
+                    await response.send_str(line)
+            else:
+                await response.write(data)
 
 
 def _at(entry: Entry, revision: int) -> Entry:

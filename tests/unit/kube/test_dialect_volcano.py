@@ -10,10 +10,10 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.kube.dialects import GangContext, Membership, Told, dialect_of, read_membership
-from gpu_scheduler.kube.objects import OwnerReference
+from gpu_scheduler.kube.objects import OwnerReference, PodObject
 from gpu_scheduler.kube.resources import GROUP, NOTES
 from tests.unit.kube.gang_parts import THEN, Json, conditions, context, decode, group, patched, said, status, tell
-from tests.unit.kube.pods import GPU, asking, pod
+from tests.unit.kube.pods import GPU, asking, container, pod
 
 KEY = GangKey("volcano", "x", "train")
 MEMBER = {"scheduling.k8s.io/group-name": "train"}
@@ -182,6 +182,84 @@ def test_templates_that_make_no_sense_are_not_used(job: Json) -> None:
 
 def test_a_group_that_is_done_expects_nobody() -> None:
     assert decode(KEY, group(**NEEDS, status={"phase": "Completed"})).expected == ()
+
+
+# -- a driver, which makes its executors itself
+
+CORE: Json = {"cpu": "1", "memory": "1408Mi"}
+APPLICATION: Json = {"minMember": 1, "minResources": {"cpu": "3", "memory": "4224Mi"}}
+GPU_APPLICATION: Json = {"minMember": 1, "minResources": {"cpu": "9", "memory": "16Gi", GPU: "4"}}
+
+
+def spark(role: str, *, gpus: int = 0, number: int = 1, **spec: Any) -> PodObject:
+    """A pod as Spark makes it."""
+    name = "app-6ff0-driver" if role == "driver" else f"app-6ff0-exec-{number}"
+    limits = {GPU: str(gpus)} if gpus else {}
+    fields: Json = {"containers": [container(requests=spec.pop("requests", CORE), limits=limits)]} | spec
+    return pod(name, annotations=MEMBER, labels={"spark-role": role, "spark-app-selector": "spark-6ff0"}, **fields)
+
+
+def expect(spec: Json, *pods: PodObject, executors: str = "") -> list[tuple[str, int, Json]]:
+    """Role, count and request of the members that are still to come."""
+    told = {f"{GROUP}/executors": executors} if executors else {}
+    gang = decode(KEY, group(**spec, annotations=told), *pods)
+    assert not gang.problem
+    return [(e.role, e.count, dict(e.shape.request)) for e in gang.expected]
+
+
+@pytest.mark.parametrize(
+    ("spec", "executors", "found"),
+    [
+        pytest.param(APPLICATION, "", (2, {"cpu": 1000, "memory": 1408 << 20}), id="one for every core"),
+        pytest.param(APPLICATION, "1", (1, {"cpu": 2000, "memory": 2816 << 20}), id="as many as it says"),
+        pytest.param(
+            GPU_APPLICATION, "", (4, {GPU: 1, "cpu": 2000, "memory": ((16 << 30) - (1408 << 20)) // 4}), id="by GPUs"
+        ),
+        pytest.param({"minMember": 1, "minResources": {"cpu": "1.5"}}, "", (1, {"cpu": 500}), id="part of a core"),
+        pytest.param({"minMember": 1, "minResources": {"memory": "2Gi"}}, "", (1, {"memory": 640 << 20}), id="memory"),
+    ],
+)
+def test_what_a_driver_leaves_of_min_resources_is_for_its_executors(spec: Json, executors: str, found: Any) -> None:
+    assert expect(spec, spark("driver"), executors=executors) == [("executor", *found)]
+
+
+def test_the_first_executor_tells_what_the_others_need() -> None:
+    big = spark("executor", gpus=2, requests={"cpu": "4", "memory": "6Gi"})
+    assert expect(GPU_APPLICATION, spark("driver"), big) == [
+        ("executor", 2, {GPU: 2, "cpu": 4000, "memory": 6 << 30}),
+    ]
+    assert expect(GPU_APPLICATION, spark("driver"), big, executors="3")[0][1] == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "pods"),
+    [
+        pytest.param({"minMember": 1, "minResources": CORE}, [spark("driver")], id="the driver takes it all"),
+        pytest.param({"minMember": 1}, [spark("driver")], id="no minResources"),
+        pytest.param({**APPLICATION, "minMember": 2}, [spark("driver")], id="a gang of two"),
+        pytest.param(APPLICATION, [spark("executor")], id="the driver is over"),
+        pytest.param(APPLICATION, [pod(annotations=MEMBER)], id="no driver"),
+    ],
+)
+def test_nobody_else_is_expected(spec: Json, pods: list[PodObject]) -> None:
+    assert expect(spec, *pods) == []
+
+
+def test_executors_may_go_where_the_driver_may_unless_only_they_have_gpus() -> None:
+    place: Json = {"nodeSelector": {"pool": "blue"}, "tolerations": [{"key": "blue", "operator": "Exists"}]}
+    plain = decode(KEY, group(**APPLICATION), spark("driver", **place)).expected[0].shape
+    apart = decode(KEY, group(**GPU_APPLICATION), spark("driver", **place)).expected[0].shape
+    assert [bool(shape.node_labels) for shape in (plain, apart)] == [True, False]
+    assert [bool(shape.tolerations) for shape in (plain, apart)] == [True, True]
+
+
+def test_a_group_that_names_its_executors_is_divided_among_them_before_there_is_a_driver() -> None:
+    assert expect(APPLICATION, executors="2") == [("", 2, {"cpu": 1500, "memory": 2112 << 20})]
+
+
+def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
+    raw = group(**APPLICATION, annotations={f"{GROUP}/executors": "many"})
+    assert decode(KEY, raw).problem == f"{GROUP}/executors: 'many' is no number of executors from 1 to 1000"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,8 +11,13 @@ from gpu_scheduler.core.model import Expected, Shape
 from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.core.requests import read_amounts
 from gpu_scheduler.kube.dialects.dialect import GangContext
-from gpu_scheduler.kube.dialects.options import LEADERS, BadOptionError, as_dict, as_list, role_of
+from gpu_scheduler.kube.dialects.options import LEADERS, BadOptionError, as_dict, as_list, note, quote, role_of
 from gpu_scheduler.kube.objects import Container, Json, Meta, PodObject, PodSpec, RawObject, Resources
+from gpu_scheduler.kube.resources import EXECUTORS
+
+_DRIVER, _EXECUTOR = "driver", "executor"
+_MOST_PARTS = 1000
+"""How finely a sum is divided at most."""
 
 
 class _Template(NamedTuple):
@@ -38,12 +43,14 @@ def min_resources(raw: RawObject) -> dict[str, str]:
 
 
 def expect_members(
-    raw: RawObject, minimum: int, tasks: Mapping[str, int], context: GangContext, any_there: bool
+    raw: RawObject, minimum: int, tasks: Mapping[str, int], context: GangContext, pods: Collection[PodObject]
 ) -> tuple[Expected, ...]:
     """The members that must fit before a group may begin; none without minResources.
 
     The owner job's templates say what they need. Where those cannot be read, each takes an equal part of minResources,
-    but only until the first pod is there: it cannot be told which of the parts that pod is.
+    but only until the first pod is there: it cannot be told which of the parts that pod is. A driver is the exception.
+    It makes its executors itself, so of a group with a minimum of one it needs no more than it says, and the rest of
+    minResources is theirs.
     """
     share = min_resources(raw)
     job = _owner_job(raw, context)
@@ -55,8 +62,16 @@ def expect_members(
         counts = _count_members(templates, minimum, tasks)
         known = zip(templates, shapes, counts, strict=True)
         return tuple(Expected(s, count, t.role) for t, s, count in known if s is not None and count)
-    shape = None if any_there else _share_shape(raw, share, minimum, context)
-    return (Expected(shape, minimum),) if shape is not None else ()
+    try:
+        amounts = read_amounts(share, "spec.minResources")
+    except QuantityError as error:
+        raise BadOptionError(str(error)) from None
+    executors = _read_executors(raw)
+    if pods:
+        return _expect_executors(amounts, executors, pods, context) if minimum == 1 else ()
+    count = executors or minimum
+    shape = _shape_part(amounts, count, PodSpec(), raw.metadata.namespace, context)
+    return (Expected(shape, count),) if shape is not None else ()
 
 
 def is_made_for_job(raw: RawObject, context: GangContext) -> bool:
@@ -121,14 +136,59 @@ def _count_members(templates: list[_Template], minimum: int, tasks: Mapping[str,
     return counts
 
 
-def _share_shape(raw: RawObject, share: Mapping[str, str], minimum: int, context: GangContext) -> Shape | None:
-    """A pod that takes an equal part of what the group asks for."""
-    try:
-        amounts = read_amounts(share, "spec.minResources")
-    except QuantityError as error:
-        raise BadOptionError(str(error)) from None
-    parts: dict[str, str | int | float] = {
-        name: f"{-(-amount // minimum)}{'m' if name == 'cpu' else ''}" for name, amount in amounts.items()
+# -- Spark: a driver that makes its executors
+
+
+def _expect_executors(
+    amounts: Mapping[str, int], told: int, pods: Collection[PodObject], context: GangContext
+) -> tuple[Expected, ...]:
+    """The executors that a driver is going to make out of what it leaves of the group's resources."""
+    members = {role_of(pod): pod for pod in pods}
+    driver = members.get(_DRIVER)
+    shape = context.shape_of(driver.spec, driver.metadata) if driver is not None else None
+    if driver is None or shape is None:
+        return ()
+    taken = dict(shape.request)
+    rest = {name: amount - taken.get(name, 0) for name, amount in amounts.items() if amount > taken.get(name, 0)}
+    if not rest:
+        return ()
+    known = members.get(_EXECUTOR)
+    if known is not None and (like := context.shape_of(known.spec, known.metadata)) is not None:
+        return (Expected(like, told or _count_like(like, rest), _EXECUTOR),)
+    namespace = driver.metadata.namespace
+    whole = _shape_part(rest, 1, PodSpec(), namespace, context)
+    if whole is None:
+        return ()
+    count = told or min(_MOST_PARTS, whole.gpus or -(-rest.get("cpu", 0) // 1000) or 1)
+    # Until the first executor is there, nobody knows where they may go: where the driver may, it is assumed, but for a
+    # driver without GPUs whose executors have some, because such a driver is often kept away from nodes that have them.
+    apart = whole.gpus > 0 and shape.gpus == 0
+    place = PodSpec(node_selector=None if apart else driver.spec.node_selector, tolerations=driver.spec.tolerations)
+    part = _shape_part(rest, count, place, namespace, context)
+    return (Expected(part, count, _EXECUTOR),) if part is not None else ()
+
+
+def _count_like(shape: Shape, rest: Mapping[str, int]) -> int:
+    """How many members like this one a sum was written for, by what matters most of what both speak of."""
+    request = dict(shape.request)
+    name = next((name for name in (shape.gpu_resource, "cpu", "memory") if name in rest and name in request), "")
+    return max(1, rest[name] // request[name]) if name else 1
+
+
+def _read_executors(raw: RawObject) -> int:
+    """How many executors a group says that it is for; 0 where it does not."""
+    text = note(raw.metadata, EXECUTORS)
+    if text and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_PARTS):
+        raise BadOptionError(f"{EXECUTORS}: {quote(text)} is no number of executors from 1 to {_MOST_PARTS}")
+    return int(text or 0)
+
+
+def _shape_part(
+    amounts: Mapping[str, int], parts: int, place: PodSpec, namespace: str, context: GangContext
+) -> Shape | None:
+    """A pod that takes an equal part of a sum, where `place` may go."""
+    requests: dict[str, str | int | float] = {
+        name: f"{-(-amount // parts)}{'m' if name == 'cpu' else ''}" for name, amount in amounts.items()
     }
-    spec = PodSpec(containers=[Container(resources=Resources(requests=parts))])
-    return context.shape_of(spec, Meta(namespace=raw.metadata.namespace))
+    place.containers = [Container(resources=Resources(requests=requests))]
+    return context.shape_of(place, Meta(namespace=namespace))

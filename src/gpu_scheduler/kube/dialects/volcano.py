@@ -20,7 +20,7 @@ the topology levels from the tightest (1) up; a tier beyond the widest level mea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import replace
 from uuid import uuid4
 
@@ -46,6 +46,7 @@ from gpu_scheduler.kube.dialects.options import (
     rank_roles,
     read_minimum,
     read_queue,
+    role_of,
     with_options,
 )
 from gpu_scheduler.kube.objects import Json, PodObject, RawObject
@@ -75,6 +76,10 @@ class Volcano(Dialect):
     def group_of(self, pod: PodObject) -> str:
         """The PodGroup that a pod's annotation names."""
         return note(pod.metadata, GROUP_NAME)
+
+    def marks(self, pod: PodObject) -> Hashable:
+        """Its role: a driver and the first of its executors tell what the others will need."""
+        return role_of(pod)
 
     def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """What the owner job's templates say; Volcano itself where they say nothing."""
@@ -127,7 +132,7 @@ def _with_members(gang: Gang, raw: RawObject, pods: Collection[PodObject], conte
         gang,
         minimum=minimum,
         roles=rank_roles([Role(name, count) for name, count in counted.items()], pods),
-        expected=() if done else expect_members(raw, minimum, tasks, context, any_there=bool(pods)),
+        expected=() if done else expect_members(raw, minimum, tasks, context, pods),
     )
 
 

@@ -1,0 +1,240 @@
+"""The examples, as a user runs them: real kubectl, a local cluster with scheduler and webhook inside."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.running import Cluster, Json, Kube, eventually, opened
+
+pytestmark = pytest.mark.local("the examples")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ALL = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+ELSEWHERE = {"08-gpu-map": "test_up_webhook.py"}
+"""Examples that are run by the tests of what they are about."""
+RACK = "gpu-scheduler.io/rack"
+
+
+@pytest.fixture(scope="module")
+def complete(folder: Path) -> Iterator[Cluster]:
+    """Four nodes of eight GPUs in two racks, with scheduler and webhook."""
+    cluster = Cluster(folder / "examples", ("--racks", "2"), scheduled=True)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def kube(complete: Cluster, namespace: str) -> Iterator[Kube]:
+    """kubectl in a namespace of the test's own, which has the cluster to itself."""
+    with opened(complete, namespace) as kube:
+        yield kube
+        kube("delete", "jobs,statefulsets,pods", "--all", "--wait=true")
+
+
+def apply(kube: Kube, path: str) -> None:
+    """`kubectl apply -f examples/...`."""
+    kube("apply", "-f", str(EXAMPLES / path))
+
+
+def pods_of(kube: Kube, selector: str) -> list[Json]:
+    found: list[Json] = kube.get("pods", "-l", selector)["items"]
+    return found
+
+
+def nodes_of(kube: Kube, selector: str) -> list[str]:
+    """The nodes of the pods that have one."""
+    return sorted(pod["spec"]["nodeName"] for pod in pods_of(kube, selector) if pod["spec"].get("nodeName"))
+
+
+def logs(kube: Kube, selector: str) -> list[str]:
+    """What these pods printed, sorted."""
+    return sorted(kube("logs", "-l", selector, "--tail=-1").splitlines())
+
+
+def wait_ready(kube: Kube, selector: str, count: int) -> None:
+    """Waits until so many pods are ready."""
+
+    def look() -> bool:
+        conditions = [c for pod in pods_of(kube, selector) for c in pod["status"].get("conditions", ())]
+        return sum((c["type"], c["status"]) == ("Ready", "True") for c in conditions) == count
+
+    eventually(look, f"{count} pods of {selector} to be ready")
+
+
+def condition(kube: Kube, kind: str, name: str, wanted: str) -> Json:
+    """Waits until an object has a condition that is True; the condition."""
+    kube.wait(f"{kind}/{name}", f"condition={wanted}")
+    found: list[Json] = kube.get(kind, name)["status"]["conditions"]
+    return next(one for one in found if one["type"] == wanted)
+
+
+# -- each example, by its number
+
+
+def test_01_four_pods_start_together(kube: Kube) -> None:
+    apply(kube, "01-workload-gang")
+    assert condition(kube, "workload", "train", "GangScheduled")["reason"] == "Scheduled"
+    kube.wait("job/train", "condition=Complete")
+    said = [
+        re.fullmatch(r"member (\d) runs on node\d with GPUs (\d,\d)", line) for line in logs(kube, "job-name=train")
+    ]
+    assert [match and match[1] for match in said] == ["0", "1", "2", "3"]
+
+
+def test_02_a_gang_that_is_too_large_says_so_and_holds_up_nobody(kube: Kube) -> None:
+    apply(kube, "02-too-large")
+    told = condition(kube, "workload", "too-large", "SchedulingTimeout")
+    assert told["reason"] == "TimedOut"
+    kube.wait("job/small", "condition=Complete")
+    assert nodes_of(kube, "job-name=too-large") == []
+    pattern = "did not start within 5 seconds.*if nothing else ran 4 of 5 members would fit. Short by 8 nvidia.com/gpu"
+    eventually(lambda: re.search(pattern, str(kube.get("workload", "too-large")["status"])), pattern)
+
+
+def test_04_driver_and_executors_start_together_and_divide_the_work(kube: Kube) -> None:
+    apply(kube, "04-spark")
+    kube.wait("pod/primes-driver", "jsonpath={.status.phase}=Succeeded")
+    said = kube("logs", "primes-driver").splitlines()
+    assert sorted(said[:3]) == [f"executor primes-exec-{number} is here" for number in range(3)]
+    assert sum(int(line.split()[-2]) for line in said[3:-1]) == 12
+    assert said[-1] == "6057 primes below 60000"
+    kube.wait("podgroup.scheduling.volcano.sh/primes", "jsonpath={.status.phase}=Running")
+    assert kube.names("rolebindings") == ["spark-driver"]
+
+
+WORDS = {
+    "1": ["4 a", "2 gang", "2 of"],
+    "2": ["4 the", "3 is", "3 queue"],
+    "3": ["3 counts", "3 one", "3 pod"],
+}
+
+
+def test_06_word_counts_run_one_after_the_other(kube: Kube) -> None:
+    apply(kube, "06-word-count")
+    times = []
+    for number, words in WORDS.items():
+        kube.wait(f"job/words-{number}", "condition=Complete")
+        assert [" ".join(line.split()) for line in kube("logs", f"job/words-{number}").splitlines()] == words
+        (pod,) = pods_of(kube, f"job-name=words-{number}")
+        ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+        times.append((ended["startedAt"], ended["finishedAt"]))
+    times.sort()
+    assert all(ended <= started for (_, ended), (started, _) in pairwise(times))
+
+
+def test_09_shares_use_one_gpu_and_a_whole_one_is_another(kube: Kube) -> None:
+    apply(kube, "09-gpu-shares")
+    wait_ready(kube, "job-name=shares", 3)
+    wait_ready(kube, "job-name=whole", 1)
+    eventually(lambda: len(logs(kube, "job-name in (shares,whole)")) == 4, "four lines")
+    shares, (whole,) = logs(kube, "job-name=shares"), logs(kube, "job-name=whole")
+    assert len(set(shares)) == 1
+    assert whole.removeprefix("whole one ") != shares[0].removeprefix("share ")
+    milli = {pod["metadata"]["annotations"]["gpu-scheduler.io/gpu-milli"] for pod in pods_of(kube, "job-name=shares")}
+    assert milli == {"300"}
+
+
+def test_10_a_gang_stays_within_one_rack(kube: Kube) -> None:
+    def racks(selector: str) -> set[str]:
+        return {kube.get("node", node)["metadata"]["labels"][RACK] for node in nodes_of(kube, selector)}
+
+    apply(kube, "10-topology/1-neighbour.yaml")
+    wait_ready(kube, "job-name=neighbour", 1)
+    apply(kube, "10-topology/2-gang.yaml")
+    wait_ready(kube, "job-name=close", 4)
+    assert len(set(nodes_of(kube, "job-name=close"))) == 2
+    assert len(racks("job-name=close")) == 1
+    assert racks("job-name=close").isdisjoint(racks("job-name=neighbour"))
+
+
+def test_11_one_of_two_gangs_gives_way_and_comes_back(kube: Kube) -> None:
+    apply(kube, "11-preemption/1-low.yaml")
+    wait_ready(kube, "job-name=low-a", 2)
+    wait_ready(kube, "job-name=low-b", 2)
+    before = set(kube.names("pods"))
+    apply(kube, "11-preemption/2-high.yaml")
+    kube.wait("job/high", "condition=Complete")
+    gone = before - set(kube.names("pods"))
+    assert {name[:5] for name in gone} in ({"low-a"}, {"low-b"})
+    assert len(gone) == 2
+    eventually(lambda: "has a higher priority" in kube("get", "events"), "the victims to be told why")
+    wait_ready(kube, "job-name=low-a", 2)
+    wait_ready(kube, "job-name=low-b", 2)
+    assert gone.isdisjoint(kube.names("pods"))
+
+
+def test_12_an_elastic_gang_starts_small_and_grows(kube: Kube) -> None:
+    apply(kube, "12-elastic/1-filler.yaml")
+    wait_ready(kube, "job-name=filler", 2)
+    apply(kube, "12-elastic/2-elastic.yaml")
+    kube.wait("statefulset/elastic", "jsonpath={.status.readyReplicas}=2")
+    assert not set(nodes_of(kube, "job-name=filler")) & set(nodes_of(kube, "app.kubernetes.io/name=elastic"))
+    kube("delete", "-f", str(EXAMPLES / "12-elastic/1-filler.yaml"))
+    kube.wait("statefulset/elastic", "jsonpath={.status.readyReplicas}=4")
+
+
+# -- what holds of all
+
+
+def manifests(name: str) -> Iterator[tuple[Path, Json]]:
+    """Every object in the YAML of an example that kubectl applies."""
+    for path in sorted((EXAMPLES / name).glob("*.yaml")):
+        for found in yaml.safe_load_all(path.read_text()):
+            yield path, found
+
+
+def pod_specs(found: Any) -> Iterator[Json]:
+    """The pod specs in an object, however deep."""
+    if isinstance(found, dict):
+        if isinstance(found.get("containers"), list):
+            yield found
+        for value in found.values():
+            yield from pod_specs(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from pod_specs(value)
+
+
+def test_every_example_has_a_test_and_a_line_in_the_index() -> None:
+    here = {name.removeprefix("test_")[:2] for name in dir(sys.modules[__name__]) if name.startswith("test_")}
+    index = (EXAMPLES / "README.md").read_text()
+    for name in ALL:
+        runs = ELSEWHERE.get(name)
+        assert name[:2] in here or (runs and name in (Path(__file__).parent / runs).read_text()), f"{name} has no test"
+        assert f"]({name})" in index, f"{name} is not in the index"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_readme_fits_a_screen_and_names_files_that_exist(name: str) -> None:
+    text = (EXAMPLES / name / "README.md").read_text()
+    assert len(text.splitlines()) <= 60
+    named = re.findall(r"-f (examples/[\w./-]+|[\w./-]+\.yaml)", text)
+    assert named, "there is nothing to apply in it"
+    for path in named:
+        where = EXAMPLES.parent if path.startswith("examples/") else EXAMPLES / name
+        assert (where / path).exists(), path
+    for link in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (EXAMPLES / name / link).exists(), link
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_its_pods_name_the_scheduler_and_may_do_little(name: str) -> None:
+    for path, found in manifests(name):
+        for spec in pod_specs(found):
+            assert spec.get("schedulerName") == "gpu-scheduler", path
+            assert spec["securityContext"]["runAsNonRoot"] is True, path
+            assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, path
+            for container in spec["containers"]:
+                assert container["securityContext"]["allowPrivilegeEscalation"] is False, path
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, path
+                assert container["resources"]["requests"], path
+                assert re.fullmatch(r"(busybox|python):[\d.]+(-slim)?", container["image"]), path
