@@ -180,15 +180,21 @@ def _place(error: msgspec.ValidationError) -> str:
 # -- what it takes
 
 
-def _shape_of_need(need: _Need, gpu_resources: tuple[str, ...], gates: list[Gate]) -> Shape:
-    inits = need.init_containers or []
-    containers = need.containers or []
-    request = pod_request(
+def sum_request(need: _Need | PodSpec) -> dict[str, int]:
+    """What a pod takes of its node, or QuantityError."""
+    inits, containers = need.init_containers or (), need.containers or ()
+    return pod_request(
         [_read_resources(one.resources, f"spec.containers[{i}].") for i, one in enumerate(containers)],
         [_read_resources(one.resources, f"spec.initContainers[{i}].", is_sidecar(one)) for i, one in enumerate(inits)],
         _read_overhead(need.overhead),
         _read_resources(need.resources, "spec.") if need.resources is not None else None,
     )
+
+
+def _shape_of_need(need: _Need, gpu_resources: tuple[str, ...], gates: list[Gate]) -> Shape:
+    inits = need.init_containers or []
+    containers = need.containers or []
+    request = sum_request(need)
     kinds = [name for name in gpu_resources if request.get(name)]
     if len(kinds) > 1:
         why = f"spec.containers: {' and '.join(kinds)} are asked for; ask for one kind of GPU"

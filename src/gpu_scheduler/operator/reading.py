@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from gpu_scheduler.core.quantity import QuantityError
-from gpu_scheduler.core.requests import pod_request, read_amounts, read_exactly
+from gpu_scheduler.core.requests import read_amounts
+from gpu_scheduler.kube import shapes
 from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.objects import Json, Meta, PodSpec, RawObject
 from gpu_scheduler.kube.resources import GROUP
-from gpu_scheduler.kube.shapes import container_request, is_sidecar
 from gpu_scheduler.operator.jobs import (
     BadSpecError,
     CleanPods,
@@ -173,18 +173,12 @@ def _check_template(template: Json, pod: Json, where: str, container: str) -> No
     try:
         sum_request(pod)
     except QuantityError as error:
-        raise BadSpecError(f"{where}.spec: {error}") from None
+        raise BadSpecError(f"{where}.{error}") from None
 
 
 def sum_request(pod: Json) -> dict[str, int]:
     """What a pod of such a spec takes of a node, or QuantityError."""
-    spec = msgspec.convert(pod, PodSpec)
-    return pod_request(
-        [container_request(one.resources) for one in spec.containers],
-        [container_request(one.resources, is_sidecar(one)) for one in spec.init_containers or ()],
-        read_exactly({name: str(amount) for name, amount in (spec.overhead or {}).items()}, "overhead"),
-        container_request(spec.resources) if spec.resources is not None else None,
-    )
+    return shapes.sum_request(msgspec.convert(pod, PodSpec))
 
 
 def read_common(raw: RawObject, roles: tuple[Role, ...]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "an amount that is none": (
         worker(template=template(gpus="many")),  # type: ignore[arg-type]
-        f"{FIELD}.Worker.template.spec: limits['nvidia.com/gpu']:",
+        f"{FIELD}.Worker.template.spec.containers[0].resources.limits['nvidia.com/gpu']:",
     ),
     "no processes": (
         spec(nprocPerNode="0"),

@@ -72,7 +72,7 @@ class SchedulerPlugins(Dialect):
         try:
             minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
             if raw.status.get("phase") not in _OVER and is_made_for_job(raw, context):
-                expected = expect_members(raw, minimum, {}, context, any_there=bool(pods))
+                expected = expect_members(raw, minimum, {}, context, pods)
         except BadOptionError as error:
             problem = str(error)
         timeout = raw.spec.get("scheduleTimeoutSeconds")
