@@ -29,6 +29,7 @@ ALWAYS = {
     "Service/gpu-scheduler",
     "ServiceAccount/gpu-scheduler",
 }
+QUOTA = {"ResourceQuota/gpu-scheduler"}
 POLICY = {
     f"ValidatingAdmissionPolicy{kind}/gpu-scheduler-{name}"
     for kind in ("", "Binding")
@@ -49,7 +50,7 @@ SERVICE = {"Service/gpu-scheduler-webhook"}
 ACCOUNT = {"ServiceAccount/gpu-scheduler-webhook"}
 APART = {"Deployment/gpu-scheduler-webhook", "PodDisruptionBudget/gpu-scheduler-webhook"}
 CERTIFICATE = {"Certificate/gpu-scheduler-webhook"}
-ISSUER = {"Issuer/gpu-scheduler-webhook"}
+ISSUER = {"Issuer/gpu-scheduler-webhook", "Issuer/gpu-scheduler-webhook-ca", "Certificate/gpu-scheduler-webhook-ca"}
 OPERATOR = {
     f"{kind}/gpu-scheduler-operator" for kind in ("ServiceAccount", "Deployment", "ClusterRole", "ClusterRoleBinding")
 }
@@ -59,15 +60,15 @@ AROUND = {
     "ServiceMonitor/gpu-scheduler-webhook",
 }
 MADE = {
-    "defaults": ALWAYS | POLICY | HOOKS | OWN | SERVICE,
-    "a webhook apart": ALWAYS | POLICY | HOOKS | OWN | SERVICE | ACCOUNT | APART,
-    "a webhook outside": ALWAYS | POLICY | HOOKS | OWN | ACCOUNT,
-    "a webhook outside with a given CA": ALWAYS | POLICY | HOOKS | ACCOUNT,
-    "no webhook": ALWAYS | POLICY,
-    "a given CA": ALWAYS | POLICY | HOOKS | SERVICE,
-    "cert-manager": ALWAYS | POLICY | HOOKS | SERVICE | CERTIFICATE | ISSUER,
-    "an issuer of cert-manager": ALWAYS | POLICY | HOOKS | SERVICE | CERTIFICATE,
-    "no policy": ALWAYS | HOOKS | OWN | SERVICE,
+    "defaults": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE,
+    "a webhook apart": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE | ACCOUNT | APART,
+    "a webhook outside": ALWAYS | QUOTA | POLICY | HOOKS | OWN | ACCOUNT,
+    "a webhook outside with a given CA": ALWAYS | QUOTA | POLICY | HOOKS | ACCOUNT,
+    "no webhook": ALWAYS | QUOTA | POLICY,
+    "a given CA": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE,
+    "cert-manager": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE | CERTIFICATE | ISSUER,
+    "an issuer of cert-manager": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE | CERTIFICATE,
+    "no policy": ALWAYS | QUOTA | HOOKS | OWN | SERVICE,
     "everything": ALWAYS
     | POLICY
     | HOOKS
