@@ -193,8 +193,8 @@ class Live:
 
         return eventually(look, f"nodes for {names or 'every pod'} of {self.namespace}")
 
-    def wait_reason(self, name: str, pattern: str) -> str:
-        """Waits until there is a pod whose PodScheduled condition says something; the message."""
+    def wait_reason(self, name: str, *patterns: str) -> str:
+        """Waits until the PodScheduled condition of a pod says all of this at once; the message."""
 
         said = ""
 
@@ -202,12 +202,14 @@ class Live:
             nonlocal said
             conditions = self.pods().get(name, {}).get("status", {}).get("conditions", ())
             said = next((item.get("message", "") for item in conditions if item["type"] == "PodScheduled"), "")
-            return said if re.search(pattern, said) else ""
+            return said if all(re.search(pattern, said) for pattern in patterns) else ""
 
         try:
             return eventually(look)
         except AssertionError:
-            raise AssertionError(f"pod {name} should say {pattern!r}; it says {said!r}") from None
+            raise AssertionError(
+                f"pod {name} should say {' and '.join(map(repr, patterns))}; it says {said!r}"
+            ) from None
 
     def stays_unbound(self, *names: str, seconds: float = 1.0) -> None:
         """Makes sure that none of these pods gets a node for a while."""

@@ -218,7 +218,7 @@ def test_a_gang_with_a_map_starts_as_a_whole(live: Live) -> None:
     live.create(member("holder", 8, **on("node2")))
     live.wait_bound("holder")
     live.create(*gang("annotation", "worker", 2, gpus=1, meta=mapped("0=node1:0\n1=node2:0")))
-    assert "holder" in live.wait_reason("worker-0", "in use")
+    live.wait_reason("worker-0", "in use", "holder")
     live.stays_unbound("worker-0", "worker-1", seconds=0.3)
     live.delete("Pod", "holder")
     assert live.wait_bound("worker-0", "worker-1") == {"worker-0": "node1", "worker-1": "node2"}

@@ -57,7 +57,7 @@ def test_the_pods_of_a_controller_are_a_gang_by_their_minimum_alone(user: Speake
     live.create(found)
     eventually(lambda: len(live.pods()) == 5, "the pods to be made")
     pods = sorted(live.pods().keys() - set(fillers))
-    assert f"{found['kind']}/train" in live.wait_reason(pods[0], "2 of 3 members fit now")
+    live.wait_reason(pods[0], "2 of 3 members fit now", f"{found['kind']}/train")
     live.stays_unbound(*pods, seconds=0.3)
     live.delete("Pod", fillers[0])
     live.wait_bound(*pods)

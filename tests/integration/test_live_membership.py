@@ -43,7 +43,7 @@ def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(speaker: Speaker) -> 
     for name, key in (("a-0", "a"), ("b-0", "b"), ("a-1", "a")):
         add(name, key)
     live.wait_bound("a-0", "a-1")
-    assert "train/workers/b" in live.wait_reason("b-0", "1 of 2 pods exist")
+    live.wait_reason("b-0", "1 of 2 pods exist", "train/workers/b")
     speaker.wait_for("train", GangScheduled="False")
     said = json.loads(speaker.object("train")["metadata"]["annotations"]["gpu-scheduler.io/status"])
     assert {key: found.get("scheduled", False) for key, found in said["groups"].items()} == {
@@ -93,7 +93,7 @@ def test_of_two_dialects_on_a_pod_one_counts(speaker: Speaker, winner: str) -> N
         live.create(member(f"pod-{number}", meta=merge(meta, others), **spec, **more))
 
     add(0)
-    assert "/counts" in live.wait_reason("pod-0", "1 of 2 pods exist; 1 more must be created")
+    live.wait_reason("pod-0", "1 of 2 pods exist; 1 more must be created", "/counts")
     live.stays_unbound("pod-0", seconds=0.3)
     add(1)
     live.wait_bound("pod-0", "pod-1")

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK
 from gpu_scheduler.local.home import Home, HomeError, Running, default_folder
 
 if TYPE_CHECKING:
     from gpu_scheduler.local.cluster import Settings
     from gpu_scheduler.local.parts import Part
 
-SYSTEM = "gpu-scheduler-system"
 NAME = "app.kubernetes.io/name"
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -148,7 +148,7 @@ def webhook_part(home: Home) -> Part:
     command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
     # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
     configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
-    return Part("gpu-scheduler-webhook", "webhook", tuple(command), Hook(port, configure))
+    return Part(WEBHOOK, "webhook", tuple(command), Hook(port, configure))
 
 
 def operator_part(*, gangs: bool) -> Part:

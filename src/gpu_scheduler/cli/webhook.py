@@ -14,6 +14,7 @@ from gpu_scheduler.cli.certs import dns_name_option
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
 from gpu_scheduler.cli.scheduler import run_loop
 from gpu_scheduler.kube.resources import WEBHOOK_SECRET
+from gpu_scheduler.webhook.rules import Denial
 
 if TYPE_CHECKING:
     from gpu_scheduler.kube.connection import Connection
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from gpu_scheduler.webhook.rules import Rules
     from gpu_scheduler.webhook.service import Options
 
-DENIALS = ("nvidia-visible-devices", "privileged", "node-name")
 
 EXAMPLES = """
 \b
@@ -41,7 +41,8 @@ Signals:
 @click.option("--namespace", metavar="NAME", help="Where the webhook's Service and secret are.")
 @click.option("--listen", metavar="HOST:PORT", default=":8443", show_default=True, help="Where reviews are answered.")
 @click.option("--no-inject", is_flag=True, help="Leave pods alone that ask for GPUs without a map.")
-@click.option("--deny", multiple=True, type=click.Choice(DENIALS), help="Refuse such pods; may be repeated.")
+@click.option("--deny", multiple=True, type=click.Choice([one.value for one in Denial]),
+              help="Refuse such pods; may be repeated.")  # fmt: skip
 @click.option("--scheduler-account", metavar="NAME", help="The one user who may write reserved annotations.")
 @click.option(
     "--tls-dir", metavar="DIR", type=click.Path(path_type=Path), help="Where tls.crt and tls.key are, kept by others."
@@ -90,7 +91,7 @@ def make_options(settings: Settings, flags: dict[str, Any]) -> Options:
 
 
 def _make_rules(settings: Settings, flags: dict[str, Any]) -> Rules:
-    from gpu_scheduler.webhook.rules import Denial, Rules
+    from gpu_scheduler.webhook.rules import Rules
 
     account = flags["scheduler_account"]
     return Rules(

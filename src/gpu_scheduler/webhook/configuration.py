@@ -17,11 +17,10 @@ from gpu_scheduler.kube.device_map import COMPLETION_INDEX, INDEX_LABELS
 from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.owners import JOBS
-from gpu_scheduler.kube.resources import DEVICE_MAP, GROUP
+from gpu_scheduler.kube.resources import DEVICE_MAP, GROUP, WEBHOOK
 from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX, SETTLED, TOLD
 from gpu_scheduler.webhook.rules import Rules
 
-NAME: Final = "gpu-scheduler-webhook"
 TIMEOUT_SECONDS: Final = 5
 
 _SCHEDULER_OF_POD: Final = "object.spec.schedulerName"
@@ -161,7 +160,7 @@ def _configuration(kind: str, hooks: list[Json]) -> Json:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",
-        "metadata": {"name": NAME},
+        "metadata": {"name": WEBHOOK},
         "webhooks": hooks,
     }
 

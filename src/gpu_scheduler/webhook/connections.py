@@ -68,15 +68,15 @@ class Connections(web.Server):
             transport.abort()  # to close it politely would mean to wait for the other side
 
 
-class TooLarge(Exception):  # noqa: N818 - named for what came in
+class TooLarge(Exception):
     """A body has more bytes than it may."""
 
 
-class TooSlow(Exception):  # noqa: N818
+class TooSlow(Exception):
     """A body did not arrive in time."""
 
 
-class Crowded(Exception):  # noqa: N818
+class Crowded(Exception):
     """Other bodies left no room for too long."""
 
 

@@ -10,8 +10,7 @@ from gpu_scheduler.kube.annotations import CONTAINER_DEVICES, tell_containers, w
 from gpu_scheduler.kube.device_map import MapError, parse_map, pod_index
 from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.objects import Json, Meta, PodObject
-from gpu_scheduler.kube.resources import DEVICE_MAP, GPU_MILLI, VISIBLE_DEVICES
-from gpu_scheduler.webhook.configuration import NAME
+from gpu_scheduler.kube.resources import DEVICE_MAP, GPU_MILLI, VISIBLE_DEVICES, WEBHOOK
 from gpu_scheduler.webhook.containers import EnvVar, Placed
 from gpu_scheduler.webhook.rules import Rules
 
@@ -81,7 +80,7 @@ def find_missing(injection: Injection, containers: Iterable[Placed]) -> Iterator
             value = wanted.get("value") or wanted["valueFrom"]["fieldRef"]["fieldPath"]
             yield (
                 f"spec.{placed.field}[{placed.number}].env: {VARIABLE} must be {value}, but another webhook changed the"
-                f" pod after {NAME} had seen it; let that one come first"
+                f" pod after {WEBHOOK} had seen it; let that one come first"
             )
 
 

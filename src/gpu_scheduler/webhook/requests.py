@@ -15,7 +15,7 @@ KIND: Final = "AdmissionReview"
 _LONGEST_UID: Final = 253
 
 
-class BadReview(Exception):  # noqa: N818 - named for what came in
+class BadReview(Exception):
     """What came in is no AdmissionReview that could be answered; the message is one line."""
 
     def __init__(self, message: str) -> None:
