@@ -103,8 +103,8 @@ async def listing(api: Api, path: str) -> Json:
     return answer.body if answer.code == 200 else {}
 
 
-async def list_all(api: Api) -> set[str]:
-    """Every object that there is, by resource and name."""
+async def list_all(api: Api, *, staying: bool = False) -> set[str]:
+    """Every object that there is, by resource and name; without those on their way out, if asked."""
     groups = (await api.must("GET", "/apis"))["groups"]
     served = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     found: set[str] = set()
@@ -112,14 +112,19 @@ async def list_all(api: Api) -> set[str]:
         for resource in (await api.must("GET", path))["resources"]:
             if "list" in resource["verbs"] and resource["name"] not in IGNORED:
                 listed = await eventually(partial(listing, api, f"{path}/{resource['name']}"), resource["name"])
-                found |= {f"{resource['name']}/{item['metadata']['name']}" for item in listed["items"]}
+                metas = [item["metadata"] for item in listed["items"]]
+                found |= {
+                    f"{resource['name']}/{meta['name']}"
+                    for meta in metas
+                    if not (staying and "deletionTimestamp" in meta)
+                }
     return found
 
 
 async def test_release_comes_changes_and_goes_without_a_trace(
     plane: ControlPlane, admin: Api, others: None, machines: list[str]
 ) -> None:
-    before = await list_all(admin)
+    before = await list_all(admin, staying=True)
     chart = CHARTS / "gpu-scheduler"
     said = await run(plane, "install", RELEASE, chart, "--create-namespace", "--wait", values=COMBINATIONS["defaults"])
     assert "schedulerName: gpu-scheduler" in said
