@@ -68,8 +68,18 @@ class Ended:
         """Returns once the count of a gang is down to nothing."""
         while counts[gang] > 0:
             self.events[gang].clear()
-            async with asyncio.timeout(PATIENCE):
-                await self.events[gang].wait()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self.events[gang].wait()
+            except TimeoutError:
+                raise SystemExit("\n".join([f"{gang} hangs for {PATIENCE:g} s", *self._stand(gang)])) from None
+
+    def _stand(self, gang: str) -> Iterator[str]:
+        """How each pod of a gang stands."""
+        for pod in self.informer.objects.values():
+            if (pod.metadata.labels or {}).get("gang") == gang:
+                said = [found.message for found in pod.status.conditions or ()]
+                yield f"{pod.metadata.name}: {pod.status.phase}, {pod.spec.node_name or 'no node'}, {said}"
 
 
 def make_gang(number: int) -> tuple[str, list[Json], Json | None]:
