@@ -127,6 +127,6 @@ def _conclude(runs: list[Run], show: Show, folder: Path) -> None:
     show.head("Summary")
     show.table(*compare(runs))
     show.head("Next")
-    show.say("make up (gpu-scheduler up) starts such a cluster for your own jobs; docs/gangs.md says how to write a gang.")
+    show.say("make up (gpu-scheduler up) starts such a cluster for your jobs; docs/gangs.md says how to write a gang.")
     show.say(f"Both runs as a picture, to be opened in a browser ({ALONE} beside it is for documents):")
     show.lines([Text(f"  {folder / PICTURE}", "bold")])
