@@ -80,6 +80,9 @@ def test_it_shows_the_lock_and_the_cure_and_draws_both(folder: Path, tmp_path: P
     assert re.search(r"jobs that finished +0 of 4 +4 of 4", done.stdout)
     assert lines[-1] == "  gpu-scheduler-demo.html"
 
+    alone = (tmp_path / "gpu-scheduler-demo.svg").read_text("utf-8")
+    assert ElementTree.fromstring(alone).tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(alone) < 60_000, "small enough for a document"
     picture = read_picture(tmp_path / "gpu-scheduler-demo.html")
     assert list(picture) == ["pod by pod", "with gangs"]
     without, with_gangs = picture.values()

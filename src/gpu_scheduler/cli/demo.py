@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.cli.demonstration.show import Show
 
 PICTURE = "gpu-scheduler-demo.html"
+ALONE = "gpu-scheduler-demo.svg"
+"""The same picture without a page around it, for documents."""
 
 EXAMPLES = """
 \b
@@ -28,7 +30,7 @@ Examples:
   gpu-scheduler demo --nodes 1           too few GPUs for the jobs: shows how a claim fails
 \b
 Everything that it says was seen in the API of a local cluster that it starts for this. It exits with 1 when something
-that it claims is not so, and says what. Ctrl-C ends it and removes everything but the picture.
+that it claims is not so, and says what. Ctrl-C ends it and removes everything but the pictures.
 """
 
 
@@ -37,7 +39,7 @@ that it claims is not so, and says what. Ctrl-C ends it and removes everything b
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help=f"The folder for the picture {PICTURE}; else here.",
+    help=f"The folder for the pictures {PICTURE} and {ALONE}; else here.",
 )
 @click.option("--nodes", type=click.IntRange(1, 4), default=4, show_default=True, help="How many nodes of 8 GPUs.")
 def demo(output: Path, nodes: int) -> None:
@@ -52,7 +54,7 @@ def demo(output: Path, nodes: int) -> None:
     clusters = [LocalCluster(folder / name, nodes, gangs=name == "gangs") for name in ("pods", "gangs")]
     try:
         runs = asyncio.run(_play(clusters, show, folder))
-        _conclude(runs, show, output / PICTURE)
+        _conclude(runs, show, output)
     except ClaimError as error:
         raise click.ClickException(f"claim failed: {error}") from error
     except (ApiError, NotStartedError) as error:
@@ -73,8 +75,9 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Neither is an older picture to be taken for that of a run which failed.
-        (folder / PICTURE).touch()
-        (folder / PICTURE).unlink()
+        for name in (PICTURE, ALONE):
+            (folder / name).touch()
+            (folder / name).unlink()
     except OSError as error:
         raise UnusableError(f"--output: {folder} cannot be written to: {error.strerror}") from error
 
@@ -112,14 +115,18 @@ async def _play(clusters: list[LocalCluster], show: Show, folder: Path) -> list[
     return [first, second]
 
 
-def _conclude(runs: list[Run], show: Show, picture: Path) -> None:
+def _conclude(runs: list[Run], show: Show, folder: Path) -> None:
     """What was seen in the end, as a table and as a picture."""
     from rich.text import Text
 
     from gpu_scheduler.cli.demonstration.show import compare
-    from gpu_scheduler.cli.demonstration.timeline import draw_page
+    from gpu_scheduler.cli.demonstration.timeline import draw_page, draw_picture
 
-    picture.write_text(draw_page(runs), "utf-8")
+    (folder / PICTURE).write_text(draw_page(runs), "utf-8")
+    (folder / ALONE).write_text(draw_picture(runs), "utf-8")
     show.head("Summary")
     show.table(*compare(runs))
-    show.lines([Text(), Text("Both runs as a picture, to be opened in a browser:"), Text(f"  {picture}", "bold")])
+    show.head("Next")
+    show.say("make up (gpu-scheduler up) starts such a cluster for your jobs; docs/gangs.md says how to write a gang.")
+    show.say(f"Both runs as a picture, to be opened in a browser ({ALONE} beside it is for documents):")
+    show.lines([Text(f"  {folder / PICTURE}", "bold")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.cli.demonstration.jobs import JOBS
+from gpu_scheduler.cli.demonstration.jobs import JOBS, Job
 from gpu_scheduler.cli.demonstration.observer import Record, State, find_lock, sum_up
 from gpu_scheduler.cli.demonstration.show import (
     JOB_COLUMNS,
@@ -34,6 +34,15 @@ def test_who_computes_has_capital_letters_and_who_waits_holds_nothing() -> None:
     ]
 
 
+def test_words_stand_below_each_other_when_jobs_have_different_sizes() -> None:
+    jobs = (Job("train", 4, 1), Job("rival", 1, 1))
+    found = record(see(0.0, "train-0", State.WAITING), see(0.0, "rival-0", State.WAITING))
+    assert [line.plain for line in draw_standing(found, jobs, NODE)] == [
+        "  node1  · ·   train   ····  waits for 4 GPUs",
+        "               rival   ·     waits for 1 GPU",
+    ]
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -51,6 +60,8 @@ def test_a_job_is_described_in_a_few_words(found: Record, said: str) -> None:
 def test_one_line_says_the_same() -> None:
     assert say_standing(locked(), PAIR, NODE) == "2 of 2 GPUs held: one 1/2, two 1/2"
     assert say_standing(finished(), PAIR, NODE) == "0 of 2 GPUs held: one done, two done"
+    ending = record(*run_of("one", 1.0, 1.5, 4.0, (0, 1))[:5])
+    assert say_standing(ending, PAIR, NODE) == "1 of 2 GPUs held: one 2/2, two 0/2", "one that ended lacks nothing"
 
 
 def test_who_is_stuck_is_told_who_has_what_it_lacks() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_scheduler.cli.demonstration.jobs import Job
 from gpu_scheduler.cli.demonstration.observer import Run, Span, sum_up
-from gpu_scheduler.cli.demonstration.timeline import HEAD, LEFT, RIGHT, ROW, WIDTH, draw_page, say_verdict
+from gpu_scheduler.cli.demonstration.timeline import HEAD, LEFT, RIGHT, ROW, WIDTH, draw_page, draw_picture, say_verdict
 from tests.unit.cli.demonstration import NODE, PAIR, finished, locked
 
 WITHOUT = sum_up("pod by pod", locked(), PAIR, NODE, 8.0)
@@ -95,9 +95,9 @@ def test_hovering_says_who_held_what_when_and_why() -> None:
 
 def test_the_lock_is_marked_where_it_was_seen_and_only_there() -> None:
     first, second = read_runs(draw_page([WITHOUT, WITH]))
-    (line,) = [line for line in first.iter("line") if line.attrib["class"] == "lock"]
-    assert float(line.attrib["x1"]) == pytest.approx(LEFT + 2.5 * SECOND, abs=0.1)
-    assert find_texts(first, "locked") == ["locked: nothing moves any more", "for ever …"]
+    marks = [float(line.attrib["x1"]) for line in first.iter("line") if line.attrib["class"] == "lock"]
+    assert marks == pytest.approx([LEFT + when * SECOND for when in (2.5, 8.0)], abs=0.1)
+    assert find_texts(first, "locked") == ["locked: nothing moves", "for ever …"]
     assert find_texts(second, "locked") == []
 
 
@@ -114,10 +114,31 @@ def test_the_verdict_is_a_sentence(run: Run, said: str) -> None:
     assert say_verdict(run) == said
 
 
+def test_what_a_lock_holds_does_not_look_free_after_the_last_look() -> None:
+    first, second = read_runs(draw_page([WITHOUT, WITH]))
+
+    def find_rest(run: ElementTree.Element) -> list[tuple[str, float, float]]:
+        found = [rect.attrib for rect in run.iter("rect") if rect.attrib["class"].startswith("rest")]
+        return [(rect["class"], float(rect["x"]), float(rect["x"]) + float(rect["width"])) for rect in found]
+
+    assert [style for style, _, _ in find_rest(first)] == ["rest wait0", "rest wait1"]
+    for _, left, right in find_rest(first):
+        assert (left, right) == pytest.approx((LEFT + 8 * SECOND, WIDTH - RIGHT), abs=0.1)
+    assert find_rest(second) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(7.0, "locked: nothing moves"), (60.0, "locked")], ids=["wide", "narrow"]
+)
+def test_words_about_a_lock_do_not_run_into_each_other(seconds: float, told: str) -> None:
+    first, _ = read_runs(draw_page([WITHOUT, replace(WITH, length=seconds)]))
+    assert find_texts(first, "locked") == [told, "for ever …"]
+
+
 def test_the_legend_names_every_job_and_what_it_asks_for() -> None:
     page = draw_page([WITHOUT, WITH])
-    assert "<b>one</b> 2 pods x 1 GPU</li>" in page
-    assert "<b>two</b> 2 pods x 1 GPU</li>" in page
+    assert '<tspan class="who">one</tspan> 2 pods x 1 GPU</text>' in page
+    assert '<tspan class="who">two</tspan> 2 pods x 1 GPU</text>' in page
 
 
 def test_names_are_escaped() -> None:
@@ -132,6 +153,15 @@ def test_names_are_escaped() -> None:
 
 def test_the_page_loads_nothing_and_knows_light_and_dark() -> None:
     page = draw_page([WITHOUT, WITH])
-    assert not re.search(r"\b(src|href|@import)\b|https?:", page)
-    assert page.count("@media(prefers-color-scheme:dark)") == 2
-    assert set(re.findall(r"var\((--\w+)\)", page)) <= set(re.findall(r"(--\w+):", page))
+    assert not re.search(r"\b(src|href|@import)\b|https?:(?!//www\.w3\.org/2000/svg)", page)
+    assert page.count("@media(prefers-color-scheme:dark)") == 3
+
+
+def test_the_picture_is_whole_without_the_page() -> None:
+    picture = draw_picture([WITHOUT, WITH])
+    assert picture in draw_page([WITHOUT, WITH])
+    styles = {style for found in re.findall(r'class="([^"]+)"', picture) for style in found.split()}
+    told = {name for name in styles if f".{name}{{" in picture or f".{name}," in picture}
+    assert styles - told == {"picture", "run", "span"}, "these have no look of their own"
+    (*runs,) = (float(run.attrib["y"]) + float(run.attrib["height"]) for run in read_runs(picture))
+    assert max(runs) < float(ElementTree.fromstring(picture).attrib["viewBox"].split()[3])

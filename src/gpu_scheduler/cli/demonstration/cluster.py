@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu_scheduler.kube.connection import Connection, load_connection
 from gpu_scheduler.local.home import Home
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 """How long a cluster may take to start, in seconds; 3 on an idle machine."""
 
 STOPPING = 20.0
@@ -42,7 +42,8 @@ class LocalCluster:
         self._home = Home(folder)
         self._log = folder.with_suffix(".log")
         command = [sys.executable, "-c", _PROGRAM, "up"]
-        command += ["--data-dir", str(folder), "--port", "0", "--nodes", str(nodes)]
+        # The jobs are pods: without the operator it starts sooner.
+        command += ["--data-dir", str(folder), "--port", "0", "--nodes", str(nodes), "--no-operator"]
         self._command = command if gangs else [*command, "--no-gangs"]
         self._process: subprocess.Popen[bytes] | None = None
 

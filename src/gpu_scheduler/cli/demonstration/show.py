@@ -100,7 +100,8 @@ def draw_standing(
 ) -> list[Text]:
     """The GPUs of every node on the left, the jobs on the right; a small letter holds a GPU and cannot compute."""
     nodes = [_draw_node(record, jobs, name, gpus) for name, gpus in capacity.items()]
-    told = [_draw_job(record, job, COLOURS[i % len(COLOURS)]) for i, job in enumerate(jobs)]
+    most = max(job.pods for job in jobs)
+    told = [_draw_job(record, job, COLOURS[i % len(COLOURS)], most) for i, job in enumerate(jobs)]
     left = max(line.cell_len for line in nodes)
     drawn = []
     for node, job in zip_longest(nodes, told, fillvalue=Text()):
@@ -126,11 +127,13 @@ def _draw_node(record: Record, jobs: Sequence[Job], name: str, gpus: int) -> Tex
     return line
 
 
-def _draw_job(record: Record, job: Job, colour: str) -> Text:
+def _draw_job(record: Record, job: Job, colour: str, most: int) -> Text:
     states = [seen.state for seen in record.members(job.name)]
     done, placed = states.count(State.SUCCEEDED), sum(seen.holds for seen in record.members(job.name))
     line = Text(f"{job.name:<7}", colour)
-    line.append(f" {DONE * done}{PLACED * placed}{IDLE * (job.pods - done - placed)}  ", colour)
+    line.append(
+        f" {DONE * done}{PLACED * placed}{IDLE * (job.pods - done - placed)}{' ' * (most - job.pods)}  ", colour
+    )
     return line.append(_say_job(record, job, placed))
 
 
@@ -150,7 +153,7 @@ def _say_job(record: Record, job: Job, placed: int) -> str:
 
 
 def say_standing(record: Record, jobs: Sequence[Job], capacity: Mapping[str, int]) -> str:
-    """The same in one line: how many GPUs are held, and how many pods of each job hold some."""
+    """The same in one line: how many GPUs are held, and how many pods of each job got theirs."""
     held = f"{len(record.held())} of {sum(capacity.values())} GPUs held"
     return f"{held}: {', '.join(_count_pods(record, job) for job in jobs)}"
 
@@ -158,7 +161,9 @@ def say_standing(record: Record, jobs: Sequence[Job], capacity: Mapping[str, int
 def _count_pods(record: Record, job: Job) -> str:
     if record.is_finished(job):
         return f"{job.name} done"
-    return f"{job.name} {sum(seen.holds for seen in record.members(job.name))}/{job.pods}"
+    # Who has ended had its GPUs: a job that ends is not one that lacks some.
+    placed = sum(seen.holds or seen.state is State.SUCCEEDED for seen in record.members(job.name))
+    return f"{job.name} {placed}/{job.pods}"
 
 
 def say_stuck(stuck: Stuck) -> str:

@@ -22,10 +22,10 @@ from gpu_scheduler.kube.resources import NODES, PODS
 GLANCE = 0.1
 """Seconds between two looks at what the watch has told."""
 
-STILL = 20.0
+STILL = 30.0
 """When nothing has moved for so many seconds, what is waited for does not come."""
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Nothing is waited for longer, in seconds."""
 
 

@@ -1,4 +1,4 @@
-"""The timeline of runs as a page of its own: GPUs as rows, time across, jobs as colours."""
+"""The timeline of runs as a picture, alone and as a page: GPUs as rows, time across, jobs as colours."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ ROW, GAP = 9.0, 7.0
 """The height of a GPU's row, and the space between two nodes."""
 HEAD, FOOT = 72.0, 26.0
 """The space above and below the rows of a run."""
+MARGIN, BETWEEN = 28.0, 22.0
+"""The space around the picture, and between its parts."""
+ENTRY, LINE = 240.0, 26.0
+"""The room of a job in the legend."""
 
 LABEL = (64.0, 18.0)
 """From this width and height on a block bears its job's name."""
+TOLD = 180.0
+"""How wide the words about a lock are."""
 
 COLOURS = (("#0969a8", "#4aa8e0"), ("#c2571a", "#f0924f"), ("#7a4fb5", "#b08ce8"), ("#17825a", "#45c08f"))
 """For every job: on light ground, and on dark."""
@@ -42,55 +48,79 @@ class _Scale:
 
 
 def draw_page(runs: Sequence[Run]) -> str:
-    """The page: all runs above each other on one scale of time. It loads nothing, and every name is escaped."""
-    jobs = list(dict.fromkeys(job.name for run in runs for job in run.jobs))
-    # A second more than the longest run, so that what goes on can be seen to.
-    seconds = ceil(max(run.length for run in runs)) + 1
-    parts = "".join(_draw_run(run, jobs, seconds) for run in runs)
+    """The picture as a page. It loads nothing."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The same jobs, twice</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{_STYLE}{_draw_colours(jobs)}</style></head><body><main>"
-        f"<h1>The same {count(len(jobs), 'job')}, twice</h1>{_draw_legend(runs[0], jobs)}"
-        f"{_draw_patterns(jobs)}{parts}</main></body></html>\n"
+        f"<style>{_PAGE}</style></head><body><main>{draw_picture(runs)}</main></body></html>\n"
+    )
+
+
+def draw_picture(runs: Sequence[Run]) -> str:
+    """All runs above each other on one scale of time, as an SVG of its own; every name is escaped."""
+    jobs = list(dict.fromkeys(job.name for run in runs for job in run.jobs))
+    # A second more than the longest run, so that what goes on can be seen to.
+    seconds = ceil(max(run.length for run in runs)) + 1
+    legend, y = _draw_legend(runs[0], jobs)
+    parts = []
+    for run in runs:
+        scale = _make_scale(run, seconds)
+        y += BETWEEN
+        parts.append(_draw_run(run, jobs, scale, y))
+        y += scale.bottom + FOOT
+    width, height = WIDTH + 2 * MARGIN, y + MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width:g} {height:g}" '
+        f'font-family="system-ui,-apple-system,Segoe UI,Roboto,DejaVu Sans,sans-serif">'
+        f"<style>{_STYLE}{_draw_colours(jobs)}</style><defs>{_draw_patterns(jobs)}</defs>"
+        f'<rect x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="12" class="card"/>'
+        f"{legend}{''.join(parts)}</svg>"
     )
 
 
 def _draw_colours(jobs: Sequence[str]) -> str:
-    """A colour for each job, as a variable of the style sheet."""
-    light = "".join(f"--job{i}:{COLOURS[i % len(COLOURS)][0]};" for i in range(len(jobs)))
-    dark = "".join(f"--job{i}:{COLOURS[i % len(COLOURS)][1]};" for i in range(len(jobs)))
-    fills = "".join(
-        f".job{i}{{fill:var(--job{i})}}.wait{i}{{fill:url(#wait{i})}}.name{i}{{stroke:var(--job{i})}}"
-        for i in range(len(jobs))
-    )
-    return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{fills}"
+    """A colour for each job."""
+
+    def list_fills(ground: int) -> str:
+        colours = [(i, COLOURS[i % len(COLOURS)][ground]) for i in range(len(jobs))]
+        return "".join(f".job{i}{{fill:{colour}}}.name{i}{{stroke:{colour}}}" for i, colour in colours)
+
+    stripes = "".join(f".wait{i}{{fill:url(#wait{i})}}" for i in range(len(jobs)))
+    return f"{stripes}{list_fills(0)}@media(prefers-color-scheme:dark){{{list_fills(1)}}}"
 
 
 def _draw_patterns(jobs: Sequence[str]) -> str:
     """Stripes in every job's colour, for GPUs that are held and do nothing."""
-    patterns = "".join(
+    return "".join(
         f'<pattern id="wait{i}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="6" height="6" class="job{i}" opacity=".18"/><rect width="2" height="6" class="job{i}"/>'
         "</pattern>"
         for i in range(len(jobs))
     )
-    return f'<svg width="0" height="0" class="hidden" aria-hidden="true"><defs>{patterns}</defs></svg>'
 
 
-def _draw_legend(run: Run, jobs: Sequence[str]) -> str:
+def _draw_legend(run: Run, jobs: Sequence[str]) -> tuple[str, float]:
+    """The title, every job and every sign; and how far down that reaches."""
     asked = {job.name: f"{job.pods} pods x {count(job.gpus, 'GPU')}" for job in run.jobs}
-    entries = [
-        f'<li><svg width="14" height="14"><rect width="14" height="14" rx="3" class="job{i}"/></svg>'
-        f"<b>{escape(name)}</b> {escape(asked.get(name, ''))}</li>"
-        for i, name in enumerate(jobs)
-    ]
+    y = MARGIN + 20
+    drawn = [f'<text x="{MARGIN:g}" y="{y:g}" class="head">The same {count(len(jobs), "job")}, twice</text>']
+    columns = int(WIDTH // ENTRY)
+    for i, name in enumerate(jobs):
+        x, line = MARGIN + i % columns * ENTRY, y + 34 + i // columns * LINE
+        told = f'<tspan class="who">{escape(name)}</tspan> {escape(asked.get(name, ""))}'
+        drawn.append(_draw_entry(x, line, 14, f"job{i}", told))
+    y += 34 + -(-len(jobs) // columns) * LINE
     signs = (("job0", "computes"), ("wait0", "holds a GPU and waits for its siblings"), ("free", "free"))
-    meanings = [
-        f'<li><svg width="22" height="14"><rect width="22" height="14" rx="3" class="{style}"/></svg>{told}</li>'
-        for style, told in signs
-    ]
-    return "".join(f'<ul class="legend">{"".join(items)}</ul>' for items in (entries, meanings))
+    for (style, told), x in zip(signs, (0, ENTRY / 2, 2 * ENTRY), strict=True):
+        drawn.append(_draw_entry(MARGIN + x, y, 22, style, told))
+    return "".join(drawn), y
+
+
+def _draw_entry(x: float, y: float, width: float, style: str, told: str) -> str:
+    return (
+        f'<rect x="{x:g}" y="{y - 12:g}" width="{width:g}" height="14" rx="3" class="{style}"/>'
+        f'<text x="{x + width + 8:g}" y="{y:g}" class="entry">{told}</text>'
+    )
 
 
 def say_verdict(run: Run) -> str:
@@ -104,18 +134,18 @@ def say_verdict(run: Run) -> str:
     return f"{done}."
 
 
-def _draw_run(run: Run, jobs: Sequence[str], seconds: float) -> str:
-    scale = _make_scale(run, seconds)
+def _draw_run(run: Run, jobs: Sequence[str], scale: _Scale, top: float) -> str:
     height = scale.bottom + FOOT
     spans = "".join(_draw_span(span, jobs, scale) for span in run.spans)
     labels = "".join(_draw_label(block, jobs, scale) for block in _find_blocks(run.spans))
     title = f"{run.title[:1].upper()}{run.title[1:]}"
+    verdict = "verdict good" if len(run.finished) == len(run.jobs) else "verdict bad"
     return (
-        f'<svg class="run" viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}" '
-        f'data-run="{escape(run.title)}">'
+        f'<svg class="run" x="{MARGIN:g}" y="{top:g}" width="{WIDTH:g}" height="{height:g}" '
+        f'viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}" data-run="{escape(run.title)}">'
         f'<text x="0" y="20" class="title">{escape(title)}</text>'
-        f'<text x="0" y="39" class="verdict">{escape(say_verdict(run))}</text>'
-        f"{_draw_ground(run, scale)}{spans}{labels}{_draw_marks(run, scale)}</svg>"
+        f'<text x="0" y="39" class="{verdict}">{escape(say_verdict(run))}</text>'
+        f"{_draw_ground(run, scale)}{spans}{_draw_rest(run, jobs, scale)}{labels}{_draw_marks(run, scale)}</svg>"
     )
 
 
@@ -159,6 +189,20 @@ def _draw_span(span: Span, jobs: Sequence[str], scale: _Scale) -> str:
     )
 
 
+def _draw_rest(run: Run, jobs: Sequence[str], scale: _Scale) -> str:
+    """What a lock goes on to hold after the last look, fading."""
+    if run.locked is None:
+        return ""
+    x = scale.x(run.length)
+    width = WIDTH - RIGHT - x
+    return "".join(
+        f'<rect x="{x:.1f}" y="{scale.rows[span.gpu]:g}" width="{width:.1f}" height="{ROW - 1:g}" '
+        f'class="rest wait{jobs.index(span.job)}"/>'
+        for span in run.spans
+        if span.end == run.length
+    )
+
+
 def _find_blocks(spans: Iterable[Span]) -> list[list[Span]]:
     """Spans of one job that compute on neighbouring GPUs at the same time."""
     ordered = sorted((span for span in spans if span.computing), key=lambda s: (s.job, s.gpu[0], s.gpu[1], s.start))
@@ -173,7 +217,9 @@ def _draw_label(block: Sequence[Span], jobs: Sequence[str], scale: _Scale) -> st
     top, bottom = scale.rows[block[0].gpu], scale.rows[block[-1].gpu] + ROW
     if end - start < LABEL[0] or bottom - top < LABEL[1]:
         return ""
-    job, x, y = block[0].job, (start + end) / 2, (top + bottom) / 2 + 4
+    # In the middle of a row: between two of them the gap would strike it through.
+    middle = scale.rows[block[len(block) // 2].gpu] + ROW / 2
+    job, x, y = block[0].job, (start + end) / 2, middle + 4
     return f'<text x="{x:.1f}" y="{y:g}" class="label name{jobs.index(job)}">{escape(job)}</text>'
 
 
@@ -186,39 +232,57 @@ def _draw_marks(run: Run, scale: _Scale) -> str:
     )
     if run.locked is None:
         return drawn
-    x, middle = scale.x(run.locked), (HEAD + scale.bottom) / 2 + 4
+    x, last = scale.x(run.locked), scale.x(run.length)
+    told = "locked: nothing moves" if last - x > TOLD else "locked"
     return drawn + (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="lock"/>'
-        f'<text x="{x + 6:.1f}" y="{HEAD - 8:g}" class="locked">locked: nothing moves any more</text>'
-        f'<text x="{scale.x(run.length) + 10:.1f}" y="{middle:g}" class="locked">for ever …</text>'
+        f'<text x="{x + 6:.1f}" y="{HEAD - 8:g}" class="locked">{told}</text>'
+        f'<line x1="{last:.1f}" x2="{last:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="lock"/>'
+        f'<text x="{last + 6:.1f}" y="{HEAD - 8:g}" class="locked">for ever …</text>'
     )
 
 
+_PAGE = """
+:root{color-scheme:light dark}
+body{margin:0;padding:2rem 1rem;background:#f4f6f9}
+main{max-width:64rem;margin:auto;overflow-x:auto}
+.picture{display:block;width:100%;min-width:45rem;height:auto}
+@media(prefers-color-scheme:dark){body{background:#11151b}}
+"""
+
+# Colours are written out: not everything that shows an SVG knows variables.
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2430;--dim:#5d6878;--ground:#f4f6f9;--card:#fff;--edge:#dde2ea;--free:#eef1f5;
---alarm:#b42318;--label:#fff}
-@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--dim:#98a3b3;--ground:#11151b;--card:#1a2028;--edge:#2c3540;
---free:#232b35;--alarm:#ff8f7d;--label:#10151b}}
-body{margin:0;padding:2rem 1rem;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:62rem;margin:auto;padding:1.5rem 2rem;background:var(--card);border:1px solid var(--edge);
-border-radius:12px}
-h1{margin:0 0 .75rem;font-size:1.4rem}
-.legend{display:flex;flex-wrap:wrap;gap:.25rem 1.5rem;margin:0 0 .25rem;padding:0;list-style:none;color:var(--dim)}
-.legend b{color:var(--ink)}
-.legend svg{margin-right:.5rem;vertical-align:-2px}
-.hidden{position:absolute}
-.run{display:block;width:100%;height:auto;margin-top:1.75rem}
-.title{font-size:17px;font-weight:600;fill:var(--ink)}
-.verdict,.node,.second{font-size:13px;fill:var(--dim)}
-.node{text-anchor:end}
+.card{fill:#fff;stroke:#dde2ea}
+.head,.title,.who{fill:#1c2430;font-weight:600}
+.head{font-size:22px}
+.title{font-size:17px}
+.entry{font-size:14px}
+.entry,.verdict,.node,.second,.comes{fill:#5d6878}
+.verdict,.node,.locked{font-size:13px}
+.good,.bad,.locked{font-weight:600}
+.good{fill:#17694a}
+.bad,.locked{fill:#b42318}
+.node,.comes{text-anchor:end}
 .second{text-anchor:middle;font-size:11px}
-.free{fill:var(--free)}
-.tick{stroke:var(--edge);stroke-width:1}
+.free{fill:#eef1f5}
+.tick{stroke:#dde2ea;stroke-width:1}
 .span:hover{opacity:.7}
-.label{font-size:13px;font-weight:600;text-anchor:middle;fill:var(--label);paint-order:stroke;stroke-width:5px;
+.rest{opacity:.3}
+.label{font-size:13px;font-weight:600;text-anchor:middle;fill:#fff;paint-order:stroke;stroke-width:5px;
 stroke-linejoin:round;pointer-events:none}
-.arrived{stroke:var(--dim);stroke-dasharray:2 3}
-.comes{font-size:12px;text-anchor:end;fill:var(--dim)}
-.lock{stroke:var(--alarm);stroke-width:2;stroke-dasharray:5 3}
-.locked{font-size:13px;font-weight:600;fill:var(--alarm)}
+.arrived{stroke:#5d6878;stroke-dasharray:2 3}
+.comes{font-size:12px}
+.lock{stroke:#b42318;stroke-width:2;stroke-dasharray:5 3}
+@media(prefers-color-scheme:dark){
+.card{fill:#1a2028;stroke:#2c3540}
+.head,.title,.who{fill:#e6eaf0}
+.entry,.verdict,.node,.second,.comes{fill:#98a3b3}
+.good{fill:#5fd0a0}
+.bad,.locked{fill:#ff8f7d}
+.free{fill:#232b35}
+.tick{stroke:#2c3540}
+.label{fill:#10151b}
+.arrived{stroke:#98a3b3}
+.lock{stroke:#ff8f7d}
+}
 """
