@@ -14,7 +14,7 @@ LOCKED := $(VENV)/.lock-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # mypy refuses folders without Python files, so only those that have some.
-CODE := $(sort $(foreach folder,src tests benchmarks scripts,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder))))
+CODE := $(sort $(foreach folder,src tests benchmarks scripts examples,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder))))
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 UV_VERSION := 0.13.7
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-header \

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.running import Cluster, Json, Kube, eventually, opened
+from tests.integration.running import PATIENCE, Cluster, Json, Kube, eventually, opened
 
 pytestmark = pytest.mark.local("the examples")
 
@@ -21,11 +24,12 @@ ALL = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 ELSEWHERE = {"08-gpu-map": "test_up_webhook.py"}
 """Examples that are run by the tests of what they are about."""
 RACK = "gpu-scheduler.io/rack"
+JOB = "training.kubeflow.org/job-name"
 
 
 @pytest.fixture(scope="module")
 def complete(folder: Path) -> Iterator[Cluster]:
-    """Four nodes of eight GPUs in two racks, with scheduler and webhook."""
+    """Four nodes of eight GPUs in two racks, with scheduler, webhook and operator."""
     cluster = Cluster(folder / "examples", ("--racks", "2"), scheduled=True)
     cluster.start()
     yield cluster
@@ -37,7 +41,7 @@ def kube(complete: Cluster, namespace: str) -> Iterator[Kube]:
     """kubectl in a namespace of the test's own, which has the cluster to itself."""
     with opened(complete, namespace) as kube:
         yield kube
-        kube("delete", "jobs,statefulsets,pods", "--all", "--wait=true")
+        kube("delete", "pytorchjobs,tfjobs,jobs,statefulsets,pods", "--all", "--wait=true")
 
 
 def apply(kube: Kube, path: str) -> None:
@@ -100,6 +104,44 @@ def test_02_a_gang_that_is_too_large_says_so_and_holds_up_nobody(kube: Kube) -> 
     eventually(lambda: re.search(pattern, str(kube.get("workload", "too-large")["status"])), pattern)
 
 
+def test_03_every_rank_has_the_sum(kube: Kube) -> None:
+    apply(kube, "03-pytorch")
+    kube.wait("pytorchjob/allreduce", "condition=Succeeded")
+    kube.wait(f"pods -l {JOB}=allreduce", "jsonpath={.status.phase}=Succeeded")
+    pattern = (
+        r"rank (\d) of 4: \[(\d), \d0, \d00, \d000\] became \[10, 100, 1000, 10000\] (over TCP|by torch.distributed)"
+    )
+    said = [re.fullmatch(pattern, line) for line in logs(kube, f"{JOB}=allreduce") if line.startswith("rank")]
+    assert [match and match.group(1, 2) for match in said] == [("0", "1"), ("1", "2"), ("2", "3"), ("3", "4")]
+
+
+@pytest.mark.parametrize(
+    ("rank", "pattern"),
+    [
+        (0, r"rank 0: no sum: 0 of 1 workers came within 1 s"),
+        (1, r"rank 1: no sum: no master at 127.0.0.1:\d+ after 1 s \(.*refused\)"),
+    ],
+    ids=["master", "worker"],
+)
+def test_03_a_rank_that_stays_alone_says_so(rank: int, pattern: str) -> None:
+    ((_, job),) = manifests("03-pytorch")
+    (_, *arguments) = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["command"]
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # it does not listen
+        port = silent.getsockname()[1] if rank else 0
+        told = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PATIENCE": 1}
+        done = subprocess.run(
+            [sys.executable, "-S", *arguments],  # -S: without torch, whoever has installed it
+            env={**os.environ, **{name: str(value) for name, value in told.items()}},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(pattern + "\n", done.stderr)
+
+
 def test_04_driver_and_executors_start_together_and_divide_the_work(kube: Kube) -> None:
     apply(kube, "04-spark")
     kube.wait("pod/primes-driver", "jsonpath={.status.phase}=Succeeded")
@@ -109,6 +151,13 @@ def test_04_driver_and_executors_start_together_and_divide_the_work(kube: Kube) 
     assert said[-1] == "6057 primes below 60000"
     kube.wait("podgroup.scheduling.volcano.sh/primes", "jsonpath={.status.phase}=Running")
     assert kube.names("rolebindings") == ["spark-driver"]
+
+
+def test_05_the_chief_tells_what_the_parameter_servers_learnt_and_they_end_with_it(kube: Kube) -> None:
+    apply(kube, "05-tfjob")
+    kube.wait("tfjob/line", "condition=Succeeded")
+    assert kube("logs", "line-chief-0") == "3 workers made 900 steps: slope 3.00, intercept 2.00\n"
+    eventually(lambda: not {"line-ps-0", "line-ps-1"} & set(kube.names("pods")), "the parameter servers to be gone")
 
 
 WORDS = {
@@ -129,6 +178,60 @@ def test_06_word_counts_run_one_after_the_other(kube: Kube) -> None:
         times.append((ended["startedAt"], ended["finishedAt"]))
     times.sort()
     assert all(ended <= started for (_, ended), (started, _) in pairwise(times))
+
+
+TRAINING = [f"train-{number}" for number in range(1, 5)]
+
+
+def submit_while_busy(kube: Kube, seen: Callable[[], bool], what: str) -> None:
+    """Submits the jobs of example 07 to a full cluster, which is freed when they have been seen to wait."""
+    apply(kube, "07-many-jobs/teams.yaml")
+    apply(kube, "07-many-jobs/busy.yaml")
+    wait_ready(kube, "job-name=busy", 4)
+    command = [sys.executable, str(EXAMPLES / "07-many-jobs/submit.py"), "-n", kube.namespace]
+    environment = kube.cluster.environment
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [f"pytorchjob.kubeflow.org/{name} created" for name in TRAINING]
+    eventually(seen, what)
+    kube("delete", "-f", str(EXAMPLES / "07-many-jobs/busy.yaml"))
+
+
+def running_of(kube: Kube) -> dict[str, list[str]]:
+    """The pods of each job that run; each of them has four GPUs."""
+    found: dict[str, list[str]] = {}
+    for pod in pods_of(kube, JOB):
+        if pod["status"]["phase"] == "Running":
+            found.setdefault(pod["metadata"]["labels"][JOB], []).append(pod["metadata"]["name"])
+    return found
+
+
+def test_07_jobs_lock_each_other_out_pod_by_pod_and_finish_as_gangs(
+    kube: Kube, own: Callable[..., Cluster], namespace: str
+) -> None:
+    without = own("--no-gangs")
+    without.scheduled = True
+    without.start()
+    with opened(without, namespace) as locked:
+        submit_while_busy(locked, lambda: len(pods_of(locked, JOB)) == 16, "all pods to be made")
+        eventually(lambda: sum(map(len, running_of(locked).values())) == 8, "all 32 GPUs to be held")
+        held = running_of(locked)
+        assert sorted(held) == TRAINING, "every job holds GPUs that the others wait for"
+        assert max(map(len, held.values())) < 4, "no job has all of its pods"
+        # Whoever runs waits for those who wait for its GPUs: from here on nothing can move.
+        for first, *_ in held.values():
+            eventually(lambda name=first: locked("logs", name).endswith(" waits for the other 3\n"), first)  # type: ignore[misc]
+        assert running_of(locked) == held
+
+    def wait_without_pods() -> bool:
+        groups = kube.get("podgroups.scheduling.volcano.sh")["items"]
+        pending = [group for group in groups if group.get("status", {}).get("phase") == "Pending"]
+        return len(pending) == 4 and not pods_of(kube, JOB)
+
+    submit_while_busy(kube, wait_without_pods, "four gangs to wait, without a pod")
+    for name in TRAINING:
+        kube.wait(f"pytorchjob/{name}", "condition=Succeeded")
+        assert kube("logs", f"{name}-master-0").splitlines() == ["rank 0 waits for the other 3", "rank 0 computes"]
 
 
 def test_09_shares_use_one_gpu_and_a_whole_one_is_another(kube: Kube) -> None:

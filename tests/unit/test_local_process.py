@@ -496,6 +496,30 @@ async def test_what_a_container_started_ends_with_it(tmp_path: Path, isolate: bo
         await gone(mark)
 
 
+async def test_the_namespace_of_a_container_is_not_given_to_another_before_all_of_it_has_ended(tmp_path: Path) -> None:
+    """The kernel gives numbers anew as soon as it can, and by its number what is left in a namespace is found."""
+    if os.geteuid() != 0:
+        pytest.skip("needs mount namespaces")
+    mark = f"9{uuid.uuid4().int % 10**12}"
+
+    def parent_of(process: int) -> str:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+
+    def kept(launcher: str) -> list[str]:
+        files = (f"/proc/{launcher}/fd/{name}" for name in os.listdir(f"/proc/{launcher}/fd"))
+        return [link for path in files if os.path.lexists(path) and (link := os.readlink(path)).startswith("mnt:")]
+
+    async with nodes(tmp_path, isolate=True) as found:
+        await found.run("one", f"exec sleep {mark}", restartPolicy="Never")
+        await counted(mark, lambda count: count == 1)
+        (process,) = processes_with(mark)
+        launcher = parent_of(process)
+        assert kept(launcher) == [os.readlink(f"/proc/{process}/ns/mnt")]
+        await found.client.delete("pods", "default", "one")
+        await found.until_gone("one")
+        assert kept(launcher) == []
+
+
 async def gone(mark: str) -> None:
     await counted(mark, lambda count: count == 0)
 

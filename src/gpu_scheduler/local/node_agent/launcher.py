@@ -45,7 +45,8 @@ class _Running:
     heard: bytes = b""
     output: Output | None = None
     pipes: dict[int, str] = field(default_factory=dict)
-    mounts: int = 0
+    mounts: int = -1
+    """Its mount namespace, open: else the kernel could give the number that it is known by to the next container."""
 
 
 class Launcher:
@@ -233,7 +234,8 @@ class Launcher:
             error = next((line["error"] for line in told if "error" in line), None)
             if error is None:
                 if self._settings["isolated"] and found.own:
-                    found.mounts = _mounts_of(found.pid)
+                    with contextlib.suppress(OSError):
+                        found.mounts = os.open(f"/proc/{found.pid}/ns/mnt", os.O_RDONLY)
                 self._tell({"op": "started", "id": found.name, "notes": [line["note"] for line in told]})
             else:
                 self._forget(found)
@@ -250,6 +252,8 @@ class Launcher:
             self._selector.unregister(descriptor)
             os.close(descriptor)
         found.pipes.clear()
+        if found.mounts != -1:
+            os.close(found.mounts)
         if found.output is not None:
             found.output.close()
 
@@ -297,10 +301,10 @@ class Launcher:
                 os.killpg(found.pid, signal.SIGKILL)
         if not self._settings["sees_processes"]:
             return
-        mounts = {found.mounts for found in ended if found.mounts}
+        mounts = {os.fstat(found.mounts).st_ino for found in ended if found.mounts != -1}
         if mounts:
             _kill_all(lambda pid: _mounts_of(pid) in mounts)
-        marks = {self._mark(found.name).encode() for found in ended if not found.mounts}
+        marks = {self._mark(found.name).encode() for found in ended if found.mounts == -1}
         if marks:
             _kill_all(lambda pid: not marks.isdisjoint(_environment(pid)))
 
