@@ -229,6 +229,16 @@ def test_a_job_that_makes_no_sense_says_why(kube: Kube) -> None:
     assert found["message"] == "spec.pytorchReplicaSpecs: 'Boss' must be one of Master, Worker"
 
 
+def test_a_group_of_somebody_else_is_in_the_way_until_it_is_deleted(kube: Kube) -> None:
+    spec = {"minMember": 1}
+    meta = {"name": "train"}
+    kube.apply({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": meta, "spec": spec})
+    kube.apply(torch_job("true"))
+    eventually(lambda: "FailedCreatePodGroup" in reasons(kube, "train"), "a word about it")
+    kube("delete", GROUPS, "train")
+    kube.wait("pytorchjob/train", "condition=Succeeded")
+
+
 def test_a_job_of_another_manager_is_left_alone(kube: Kube) -> None:
     kube.apply(torch_job("true", runPolicy={"managedBy": "kubeflow.org/training-operator"}))
     eventually(lambda: "ManagedElsewhere" in reasons(kube, "train"), "a word about it")

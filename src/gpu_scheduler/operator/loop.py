@@ -216,7 +216,7 @@ class Operator:
         if plan.again is not None:
             self._turns.add_after(key, plan.again - now)
         if carrier.revision != raw.metadata.resource_version:
-            await self._sight.wait_passed(key.resource, carrier.revision)
+            await self._sight.wait_passed(key, carrier.revision)
         return "acted" if plan.actions else "quiet"
 
     def _plan(self, key: JobKey, raw: RawObject, now: float) -> Plan:
