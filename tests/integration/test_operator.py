@@ -71,6 +71,11 @@ def reasons(kube: Kube, name: str) -> set[str]:
     return {event["reason"] for event in events}
 
 
+def messages(kube: Kube, name: str) -> set[str]:
+    events = kube.get("events", f"--field-selector=involvedObject.name={name}")["items"]
+    return {event["message"] for event in events}
+
+
 def phase_of_group(kube: Kube, name: str) -> str:
     found = kube.run("get", GROUPS, name, "-o", "json")
     return str(json.loads(found.stdout).get("status", {}).get("phase", "")) if found.returncode == 0 else ""
@@ -102,6 +107,7 @@ def test_a_pytorchjob_runs_and_succeeds(kube: Kube) -> None:
     assert {"PyTorchJobCreated", "SuccessfulCreatePod", "SuccessfulCreatePodGroup", "PyTorchJobSucceeded"} <= told
     eventually(lambda: kube.names(GROUPS) == [], "the group to go with the job's end")
     assert "Succeeded" in kube("get", "pytorchjob", "train")
+    eventually(lambda: {f"Created pod: {name}" for name in ALL} <= messages(kube, "train"), "a word about every pod")
 
 
 def test_a_gang_that_does_not_fit_has_no_pods_until_it_does(kube: Kube) -> None:

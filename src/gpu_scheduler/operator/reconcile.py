@@ -122,11 +122,10 @@ def reject(kind: str, raw: RawObject, message: str, now: float) -> Plan:
 def _wind_up(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     """Takes away what its policy says, and the job itself when its time has come."""
     clean = job.policy.clean
-    plan = Plan()
+    plan = Plan(list(remove_group(job, observed)))
     if clean is not CleanPods.NONE:
         gone = [pod for pod in observed.pods if clean is CleanPods.ALL or phase_of(pod) not in _ENDED]
         plan.actions += _remove(observed, gone)
-    plan.actions += remove_group(job, observed)
     draft.rest(succeeded=draft.is_true(SUCCEEDED))
     plan.actions += draft.finish()
     ended = draft.time("completionTime")
@@ -140,8 +139,7 @@ def _wind_up(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
 
 def _suspend(job: Job, observed: Observed, draft: Draft) -> Plan:
     """Gives everything back."""
-    plan = Plan(list(_remove(observed, observed.pods)))
-    plan.actions += remove_group(job, observed)
+    plan = Plan([*remove_group(job, observed), *_remove(observed, observed.pods)])
     message = f"{job.say('suspended')}."
     if draft.is_true(RUNNING):
         draft.turn(RUNNING, False, message, word="Suspended")
@@ -166,7 +164,7 @@ def _remove(observed: Observed, pods: Sequence[RawObject]) -> Iterator[Action]:
 
 
 def remove_group(job: Job, observed: Observed) -> Iterator[Action]:
-    """Deletes the job's PodGroup, if there is one."""
+    """Deletes the job's PodGroup, if there is one. It goes before pods do: else it would be called short of them."""
     group = observed.group
     if group is not None and _owns(job, group.metadata) and group.metadata.deletion_timestamp is None:
         yield DeleteGroup(group.metadata.name, group.metadata.uid)
@@ -184,7 +182,7 @@ def _run(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     limit = _passed_limit(job, members, draft, now)
     if limit:
         # Before it is called failed, whatever its clean-up policy: a job that is over keeps its pods.
-        plan = Plan(list(_remove(observed, observed.pods)))
+        plan = Plan([*remove_group(job, observed), *_remove(observed, observed.pods)])
         draft.rest(succeeded=False)
         draft.end(FAILED, f"Job {job.meta.name} has failed because {limit}")
         plan.actions += draft.finish()
@@ -294,7 +292,9 @@ def open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
     if group is None:
         others = sorted(api.schedulers(job) - {api.scheduler})
         if others:
-            why = f"the template names {', '.join(others)}, which is kept; the gang is for {api.scheduler}"
+            why = (
+                f"the pods name {' and '.join(others)}, which is kept: they wait for a scheduler that serves this name"
+            )
             plan.actions.append(Tell("Warning", "PodTemplateSchedulerName", why))
         plan.actions.append(CreateGroup(api.make_group(job)))
         return let_in

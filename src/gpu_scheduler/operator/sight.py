@@ -146,7 +146,9 @@ class Sight:
         for change in changes:
             meta = change.object.metadata
             for resource in self._jobs:
-                self._wake(JobKey(resource, meta.namespace, meta.name))
+                key = JobKey(resource, meta.namespace, meta.name)
+                if self.job(key) is not None:
+                    self._wake(key)
 
     def _take_rivals(self, _changes: object) -> None:
         for resource, informers in self._jobs.items():

@@ -495,6 +495,15 @@ def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
         assert not of_kind(plan, CreatePod), "there need not be room for them any more"
 
 
+@pytest.mark.parametrize("why", ["suspended", "late", "over"])
+def test_a_group_goes_before_its_pods_or_it_would_be_called_short_of_them(why: str) -> None:
+    run = {"suspend": why == "suspended", "activeDeadlineSeconds": 5, "cleanPodPolicy": "All"}
+    job = torch(3, run=run, status=over_status("Succeeded") if why == "over" else running_status())
+    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), gang=OURS, group=group(job, "Running")), NOW + 10)
+    order = [type(action) for action in plan.actions]
+    assert order.index(DeleteGroup) < order.index(DeletePod)
+
+
 # -- over
 
 CLEANING = {
