@@ -1,10 +1,14 @@
-"""PyTorchJobs and TFJobs for tests."""
+"""PyTorchJobs and TFJobs for tests, and an operator for them."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from tests.integration.running import Json, container
+from tests.integration.running import PATIENCE, PROGRAM, Cluster, Json, Kube, container, eventually
 
 SLEEP = "sleep 600"
 
@@ -27,3 +31,23 @@ def tf_job(version: str, servers: Json, workers: Json, **spec: Any) -> Json:
     """A TFJob of parameter servers and workers."""
     full = {"tfReplicaSpecs": {"PS": servers, "Worker": workers}, **spec}
     return {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "train"}, "spec": full}
+
+
+@contextmanager
+def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An operator for the jobs of one namespace, until the block ends or it is killed."""
+    command = [*PROGRAM, "operator", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0", "--install-crds"]
+    command += ["--watch-namespace", kube.namespace, "--no-leader-elect", *flags]
+    log = kubeconfig.parent / f"operator-{kube.namespace}.log"
+    with open(log, "ab") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait(PATIENCE)
+
+
+def wait_for_kinds(cluster: Cluster) -> None:
+    """Waits until jobs can be written."""
+    eventually(lambda: cluster.run("get", "pytorchjobs,tfjobs").returncode == 0, "the kinds to be there")

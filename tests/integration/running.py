@@ -108,6 +108,16 @@ class Http:
             self._open.close()  # half an answer is in it: the next request needs a new connection
             raise
 
+    def follow(self, path: str) -> Iterator[Json]:
+        """What a watch tells, line by line, until the server ends it or the caller has heard enough."""
+        try:
+            self._open.request("GET", path, headers={"authorization": f"Bearer {self._token}"})
+            with self._open.getresponse() as reply:
+                assert reply.status == 200, f"GET {path}: {reply.status} {reply.read()!r}"
+                yield from map(json.loads, reply)
+        finally:
+            self._open.close()
+
     def close(self) -> None:
         self._open.close()
 

@@ -71,6 +71,11 @@ def reasons(kube: Kube, name: str) -> set[str]:
     return {event["reason"] for event in events}
 
 
+def messages(kube: Kube, name: str) -> set[str]:
+    events = kube.get("events", f"--field-selector=involvedObject.name={name}")["items"]
+    return {event["message"] for event in events}
+
+
 def phase_of_group(kube: Kube, name: str) -> str:
     found = kube.run("get", GROUPS, name, "-o", "json")
     return str(json.loads(found.stdout).get("status", {}).get("phase", "")) if found.returncode == 0 else ""
@@ -102,6 +107,7 @@ def test_a_pytorchjob_runs_and_succeeds(kube: Kube) -> None:
     assert {"PyTorchJobCreated", "SuccessfulCreatePod", "SuccessfulCreatePodGroup", "PyTorchJobSucceeded"} <= told
     eventually(lambda: kube.names(GROUPS) == [], "the group to go with the job's end")
     assert "Succeeded" in kube("get", "pytorchjob", "train")
+    eventually(lambda: {f"Created pod: {name}" for name in ALL} <= messages(kube, "train"), "a word about every pod")
 
 
 def test_a_gang_that_does_not_fit_has_no_pods_until_it_does(kube: Kube) -> None:
@@ -227,6 +233,16 @@ def test_a_job_that_makes_no_sense_says_why(kube: Kube) -> None:
     (found,) = kube.get("pytorchjob", "train")["status"]["conditions"]
     assert (found["reason"], kube.names("pods")) == ("InvalidSpec", [])
     assert found["message"] == "spec.pytorchReplicaSpecs: 'Boss' must be one of Master, Worker"
+
+
+def test_a_group_of_somebody_else_is_in_the_way_until_it_is_deleted(kube: Kube) -> None:
+    spec = {"minMember": 1}
+    meta = {"name": "train"}
+    kube.apply({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": meta, "spec": spec})
+    kube.apply(torch_job("true"))
+    eventually(lambda: "FailedCreatePodGroup" in reasons(kube, "train"), "a word about it")
+    kube("delete", GROUPS, "train")
+    kube.wait("pytorchjob/train", "condition=Succeeded")
 
 
 def test_a_job_of_another_manager_is_left_alone(kube: Kube) -> None:

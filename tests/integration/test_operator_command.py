@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.fault_proxy import Fault, FaultProxy, after, before
-from tests.integration.jobs import SLEEP, torch_job
-from tests.integration.running import PATIENCE, PROGRAM, Cluster, Kube, eventually, opened, run_program
+from tests.integration.jobs import SLEEP, operating, torch_job, wait_for_kinds
+from tests.integration.running import PATIENCE, Cluster, Kube, eventually, opened, run_program
 
 pytestmark = pytest.mark.local("a cluster whose operator is of the test's own")
 
@@ -35,25 +33,6 @@ def scheduled(folder: Path) -> Iterator[Cluster]:
 def kube(scheduled: Cluster, namespace: str) -> Iterator[Kube]:
     with opened(scheduled, namespace) as kube:
         yield kube
-
-
-@contextmanager
-def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An operator for the jobs of one namespace, until the block ends or it is killed."""
-    command = [*PROGRAM, "operator", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0", "--install-crds"]
-    command += ["--watch-namespace", kube.namespace, "--no-leader-elect", *flags]
-    log = kubeconfig.parent / f"operator-{kube.namespace}.log"
-    with open(log, "ab") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-            process.wait(PATIENCE)
-
-
-def wait_for_kinds(cluster: Cluster) -> None:
-    eventually(lambda: cluster.run("get", "pytorchjobs,tfjobs").returncode == 0, "the kinds to be there")
 
 
 STEPS = {

@@ -59,7 +59,7 @@ class DropCounter(Protocol):
 
 
 class _Sameness(NamedTuple):
-    """Events that are the same but for numbers in their message share one object."""
+    """Events whose messages are alike share one object."""
 
     uid: str
     type: str
@@ -96,13 +96,16 @@ class Recorder:
         instance: str = "",
         pace: Pace | None = None,
         capacity: int = 10_000,
+        alike: Callable[[str], str] = without_numbers,
     ) -> None:
+        """`alike` makes the same of messages whose Events are to share one object."""
         self._client = client
         self._clock = clock
         self._metrics = metrics
         self._instance = instance
         self._pace = pace or Pace(100.0, 100.0)
         self._capacity = capacity
+        self._alike = alike
         self._pending: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._known: OrderedDict[_Sameness, _Known] = OrderedDict()
         self._last_name = 0
@@ -112,7 +115,7 @@ class Recorder:
         """Will write an Event about an object; returns at once."""
         message = one_line(message)
         now = self._clock()
-        same = _Sameness(ref.uid, kind, reason, without_numbers(message))
+        same = _Sameness(ref.uid, kind, reason, self._alike(message))
         waiting = self._pending.get(same)
         if waiting is not None:
             waiting.message, waiting.last, waiting.ref = message, now, ref

@@ -10,6 +10,7 @@ LONGEST = 999
 
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
+_AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?:[KMGTPE]i|m)?(?![\w-])")
 
 
 def say_amount(resource: str, amount: int) -> str:
@@ -65,3 +66,8 @@ def one_line(text: str, longest: int = LONGEST) -> str:
 def without_numbers(text: str) -> str:
     """What two messages share that differ only in their numbers."""
     return _DIGITS.sub("#", text)
+
+
+def without_amounts(text: str) -> str:
+    """The text without numbers, but for those that are part of a name: train-worker-1 is not train-worker-2."""
+    return _AMOUNT.sub("#", text)

@@ -105,7 +105,9 @@ class Carrier:
         try:
             await self._client.create(resource, body, self._meta.namespace, type=Object)
         except Conflict as error:
-            if error.reason != "AlreadyExists" or await self._is_own(resource, name):
+            if error.reason != "AlreadyExists":
+                raise  # a quota that others write to, for one: it has not been made
+            if await self._is_own(resource, name):
                 return
             what = f"there is a {resource.kind} {name} already, and it is not the job's; delete one of them"
             self._tell("Warning", f"FailedCreate{resource.kind}", what)
@@ -116,12 +118,17 @@ class Carrier:
         self._tell("Normal", f"SuccessfulCreate{resource.kind}", f"Created {_word(resource)}: {name}")
 
     async def _is_own(self, resource: Resource, name: str) -> bool:
-        """Whether the object of a name is the job's; one that is gone just now will be made at the next look."""
+        """Whether the object of a name is the job's; Conflict if it is gone just now, or will be."""
         try:
             found = await self._client.get(resource, name, self._meta.namespace, type=Object)
         except NotFound:
+            raise Conflict(409, "Conflict", f"{resource.kind} {name} has gone meanwhile") from None
+        owners = found.metadata.owner_references or ()
+        if any(owner.uid == self._meta.uid for owner in owners):
             return True
-        return any(owner.uid == self._meta.uid for owner in found.metadata.owner_references or ())
+        if any((owner.kind, owner.name) == (self._resource.kind, self._meta.name) for owner in owners):
+            raise Conflict(409, "Conflict", f"{resource.kind} {name} of an earlier job is still there")
+        return False
 
     async def _delete(self, resource: Resource, name: str, uid: str) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu_scheduler.kube.dialects.options import LEADERS, OPTIONS, VOLCANO_TASK
@@ -104,17 +103,16 @@ def sum_resources(job: Job) -> dict[str, str]:
 
 
 def change_group(api: GangApi, job: Job, group: RawObject) -> Json:
-    """The fields of a PodGroup's spec that no longer are as the job wants them."""
-    return {name: value for name, value in api.group_spec(job).items() if not _same(group.spec.get(name), value)}
-
-
-def _same(found: object, wanted: object) -> bool:
-    if isinstance(wanted, dict):
-        return dict(_texts(found)) == dict(_texts(wanted))
-    return found == wanted
-
-
-def _texts(found: object) -> Iterator[tuple[str, str]]:
-    """Quantities as text: a server may hand back a number for what was written as one."""
-    if isinstance(found, dict):
-        yield from ((name, str(amount)) for name, amount in found.items())
+    """What a merge patch has to say of a PodGroup's spec that no longer is as the job wants it."""
+    found: Json = {}
+    for name, value in api.group_spec(job).items():
+        old = group.spec.get(name)
+        if isinstance(value, dict) and isinstance(old, dict):
+            # Quantities as text: a server may hand back a number for what was written as one.
+            changed = {key: amount for key, amount in value.items() if str(old.get(key)) != str(amount)}
+            changed |= {key: None for key in old if key not in value}
+            if changed:
+                found[name] = changed
+        elif old != value:
+            found[name] = value
+    return found

@@ -21,6 +21,7 @@ from gpu_scheduler.kube.lease import Candidate
 from gpu_scheduler.kube.objects import RawObject
 from gpu_scheduler.kube.recorder import Recorder, refer
 from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.kube.wording import without_amounts
 from gpu_scheduler.operator.actions import Plan, Tell
 from gpu_scheduler.operator.carry import Carrier, TakenError
 from gpu_scheduler.operator.definitions import install_definitions
@@ -122,7 +123,7 @@ class Operator:
         self._metrics = metrics
         self._turns: Turns[JobKey] = Turns()
         self._sight = Sight(client, options.namespaces, options.gang, self._turns.add)
-        self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity)
+        self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
         self._kinds: dict[Resource, Kind] = {}
         self._left: set[str] = set()
 
@@ -216,7 +217,7 @@ class Operator:
         if plan.again is not None:
             self._turns.add_after(key, plan.again - now)
         if carrier.revision != raw.metadata.resource_version:
-            await self._sight.wait_passed(key.resource, carrier.revision)
+            await self._sight.wait_passed(key, carrier.revision)
         return "acted" if plan.actions else "quiet"
 
     def _plan(self, key: JobKey, raw: RawObject, now: float) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from gpu_scheduler.kube.objects import Json, RawObject
+from gpu_scheduler.kube.times import parse_time
 from gpu_scheduler.operator.jobs import Job, Restart, Role
 from gpu_scheduler.operator.reading import RESTARTS
 
@@ -111,6 +112,13 @@ def exit_code(pod: RawObject, container: str) -> int:
         if status.get("name") == container and ended:
             return int(ended.get("exitCode", UNKNOWN_CODE))
     return UNKNOWN_CODE
+
+
+def ended_at(pod: RawObject) -> float | None:
+    """When the last container of a pod ended; when the pod was made if none says so."""
+    found = [(one.get("state") or {}).get("terminated") or {} for one in pod.status.get("containerStatuses") or ()]
+    times = [when for when in (parse_time(ended.get("finishedAt")) for ended in found) if when is not None]
+    return max(times, default=parse_time(pod.metadata.creation_timestamp))
 
 
 def count_restarts(pod: RawObject) -> int:

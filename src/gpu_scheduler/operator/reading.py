@@ -11,7 +11,6 @@ import msgspec
 from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.core.requests import read_amounts
 from gpu_scheduler.kube import shapes
-from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.objects import Json, Meta, PodSpec, RawObject
 from gpu_scheduler.kube.resources import GROUP
 from gpu_scheduler.operator.jobs import (
@@ -74,9 +73,17 @@ def read_choice(found: Json, name: str, where: str, default: Choice) -> Choice:
     if value is None or value == "":
         return default
     words = {one.value: one for one in type(default)}
-    if value not in words:
+    if not isinstance(value, str) or value not in words:
         raise BadSpecError(f"{where}.{name}: {_quote(value)} must be one of {', '.join(words)}")
     return words[value]
+
+
+def read_texts(found: Json, name: str, where: str) -> list[str]:
+    """A list of texts; empty where there is none."""
+    value = found.get(name)
+    if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a list of texts")
+    return value or []
 
 
 def _quote(value: object) -> str:
@@ -107,8 +114,7 @@ def _old_policy(spec: Json) -> Json:
 
 def _read_scheduling(found: Json) -> SchedulingPolicy:
     where = "spec.runPolicy.schedulingPolicy"
-    resources = found.get("minResources")
-    texts = {name: str(amount) for name, amount in as_dict(resources).items()}
+    texts = {name: str(amount) for name, amount in read_object(found, "minResources", where).items()}
     try:
         read_amounts(texts, f"{where}.minResources")
     except QuantityError as error:
@@ -117,7 +123,7 @@ def _read_scheduling(found: Json) -> SchedulingPolicy:
         minimum=read_number(found, "minAvailable", where, least=1),
         queue=read_text(found, "queue", where),
         priority_class=read_text(found, "priorityClass", where),
-        min_resources=texts if isinstance(resources, dict) else None,
+        min_resources=texts if found.get("minResources") is not None else None,
         timeout=read_number(found, "scheduleTimeoutSeconds", where),
     )
 
@@ -149,9 +155,10 @@ def read_roles(spec: Json, rules: RoleRules) -> tuple[Role, ...]:
 
 
 def _read_role(name: str, found: Json, where: str, rules: RoleRules) -> Role:
-    template = read_object(found, "template", where)
-    pod = read_object(template, "spec", f"{where}.template")
-    _check_template(template, pod, f"{where}.template", rules.container)
+    template = read_template(found, where)
+    pod = template["spec"]
+    if not any(one["name"] == rules.container for one in pod["containers"]):
+        raise BadSpecError(f"{where}.template.spec.containers: one of them must be called {rules.container}")
     # A template's own policy counts when the replica says nothing.
     fallback = read_choice(pod, "restartPolicy", f"{where}.template.spec", rules.restart)
     restart = read_choice(found, "restartPolicy", where, fallback)
@@ -159,21 +166,57 @@ def _read_role(name: str, found: Json, where: str, rules: RoleRules) -> Role:
     return Role(name, 1 if replicas is None else replicas, template, restart)
 
 
-def _check_template(template: Json, pod: Json, where: str, container: str) -> None:
-    """Raises BadSpecError about what would keep pods from being made; the rest is for the API server to judge."""
-    for part, found, kind in (("spec", pod, PodSpec), ("metadata", template.get("metadata") or {}, Meta)):
-        try:
-            msgspec.convert(found, kind)
-        except msgspec.ValidationError as error:
-            what, _, path = str(error).partition(" - at `$")
-            raise BadSpecError(f"{where}.{part}{path.rstrip('`')}: {what}") from None
-    containers = pod.get("containers") or ()
-    if not any(one.get("name") == container for one in containers):
-        raise BadSpecError(f"{where}.spec.containers: one of them must be called {container}")
+class _Variable(msgspec.Struct):
+    name: str
+
+
+class _Port(msgspec.Struct, rename="camel"):
+    container_port: int
+    name: str = ""
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str
+    env: list[_Variable] = []
+    ports: list[_Port] = []
+    volume_mounts: list[Json] = []
+
+
+class _Pod(msgspec.Struct, rename="camel"):
+    """What is added to when a pod is made of a template, so it must be what it looks like."""
+
+    containers: list[_Container] = []
+    init_containers: list[_Container] = []
+    volumes: list[Json] = []
+    hostname: str = ""
+    subdomain: str = ""
+
+
+def read_template(found: Json, where: str) -> Json:
+    """A pod template that pods can be made of; whether the API server takes them is for it to judge."""
+    # A field that is null is as good as none, to Kubernetes as well.
+    template: Json = _without_nulls(read_object(found, "template", where))
+    pod = read_object(template, "spec", f"{where}.template")
+    if pod.get("schedulerName") == "":
+        del pod["schedulerName"]
+    for part, given, kinds in (("spec", pod, (PodSpec, _Pod)), ("metadata", template.get("metadata", {}), (Meta,))):
+        for kind in kinds:
+            try:
+                msgspec.convert(given, kind)
+            except msgspec.ValidationError as error:
+                what, _, path = str(error).partition(" - at `$")
+                raise BadSpecError(f"{where}.template.{part}{path.rstrip('`')}: {what}") from None
     try:
         sum_request(pod)
     except QuantityError as error:
-        raise BadSpecError(f"{where}.{error}") from None
+        raise BadSpecError(f"{where}.template.{error}") from None
+    return {**template, "spec": {**pod, "containers": pod.get("containers", [])}}
+
+
+def _without_nulls(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {name: _without_nulls(value) for name, value in found.items() if value is not None}
+    return [_without_nulls(one) for one in found] if isinstance(found, list) else found
 
 
 def sum_request(pod: Json) -> dict[str, int]:

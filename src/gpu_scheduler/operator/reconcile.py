@@ -41,6 +41,7 @@ from gpu_scheduler.operator.gangs import GangApi, change_group
 from gpu_scheduler.operator.jobs import CleanPods, Counts, Job, Restart, Role
 from gpu_scheduler.operator.pods import (
     count_restarts,
+    ended_at,
     exit_code,
     is_leaving,
     labels_of,
@@ -52,6 +53,9 @@ from gpu_scheduler.operator.reading import RESTARTS, write_restarts
 
 RETRYABLE = 128
 """Exit codes from here on are a signal's doing, and worth another try."""
+
+LONGEST_PAUSE = 60.0
+"""A replica that fails again and again is made anew at the latest so many seconds after it ended."""
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -118,11 +122,10 @@ def reject(kind: str, raw: RawObject, message: str, now: float) -> Plan:
 def _wind_up(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     """Takes away what its policy says, and the job itself when its time has come."""
     clean = job.policy.clean
-    plan = Plan()
+    plan = Plan(list(remove_group(job, observed)))
     if clean is not CleanPods.NONE:
         gone = [pod for pod in observed.pods if clean is CleanPods.ALL or phase_of(pod) not in _ENDED]
         plan.actions += _remove(observed, gone)
-    plan.actions += remove_group(job, observed)
     draft.rest(succeeded=draft.is_true(SUCCEEDED))
     plan.actions += draft.finish()
     ended = draft.time("completionTime")
@@ -136,8 +139,7 @@ def _wind_up(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
 
 def _suspend(job: Job, observed: Observed, draft: Draft) -> Plan:
     """Gives everything back."""
-    plan = Plan(list(_remove(observed, observed.pods)))
-    plan.actions += remove_group(job, observed)
+    plan = Plan([*remove_group(job, observed), *_remove(observed, observed.pods)])
     message = f"{job.say('suspended')}."
     if draft.is_true(RUNNING):
         draft.turn(RUNNING, False, message, word="Suspended")
@@ -162,7 +164,7 @@ def _remove(observed: Observed, pods: Sequence[RawObject]) -> Iterator[Action]:
 
 
 def remove_group(job: Job, observed: Observed) -> Iterator[Action]:
-    """Deletes the job's PodGroup, if there is one."""
+    """Deletes the job's PodGroup, if there is one. It goes before pods do: else it would be called short of them."""
     group = observed.group
     if group is not None and _owns(job, group.metadata) and group.metadata.deletion_timestamp is None:
         yield DeleteGroup(group.metadata.name, group.metadata.uid)
@@ -180,7 +182,7 @@ def _run(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     limit = _passed_limit(job, members, draft, now)
     if limit:
         # Before it is called failed, whatever its clean-up policy: a job that is over keeps its pods.
-        plan = Plan(list(_remove(observed, observed.pods)))
+        plan = Plan([*remove_group(job, observed), *_remove(observed, observed.pods)])
         draft.rest(succeeded=False)
         draft.end(FAILED, f"Job {job.meta.name} has failed because {limit}")
         plan.actions += draft.finish()
@@ -189,17 +191,20 @@ def _run(job: Job, observed: Observed, draft: Draft, now: float) -> Plan:
     if _judge(job, members, draft):
         return Plan(draft.finish())
     plan = Plan()
-    if not open_gang(job, observed, plan):
-        plan.actions += draft.finish()
-        return plan
-    draft.stamp("startTime")
-    plan.actions += _restart(job, members)
-    plan.actions += _shrink(job, observed)
-    plan.actions += _create(job, observed, members)
-    plan.actions += draft.finish()
+    times = []
+    if open_gang(job, observed, plan):
+        draft.stamp("startTime")
+        later = [due for due in (_due(job, found) for found in members.failures if found.retry) if due > now]
+        times += later
+        plan.actions += _restart(job, members, now)
+        plan.actions += _shrink(job, observed)
+        plan.actions += _create(job, observed, members)
+    # The status goes first: pods that are refused, by a quota for one, must not keep the job from saying how it is.
+    plan.actions[:0] = draft.finish()
     started = draft.time("startTime")
     if job.policy.deadline is not None and started is not None:
-        plan.again = started + job.policy.deadline
+        times.append(started + job.policy.deadline)
+    plan.again = min(times, default=None)
     return plan
 
 
@@ -255,6 +260,7 @@ def _judge(job: Job, members: _Members, draft: Draft) -> bool:
     if standing.succeeded:
         draft.end(SUCCEEDED, f"{job.say('succeeded')}.")
         return True
+    again = []
     for role in job.roles:
         failed = members.failed_in(role)
         lost = [found for found in failed if not found.retry]
@@ -262,8 +268,10 @@ def _judge(job: Job, members: _Members, draft: Draft) -> bool:
             draft.end(FAILED, f"{job.say('failed')} because {len(lost)} {role.name} replica(s) failed.")
             return True
         if len(failed) > len(lost):
-            why = f"{len(failed) - len(lost)} {role.name} replica(s) failed."
-            draft.turn(RESTARTING, True, f"{job.say('restarting')} because {why}", warn=True)
+            again.append(f"{len(failed) - len(lost)} {role.name}")
+    if again:
+        why = f"{' and '.join(again)} replica(s) failed."
+        draft.turn(RESTARTING, True, f"{job.say('restarting')} because {why}", warn=True)
     if standing.running and not any(found.retry for found in members.failures):
         draft.turn(RUNNING, True, f"{job.say('running')}.")
     return False
@@ -278,22 +286,29 @@ def open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
     api, group = observed.gang, observed.group
     if api is None or job.total == 0:
         return True
+    # Some are there, so there was room: whoever died while making them had been let in. Those that leave prove nothing:
+    # they may be of before the job was suspended.
+    let_in = not all(map(is_leaving, observed.pods))
     if group is None:
         others = sorted(api.schedulers(job) - {api.scheduler})
         if others:
-            why = f"the template names {', '.join(others)}, which is kept; the gang is for {api.scheduler}"
+            why = (
+                f"the pods name {' and '.join(others)}, which is kept: they wait for a scheduler that serves this name"
+            )
             plan.actions.append(Tell("Warning", "PodTemplateSchedulerName", why))
         plan.actions.append(CreateGroup(api.make_group(job)))
-        return bool(observed.pods)
+        return let_in
     if not _owns(job, group.metadata):
+        owners = group.metadata.owner_references or ()
+        if any((owner.kind, owner.name) == (job.kind, job.meta.name) for owner in owners):
+            return False  # an earlier job's of this name, which goes after it
         why = f"there is a PodGroup {group.metadata.name} of somebody else; delete it or call the job something else"
         plan.actions.append(Tell("Warning", "FailedCreatePodGroup", why))
         return False
     if wanted := change_group(api, job, group):
         meta = {"uid": group.metadata.uid}
         plan.actions.append(PatchGroup(group.metadata.name, {"metadata": meta, "spec": wanted}))
-    # Some are there, so there was room: whoever died while making them had been let in.
-    if observed.pods or api.is_open(group):
+    if let_in or api.is_open(group):
         return True
     waits = condition_in(group.status.get("conditions"), "Unschedulable")
     if waits.get("status") == "True" and waits.get("message"):
@@ -301,9 +316,18 @@ def open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
     return False
 
 
-def _restart(job: Job, members: _Members) -> Iterator[Action]:
+def _due(job: Job, failure: _Failure) -> float:
+    """When a pod that failed is to be made anew: at once, and later each time that it fails again."""
+    before = job.restarts.get(failure.pod.metadata.name, 0)
+    ended = ended_at(failure.pod)
+    if not before or ended is None or not _is_new(job, failure):
+        return 0.0
+    return ended + min(LONGEST_PAUSE, 2.0 ** min(before - 1, 10))
+
+
+def _restart(job: Job, members: _Members, now: float) -> Iterator[Action]:
     """Deletes the pods that are to be made anew, after writing down that they are."""
-    again = [found for found in members.failures if found.retry]
+    again = [found for found in members.failures if found.retry and _due(job, found) <= now]
     new = [found.pod.metadata.name for found in again if _is_new(job, found)]
     if new:
         yield RecordRestarts(write_restarts(job, {name: job.restarts.get(name, 0) + 1 for name in new}))

@@ -128,10 +128,12 @@ class Sight:
                     return f"{found.metadata.namespace}/{name}"
         return ""
 
-    async def wait_passed(self, resource: Resource, revision: str) -> None:
+    async def wait_passed(self, key: JobKey, revision: str) -> None:
         """Returns once what was written to a job has been seen."""
         if revision.isdecimal():
-            await asyncio.gather(*(one.wait_passed(int(revision)) for one in self._jobs.get(resource, ())))
+            followed = zip(self._namespaces, self._jobs.get(key.resource, ()), strict=False)
+            here = (one for namespace, one in followed if namespace in ("", key.namespace))
+            await asyncio.gather(*(one.wait_passed(int(revision)) for one in here))
 
     def _wake_owner(self, meta: Meta) -> None:
         for owner in meta.owner_references or ():
@@ -140,8 +142,13 @@ class Sight:
                 self._wake(JobKey(resource, meta.namespace, owner.name))
 
     def _take_groups(self, changes: Sequence[Change[RawObject]]) -> None:
+        """Wakes the jobs of a group's name, whoever owns it: what is in the way of one belongs to another."""
         for change in changes:
-            self._wake_owner(change.object.metadata)
+            meta = change.object.metadata
+            for resource in self._jobs:
+                key = JobKey(resource, meta.namespace, meta.name)
+                if self.job(key) is not None:
+                    self._wake(key)
 
     def _take_rivals(self, _changes: object) -> None:
         for resource, informers in self._jobs.items():

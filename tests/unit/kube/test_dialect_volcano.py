@@ -267,6 +267,7 @@ def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
     [
         ({"spec": {"schedulerName": "a"}}, "a"),
         ({"spec": {"pytorchReplicaSpecs": {"Worker": replica(1, 1, schedulerName="b")}}}, "b"),
+        ({"spec": {"schedulerName": "a", "pytorchReplicaSpecs": {"Worker": replica(1, 1, schedulerName="b")}}}, "b"),
         (PYTORCH, "volcano"),
         ({}, "volcano"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.kube.wording import join, one_line, say_amount, say_duration, without_numbers
+from gpu_scheduler.kube.wording import join, one_line, say_amount, say_duration, without_amounts, without_numbers
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_one_line_has_no_breaks_and_an_end() -> None:
 def test_messages_that_differ_in_numbers_only_are_alike() -> None:
     assert without_numbers("needs 1.5 cpu, 3 of 16") == without_numbers("needs 2 cpu, 4 of 16")
     assert without_numbers("a holds 3") != without_numbers("b holds 3")
+
+
+def test_a_number_in_a_name_is_no_amount() -> None:
+    assert without_amounts("Created pod: train-worker-1") != without_amounts("Created pod: train-worker-2")
+    assert without_amounts("gpu7 of node1.rack2") == "gpu7 of node1.rack2"
+    assert without_amounts("needs 1.5Gi memory, 500m cpu, 3 of 16.") == without_amounts(
+        "needs 2Gi memory, 1 cpu, 4 of 8."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -303,3 +304,38 @@ async def test_a_namesake_of_somebody_else_is_neither_taken_nor_touched() -> Non
     with pytest.raises(TakenError, match="train-worker-1"):
         await settle(api)
     assert api.objects["pods", "train-worker-1"] == other
+
+
+async def test_a_pod_that_a_busy_quota_kept_out_is_not_taken_for_made() -> None:
+    api = fresh()
+    create = api.create
+
+    async def refuse_once(resource: Resource, body: Json, *rest: Any, **more: Any) -> Object:
+        if body["metadata"]["name"] == "train-worker-1" and resource == PODS:
+            raise Conflict(409, "Conflict", "Operation cannot be fulfilled on resourcequotas")
+        return await create(resource, body, *rest, **more)
+
+    api.create = refuse_once  # type: ignore[method-assign]
+    with pytest.raises(Conflict):
+        await settle(api)
+    assert "startTime" in api.stored["status"], "it says how it is all the same"
+    api.create = create  # type: ignore[method-assign]
+    await settle(api)
+    assert api.names(PODS) == WANTED
+
+
+async def test_the_pods_of_an_earlier_job_of_this_name_are_waited_for() -> None:
+    api = fresh()
+    owner = {"kind": "PyTorchJob", "name": "train", "uid": "earlier", "controller": True}
+    meta = {"name": "train-worker-1", "namespace": "team", "ownerReferences": [owner]}
+    api.put(PODS, {"metadata": meta, "spec": {}})
+    observe = api.observe
+    api.observe = lambda: replace(  # type: ignore[method-assign]
+        observe(),
+        pods=[one for one in observe().pods if one.metadata.owner_references[0].uid == UID],  # type: ignore[index]
+    )
+    with pytest.raises(Conflict, match="of an earlier job"):
+        await settle(api)
+    del api.objects["pods", "train-worker-1"]
+    await settle(api)
+    assert api.names(PODS) == WANTED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.objects import Json, OwnerReference
 from gpu_scheduler.kube.times import format_time
 from gpu_scheduler.operator.actions import (
     CreateGroup,
@@ -31,6 +31,7 @@ from tests.unit.operator.made import (
     conditions,
     group,
     look,
+    merge,
     names_of,
     of_kind,
     over_status,
@@ -55,6 +56,10 @@ def gone(plan: Plan, kind: type) -> list[str]:
     return [action.name for action in plan.actions if isinstance(action, kind)]  # type: ignore[union-attr]
 
 
+def reasons(plan: Plan) -> list[str]:
+    return [action.reason for action in plan.actions if isinstance(action, Tell)]
+
+
 # -- how it begins
 
 
@@ -62,7 +67,8 @@ def test_without_gangs_pods_are_made_at_once() -> None:
     plan = look(torch(3), Observed())
     assert made(plan, CreateService) == made(plan, CreatePod) == ALL
     order = [type(action) for action in plan.actions]
-    assert order[:8] == [CreateService] * 4 + [CreatePod] * 4
+    assert order[-8:] == [CreateService] * 4 + [CreatePod] * 4
+    assert order[0] is UpdateStatus, "though pods may be refused, the job says how it is"
     status = status_after(torch(3), plan)
     assert conditions(status) == {"Created": ("True", "PyTorchJobCreated")}
     assert status["startTime"] == format_time(NOW)
@@ -115,7 +121,27 @@ def test_a_group_of_somebody_else_lets_nobody_in_and_is_told_of() -> None:
     job = torch(3)
     plan = look(job, Observed(gang=OURS, group=group(job, "Running", uid="other")))
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
-    assert next(found.reason for found in of_kind(plan, Tell) if isinstance(found, Tell)) == "FailedCreatePodGroup"
+    assert "FailedCreatePodGroup" in reasons(plan)
+
+
+def test_a_group_of_an_earlier_job_of_this_name_is_waited_for() -> None:
+    job = torch(3)
+    earlier = group(job, "Running")
+    earlier.metadata.owner_references = [OwnerReference(kind="PyTorchJob", name="train", uid="earlier")]
+    plan = look(job, Observed(gang=OURS, group=earlier))
+    assert reasons(plan) == ["PyTorchJobCreated"], "nobody has to delete anything"
+    assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
+
+
+def test_what_a_job_no_longer_asks_for_leaves_its_group() -> None:
+    job = torch(3)
+    old = group(job)
+    old.spec["minResources"] |= {"memory": "1Gi", "cpu": 2000}
+    (patch,) = of_kind(look(job, Observed(gang=OURS, group=old)), PatchGroup)
+    assert isinstance(patch, PatchGroup)
+    assert patch.body["spec"] == {"minResources": {"memory": None, "cpu": "2000m"}}
+    merge(old.spec, patch.body["spec"])
+    assert not of_kind(look(job, Observed(gang=OURS, group=old)), PatchGroup)
 
 
 def test_a_group_follows_its_job() -> None:
@@ -131,9 +157,7 @@ def test_a_group_follows_its_job() -> None:
 
 def test_a_template_that_names_another_scheduler_is_kept_and_told_of() -> None:
     plan = look(torch(1, schedulerName="other"), Observed(gang=OURS))
-    (told, *_) = of_kind(plan, Tell)
-    assert isinstance(told, Tell)
-    assert (told.kind, told.reason) == ("Warning", "PodTemplateSchedulerName")
+    assert "PodTemplateSchedulerName" in reasons(plan)
 
 
 def test_nothing_is_done_twice() -> None:
@@ -350,6 +374,32 @@ def test_a_pod_that_is_made_anew_says_so() -> None:
     assert action.body["metadata"]["annotations"]["gpu-scheduler.io/restarts"] == "1"
 
 
+def test_replicas_of_two_roles_that_fail_are_told_of_at_once_and_once() -> None:
+    phases = four(failed(ALL[0], 137), failed(ALL[1], 137), failed(ALL[2], 137), "Running")
+    job = torch(3, restart="ExitCode")
+    plan = look(job, seen(job, phases))
+    status = status_after(job, plan)
+    assert conditions(status)["Restarting"][0] == "True"
+    assert reasons(plan).count("PyTorchJobRestarting") == 1
+    told = [one["message"] for one in status["conditions"] if one["type"] == "Restarting"]
+    assert told == ["PyTorchJob train is restarting because 1 Master and 2 Worker replica(s) failed."]
+    again = torch(3, restart="ExitCode", status=status)
+    assert not of_kind(look(again, seen(again, phases), NOW + 5), UpdateStatus), "or it would never come to rest"
+
+
+@pytest.mark.parametrize(("before", "pause"), [(0, 0), (1, 1), (2, 2), (5, 16), (9, 60), (5000, 60)])
+def test_a_replica_that_fails_again_and_again_is_made_anew_later_each_time(before: int, pause: int) -> None:
+    notes = {"gpu-scheduler.io/restarts": f'{{"{ALL[1]}":{before}}}'} if before else {}
+    job = torch(3, restart="ExitCode", meta={"annotations": notes})
+    broken = pod(ALL[1], "Failed", code=137, annotations={"gpu-scheduler.io/restarts": str(before)})
+    broken.status["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = format_time(NOW)
+    there = seen(job, four("Running", broken, "Running", "Running"))
+    if pause:
+        early = look(job, there, NOW + pause - 0.5)
+        assert (gone(early, DeletePod), of_kind(early, RecordRestarts), early.again) == ([], [], NOW + pause)
+    assert gone(look(job, there, NOW + pause), DeletePod) == [ALL[1]]
+
+
 def test_a_pod_that_is_leaving_keeps_its_name() -> None:
     job = torch(3)
     leaving = pod(ALL[1], "Failed", code=137, deletion_timestamp="2026-01-01T00:00:00Z")
@@ -435,6 +485,23 @@ def test_a_resumed_job_begins_anew() -> None:
     opened = look(torch(3, status=after), Observed(gang=OURS, group=group(job)), NOW + 200)
     assert made(opened, CreatePod) == ALL
     assert status_after(job, opened)["startTime"] == format_time(NOW + 200)
+
+
+def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
+    job = torch(3)
+    leaving = {name: pod(name, deletion_timestamp="2026-01-01T00:00:00Z") for name in ALL[:2]}
+    for waiting in (None, group(job, "Pending")):
+        plan = look(job, Observed(list(leaving.values()), gang=OURS, group=waiting))
+        assert not of_kind(plan, CreatePod), "there need not be room for them any more"
+
+
+@pytest.mark.parametrize("why", ["suspended", "late", "over"])
+def test_a_group_goes_before_its_pods_or_it_would_be_called_short_of_them(why: str) -> None:
+    run = {"suspend": why == "suspended", "activeDeadlineSeconds": 5, "cleanPodPolicy": "All"}
+    job = torch(3, run=run, status=over_status("Succeeded") if why == "over" else running_status())
+    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), gang=OURS, group=group(job, "Running")), NOW + 10)
+    order = [type(action) for action in plan.actions]
+    assert order.index(DeleteGroup) < order.index(DeletePod)
 
 
 # -- over

@@ -227,6 +227,11 @@ def test_a_task_waits_for_those_it_depends_on() -> None:
     assert made(look(found, seen(R)), CreatePod) == ALL[1:]
 
 
+def test_a_gang_does_not_wait_for_a_task_that_waits_for_the_gang() -> None:
+    found = decode(raw(spec(task("ps", 1), task("worker", 2, minAvailable=1, dependsOn={"name": ["ps"]}))))
+    assert (found.gang_minimum, found.role_minimums) == (1, {})
+
+
 def test_a_job_that_is_over_gives_its_group_back_and_goes_in_time() -> None:
     found = job(phase="Completed", ttlSecondsAfterFinished=60)
     plan = look(found, seen(S, S, S, gang=OURS, group=group(found, "Running")))
@@ -252,6 +257,14 @@ BAD: dict[str, tuple[Json, str]] = {
     "more than a task has": (
         spec(task("a", 1, minAvailable=2)),
         "spec.tasks[0].minAvailable: 2 must be at most 1, the number of replicas",
+    ),
+    "a minimum that waits for itself": (
+        spec(task("ps", 1), task("worker", 2, dependsOn={"name": ["ps"]}), minAvailable=3),
+        "spec.minAvailable: 3 must be at most 1: so many pods are made before those that depend on them",
+    ),
+    "a task that depends on none": (
+        spec(task("ps", 1), task("worker", 2, dependsOn={"name": ["sp"]})),
+        'spec.tasks[1].dependsOn.name: "sp" must be the name of another task',
     ),
     "a plugin that there is not": (
         spec(plugins={"ssh": []}),

@@ -82,7 +82,8 @@ def is_made_for_job(raw: RawObject, context: GangContext) -> bool:
 def coming_scheduler(raw: RawObject, context: GangContext) -> str:
     """The scheduler that the owner job's pods are going to name; "" when nothing says so."""
     job = _owner_job(raw, context) or {}
-    specs = [as_dict(job.get("spec")), *(as_dict(template.get("spec")) for _, _, template in templates_of(job))]
+    # What a template names is kept; what the job names is for the others.
+    specs = [*(as_dict(template.get("spec")) for _, _, template in templates_of(job)), as_dict(job.get("spec"))]
     return next((str(spec["schedulerName"]) for spec in specs if spec.get("schedulerName")), "")
 
 

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
-import msgspec
-
-from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.kube.dialects.options import VOLCANO_QUEUE, VOLCANO_TASK
-from gpu_scheduler.kube.objects import Json, Meta, PodSpec, RawObject
+from gpu_scheduler.kube.objects import Json, RawObject
 from gpu_scheduler.kube.resources import Resource
 from gpu_scheduler.operator.jobs import (
     BadSpecError,
@@ -26,7 +23,7 @@ from gpu_scheduler.operator.jobs import (
     check_names,
 )
 from gpu_scheduler.operator.pods import owner_of
-from gpu_scheduler.operator.reading import read_choice, read_number, read_object, read_text, sum_request
+from gpu_scheduler.operator.reading import read_choice, read_number, read_object, read_template, read_text, read_texts
 
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 _PREFIX = "volcano.sh"
@@ -87,11 +84,13 @@ class VolcanoJob(Job):
 
     @property
     def role_minimums(self) -> dict[str, int]:
-        return {task.name: task.minimum for task in self.tasks if task.minimum is not None}
+        return {task.name: task.minimum for task in self.tasks if task.minimum is not None and not task.after}
 
     @property
     def smallest(self) -> int:
-        return sum(task.replicas if task.minimum is None else task.minimum for task in self.tasks)
+        """Pods of tasks that wait for others cannot be there before any of them starts."""
+        first = [task for task in self.tasks if not task.after]
+        return sum(task.replicas if task.minimum is None else task.minimum for task in first)
 
     def environment(self, role: Role, index: int, container: str) -> dict[str, str]:
         """Which of its task a pod is (env), and where all others are (svc)."""
@@ -184,12 +183,18 @@ def make_job_service(job: VolcanoJob) -> Json:
 def decode(raw: RawObject, resource: Resource = VOLCANO_JOBS) -> VolcanoJob:
     """The job that an object describes, or BadSpecError."""
     spec = raw.spec
-    tasks = tuple(_read_tasks(spec))
+    tasks = _read_tasks(spec)
     check_names(raw.metadata.name, tasks)
     minimum = read_number(spec, "minAvailable", "spec")
     total = sum(task.replicas for task in tasks)
     if minimum is not None and minimum > total:
         raise BadSpecError(f"spec.minAvailable: {minimum} must be at most {total}, the number of replicas")
+    first = sum(task.replicas for task in tasks if not task.after)
+    if minimum is not None and minimum > first:
+        raise BadSpecError(
+            f"spec.minAvailable: {minimum} must be at most {first}: so many pods are made before those that depend on "
+            "them"
+        )
     retries = read_number(spec, "maxRetry", "spec")
     scheduling = SchedulingPolicy(
         minimum or None, read_text(spec, "queue", "spec"), read_text(spec, "priorityClassName", "spec")
@@ -217,11 +222,12 @@ def _read_plugins(spec: Json) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read_tasks(spec: Json) -> Iterator[Task]:
+def _read_tasks(spec: Json) -> tuple[Task, ...]:
     found = spec.get("tasks")
     if not isinstance(found, list) or not found:
         raise BadSpecError("spec.tasks: must be a list with at least one task")
     names: set[str] = set()
+    made: list[Task] = []
     for number, one in enumerate(found):
         where = f"spec.tasks[{number}]"
         if not isinstance(one, dict):
@@ -230,27 +236,25 @@ def _read_tasks(spec: Json) -> Iterator[Task]:
         if task.name in names:
             raise BadSpecError(f'{where}.name: "{task.name}" is there twice')
         names.add(task.name)
-        yield task
+        made.append(task)
+    for number, task in enumerate(made):
+        for name in task.after:
+            if name not in names - {task.name}:
+                raise BadSpecError(f'spec.tasks[{number}].dependsOn.name: "{name}" must be the name of another task')
+    return tuple(made)
 
 
 def _read_task(found: Json, where: str, default: str) -> Task:
-    template = read_object(found, "template", where)
-    pod = read_object(template, "spec", f"{where}.template")
-    try:
-        msgspec.convert(template.get("metadata") or {}, Meta)
-        if not msgspec.convert(pod, PodSpec).containers:
-            raise BadSpecError(f"{where}.template.spec.containers: there must be at least one")
-        sum_request(pod)
-    except msgspec.ValidationError as error:
-        raise BadSpecError(f"{where}.template: {error}") from None
-    except QuantityError as error:
-        raise BadSpecError(f"{where}.template.spec: {error}") from None
+    template = read_template(found, where)
+    pod = template["spec"]
+    if not pod["containers"]:
+        raise BadSpecError(f"{where}.template.spec.containers: there must be at least one")
     replicas = read_number(found, "replicas", where)
     replicas = 1 if replicas is None else replicas
     minimum = read_number(found, "minAvailable", where)
     if minimum is not None and minimum > replicas:
         raise BadSpecError(f"{where}.minAvailable: {minimum} must be at most {replicas}, the number of replicas")
-    after = read_object(found, "dependsOn", where).get("name") or []
+    after = read_texts(read_object(found, "dependsOn", where), "name", f"{where}.dependsOn")
     restart = read_choice(pod, "restartPolicy", f"{where}.template.spec", Restart.ON_FAILURE)
     return Task(
         read_text(found, "name", where) or default,
@@ -259,7 +263,7 @@ def _read_task(found: Json, where: str, default: str) -> Task:
         restart,
         minimum,
         tuple(_read_policies(found, where)),
-        tuple(map(str, after)),
+        tuple(after),
     )
 
 
@@ -272,9 +276,10 @@ def _read_policies(found: Json, where: str) -> Iterator[Policy]:
         code = one.get("exitCode")
         if code is not None and (not isinstance(code, int) or code == 0):
             raise BadSpecError(f"{place}.exitCode: must be a whole number other than 0")
-        events = (*([one["event"]] if one.get("event") else ()), *(one.get("events") or ()))
+        event = read_text(one, "event", place)
+        events = (*([event] if event else ()), *read_texts(one, "events", place))
         if code is None and not events:
             raise BadSpecError(f"{place}: must name an event, events or an exitCode")
         if not one.get("action"):
             raise BadSpecError(f"{place}.action: must be one of {', '.join(do.value for do in Do)}")
-        yield Policy(tuple(map(str, events)), code, read_choice(one, "action", place, Do.SYNC))
+        yield Policy(events, code, read_choice(one, "action", place, Do.SYNC))

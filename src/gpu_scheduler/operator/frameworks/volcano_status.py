@@ -105,7 +105,7 @@ def reconcile(job: VolcanoJob, observed: Observed, now: float) -> Plan:
     else:
         _run(look, plan)
     _count(look)
-    plan.actions += _finish(look)
+    plan.actions[:0] = _finish(look)
     return plan
 
 

@@ -1,0 +1,179 @@
+"""Whatever is written anywhere in a job, it is either understood or refused in one line: no look at a job breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.operator.frameworks import KINDS, Kind
+from gpu_scheduler.operator.gangs import OURS
+from gpu_scheduler.operator.jobs import BadSpecError
+from gpu_scheduler.operator.pods import make_pod
+from gpu_scheduler.operator.reconcile import Observed
+from tests.unit.operator.made import NOW, group, raw
+
+PYTORCH, TENSORFLOW, VOLCANO = KINDS
+WRONG: tuple[Any, ...] = (None, True, -1, 1.5, "x", [1], [None], [{}], {}, {"name": 1})
+
+
+def pod(name: str) -> Json:
+    box = {
+        "name": name,
+        "image": "any",
+        "env": [{"name": "RANK", "value": "x"}],
+        "ports": [{"name": "pytorchjob-port", "containerPort": 1}, {"name": "tfjob-port", "containerPort": 2}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "1"}},
+    }
+    spec = {
+        "containers": [box],
+        "initContainers": [{"name": "first", "env": [{"name": "A", "value": "b"}]}],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "schedulerName": "gpu-scheduler",
+        "priorityClassName": "high",
+        "restartPolicy": "Never",
+        "hostname": "host",
+        "subdomain": "sub",
+        "nodeSelector": {"a": "b"},
+    }
+    return {"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}, "spec": spec}
+
+
+def role(name: str, replicas: int = 1) -> Json:
+    return {"replicas": replicas, "restartPolicy": "ExitCode", "template": pod(name)}
+
+
+POLICY: Json = {
+    "cleanPodPolicy": "All",
+    "ttlSecondsAfterFinished": 1,
+    "activeDeadlineSeconds": 1,
+    "backoffLimit": 1,
+    "suspend": False,
+    "managedBy": "gpu-scheduler.io/operator",
+    "schedulingPolicy": {
+        "minAvailable": 1,
+        "queue": "q",
+        "priorityClass": "p",
+        "minResources": {"cpu": "1"},
+        "scheduleTimeoutSeconds": 1,
+    },
+}
+ELASTIC = {
+    "minReplicas": 1,
+    "maxReplicas": 2,
+    "rdzvBackend": "c10d",
+    "rdzvHost": "h",
+    "rdzvPort": 1,
+    "rdzvId": "i",
+    "rdzvConf": [{"key": "a", "value": "b"}],
+    "standalone": True,
+    "nProcPerNode": 1,
+    "maxRestarts": 1,
+}
+TASK = {
+    **role("main", 2),
+    "name": "worker",
+    "minAvailable": 1,
+    "policies": [{"event": "PodFailed", "action": "RestartPod"}, {"exitCode": 3, "action": "AbortJob"}],
+    "dependsOn": {"name": ["ps"]},
+}
+SPECS: dict[str, tuple[Kind, Json]] = {
+    "PyTorchJob": (
+        PYTORCH,
+        {
+            "pytorchReplicaSpecs": {"Master": role("pytorch"), "Worker": role("pytorch", 2)},
+            "nprocPerNode": "2",
+            "schedulerName": "s",
+            "runPolicy": POLICY,
+            "elasticPolicy": ELASTIC,
+        },
+    ),
+    "TFJob": (
+        TENSORFLOW,
+        {
+            "tfReplicaSpecs": {"PS": role("tensorflow"), "Worker": role("tensorflow", 2)},
+            "successPolicy": "AllWorkers",
+            "enableDynamicWorker": True,
+            "schedulerName": "s",
+            **POLICY,
+        },
+    ),
+    "Job": (
+        VOLCANO,
+        {
+            "minAvailable": 1,
+            "tasks": [{**role("main"), "name": "ps"}, TASK],
+            "policies": [{"events": ["PodEvicted"], "action": "RestartJob"}],
+            "plugins": {"env": [], "svc": []},
+            "queue": "q",
+            "maxRetry": 1,
+            "minSuccess": 1,
+            "ttlSecondsAfterFinished": 1,
+            "priorityClassName": "p",
+            "schedulerName": "s",
+        },
+    ),
+}
+
+
+def paths(found: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Every place in an object."""
+    if path:
+        yield path
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for name, value in items:
+        yield from paths(value, *path, name)
+
+
+def put(spec: Json, path: tuple[Any, ...], value: Any) -> Json:
+    """The spec with another value at a place."""
+    made: Any = deepcopy(spec)
+    inner = made
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = deepcopy(value)
+    return dict(made)
+
+
+def look(kind: Kind, spec: Json) -> str:
+    """Looks at a job until its pods would be made; why it is refused, if it is."""
+    found = raw(spec)
+    try:
+        job = kind.decode(found, kind.resources[0])
+        kind.plan(job, Observed(gang=OURS), NOW)
+        kind.plan(job, Observed(gang=OURS, group=group(job)), NOW)
+    except BadSpecError as error:
+        kind.reject(kind.resources[0].kind, found, str(error), NOW)
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_wrong_value_anywhere_is_understood_or_refused_in_one_line(name: str) -> None:
+    kind, spec = SPECS[name]
+    assert look(kind, spec) == ""
+    broken = []
+    for path in paths(spec):
+        for value in WRONG:
+            try:
+                said = look(kind, put(spec, path, value))
+            except Exception as error:
+                broken.append((path, value, repr(error)))
+            else:
+                assert "\n" not in said
+                assert not said or said.startswith(("spec.", "metadata.")), said
+    assert broken == []
+
+
+def test_a_field_of_a_template_that_is_null_or_empty_is_as_good_as_none() -> None:
+    kind, spec = SPECS["PyTorchJob"]
+    worker = ("pytorchReplicaSpecs", "Worker", "template")
+    for name in ("schedulerName", "priorityClassName", "hostNetwork", "initContainers"):
+        assert look(kind, put(spec, (*worker, "spec", name), None)) == ""
+    assert look(kind, put(spec, (*worker, "metadata"), None)) == ""
+    job = kind.decode(raw(put(spec, (*worker, "spec", "schedulerName"), "")), kind.resources[0])
+    assert make_pod(job, job.roles[1], 0)["spec"]["schedulerName"] == "s"
