@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fault_proxy import Fault, FaultProxy, after, before
+from tests.integration.fault_proxy import Fault, FaultProxy, after, answer, before
 from tests.integration.jobs import SLEEP, torch_job
-from tests.integration.running import PATIENCE, PROGRAM, Cluster, Kube, eventually, opened, run_program
-
-pytestmark = pytest.mark.local("a cluster whose operator is of the test's own")
+from tests.integration.live import SYSTEM, Operator, Scheduler
+from tests.integration.running import PATIENCE, Cluster, Kube, eventually, opened, run_program
 
 ALL = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
+LEASE = "/leases/gpu-scheduler-operator"
 
 
 @pytest.fixture(scope="module")
 def scheduled(folder: Path) -> Iterator[Cluster]:
     """Two simulated nodes with 8 GPUs each and a scheduler, but nobody who makes pods of jobs."""
-    cluster = Cluster(folder / "unoperated", ("--runtime", "simulated", "--nodes", "2", "--no-operator"))
-    cluster.scheduled = True
+    cluster = Cluster(folder / "unoperated", ("--runtime", "simulated", "--nodes", "2"))
     cluster.start()
+    scheduler = Scheduler(cluster.scheduler_kubeconfig, folder).run()
     yield cluster
+    scheduler.end_allowed()
     cluster.stop()
 
 
@@ -38,22 +37,26 @@ def kube(scheduled: Cluster, namespace: str) -> Iterator[Kube]:
 
 
 @contextmanager
-def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An operator for the jobs of one namespace, until the block ends or it is killed."""
-    command = [*PROGRAM, "operator", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0", "--install-crds"]
-    command += ["--watch-namespace", kube.namespace, "--no-leader-elect", *flags]
-    log = kubeconfig.parent / f"operator-{kube.namespace}.log"
-    with open(log, "ab") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-            process.wait(PATIENCE)
+def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[Operator]:
+    """An operator for the jobs of one namespace, until the block ends or it is killed; alone unless told otherwise."""
+    alone = () if "--identity" in flags else ("--no-leader-elect",)
+    found = Operator(kubeconfig, kube.cluster.folder.parent, "--watch-namespace", kube.namespace, *alone, *flags)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.end_allowed()
 
 
 def wait_for_kinds(cluster: Cluster) -> None:
     eventually(lambda: cluster.run("get", "pytorchjobs,tfjobs").returncode == 0, "the kinds to be there")
+
+
+@pytest.fixture
+def proxy(scheduled: Cluster) -> Iterator[FaultProxy]:
+    """A wire of the operator's that can break."""
+    with FaultProxy(scheduled, signed_in=scheduled.operator_kubeconfig) as found:
+        yield found
 
 
 STEPS = {
@@ -68,26 +71,23 @@ MOMENTS: dict[str, Callable[[Callable[[], object]], Fault]] = {"before": before,
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("step", STEPS)
-def test_an_operator_killed_at(scheduled: Cluster, kube: Kube, step: str, moment: str) -> None:
+def test_an_operator_killed_at(scheduled: Cluster, kube: Kube, proxy: FaultProxy, step: str, moment: str) -> None:
     method, path, nth = STEPS[step]
-    with FaultProxy(scheduled) as proxy:
-        with operating(proxy.kubeconfig, kube) as process:
-            wait_for_kinds(scheduled)
-
-            def kill() -> None:
-                os.kill(process.pid, signal.SIGKILL)
-
-            proxy.inject(MOMENTS[moment](kill), method=method, path=path, nth=nth)
-            kube.apply(torch_job(SLEEP))
-            assert process.wait(PATIENCE) == -signal.SIGKILL
-        with operating(proxy.kubeconfig, kube):
-            kube.wait("pytorchjob/train", "condition=Running")
-            eventually(lambda: kube.names("pods") == kube.names("services") == ALL, "all of it")
-        made = Counter(
-            (one.path.partition("?")[0], one.object["metadata"]["name"])
-            for one in proxy.seen
-            if one.method == "POST" and one.status == 201 and not one.path.endswith("/events")
-        )
+    with operating(proxy.kubeconfig, kube) as operator:
+        wait_for_kinds(scheduled)
+        process = operator.process
+        assert process is not None
+        proxy.inject(MOMENTS[moment](process.kill), method=method, path=path, nth=nth)
+        kube.apply(torch_job(SLEEP))
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    with operating(proxy.kubeconfig, kube):
+        kube.wait("pytorchjob/train", "condition=Running")
+        eventually(lambda: kube.names("pods") == kube.names("services") == ALL, "all of it")
+    made = Counter(
+        (one.path.partition("?")[0], one.object["metadata"]["name"])
+        for one in proxy.seen
+        if one.method == "POST" and one.status == 201 and not one.path.endswith("/events")
+    )
     assert {name for path, name in made if path.endswith("/pods")} == set(ALL)
     assert set(made.values()) == {1}, "something was made twice"
 
@@ -104,7 +104,7 @@ NAMES = {"scheduler-plugins": "scheduler-plugins-scheduler"}
 @pytest.mark.parametrize("gpus", [0, 4])
 def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: int) -> None:
     groups = GROUPS[gang]
-    with operating(scheduled.folder / "kubeconfig", kube, "--gang-scheduler-name", gang):
+    with operating(scheduled.operator_kubeconfig, kube, "--gang-scheduler-name", gang):
         wait_for_kinds(scheduled)
         kube.apply(torch_job(SLEEP, gpus=gpus))
         kube.wait("pytorchjob/train", "condition=Running")
@@ -116,7 +116,7 @@ def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: in
 @pytest.mark.parametrize("gang", GROUPS)
 def test_a_gang_without_room_has_no_pods_under(scheduled: Cluster, kube: Kube, gang: str) -> None:
     groups = GROUPS[gang]
-    with operating(scheduled.folder / "kubeconfig", kube, "--gang-scheduler-name", gang):
+    with operating(scheduled.operator_kubeconfig, kube, "--gang-scheduler-name", gang):
         wait_for_kinds(scheduled)
         kube.apply(torch_job(SLEEP, gpus=8, name="large"), torch_job(SLEEP, gpus=4))
         kube.wait("pytorchjob/train", "condition=Running")
@@ -130,7 +130,7 @@ def test_a_gang_without_room_has_no_pods_under(scheduled: Cluster, kube: Kube, g
 
 
 def test_without_gangs_there_are_no_groups(scheduled: Cluster, kube: Kube) -> None:
-    with operating(scheduled.folder / "kubeconfig", kube, "--enable-gang-scheduling=false"):
+    with operating(scheduled.operator_kubeconfig, kube, "--enable-gang-scheduling=false"):
         wait_for_kinds(scheduled)
         kube.apply(torch_job(SLEEP))
         kube.wait("pytorchjob/train", "condition=Running")
@@ -138,19 +138,41 @@ def test_without_gangs_there_are_no_groups(scheduled: Cluster, kube: Kube) -> No
 
 
 def test_of_two_operators_one_works_and_the_other_takes_over(scheduled: Cluster, kube: Kube) -> None:
-    kubeconfig, flags = scheduled.folder / "kubeconfig", ("--leader-elect", "--lease-duration", "6")
+    kubeconfig, duration = scheduled.operator_kubeconfig, ("--lease-duration", "6")
     with (
-        operating(kubeconfig, kube, *flags, "--identity", "first") as first,
-        operating(kubeconfig, kube, *flags, "--identity", "second") as second,
+        operating(kubeconfig, kube, *duration, "--identity", "first") as first,
+        operating(kubeconfig, kube, *duration, "--identity", "second") as second,
     ):
-        wait_for_kinds(scheduled)
-        found = ("-n", "gpu-scheduler-system", "get", "lease", "gpu-scheduler-operator", "-o")
-        look = (*found, "jsonpath={.spec.holderIdentity}")
+        first.wait_ready()
+        second.wait_ready()
+        look = ("-n", SYSTEM, "get", "lease", "gpu-scheduler-operator", "-o", "jsonpath={.spec.holderIdentity}")
         holder = eventually(lambda: scheduled.run(*look).stdout, "a leader")
+        assert (first.is_ready(), second.is_ready()) == (True, True), "who stands by is ready too"
         {"first": first, "second": second}[holder].kill()
         kube.apply(torch_job(SLEEP))
         kube.wait("pytorchjob/train", "condition=Running")
         assert scheduled.run(*look).stdout in {"first", "second"} - {holder}
+
+
+def test_an_operator_is_not_ready_before_it_has_seen_everything(kube: Kube, proxy: FaultProxy) -> None:
+    silence = proxy.inject(answer(500), method="GET", path="/services[?]")
+    with operating(proxy.kubeconfig, kube) as operator:
+        eventually(lambda: silence.hits > 1 and operator.ask("/healthz")[0] == 200, "its first looks")
+        assert operator.ask("/readyz")[0] == 503
+        proxy.clear()
+        operator.wait_ready()
+
+
+def test_an_operator_that_ends_is_not_ready_any_more(kube: Kube, proxy: FaultProxy) -> None:
+    with operating(proxy.kubeconfig, kube, "--identity", "ending") as operator:
+        operator.wait_ready()
+        eventually(lambda: any(one.method == "PUT" and LEASE in one.path for one in proxy.seen), "it to lead")
+        answers: list[int] = []
+        given_up = r'\A(?!.*"holderIdentity":"ending")'
+        look = before(lambda: answers.append(operator.ask("/readyz")[0]))
+        proxy.inject(look, method="PUT", path=LEASE, body=given_up)
+        assert operator.stop() == 0
+        assert answers == [503]
 
 
 BAD = {

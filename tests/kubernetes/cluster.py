@@ -83,12 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", default="8Gi")
     parser.add_argument("--fleet", type=Path)
     parser.add_argument("--audit", action="store_true", help="write every request to audit.log")
+    parser.add_argument("--strict-owners", action="store_true", help="owned objects need a right to their owner")
     parser.add_argument("--without-controller", metavar="NAME", help="one that kube-controller-manager does not run")
     told = vars(parser.parse_args(arguments))
     version, folder, _ = told.pop("version"), told.pop("data_dir"), told.pop("port")
     flags = dict(_FLAGS)
-    if not told.pop("audit"):
-        flags["kube-apiserver"] = ["--audit-log-path="]
+    flags["kube-apiserver"] = [] if told.pop("audit") else ["--audit-log-path="]
+    if told.pop("strict_owners"):
+        flags["kube-apiserver"].append("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
     if left_out := told.pop("without_controller"):
         flags["kube-controller-manager"] = [*flags["kube-controller-manager"], f"--controllers=*,-{left_out}"]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

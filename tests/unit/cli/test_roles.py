@@ -67,7 +67,8 @@ def test_the_roles_allow_what_the_operator_needs_and_nothing_else(
     gang: GangApi | None, more: list[str], install: bool
 ) -> None:
     names = ["operator-cluster", "operator-jobs", *more, *(["operator-definitions-cluster"] if install else [])]
-    given = [*chain.from_iterable(allowed(read_rules(name)) for name in names), *allowed(read_rules("operator"), SYSTEM)]
+    given = list(chain.from_iterable(allowed(read_rules(name)) for name in names))
+    given += allowed(read_rules("operator"), SYSTEM)
     assert len(given) == len(set(given)), "something is allowed twice"
     jobs = [kind.resources[0] for kind in KINDS]
     groups = gang.resource if gang is not None else None
