@@ -96,7 +96,7 @@ JOB: Json = {
         }
     }
 }
-SCALE = {"minMember": 4, "minResources": {"nvidia.com/gpu": "4"}}
+SCALE: Json = {"minMember": 4, "minResources": {"nvidia.com/gpu": "4"}}
 
 
 @pytest.mark.parametrize(

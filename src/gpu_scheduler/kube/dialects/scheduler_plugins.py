@@ -117,7 +117,7 @@ def _phase_of(status: Status, raw: RawObject) -> str:
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"
     if status.phase is Phase.GATHERING and not min_resources(raw) and is_owned_by_job(raw):
-        # Its pods ask for nothing, so there is nothing to prove. Nor is the job looked at: when it comes later than this
-        # is said, nothing about the gang changes that would have it said again.
+        # Its pods ask for nothing, so there is nothing to prove. Nor is the job looked at: when it comes later than
+        # this is said, nothing about the gang changes that would have it said again.
         return "Scheduling"
     return _PHASES.get(status.phase, "Pending")
