@@ -156,11 +156,13 @@ class _Watch:
 
 class FaultProxy:
     """The proxy, in a thread of its own; a context manager. `url` is its address, `kubeconfig` a file that leads to it,
-    `seen` every request that is over, in the order in which they ended."""
+    `seen` every request that is over, in the order in which they ended. Who uses it is the scheduler, unless the
+    kubeconfig of somebody else is given."""
 
-    def __init__(self, cluster: Cluster, seed: int = 0) -> None:
+    def __init__(self, cluster: Cluster, seed: int = 0, signed_in: Path | None = None) -> None:
         self._server: str = cluster.announced()["server"]
-        self._token = yaml.safe_load(cluster.scheduler_kubeconfig.read_text())["users"][0]["user"]["token"]
+        account = signed_in or cluster.scheduler_kubeconfig
+        self._token = yaml.safe_load(account.read_text())["users"][0]["user"]["token"]
         self._trust = ssl.create_default_context(cafile=str(cluster.folder / "ca.crt"))
         self._random = random.Random(seed)
         self._folder = cluster.folder.parent

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.integration.running import PATIENCE, PROGRAM, Cluster, Json, Kube, container, eventually
+from tests.integration.live import Operator
+from tests.integration.running import Cluster, Json, Kube, container, eventually
 
 SLEEP = "sleep 600"
 
@@ -34,18 +34,15 @@ def tf_job(version: str, servers: Json, workers: Json, **spec: Any) -> Json:
 
 
 @contextmanager
-def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An operator for the jobs of one namespace, until the block ends or it is killed."""
-    command = [*PROGRAM, "operator", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0", "--install-crds"]
-    command += ["--watch-namespace", kube.namespace, "--no-leader-elect", *flags]
-    log = kubeconfig.parent / f"operator-{kube.namespace}.log"
-    with open(log, "ab") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-            process.wait(PATIENCE)
+def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[Operator]:
+    """An operator for the jobs of one namespace, until the block ends or it is killed; alone unless told otherwise."""
+    alone = () if "--identity" in flags else ("--no-leader-elect",)
+    found = Operator(kubeconfig, kube.cluster.folder.parent, "--watch-namespace", kube.namespace, *alone, *flags)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.end_allowed()
 
 
 def wait_for_kinds(cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from urllib.request import urlopen
 
 from gpu_scheduler.cli.local import SCHEDULER_NAMES
@@ -29,34 +30,33 @@ _CLUSTER_WIDE = {"Node": "nodes", "PriorityClass": "priorityclasses", "Queue": "
 _ENDED = ("Succeeded", "Failed")
 
 
-# -- the scheduler
+# -- our programs
 
 
-class Scheduler:
-    """A `gpu-scheduler scheduler` process. `log` is all that it and those before it have printed."""
+class Program:
+    """A `gpu-scheduler` command that goes on, as a process. `log` is all that it and those before it have printed."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
+    def __init__(self, name: str, kubeconfig: Path, folder: Path, *flags: str) -> None:
+        self._name = name
         self._kubeconfig = kubeconfig
         self._flags = flags
-        self.log = folder / f"scheduler-{free_port()}.log"
+        self.log = folder / f"{name}-{free_port()}.log"
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
 
     def start(self) -> None:
         """Starts it and does not wait for it."""
         self.port = free_port()
-        command = [*PROGRAM, "scheduler", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{self.port}"]
-        for name in SCHEDULER_NAMES:
-            command += ["--scheduler-name", name]
+        command = [*PROGRAM, self._name, "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{self.port}"]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log, text=True)
 
     def wait_ready(self) -> None:
-        """Waits until it says that it decides: its caches are full and it leads."""
-        eventually(lambda: self.is_ready() or not self.is_alive(), "the scheduler to be ready")
-        assert self.is_alive(), f"the scheduler ended: {self.text()}"
+        """Waits until it says that it is: its caches are full."""
+        eventually(lambda: self.is_ready() or not self.is_alive(), f"the {self._name} to be ready")
+        assert self.is_alive(), f"the {self._name} ended: {self.text()}"
 
-    def run(self) -> Scheduler:
+    def run(self) -> Self:
         """Starts it and waits until it is ready."""
         self.start()
         self.wait_ready()
@@ -111,6 +111,21 @@ class Scheduler:
     def text(self) -> str:
         """What it printed."""
         return self.log.read_text() if self.log.exists() else ""
+
+
+class Scheduler(Program):
+    """A `gpu-scheduler scheduler`, for every scheduler's name that people use."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
+        names = [word for name in SCHEDULER_NAMES for word in ("--scheduler-name", name)]
+        super().__init__("scheduler", kubeconfig, folder, *names, *flags)
+
+
+class Operator(Program):
+    """A `gpu-scheduler operator`, which defines the kinds of jobs that are not there."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
+        super().__init__("operator", kubeconfig, folder, "--install-crds", *flags)
 
 
 def free_port() -> int:

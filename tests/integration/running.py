@@ -195,7 +195,15 @@ class Cluster:
     @property
     def scheduler_kubeconfig(self) -> Path:
         """How a scheduler signs in: where there are accounts, as one that may do what it needs and no more."""
-        return self.folder / ("scheduler.kubeconfig" if kubernetes else "kubeconfig")
+        return self._kubeconfig_of("scheduler")
+
+    @property
+    def operator_kubeconfig(self) -> Path:
+        """How an operator signs in, likewise."""
+        return self._kubeconfig_of("operator")
+
+    def _kubeconfig_of(self, part: str) -> Path:
+        return self.folder / (f"{part}.kubeconfig" if kubernetes else "kubeconfig")
 
     def stop(self) -> int:
         """Stops it as Ctrl-C does; returns its exit code."""

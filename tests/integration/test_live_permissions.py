@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.permissions import Permission, needed_permissions
+from gpu_scheduler.cli.permissions import needed_permissions
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import load_connection
 from gpu_scheduler.kube.discovery import Served, find_served
 from tests.integration import running
+from tests.integration.audit import Audit, guard
 from tests.integration.commits import BINDS, CREATE, Preempt, Replica, make_home, wait_settled
 from tests.integration.fault_proxy import answer, before, lose_reply
 from tests.integration.gangs import gang, group, member, queue
@@ -21,14 +21,9 @@ from tests.integration.live import SYSTEM, Live, World
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import stateful
 from tests.integration.speaking import Speaker
-from tests.kubernetes.charts import render
 
-ACCOUNT = f"system:serviceaccount:{SYSTEM}:gpu-scheduler"
 JOBS = {("batch.volcano.sh", "v1alpha1"): ("Job", "jobs"), ("kubeflow.org", "v1"): ("PyTorchJob", "pytorchjobs")}
-POLICIES = {
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
+OWN = ("leases", "placements")
 
 pytestmark = pytest.mark.kubernetes("the local cluster knows no roles")
 
@@ -45,9 +40,10 @@ def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -
                 scene(replica, make_home(cluster, scene.__name__.replace("_", "-"), own))
         wait_settled(system)
         needed = set(needed_permissions(asyncio.run(served_by(cluster.folder / "kubeconfig")), SYSTEM))
+        audit = Audit(cluster.folder, "gpu-scheduler")
         # The log is written after the answer was given, and Events and statuses in their own time.
-        eventually(lambda: needed <= set(used(cluster.folder)), f"{needed - set(used(cluster.folder))} to be used")
-        assert [line for line in requests(cluster.folder) if is_refused(line)] == []
+        eventually(lambda: needed <= audit.used(*OWN), f"{needed - audit.used(*OWN)} to be used")
+        assert audit.refused() == []
 
 
 # -- what makes the scheduler do everything that it can
@@ -67,15 +63,6 @@ def define_jobs(system: Live) -> None:
         }
         system.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         wait_served(system, f"/apis/{name}/{version}/{plural}")
-
-
-def guard(system: Live) -> None:
-    """The chart's policy: nobody but the account may write what it writes."""
-    for found in render("gpu-scheduler", SYSTEM):
-        if found["kind"] in POLICIES:
-            system.ask("POST", f"/apis/admissionregistration.k8s.io/v1/{POLICIES[found['kind']]}", found)
-    forged = {**member("forged"), "metadata": {"name": "forged", "annotations": {"gpu-scheduler.io/devices": "0"}}}
-    eventually(lambda: system.http.ask("POST", f"{system.path('Pod')}?dryRun=All", forged)[0] == 403, "the policy")
 
 
 def wait_served(system: Live, path: str) -> None:
@@ -164,31 +151,6 @@ def die(replica: Replica, home: Live) -> None:
     home.wait_bound("promised-0", "promised-1")
 
 
-# -- what the server wrote down
-
-
 async def served_by(kubeconfig: Path) -> Served:
     async with Client(load_connection(kubeconfig)) as client:
         return await find_served(client)
-
-
-def requests(folder: Path) -> list[Json]:
-    """Every request of the scheduler, as the audit log has it."""
-    lines = [json.loads(line) for line in (folder / "audit.log").read_text().splitlines() if line.endswith("}")]
-    return [line for line in lines if line["user"]["username"] == ACCOUNT]
-
-
-def is_refused(line: Json) -> bool:
-    """Whether the roles did not allow it; an Event of a pod whose namespace ends is forbidden for another reason."""
-    ending = "because it is being terminated" in line["responseStatus"].get("message", "")
-    return line["responseStatus"]["code"] == 403 and not ending
-
-
-def used(folder: Path) -> list[Permission]:
-    """The permissions that the requests needed. A Role counts in its own namespace only."""
-    found = []
-    for what in (line.get("objectRef", {}) | {"verb": line["verb"]} for line in requests(folder)):
-        inside = SYSTEM if what.get("resource") in ("leases", "placements") else ""
-        name = (what.get("apiGroup", ""), what.get("resource", ""), what["verb"], what.get("subresource", ""))
-        found.append(Permission(*name, inside))
-    return found

@@ -1,4 +1,4 @@
-"""PyTorchJobs and TFJobs on the local cluster: kubectl apply, the operator inside, real processes."""
+"""PyTorchJobs, TFJobs and Volcano's Jobs from kubectl apply to their end, as real processes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration import running
 from tests.integration.jobs import SLEEP, replicas, tf_job, torch_job
-from tests.integration.live import SYSTEM, processes_of
+from tests.integration.live import SYSTEM, Operator, Scheduler, processes_of
 from tests.integration.running import Cluster, Json, Kube, container, eventually, opened, pod
 
-pytestmark = pytest.mark.local("the operator inside of the local cluster")
+reads_logs = pytest.mark.local("logs and exec need a kubelet")
 
 OPERATOR = "deploy/gpu-scheduler-operator"
 GROUPS = "podgroups.scheduling.volcano.sh"
@@ -41,18 +43,28 @@ while rank:
 """The master waits until every worker has called it by its name."""
 
 
-def start(cluster: Cluster) -> Cluster:
-    cluster.scheduled = True
-    cluster.start()
-    return cluster
+@contextmanager
+def operated(cluster: Cluster) -> Iterator[Cluster]:
+    """Starts a cluster with a scheduler and an operator: inside of a local one, else beside it under their accounts."""
+    with ExitStack() as stack:
+        cluster.scheduled = not running.kubernetes
+        cluster.start()
+        stack.callback(cluster.stop)
+        if running.kubernetes:
+            for program in (
+                Scheduler(cluster.scheduler_kubeconfig, cluster.folder.parent),
+                Operator(cluster.operator_kubeconfig, cluster.folder.parent),
+            ):
+                stack.callback(program.end_allowed)
+                program.run()
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def complete(folder: Path) -> Iterator[Cluster]:
-    """A cluster of 4 nodes with 8 GPUs each, with scheduler, webhook and operator."""
-    cluster = start(Cluster(folder / "operated"))
-    yield cluster
-    cluster.stop()
+    """A cluster of 4 nodes with 8 GPUs each, with scheduler and operator; a local one with the webhook too."""
+    with operated(Cluster(folder / "operated")) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -89,6 +101,7 @@ def uids(kube: Kube) -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in kube.get("pods")["items"]}
 
 
+@reads_logs
 def test_a_pytorchjob_runs_and_succeeds(kube: Kube) -> None:
     kube.apply(torch_job(MEET, gpus=2))
     kube.wait("pytorchjob/train", "condition=Succeeded")
@@ -143,6 +156,7 @@ def test_suspend_gives_everything_back_and_resume_begins_anew(kube: Kube) -> Non
     assert not set(uids(kube).values()) & set(before.values())
 
 
+@reads_logs
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_tfjob_runs_and_is_cleaned_up(kube: Kube, version: str) -> None:
     policy: Json = {"cleanPodPolicy": "Running"}
@@ -170,6 +184,7 @@ def phase_of_volcano(kube: Kube) -> str:
     return str(state.get("phase", ""))
 
 
+@reads_logs
 def test_a_job_of_volcano_runs_and_its_pods_know_each_other(kube: Kube) -> None:
     say = 'echo "$VC_TASK_INDEX $VC_WORKER_HOSTS $VC_PS_NUM $(cat /etc/volcano/ps.host)"'
     done = {"policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}
@@ -193,6 +208,7 @@ def test_a_job_of_volcano_starts_anew_as_often_as_it_may(kube: Kube) -> None:
     assert (found["retryCount"], found["state"]["reason"]) == (2, "MaxRetryReached")
 
 
+@reads_logs
 def test_a_worker_that_a_signal_ended_is_made_anew(kube: Kube) -> None:
     job = torch_job(SLEEP, workers=1)
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
@@ -255,8 +271,7 @@ def test_a_job_of_another_manager_is_left_alone(kube: Kube) -> None:
 
 
 def test_where_the_training_operator_is_all_jobs_are_left_to_it(own: Callable[..., Cluster]) -> None:
-    cluster = start(own("--runtime", "simulated", "--nodes", "1"))
-    with opened(cluster, "kubeflow") as kube:
+    with operated(own("--runtime", "simulated", "--nodes", "1")) as cluster, opened(cluster, "kubeflow") as kube:
         kube("create", "deployment", "training-operator", "--image=any")
         kube.apply(torch_job("true"))
         eventually(lambda: "ManagedElsewhere" in reasons(kube, "train"), "a word about it")
@@ -265,11 +280,12 @@ def test_where_the_training_operator_is_all_jobs_are_left_to_it(own: Callable[..
         kube.wait("pytorchjob/train", "condition=Running")
 
 
+@pytest.mark.local("the operator inside of the local cluster")
 def test_an_operator_that_is_killed_while_it_makes_pods_leaves_exactly_its_pods(own: Callable[..., Cluster]) -> None:
-    cluster = start(own("--runtime", "simulated", "--nodes", "2", "--cpu", "64"))
+    bare = own("--runtime", "simulated", "--nodes", "2", "--cpu", "64")
     number = 40
     wanted = sorted(["train-master-0", *(f"train-worker-{index}" for index in range(number))])
-    with opened(cluster, "team") as kube:
+    with operated(bare) as cluster, opened(cluster, "team") as kube:
         eventually(lambda: "leads" in cluster.run("-n", SYSTEM, "logs", OPERATOR).stdout, "the operator")
         kube.apply(torch_job(SLEEP, workers=number))
         seen: dict[str, str] = {}

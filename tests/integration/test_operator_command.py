@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,29 +10,49 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fault_proxy import Fault, FaultProxy, after, before
+from tests.integration import running
+from tests.integration.fault_proxy import Fault, FaultProxy, after, answer, before
 from tests.integration.jobs import SLEEP, operating, torch_job, wait_for_kinds
-from tests.integration.running import PATIENCE, Cluster, Kube, eventually, opened, run_program
-
-pytestmark = pytest.mark.local("a cluster whose operator is of the test's own")
+from tests.integration.live import SYSTEM, Scheduler
+from tests.integration.running import PATIENCE, Cluster, Kube, as_list, eventually, opened, run_program
+from tests.kubernetes.charts import render
 
 ALL = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
+LEASE = "/leases/gpu-scheduler-operator"
+JOBS_ROLE = "gpu-scheduler-operator-jobs"
 
 
 @pytest.fixture(scope="module")
 def scheduled(folder: Path) -> Iterator[Cluster]:
     """Two simulated nodes with 8 GPUs each and a scheduler, but nobody who makes pods of jobs."""
-    cluster = Cluster(folder / "unoperated", ("--runtime", "simulated", "--nodes", "2", "--no-operator"))
-    cluster.scheduled = True
+    cluster = Cluster(folder / "unoperated", ("--runtime", "simulated", "--nodes", "2"))
     cluster.start()
+    if running.kubernetes:
+        allow_other_groups(cluster)
+    scheduler = Scheduler(cluster.scheduler_kubeconfig, folder).run()
     yield cluster
+    scheduler.end_allowed()
     cluster.stop()
+
+
+def allow_other_groups(cluster: Cluster) -> None:
+    """The operator may use the groups of scheduler-plugins too, as after a change of the chart's gangSchedulerName."""
+    values = {"operator": {"enabled": True, "gangSchedulerName": "scheduler-plugins"}}
+    made = json.dumps([one for one in render("gpu-scheduler", SYSTEM, values) if one["metadata"]["name"] == JOBS_ROLE])
+    cluster.kubectl("apply", "-f", "-", stdin=as_list(*json.loads(made.replace(JOBS_ROLE, f"{JOBS_ROLE}-of-plugins"))))
 
 
 @pytest.fixture
 def kube(scheduled: Cluster, namespace: str) -> Iterator[Kube]:
     with opened(scheduled, namespace) as kube:
         yield kube
+
+
+@pytest.fixture
+def proxy(scheduled: Cluster) -> Iterator[FaultProxy]:
+    """A wire of the operator's that can break."""
+    with FaultProxy(scheduled, signed_in=scheduled.operator_kubeconfig) as found:
+        yield found
 
 
 STEPS = {
@@ -45,28 +65,26 @@ STEPS = {
 MOMENTS: dict[str, Callable[[Callable[[], object]], Fault]] = {"before": before, "after": after}
 
 
+@pytest.mark.local("what is struck is the operator: the answers are the same on a real server, and it takes long there")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("step", STEPS)
-def test_an_operator_killed_at(scheduled: Cluster, kube: Kube, step: str, moment: str) -> None:
+def test_an_operator_killed_at(scheduled: Cluster, kube: Kube, proxy: FaultProxy, step: str, moment: str) -> None:
     method, path, nth = STEPS[step]
-    with FaultProxy(scheduled) as proxy:
-        with operating(proxy.kubeconfig, kube) as process:
-            wait_for_kinds(scheduled)
-
-            def kill() -> None:
-                os.kill(process.pid, signal.SIGKILL)
-
-            proxy.inject(MOMENTS[moment](kill), method=method, path=path, nth=nth)
-            kube.apply(torch_job(SLEEP))
-            assert process.wait(PATIENCE) == -signal.SIGKILL
-        with operating(proxy.kubeconfig, kube):
-            kube.wait("pytorchjob/train", "condition=Running")
-            eventually(lambda: kube.names("pods") == kube.names("services") == ALL, "all of it")
-        made = Counter(
-            (one.path.partition("?")[0], one.object["metadata"]["name"])
-            for one in proxy.seen
-            if one.method == "POST" and one.status == 201 and not one.path.endswith("/events")
-        )
+    with operating(proxy.kubeconfig, kube) as operator:
+        wait_for_kinds(scheduled)
+        process = operator.process
+        assert process is not None
+        proxy.inject(MOMENTS[moment](process.kill), method=method, path=path, nth=nth)
+        kube.apply(torch_job(SLEEP))
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    with operating(proxy.kubeconfig, kube):
+        kube.wait("pytorchjob/train", "condition=Running")
+        eventually(lambda: kube.names("pods") == kube.names("services") == ALL, "all of it")
+    made = Counter(
+        (one.path.partition("?")[0], one.object["metadata"]["name"])
+        for one in proxy.seen
+        if one.method == "POST" and one.status == 201 and not one.path.endswith("/events")
+    )
     assert {name for path, name in made if path.endswith("/pods")} == set(ALL)
     assert set(made.values()) == {1}, "something was made twice"
 
@@ -83,7 +101,7 @@ NAMES = {"scheduler-plugins": "scheduler-plugins-scheduler"}
 @pytest.mark.parametrize("gpus", [0, 4])
 def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: int) -> None:
     groups = GROUPS[gang]
-    with operating(scheduled.folder / "kubeconfig", kube, "--gang-scheduler-name", gang):
+    with operating(scheduled.operator_kubeconfig, kube, "--gang-scheduler-name", gang):
         wait_for_kinds(scheduled)
         kube.apply(torch_job(SLEEP, gpus=gpus))
         kube.wait("pytorchjob/train", "condition=Running")
@@ -95,7 +113,7 @@ def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: in
 @pytest.mark.parametrize("gang", GROUPS)
 def test_a_gang_without_room_has_no_pods_under(scheduled: Cluster, kube: Kube, gang: str) -> None:
     groups = GROUPS[gang]
-    with operating(scheduled.folder / "kubeconfig", kube, "--gang-scheduler-name", gang):
+    with operating(scheduled.operator_kubeconfig, kube, "--gang-scheduler-name", gang):
         wait_for_kinds(scheduled)
         kube.apply(torch_job(SLEEP, gpus=8, name="large"), torch_job(SLEEP, gpus=4))
         kube.wait("pytorchjob/train", "condition=Running")
@@ -109,7 +127,7 @@ def test_a_gang_without_room_has_no_pods_under(scheduled: Cluster, kube: Kube, g
 
 
 def test_without_gangs_there_are_no_groups(scheduled: Cluster, kube: Kube) -> None:
-    with operating(scheduled.folder / "kubeconfig", kube, "--enable-gang-scheduling=false"):
+    with operating(scheduled.operator_kubeconfig, kube, "--enable-gang-scheduling=false"):
         wait_for_kinds(scheduled)
         kube.apply(torch_job(SLEEP))
         kube.wait("pytorchjob/train", "condition=Running")
@@ -117,19 +135,41 @@ def test_without_gangs_there_are_no_groups(scheduled: Cluster, kube: Kube) -> No
 
 
 def test_of_two_operators_one_works_and_the_other_takes_over(scheduled: Cluster, kube: Kube) -> None:
-    kubeconfig, flags = scheduled.folder / "kubeconfig", ("--leader-elect", "--lease-duration", "6")
+    kubeconfig, duration = scheduled.operator_kubeconfig, ("--lease-duration", "6")
     with (
-        operating(kubeconfig, kube, *flags, "--identity", "first") as first,
-        operating(kubeconfig, kube, *flags, "--identity", "second") as second,
+        operating(kubeconfig, kube, *duration, "--identity", "first") as first,
+        operating(kubeconfig, kube, *duration, "--identity", "second") as second,
     ):
-        wait_for_kinds(scheduled)
-        found = ("-n", "gpu-scheduler-system", "get", "lease", "gpu-scheduler-operator", "-o")
-        look = (*found, "jsonpath={.spec.holderIdentity}")
+        first.wait_ready()
+        second.wait_ready()
+        look = ("-n", SYSTEM, "get", "lease", "gpu-scheduler-operator", "-o", "jsonpath={.spec.holderIdentity}")
         holder = eventually(lambda: scheduled.run(*look).stdout, "a leader")
+        assert (first.is_ready(), second.is_ready()) == (True, True), "who stands by is ready too"
         {"first": first, "second": second}[holder].kill()
         kube.apply(torch_job(SLEEP))
         kube.wait("pytorchjob/train", "condition=Running")
         assert scheduled.run(*look).stdout in {"first", "second"} - {holder}
+
+
+def test_an_operator_is_not_ready_before_it_has_seen_everything(kube: Kube, proxy: FaultProxy) -> None:
+    silence = proxy.inject(answer(500), method="GET", path="/services[?]")
+    with operating(proxy.kubeconfig, kube) as operator:
+        eventually(lambda: silence.hits > 1 and operator.ask("/healthz")[0] == 200, "its first looks")
+        assert operator.ask("/readyz")[0] == 503
+        proxy.clear()
+        operator.wait_ready()
+
+
+def test_an_operator_that_ends_is_not_ready_any_more(kube: Kube, proxy: FaultProxy) -> None:
+    with operating(proxy.kubeconfig, kube, "--identity", "ending") as operator:
+        operator.wait_ready()
+        eventually(lambda: any(one.method == "PUT" and LEASE in one.path for one in proxy.seen), "it to lead")
+        answers: list[int] = []
+        given_up = r'\A(?!.*"holderIdentity":"ending")'
+        look = before(lambda: answers.append(operator.ask("/readyz")[0]))
+        proxy.inject(look, method="PUT", path=LEASE, body=given_up)
+        assert operator.stop() == 0
+        assert answers == [503]
 
 
 BAD = {

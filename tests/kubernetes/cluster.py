@@ -1,8 +1,8 @@
 """A cluster like the one of `gpu-scheduler up`, with its flags and its files, but with a real control plane inside.
 
 The integration tests start it in place of the local cluster: `pytest tests/integration --cluster=kubernetes`. Its nodes
-are the local cluster's node agent. The scheduler signs in as its account in the chart, which may do what
-charts/gpu-scheduler/files say and nothing else.
+are the local cluster's node agent. The scheduler and the operator sign in as their accounts in the chart, which may do
+what charts/gpu-scheduler/files say and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tests.kubernetes.furnished import furnish
 from tests.kubernetes.nodes import HttpClient, running_nodes
 from tests.kubernetes.volumes import provide_volumes
 
-SYSTEM, ACCOUNT = "gpu-scheduler-system", "gpu-scheduler"
+SYSTEM = "gpu-scheduler-system"
+ACCOUNTS = {"scheduler": "gpu-scheduler", "operator": "gpu-scheduler-operator"}
+"""Who signs in with a kubeconfig of its own, by its account in the chart."""
 _FLAGS = {
     "kube-controller-manager": ["--node-monitor-grace-period=40s", "--node-monitor-period=1s"],
 }
@@ -38,8 +40,9 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
         config = json.loads(plane.kubeconfig().read_text())
         certificates.write_private(plane.folder / "token", config["users"][0]["user"]["token"].encode())
         certificates.write_private(plane.folder / "kubeconfig", json.dumps(config).encode())
-        config["users"][0]["user"]["token"] = await sign_in(api)
-        certificates.write_private(plane.folder / "scheduler.kubeconfig", json.dumps(config).encode())
+        for part, account in ACCOUNTS.items():
+            config["users"][0]["user"]["token"] = await sign_in(api, account)
+            certificates.write_private(plane.folder / f"{part}.kubeconfig", json.dumps(config).encode())
         async with running_nodes(client, settings):
             announced = {"pid": os.getpid(), "server": plane.server}
             (plane.folder / "running.json").write_text(json.dumps(announced))
@@ -50,7 +53,7 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
             volumes.cancel()
 
 
-async def sign_in(api: Api, account: str = ACCOUNT) -> str:
+async def sign_in(api: Api, account: str) -> str:
     """A token of one of our accounts."""
     path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
     found: Json = await api.must("POST", path, {"spec": {"expirationSeconds": 7200}})
@@ -80,12 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", default="8Gi")
     parser.add_argument("--fleet", type=Path)
     parser.add_argument("--audit", action="store_true", help="write every request to audit.log")
+    parser.add_argument("--strict-owners", action="store_true", help="owned objects need a right to their owner")
     parser.add_argument("--without-controller", metavar="NAME", help="one that kube-controller-manager does not run")
     told = vars(parser.parse_args(arguments))
     version, folder, _ = told.pop("version"), told.pop("data_dir"), told.pop("port")
     flags = dict(_FLAGS)
-    if not told.pop("audit"):
-        flags["kube-apiserver"] = ["--audit-log-path="]
+    flags["kube-apiserver"] = [] if told.pop("audit") else ["--audit-log-path="]
+    if told.pop("strict_owners"):
+        flags["kube-apiserver"].append("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
     if left_out := told.pop("without_controller"):
         flags["kube-controller-manager"] = [*flags["kube-controller-manager"], f"--controllers=*,-{left_out}"]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

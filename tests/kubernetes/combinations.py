@@ -22,6 +22,8 @@ COMBINATIONS: dict[str, Json] = {
         "webhook": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}}}
     },
     "no policy": {"admissionPolicy": {"enabled": False}},
+    "an operator": {"operator": {"enabled": True}},
+    "an operator without gangs": {"operator": {"enabled": True, "gangSchedulerName": "none"}},
     "everything": {
         "image": {"repository": "example.com/gpu-scheduler", "tag": "1.2.3", "pullSecrets": [{"name": "registry"}]},
         "replicaCount": 2,
@@ -37,7 +39,14 @@ COMBINATIONS: dict[str, Json] = {
             "extraArgs": ["--no-gangs"],
         },
         "webhook": {"separate": True, "extraArgs": ["--log-level=debug"]},
-        "operator": {"enabled": True, "extraArgs": ["--enable-gang-scheduling"]},
+        "operator": {
+            "enabled": True,
+            "replicaCount": 2,
+            "gangSchedulerName": "volcano",
+            "namespaces": ["default", "kube-public"],
+            "installDefinitions": False,
+            "extraArgs": ["--lease-duration=6"],
+        },
         "serviceAccount": {"annotations": {"example.com/identity": "gpu"}},
         "podAnnotations": {"gpu-scheduler.io/simulate-duration": "0.2"},  # a node that pretends ends them after that
         "podLabels": {"team": "ml"},

@@ -55,11 +55,8 @@ def _fingerprint() -> str:
 
 def _accounts() -> list[Json]:
     """The accounts of the chart, and what they may do."""
-    return [
-        found
-        for found in render("gpu-scheduler", SYSTEM, {"webhook": {"separate": True}})
-        if found["kind"] in _RESOURCES
-    ]
+    values = {"webhook": {"separate": True}, "operator": {"enabled": True}}
+    return [found for found in render("gpu-scheduler", SYSTEM, values) if found["kind"] in _RESOURCES]
 
 
 def _make(version: str, made: Path) -> None:

@@ -342,7 +342,7 @@ async def test_doctor_finds_nothing_wrong_with_the_schedulers_account(
     """What `helm test` runs in a pod."""
     settings = (await admin.must("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-scheduler"))["data"]
     config = json.loads(plane.kubeconfig().read_text())
-    config["users"][0]["user"]["token"] = await sign_in(admin)
+    config["users"][0]["user"]["token"] = await sign_in(admin, "gpu-scheduler")
     flags = {"config": settings["scheduler.yaml"], "kubeconfig": json.dumps(config)}
     command = [*PROGRAM, "doctor", "--output", "json"]
     for flag, text in flags.items():

@@ -51,13 +51,17 @@ ACCOUNT = {"ServiceAccount/gpu-scheduler-webhook"}
 APART = {"Deployment/gpu-scheduler-webhook", "PodDisruptionBudget/gpu-scheduler-webhook"}
 CERTIFICATE = {"Certificate/gpu-scheduler-webhook"}
 ISSUER = {"Issuer/gpu-scheduler-webhook", "Issuer/gpu-scheduler-webhook-ca", "Certificate/gpu-scheduler-webhook-ca"}
+ROLES = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 OPERATOR = {
-    f"{kind}/gpu-scheduler-operator" for kind in ("ServiceAccount", "Deployment", "ClusterRole", "ClusterRoleBinding")
+    "ClusterRole/gpu-scheduler-operator-jobs",
+    *(f"{kind}/gpu-scheduler-operator" for kind in ("ServiceAccount", "Deployment", "Service", *ROLES)),
 }
+EVERYWHERE = {"ClusterRoleBinding/gpu-scheduler-operator-jobs"}
 AROUND = {
     "NetworkPolicy/gpu-scheduler",
     "ServiceMonitor/gpu-scheduler",
     "ServiceMonitor/gpu-scheduler-webhook",
+    "ServiceMonitor/gpu-scheduler-operator",
 }
 MADE = {
     "defaults": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE,
@@ -69,6 +73,8 @@ MADE = {
     "cert-manager": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE | CERTIFICATE | ISSUER,
     "an issuer of cert-manager": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE | CERTIFICATE,
     "no policy": ALWAYS | QUOTA | HOOKS | OWN | SERVICE,
+    "an operator": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE | OPERATOR | EVERYWHERE,
+    "an operator without gangs": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE | OPERATOR | EVERYWHERE,
     "everything": ALWAYS
     | POLICY
     | HOOKS
@@ -78,9 +84,16 @@ MADE = {
     | APART
     | OPERATOR
     | AROUND
-    | {"PodDisruptionBudget/gpu-scheduler"},
+    | {
+        "PodDisruptionBudget/gpu-scheduler",
+        "PodDisruptionBudget/gpu-scheduler-operator",
+        "RoleBinding/gpu-scheduler-operator-jobs in default",
+        "RoleBinding/gpu-scheduler-operator-jobs in kube-public",
+    },
 }
 REFUSED = {
+    "a scheduler of gangs that there is not": ({"operator": {"gangSchedulerName": "volcan"}}, "gangSchedulerName"),
+    "no name of a namespace": ({"operator": {"namespaces": ["Team A"]}}, "namespaces"),
     "misspelt": ({"webhook": {"seperate": True}}, "seperate"),
     "a setting that there is not": ({"scheduler": {"settings": {"holdSecond": 1}}}, "holdSecond"),
     "a CA and cert-manager": ({"webhook": {"caBundle": CA, "certManager": {"enabled": True}}}, "only one of them"),
@@ -101,7 +114,10 @@ def rendered() -> dict[str, list[Json]]:
 
 
 def name_of(found: Json) -> str:
-    return f"{found['kind']}/{found['metadata']['name']}"
+    """Kind and name, and the namespace if it is not our own."""
+    meta = found["metadata"]
+    elsewhere = meta.get("namespace", SYSTEM) != SYSTEM
+    return f"{found['kind']}/{meta['name']}" + (f" in {meta['namespace']}" if elsewhere else "")
 
 
 def pod_templates(objects: list[Json]) -> Iterator[Json]:
@@ -218,8 +234,6 @@ def test_every_flag_of_a_container_is_one_that_its_program_knows(name: str, rend
     for container in containers:
         program, command = container["command"]
         assert program == "gpu-scheduler"
-        if command == "operator":  # comes with a later version, as values.yaml says
-            continue
         found = cli.get_command(click.Context(cli), command)
         assert found is not None, command
         found.make_context(command, list(container["args"]))
@@ -238,10 +252,36 @@ def test_every_role_is_bound_to_one_account_that_a_pod_or_nobody_has(
     for found in (found for found in objects if found["kind"].endswith("RoleBinding")):
         (subject,) = found["subjects"]
         beside = found["metadata"]["name"] == "gpu-scheduler-webhook" and "gpu-scheduler-webhook" not in accounts
-        account = "gpu-scheduler" if beside else found["metadata"]["name"]
+        account = "gpu-scheduler" if beside else found["metadata"]["name"].removesuffix("-jobs")
         assert subject == {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}
         assert account in accounts
         assert found["roleRef"]["name"] == found["metadata"]["name"]
+
+
+GROUPS = {
+    "gpu-scheduler": {"scheduling.volcano.sh"},
+    "volcano": {"scheduling.volcano.sh"},
+    "scheduler-plugins": {"scheduling.x-k8s.io"},
+    "none": set[str](),
+}
+
+
+@pytest.mark.parametrize("gangs", GROUPS)
+def test_the_operator_may_make_gangs_of_the_kind_that_it_is_told(gangs: str) -> None:
+    made = render("gpu-scheduler", SYSTEM, {"operator": {"enabled": True, "gangSchedulerName": gangs}})
+    rules = pick(made, "ClusterRole/gpu-scheduler-operator-jobs")["rules"]
+    assert {group for rule in rules if "podgroups" in rule["resources"] for group in rule["apiGroups"]} == GROUPS[gangs]
+    (container,) = pick(made, "Deployment/gpu-scheduler-operator")["spec"]["template"]["spec"]["containers"]
+    assert f"--gang-scheduler-name={gangs}" in container["args"]
+
+
+@pytest.mark.parametrize("install", [True, False])
+def test_the_operator_may_define_kinds_where_it_is_told_to(install: bool) -> None:
+    made = render("gpu-scheduler", SYSTEM, {"operator": {"enabled": True, "installDefinitions": install}})
+    rules = pick(made, "ClusterRole/gpu-scheduler-operator")["rules"]
+    assert any("customresourcedefinitions" in rule["resources"] for rule in rules) == install
+    (container,) = pick(made, "Deployment/gpu-scheduler-operator")["spec"]["template"]["spec"]["containers"]
+    assert ("--install-crds" in container["args"]) == install
 
 
 # -- the webhook's configurations
@@ -279,7 +319,7 @@ def test_the_policies_are_those_of_the_program(rendered: dict[str, list[Json]]) 
 
 
 def test_pods_of_the_check_are_ours_and_start_at_once() -> None:
-    made = render("gpu-scheduler-check", "tests")
+    made = render("gpu-scheduler-check", SYSTEM)
     spec = pick(made, "StatefulSet/gpu-scheduler-check")["spec"]
     assert (spec["replicas"], spec["podManagementPolicy"]) == (3, "Parallel")
     assert spec["template"]["spec"]["schedulerName"] == "gpu-scheduler"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -117,6 +119,17 @@ def test_argo_installs_both_charts_where_the_project_lets_it() -> None:
     assert TEMPLATE["project"] == PROJECT["metadata"]["name"]
     assert PROJECT["spec"]["sourceRepos"] == [TEMPLATE["source"]["repoURL"]]
     assert {found["namespace"] for found in PROJECT["spec"]["destinations"]} == {SYSTEM, NAMESPACE}
+
+
+@pytest.mark.parametrize("element", CHARTS["list"]["elements"], ids=lambda element: str(element["chart"]))
+def test_argo_gives_each_chart_values_that_it_knows(element: dict[str, str]) -> None:
+    text = TEMPLATE["source"]["helm"]["values"]
+    for name, value in element.items():
+        text = text.replace(f"{{{{.{name}}}}}", value)
+    values = yaml.safe_load(text)
+    schema = json.loads((ROOT / "charts" / element["chart"] / "values.schema.json").read_text())
+    jsonschema_rs.validate(schema, values)
+    assert values["image"]["repository"] == element["image"]
 
 
 def test_argo_leaves_alone_what_the_webhook_writes_itself() -> None:

@@ -32,6 +32,7 @@ from gpu_scheduler.kube.resources import (
     WEBHOOK_SECRET,
     Resource,
 )
+from gpu_scheduler.operator.frameworks.volcano import VOLCANO_JOBS
 
 READ = ("list", "watch")
 
@@ -98,7 +99,8 @@ def operator_permissions(
     if groups is not None:
         found += _allow(groups, ("get", *READ, "create", "patch", "delete"))
     for job in jobs:
-        found += _allow(job, (*READ, "patch", "delete"))
+        # Restarts are counted in an annotation; Volcano has a place for them in the status.
+        found += _allow(job, (*READ, "delete") if job.group == VOLCANO_JOBS.group else (*READ, "patch", "delete"))
         found += _allow(job, ("patch",), "status")
         # Who may not set a job's finalizers may not make objects that keep it from going before them.
         found += _allow(job, ("update",), "finalizers")

@@ -1,4 +1,4 @@
-"""The kinds of jobs as CustomResourceDefinitions, for clusters that have none of their own."""
+"""The kinds of jobs and of their gangs as CustomResourceDefinitions, for clusters that have none of their own."""
 
 from __future__ import annotations
 
@@ -11,32 +11,64 @@ import yaml
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.crds import DEFINITIONS
 from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import Conflict
+from gpu_scheduler.kube.errors import ApiError, Conflict, Refused
 from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.operator.gangs import PLUGIN_GROUPS, VOLCANO_GROUPS, GangApi
 
 _FILES = ("pytorchjobs.yaml", "tfjobs.yaml", "volcano-jobs.yaml")
+_GROUPS = {VOLCANO_GROUPS: "volcano-podgroups.yaml", PLUGIN_GROUPS: "scheduler-plugins-podgroups.yaml"}
 _LOOKS, _PAUSE = 50, 0.2
+_AGAIN = 2.0
 _log = structlog.get_logger(__name__)
 
 
 def load_definitions() -> list[Json]:
-    """Every definition, ready to be created."""
-    folder = files("gpu_scheduler.operator").joinpath("crds")
-    return [yaml.safe_load(folder.joinpath(name).read_text("utf-8")) for name in _FILES]
+    """The definitions of all kinds of jobs, ready to be created."""
+    return [_load(name) for name in _FILES]
 
 
-async def install_definitions(client: Client) -> None:
-    """Creates those that are not there, and waits a while until they are served; one that is there is left as it is."""
-    for definition in load_definitions():
-        name = definition["metadata"]["name"]
+def load_group_definition(gang: GangApi) -> Json:
+    """The definition of the PodGroups that gangs are made with."""
+    return _load(_GROUPS[gang.resource])
+
+
+async def install_definitions(client: Client, gang: GangApi | None) -> None:
+    """Creates those that are not served, and waits a while until they are; one that is there is left as it is."""
+    definitions = load_definitions() + ([load_group_definition(gang)] if gang is not None else [])
+    wanted = {found["metadata"]["name"]: found for found in definitions}
+    looks, tried = 0, set[str]()
+    while looks < _LOOKS:
         try:
-            await client.create(DEFINITIONS, definition)
-            _log.info("a definition was installed", name=name)
-        except Conflict:
-            _log.info("a definition is there already", name=name)
-    names = {definition["metadata"]["name"] for definition in load_definitions()}
-    for _ in range(_LOOKS):
-        served = {f"{found.plural}.{found.group}" for found in (await find_served(client)).resources}
-        if names <= served:
+            missing = wanted.keys() - await _find_served_names(client)
+            if not missing:
+                return
+            for name in sorted(missing - tried):
+                await _create(client, wanted[name])
+                tried.add(name)
+            looks += 1
+            await asyncio.sleep(_PAUSE)
+        except Refused as error:
+            # Those that are there work all the same, and those that somebody else brings are noticed.
+            _log.error("definitions cannot be installed", error=error.message)
             return
-        await asyncio.sleep(_PAUSE)
+        except ApiError as error:
+            _log.warning("definitions are not installed yet", error=error.message)
+            await asyncio.sleep(_AGAIN)
+
+
+async def _find_served_names(client: Client) -> set[str]:
+    return {f"{found.plural}.{found.group}" for found in (await find_served(client)).resources}
+
+
+async def _create(client: Client, definition: Json) -> None:
+    name = definition["metadata"]["name"]
+    try:
+        await client.create(DEFINITIONS, definition)
+        _log.info("a definition was installed", name=name)
+    except Conflict:
+        _log.info("a definition is there already", name=name)
+
+
+def _load(name: str) -> Json:
+    found: Json = yaml.safe_load(files("gpu_scheduler.operator").joinpath("crds", name).read_text("utf-8"))
+    return found

@@ -32,13 +32,14 @@ class Election:
         self._seen_at = 0.0
         self.held = False
 
-    async def acquire(self) -> None:
-        """Waits until the Lease can be taken, and takes it."""
+    async def acquire(self) -> str:
+        """Waits until the Lease can be taken, and takes it; the revision at which that was done."""
         while True:
             try:
-                if await self._try_acquire():
+                taken = await self._try_acquire()
+                if taken is not None:
                     self.held = True
-                    return
+                    return taken.metadata.resource_version
             except Conflict:
                 pass  # another was quicker
             except ApiError as error:
@@ -82,16 +83,16 @@ class Election:
             raise LostError(f"{found.spec.holder_identity or 'nobody'} holds the Lease") from None
         self._seen = found
 
-    async def _try_acquire(self) -> bool:
+    async def _try_acquire(self) -> LeaseObject | None:
         lease = await self._get_or_create()
         if self._seen is None or self._seen.metadata.resource_version != lease.metadata.resource_version:
             self._seen, self._seen_at = lease, time.monotonic()
         # The holder's clock is not ours: what counts is how long we have seen nothing new.
         expired = time.monotonic() - self._seen_at > lease.spec.lease_duration_seconds
         if lease.spec.holder_identity not in ("", self._candidate.identity) and not expired:
-            return False
+            return None
         self._seen = await self._put(lease, self._candidate.identity, taken=True)
-        return True
+        return self._seen
 
     async def _get(self) -> LeaseObject:
         return await self._client.get(LEASES, self._candidate.name, self._candidate.namespace, type=LeaseObject)

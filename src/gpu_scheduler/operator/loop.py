@@ -37,6 +37,7 @@ LEASE = "gpu-scheduler-operator"
 DISCOVER_EVERY = 10.0
 """How soon a kind that was installed meanwhile is noticed, in seconds."""
 
+_CATCH_UP = 30.0
 _WORKERS = 8
 _log = structlog.get_logger(__name__)
 
@@ -59,63 +60,76 @@ async def run_operator(connection: Connection, options: Options, stop: asyncio.E
     """Operates until it is told to stop."""
     async with Client(connection) as client, Client(connection, in_flight=8) as words:
         election = Election(words, options.candidate)
-        operator = _Candidacy(client, words, options, election)
-        work = asyncio.ensure_future(operator.run())
-        stopped = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            await election.release()
-        if not work.cancelled():
-            work.result()
+        candidacy = _Candidacy(client, words, options, election)
+        # It says that it is not ready from the first moment of its end to the last.
+        health = Health(LEASE, ready=lambda: candidacy.ready and not stop.is_set(), metrics=candidacy.metrics.text)
+        async with health.serving(options.listen) as port:
+            _log_start(options, port)
+            work = asyncio.ensure_future(candidacy.run())
+            stopped = asyncio.ensure_future(stop.wait())
+            try:
+                await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopped.cancel()
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+                await election.release()
+            if not work.cancelled():
+                work.result()
+
+
+def _log_start(options: Options, port: int) -> None:
+    gang = options.gang
+    _log.info(
+        "the operator is up",
+        port=port,
+        gangs=f"PodGroups of {gang.resource.api_version}" if gang is not None else "none",
+        scheduler=gang.scheduler if gang is not None else "as pods say",
+        namespaces=",".join(options.namespaces) or "all",
+    )
 
 
 class _Candidacy:
-    """One replica: stands by until it leads, then works until it no longer does."""
+    """One replica: follows everything, works once it leads, and begins anew when it no longer does."""
 
     def __init__(self, client: Client, words: Client, options: Options, election: Election) -> None:
         self._client = client
         self._words = words
         self._options = options
         self._election = election
-        self._metrics = Metrics()
+        self._operator: Operator | None = None
+        self.metrics = Metrics()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it works, or could take over at once."""
+        return self._operator is not None and self._operator.synced
 
     async def run(self) -> None:
-        health = Health(LEASE, metrics=self._metrics.text)
-        async with health.serving(self._options.listen) as port:
-            gang = self._options.gang
-            _log.info(
-                "the operator is up",
-                port=port,
-                gangs=f"PodGroups of {gang.resource.api_version}" if gang is not None else "none",
-                scheduler=gang.scheduler if gang is not None else "as pods say",
-                namespaces=",".join(self._options.namespaces) or "all",
-            )
-            if self._options.install:
-                await install_definitions(self._client)
-            while True:
-                await self._lead()
+        if self._options.install:
+            await install_definitions(self._client, self._options.gang)
+        while True:
+            await self._stand()
 
-    async def _lead(self) -> None:
-        if self._options.elect:
-            await self._election.acquire()
-            _log.info("leads", lease=self._options.candidate.name)
-        operator = Operator(self._client, self._words, self._options, self._metrics)
+    async def _stand(self) -> None:
+        self._operator = operator = Operator(self._client, self._words, self._options, self.metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(operator.run())
                 if self._options.elect:
+                    revision = await self._election.acquire()
+                    _log.info("leads", lease=self._options.candidate.name)
                     tasks.create_task(self._election.keep())
+                    operator.begin(revision)
+                else:
+                    operator.begin("")
         except* LostError as lost:
             self._election.held = False
             _log.warning("leads no more", why=str(lost.exceptions[0]))
 
 
 class Operator:
-    """Watches and works, beginning with a fresh look at everything."""
+    """Watches, and works from when it is told to begin."""
 
     def __init__(self, client: Client, words: Client, options: Options, metrics: Metrics) -> None:
         self._client = client
@@ -126,21 +140,47 @@ class Operator:
         self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
         self._kinds: dict[Resource, Kind] = {}
         self._left: set[str] = set()
+        self._informers: list[Informer[Any]] = []
+        self._begun = asyncio.Event()
+        self._behind = ""
+        self.synced = False
+        """Whether everything that was served at the start has been seen."""
 
     async def run(self) -> None:
-        """Works until it is cancelled."""
+        """Follows what there is until it is cancelled, and works from when it may."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._recorder.run())
                 await self._wait_for_groups()
                 await self._start(tasks, self._sight.follow_common())
-                for _ in range(_WORKERS):
-                    tasks.create_task(self._turns.work(self._take_turn))
+                tasks.create_task(self._work(tasks))
                 while True:
-                    await self._discover(tasks)
+                    self.synced = await self._discover(tasks) or self.synced
                     await asyncio.sleep(DISCOVER_EVERY)
         finally:
             self._turns.close()
+
+    def begin(self, revision: str) -> None:
+        """Lets it work, once it has seen whatever was written up to a revision; at once if there is none."""
+        self._behind = revision
+        self._begun.set()
+
+    async def _work(self, tasks: asyncio.TaskGroup) -> None:
+        await self._begun.wait()
+        if self._behind.isdecimal():
+            await self._catch_up(int(self._behind))
+        for _ in range(_WORKERS):
+            tasks.create_task(self._turns.work(self._take_turn))
+
+    async def _catch_up(self, revision: int) -> None:
+        """What the last leader did must not be done again because it has not been seen yet."""
+        try:
+            async with asyncio.timeout(_CATCH_UP):
+                await asyncio.gather(*(informer.wait_passed(revision) for informer in self._informers))
+        except TimeoutError:
+            # One kind that cannot be read, such as one whose definition is gone, must not keep all others waiting.
+            silent = {one.resource.plural for one in self._informers if one.revision < revision}
+            _log.warning("begins without having seen everything", resources=",".join(sorted(silent)))
 
     async def _wait_for_groups(self) -> None:
         """Without PodGroups no gang could be made."""
@@ -158,18 +198,19 @@ class Operator:
             await asyncio.sleep(DISCOVER_EVERY if told else 1.0)
 
     async def _start(self, tasks: asyncio.TaskGroup, informers: Sequence[Informer[Any]]) -> None:
+        self._informers += informers
         for informer in informers:
             tasks.create_task(informer.run())
         # What a job owns has been seen before the job is: else it would be made again.
         await asyncio.gather(*(informer.wait_synced() for informer in informers))
 
-    async def _discover(self, tasks: asyncio.TaskGroup) -> None:
-        """Follows the kinds of jobs that are served and not followed yet."""
+    async def _discover(self, tasks: asyncio.TaskGroup) -> bool:
+        """Follows the kinds of jobs that are served and not followed yet; whether it could be asked which those are."""
         try:
             served = await find_served(self._client)
         except ApiError as error:
             _log.warning("cannot ask what is served", error=error.message)
-            return
+            return False
         for kind in KINDS:
             resource = kind.choose(served)
             if resource is not None and kind not in self._kinds.values():
@@ -178,6 +219,7 @@ class Operator:
                 # Whoever else does this work has been seen before the first job is.
                 await self._start(tasks, self._sight.follow_rivals(kind))
                 await self._start(tasks, self._sight.follow_jobs(resource))
+        return True
 
     # -- one look at one job
 

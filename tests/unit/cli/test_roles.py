@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpu_scheduler.cli.permissions import Permission, needed_permissions
+from gpu_scheduler.cli.permissions import Permission, needed_permissions, operator_permissions
 from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.discovery import Served
 from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES, Resource
+from gpu_scheduler.operator.frameworks import KINDS
+from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
 
 RULES = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "files"
 GANGS = [resource for dialect in DIALECTS for resource in dialect.resources]
@@ -50,6 +52,27 @@ def test_the_roles_allow_what_the_scheduler_needs_and_nothing_else() -> None:
     given = [*allowed(read_rules("scheduler-cluster")), *allowed(read_rules("scheduler"), SYSTEM)]
     assert len(given) == len(set(given)), "something is allowed twice"
     assert set(given) == set(needed_permissions(EVERYTHING, SYSTEM))
+
+
+@pytest.mark.parametrize(
+    ("gang", "more"),
+    [
+        pytest.param(OURS, ["operator-volcano-groups"], id="gpu-scheduler"),
+        pytest.param(PLUGINS, ["operator-scheduler-plugins-groups"], id="scheduler-plugins"),
+        pytest.param(None, [], id="none"),
+    ],
+)
+@pytest.mark.parametrize("install", [True, False])
+def test_the_roles_allow_what_the_operator_needs_and_nothing_else(
+    gang: GangApi | None, more: list[str], install: bool
+) -> None:
+    names = ["operator-cluster", "operator-jobs", *more, *(["operator-definitions-cluster"] if install else [])]
+    given = list(chain.from_iterable(allowed(read_rules(name)) for name in names))
+    given += allowed(read_rules("operator"), SYSTEM)
+    assert len(given) == len(set(given)), "something is allowed twice"
+    jobs = [kind.resources[0] for kind in KINDS]
+    groups = gang.resource if gang is not None else None
+    assert set(given) == set(operator_permissions(jobs, groups, SYSTEM, install=install))
 
 
 def test_the_webhook_reads_nodes_and_no_more() -> None:

@@ -96,7 +96,7 @@ JOB: Json = {
         }
     }
 }
-SCALE = {"minMember": 4, "minResources": {"nvidia.com/gpu": "4"}}
+SCALE: Json = {"minMember": 4, "minResources": {"nvidia.com/gpu": "4"}}
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,20 @@ def test_the_scheduler_of_a_jobs_group_is_the_one_its_pods_will_name() -> None:
     assert SchedulerPlugins().awaits_scheduler(job_group(), context_of(None)) == "scheduler-plugins-scheduler"
 
 
+@pytest.mark.parametrize("job", [JOB, {}, None], ids=["read", "on its way", "unknown as yet"])
 @pytest.mark.parametrize(
-    ("spec", "job", "word"),
-    [({"minMember": 4}, JOB, "Scheduling"), (SCALE, JOB, "Pending"), ({"minMember": 4}, None, "Pending")],
-    ids=["a job that asks for nothing", "a job that asks for something", "no job"],
+    ("raw", "word"),
+    [
+        pytest.param(job_group(minMember=4), "Scheduling", id="a job that asks for nothing"),
+        pytest.param(job_group(**SCALE), "Pending", id="a job that asks for something"),
+        pytest.param(group(minMember=4), "Pending", id="no job"),
+    ],
 )
-def test_a_group_without_pods_is_let_in_when_there_is_nothing_to_prove(spec: Json, job: Json | None, word: str) -> None:
+def test_a_group_without_pods_is_let_in_when_there_is_nothing_to_prove(
+    raw: RawObject, job: Json | None, word: str
+) -> None:
     telling = Telling(status(Phase.GATHERING, 0, 0), Told("", ""), 0.0)
     context = context_of(job)
     context.resources = {"scheduler-plugins": SchedulerPlugins.resources[0]}
-    (patch,) = SchedulerPlugins().encode(KEY, job_group(**spec), telling, context)
+    (patch,) = SchedulerPlugins().encode(KEY, raw, telling, context)
     assert patch.body["status"]["phase"] == word

@@ -6,11 +6,18 @@ import pytest
 
 from gpu_scheduler.cli.operator import choose_gangs
 from gpu_scheduler.cli.permissions import Permission, operator_permissions
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.crds import DEFINITIONS
+from gpu_scheduler.kube.objects import Object
 from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import SYSTEM
-from gpu_scheduler.operator.definitions import load_definitions
+from gpu_scheduler.local.bootstrap import first_objects
+from gpu_scheduler.local.crds import kinds_of
+from gpu_scheduler.operator.definitions import install_definitions, load_definitions, load_group_definition
 from gpu_scheduler.operator.frameworks import KINDS
-from gpu_scheduler.operator.gangs import OURS
+from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
+from tests.unit.local_server import speaker
 
 
 def test_every_kind_that_is_read_is_defined_in_every_version() -> None:
@@ -29,6 +36,21 @@ def test_every_version_has_a_status_and_kubeflows_can_be_scaled() -> None:
         scale = {"scale"} if found["spec"]["group"] == "kubeflow.org" else set()
         for version in found["spec"]["versions"]:
             assert set(version["subresources"]) == {"status"} | scale
+
+
+@pytest.mark.parametrize("gang", [OURS, PLUGINS], ids=lambda gang: str(gang.name))
+def test_podgroups_are_defined_as_in_the_local_cluster(gang: GangApi) -> None:
+    found = load_group_definition(gang)
+    assert found in [definition for _, definition in first_objects()]
+    assert (found["spec"]["group"], found["spec"]["names"]["plural"]) == (gang.resource.group, gang.resource.plural)
+    assert [version["name"] for version in found["spec"]["versions"]] == [gang.resource.version]
+
+
+async def test_what_is_served_already_is_left_as_it_is() -> None:
+    kinds = tuple(kind for found in (*load_definitions(), load_group_definition(OURS)) for kind in kinds_of(found))
+    async with speaker("1.35", kinds) as api, Client(Connection(str(api.client.make_url("")))) as client:
+        await install_definitions(client, OURS)
+        assert (await client.list(DEFINITIONS, type=Object)).items == []
 
 
 def test_the_scheduler_reads_the_templates_of_every_kind() -> None:

@@ -13,8 +13,10 @@ from gpu_scheduler.core.requests import read_amounts
 from gpu_scheduler.kube.dialects.dialect import GangContext
 from gpu_scheduler.kube.dialects.options import LEADERS, BadOptionError, as_dict, as_list, note, quote, role_of
 from gpu_scheduler.kube.objects import Container, Json, Meta, PodObject, PodSpec, RawObject, Resources
+from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.kube.resources import EXECUTORS
 
+_JOB_GROUPS = frozenset(group for group, _ in JOBS)
 _DRIVER, _EXECUTOR = "driver", "executor"
 _MOST_PARTS = 1000
 """How finely a sum is divided at most."""
@@ -77,6 +79,11 @@ def expect_members(
 def is_made_for_job(raw: RawObject, context: GangContext) -> bool:
     """Whether a job that has been read owns the group."""
     return bool(_owner_job(raw, context))
+
+
+def is_owned_by_job(raw: RawObject) -> bool:
+    """Whether a group says that a job owns it, of a kind whose templates are understood; read or not."""
+    return any(owner.api_version.partition("/")[0] in _JOB_GROUPS for owner in raw.metadata.owner_references or ())
 
 
 def coming_scheduler(raw: RawObject, context: GangContext) -> str:

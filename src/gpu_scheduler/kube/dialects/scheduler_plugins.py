@@ -15,7 +15,13 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Expected, Gang, GangKey
 from gpu_scheduler.kube.dialects.conditions import change_status, members_there
 from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
-from gpu_scheduler.kube.dialects.expected import coming_scheduler, expect_members, is_made_for_job, min_resources
+from gpu_scheduler.kube.dialects.expected import (
+    coming_scheduler,
+    expect_members,
+    is_made_for_job,
+    is_owned_by_job,
+    min_resources,
+)
 from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
 from gpu_scheduler.kube.dialects.options import (
     BadOptionError,
@@ -91,7 +97,7 @@ class SchedulerPlugins(Dialect):
         """Phase, counters and notes."""
         assert isinstance(raw, RawObject)
         status = telling.status
-        phase = _phase_of(status, raw, context)
+        phase = _phase_of(status, raw)
         wanted: Json = {"running": status.running, "succeeded": status.succeeded, "failed": status.failed}
         wanted["phase"] = phase
         if telling.owner and not raw.status.get("occupiedBy"):
@@ -102,7 +108,7 @@ class SchedulerPlugins(Dialect):
         return patch_object(context.resources[self.name], raw.metadata, notes, change_status(raw, wanted))
 
 
-def _phase_of(status: Status, raw: RawObject, context: GangContext) -> str:
+def _phase_of(status: Status, raw: RawObject) -> str:
     present = raw.status.get("phase")
     if status.phase in (Phase.COMMITTING, Phase.BINDING) and status.running and present in ("Running", "Unknown"):
         return str(present)  # members beyond the minimum, or replacements
@@ -110,6 +116,8 @@ def _phase_of(status: Status, raw: RawObject, context: GangContext) -> str:
         return str(present)  # its pods were cleared away
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"
-    if status.phase is Phase.GATHERING and not min_resources(raw) and is_made_for_job(raw, context):
-        return "Scheduling"  # its pods ask for nothing, so there is nothing to prove
+    if status.phase is Phase.GATHERING and not min_resources(raw) and is_owned_by_job(raw):
+        # Its pods ask for nothing, so there is nothing to prove. Nor is the job looked at: when it comes later than
+        # this is said, nothing about the gang changes that would have it said again.
+        return "Scheduling"
     return _PHASES.get(status.phase, "Pending")
