@@ -6,6 +6,7 @@ import http.client
 import os
 import random
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -71,7 +72,7 @@ class Scheduler:
     def ask(self, path: str) -> tuple[int, str]:
         """A status code and a text from its health server; 0 when nobody answers."""
         try:
-            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as reply:
                 return reply.status, reply.read().decode()
         except OSError as error:
             return getattr(error, "code", 0), ""
@@ -161,6 +162,21 @@ class Live:
         """Merges something into an object."""
         path = self.path(kind, version, name) + (f"/{subresource}" if subresource else "")
         return self.ask("PATCH", path, body, content_type="application/merge-patch+json")
+
+    def change_node(self, name: str, change: Json) -> None:
+        """Merges something into a node, and waits until the scheduler knows: of nodes and of pods it hears by ways of
+        their own, so that pods may well be faster."""
+        word, meta = secrets.token_hex(8), change.get("metadata", {})
+        labels = {**meta.get("labels", {}), "heard": word}
+        self.patch("Node", name, {**change, "metadata": {**meta, "labels": labels}})
+        pods, asked = "/api/v1/namespaces/default/pods", f"asked-{word}"
+        spec: Json = {"schedulerName": "gpu-scheduler", "containers": [{"name": "main", "image": "any"}]}
+        spec |= {"nodeSelector": {"heard": word}, "tolerations": [{"operator": "Exists"}]}
+        self.ask("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": asked}, "spec": spec})
+        try:
+            eventually(lambda: self.ask("GET", f"{pods}/{asked}")["spec"].get("nodeName"), f"{name} to be known anew")
+        finally:
+            self.ask("DELETE", f"{pods}/{asked}", {"gracePeriodSeconds": 0})
 
     def delete(self, kind: str, name: str, version: str = "v1", grace: int | None = None) -> None:
         """Deletes an object; one that is gone already is fine."""
