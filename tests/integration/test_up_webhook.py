@@ -91,7 +91,8 @@ def test_a_pod_that_asks_for_gpus_sees_those_it_was_given(kube: Kube) -> None:
     assert f"\nCUDA_VISIBLE_DEVICES={first}\n" in seen["first"]
     assert f"\nCUDA_VISIBLE_DEVICES={second}\n" in seen["second"]
     assert "CUDA_VISIBLE_DEVICES" not in seen["none"]
-    assert f"CUDA_VISIBLE_DEVICES={devices(kube, 'one')}" in kube("logs", "one")
+    line = f"CUDA_VISIBLE_DEVICES={devices(kube, 'one')}"
+    eventually(lambda: line in kube("logs", "one"), line)
 
 
 def test_pods_of_a_statefulset_find_their_line_of_the_map(kube: Kube) -> None:
@@ -149,6 +150,7 @@ def test_a_pod_cannot_come_with_devices_of_its_own(kube: Kube) -> None:
 
 def test_while_the_webhook_is_away_our_pods_are_refused_and_all_others_go_on(own: Callable[..., Cluster]) -> None:
     cluster = start(own("--runtime", "simulated", "--nodes", "1"))
+    scale_hook(cluster, 1)  # one that is only about to start would answer after all
     scale_hook(cluster, 0)
     with opened(cluster, "team") as kube:
         said = kube.fails("apply", "-f", "-", stdin=json.dumps(pod("ours")))
