@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ import yaml
 
 from tests.integration.fault_proxy import Fault, FaultProxy, Rule, Seen, after, before, drop
 from tests.integration.gangs import gang, priority_class
-from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices, free_port
+from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices
 from tests.integration.running import Cluster, Json, eventually
 from tests.integration.scenes import stateful
 from tests.integration.speaking import OBJECTS
@@ -197,14 +198,14 @@ class Replica:
     def __init__(self, cluster: Cluster, stack: ExitStack, settings: Json | None = None) -> None:
         self.proxy = stack.enter_context(FaultProxy(cluster))
         self._folder = cluster.folder.parent
-        self._settings = self._folder / f"settings-{free_port()}.yaml"
+        self._settings = self._folder / f"settings-{secrets.token_hex(4)}.yaml"
         self._settings.write_text(yaml.safe_dump({**QUICK, **(settings or {})}))
         self.identity = ""
         stack.callback(self.end)
         self.scheduler = self._make()
 
     def _make(self) -> Scheduler:
-        self.identity = f"replica-{free_port()}"
+        self.identity = f"replica-{secrets.token_hex(4)}"
         return Scheduler(
             self.proxy.kubeconfig, self._folder, "--config", str(self._settings), "--identity", self.identity
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import random
 import re
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ SYSTEM = "gpu-scheduler-system"
 _INDEX = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
 _CLUSTER_WIDE = {"Node": "nodes", "PriorityClass": "priorityclasses", "Queue": "queues", "Namespace": "namespaces"}
 _ENDED = ("Succeeded", "Failed")
+_WORKERS = 16
+"""How many workers have ports of their own."""
 
 
 # -- the scheduler
@@ -39,7 +42,7 @@ class Scheduler:
     def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
         self._kubeconfig = kubeconfig
         self._flags = flags
-        self.log = folder / f"scheduler-{free_port()}.log"
+        self.log = folder / f"scheduler-{secrets.token_hex(4)}.log"
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
 
@@ -114,13 +117,24 @@ class Scheduler:
         return self.log.read_text() if self.log.exists() else ""
 
 
+def _own_ports() -> Iterator[int]:
+    """The ports of this worker, one after the other: none is another worker's, nor given out twice before the rest."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    ours = range(20_000 + worker, 32_000, _WORKERS)
+    first = random.SystemRandom().randrange(len(ours))  # somebody else may test beside us
+    return itertools.cycle((*ours[first:], *ours[:first]))
+
+
+_ports = _own_ports()
+
+
 def free_port() -> int:
     """A port that nobody listens on, outside of the range that the system gives away by itself."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
+    for port in _ports:
         with socket.socket() as trial, suppress(OSError):
             trial.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("unreachable: there is always a next port")
 
 
 # -- the cluster, as a test sees it

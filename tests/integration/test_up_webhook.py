@@ -62,9 +62,16 @@ def test_the_map_example_lands_where_it_says_and_sees_its_gpus(complete: Cluster
         assert kube.get("pod", name)["spec"]["nodeName"] == node
         eventually(lambda name=name, line=line: line in kube("logs", name).split(), line)  # type: ignore[misc]
         assert line in kube("exec", name, "--", "env").splitlines()
-    log = complete.kubectl("-n", SYSTEM, "logs", HOOK)
-    for number, (name, (_, seen)) in enumerate(MAP.items()):
-        assert f" - root - INFO - Injecting CUDA_VISIBLE_DEVICES={seen} for pod {name} (index {number})\n" in log
+    lines = {
+        f" - root - INFO - Injecting CUDA_VISIBLE_DEVICES={seen} for pod {name} (index {number})\n"
+        for number, (name, (_, seen)) in enumerate(MAP.items())
+    }
+
+    def told() -> bool:
+        log = complete.kubectl("-n", SYSTEM, "logs", HOOK)
+        return all(line in log for line in lines)
+
+    eventually(told, f"{lines} in the webhook's log")
     kube("delete", "--wait=true", "pod", *MAP)
 
 
