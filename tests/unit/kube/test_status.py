@@ -117,6 +117,7 @@ async def test_pod_that_was_bound_meanwhile_does_not_say_that_it_waits() -> None
         condition = await at.condition("train-0")
         assert condition is None or condition["status"] == "True"
         await at.refresh("train-0")
+        await until(lambda: _has_events(at, 1))
         await at.pause()
         assert [row[0] for row in await at.events()] == ["PodGroup/train"]
 
@@ -190,10 +191,12 @@ async def test_message_that_changes_only_in_numbers_waits_its_time() -> None:
         at.tell(key, missing(5))
         at.now += 0.5
         await until(lambda: _says(at, "train-0", "5 of 8 pods exist; 3 more must be created."))
-        await at.pause()
-        assert [row[3:] for row in await at.events()] == [
-            ("gang default/train (PodGroup): 5 of 8 pods exist; 3 more must be created.", 2)
-        ] * 2
+
+        async def told() -> bool:
+            message = "gang default/train (PodGroup): 5 of 8 pods exist; 3 more must be created."
+            return [row[3:] for row in await at.events()] == [(message, 2)] * 2
+
+        await until(told)
 
 
 FIT = (
