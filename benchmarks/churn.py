@@ -37,7 +37,7 @@ PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"
 GROUP_NAME = "scheduling.k8s.io/group-name"
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
-PATIENCE = 120.0
+PATIENCE = 600.0
 
 Json = dict[str, Any]
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import yaml
 
-from tests.integration.fault_proxy import Fault, FaultProxy, Rule, after, before, drop
+from tests.integration.fault_proxy import Fault, FaultProxy, Rule, Seen, after, before, drop
 from tests.integration.gangs import gang, priority_class
-from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices, free_port
+from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices
 from tests.integration.running import Cluster, Json, eventually
 from tests.integration.scenes import stateful
 from tests.integration.speaking import OBJECTS
@@ -178,10 +179,10 @@ def where_pods_are(home: Live) -> Where:
     return {name: (node, devices_of(home.get("Pod", name))) for name, node in home.bound().items()}
 
 
-def intended(proxy: FaultProxy, since: int = 0) -> Where:
-    """What the Placements that came by say about pods, the last word of each."""
+def intended(requests: Iterable[Seen]) -> Where:
+    """What the Placements among these requests say about pods, the last word of each."""
     found: Where = {}
-    for seen in proxy.seen[since:]:
+    for seen in requests:
         if seen.method == "POST" and re.search(CREATE.path, seen.path):
             for bind in seen.object["spec"].get("binds", ()):
                 found[bind["name"]] = (bind["node"], tuple(bind["devices"]))
@@ -197,14 +198,14 @@ class Replica:
     def __init__(self, cluster: Cluster, stack: ExitStack, settings: Json | None = None) -> None:
         self.proxy = stack.enter_context(FaultProxy(cluster))
         self._folder = cluster.folder.parent
-        self._settings = self._folder / f"settings-{free_port()}.yaml"
+        self._settings = self._folder / f"settings-{secrets.token_hex(4)}.yaml"
         self._settings.write_text(yaml.safe_dump({**QUICK, **(settings or {})}))
         self.identity = ""
         stack.callback(self.end)
         self.scheduler = self._make()
 
     def _make(self) -> Scheduler:
-        self.identity = f"replica-{free_port()}"
+        self.identity = f"replica-{secrets.token_hex(4)}"
         return Scheduler(
             self.proxy.kubeconfig, self._folder, "--config", str(self._settings), "--identity", self.identity
         )
@@ -232,7 +233,8 @@ class Replica:
 
 
 class Pair:
-    """Two schedulers of one cluster; one leads, one stands by."""
+    """Two schedulers of one cluster; one leads, one stands by. Who does what may change at any moment: a leader that a
+    busy machine lets starve for the length of its lease is no leader any more, and rightly so."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
         self.cluster = cluster
@@ -261,14 +263,27 @@ class Pair:
 
     def restore(self) -> None:
         """Both run, one leads, no wire breaks."""
+        self.clear()
         for replica in self.replicas:
-            replica.proxy.clear()
             replica.start()
         self.leader()
 
     def marks(self) -> dict[FaultProxy, int]:
         """How much has come by on every wire."""
         return {replica.proxy: len(replica.proxy.seen) for replica in self.replicas}
+
+    def since(self, marks: dict[FaultProxy, int]) -> list[Seen]:
+        """What has come by since on any wire, in the order in which it was over."""
+        return sorted((one for proxy, mark in marks.items() for one in proxy.seen[mark:]), key=lambda one: one.at)
+
+    def inject(self, fault: Fault, **where: str) -> list[Rule]:
+        """Adds a rule to every wire: whoever leads is struck."""
+        return [replica.proxy.inject(fault, **where) for replica in self.replicas]  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """No wire breaks any more."""
+        for replica in self.replicas:
+            replica.proxy.clear()
 
     def kill_at(self, step: Step, *, landed: bool) -> Callable[[], Replica]:
         """Kills whoever takes this step next, before the API hears of it or before the killer hears of the answer;
@@ -281,8 +296,7 @@ class Pair:
                 with lock:
                     if dead:
                         return
-                    for one in self.replicas:
-                        one.proxy.clear()
+                    self.clear()
                     replica.kill()
                     dead.append(replica)
 
@@ -292,6 +306,22 @@ class Pair:
             faults = [after(kill(replica))] if landed else [before(kill(replica)), drop()]
             strike(replica.proxy, step, *faults)
         return lambda: eventually(lambda: dead, "the leader to die")[0]
+
+
+@contextmanager
+def patient_pair(pair: Pair) -> Iterator[tuple[Replica, Replica]]:
+    """A leader and a standby that would wait for a silent leader for longer than any test."""
+    for replica in pair.replicas:
+        replica.end()
+    with ExitStack() as stack:
+        slow: Json = {"leaseDurationSeconds": 600, "renewSeconds": 1}
+        first, second = (Replica(pair.cluster, stack, slow) for _ in range(2))
+        first.start()
+        eventually(lambda: pair.holder() == first.identity, "the first to lead")
+        yield first, second.start()
+        for replica in (first, second):
+            if replica.scheduler.is_alive():
+                replica.scheduler.stop()
 
 
 KINDS = (

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration import running
 from tests.integration.commits import Pair, make_home
-from tests.integration.gangs import NATIVE
+from tests.integration.gangs import NATIVE, member
 from tests.integration.live import Live, Scheduler, World
 from tests.integration.running import Binder, Cluster, Json, Kube, eventually, opened
 from tests.integration.speaking import Speaker
@@ -214,6 +214,12 @@ def wide(live: Live) -> Iterator[Callable[[Json], str]]:
         name = f"{found['metadata']['name']}-{live.namespace}"
         made.append({**found, "metadata": {**found["metadata"], "name": name}})
         live.create(made[-1])
+        if found["kind"] == "PriorityClass":
+            asked = member("asked", priorityClassName=name)
+            place = f"{live.path('Pod')}?dryRun=All"
+            eventually(
+                lambda: live.http.ask("POST", place, asked)[0] == 201, "the class to be known where pods come in"
+            )
         return name
 
     yield create

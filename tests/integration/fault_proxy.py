@@ -20,6 +20,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -43,13 +44,14 @@ _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "Inter
 
 class Seen(NamedTuple):
     """A request that came by. `status` is what the API answered, 0 when it never got there; `told` is what the client
-    heard, 0 when that was nothing."""
+    heard, 0 when that was nothing; `at` is when it was over, by the clock that all proxies share."""
 
     method: str
     path: str
     body: bytes
     status: int
     told: int
+    at: float
 
     @property
     def object(self) -> Json:
@@ -349,7 +351,7 @@ class FaultProxy:
         return web.Response(status=reply.status, body=text, headers=_headers(reply.headers))
 
     def _note(self, request: web.Request, body: bytes, status: int, told: int) -> None:
-        self.seen.append(Seen(request.method, str(request.rel_url), body, status, told))
+        self.seen.append(Seen(request.method, str(request.rel_url), body, status, told, time.monotonic()))
 
     def _forward(self, request: web.Request, body: bytes) -> Any:
         headers = _headers(request.headers)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import random
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,8 @@ SYSTEM = "gpu-scheduler-system"
 _INDEX = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
 _CLUSTER_WIDE = {"Node": "nodes", "PriorityClass": "priorityclasses", "Queue": "queues", "Namespace": "namespaces"}
 _ENDED = ("Succeeded", "Failed")
+_WORKERS = 16
+"""How many workers have ports of their own."""
 
 
 # -- our programs
@@ -40,7 +44,7 @@ class Program:
         self._name = name
         self._kubeconfig = kubeconfig
         self._flags = flags
-        self.log = folder / f"{name}-{free_port()}.log"
+        self.log = folder / f"{name}-{secrets.token_hex(4)}.log"
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
 
@@ -71,7 +75,7 @@ class Program:
     def ask(self, path: str) -> tuple[int, str]:
         """A status code and a text from its health server; 0 when nobody answers."""
         try:
-            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as reply:
                 return reply.status, reply.read().decode()
         except OSError as error:
             return getattr(error, "code", 0), ""
@@ -128,13 +132,24 @@ class Operator(Program):
         super().__init__("operator", kubeconfig, folder, "--install-crds", *flags)
 
 
+def _own_ports() -> Iterator[int]:
+    """The ports of this worker, one after the other: none is another worker's, nor given out twice before the rest."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    ours = range(20_000 + worker, 32_000, _WORKERS)
+    first = random.SystemRandom().randrange(len(ours))  # somebody else may test beside us
+    return itertools.cycle((*ours[first:], *ours[:first]))
+
+
+_ports = _own_ports()
+
+
 def free_port() -> int:
     """A port that nobody listens on, outside of the range that the system gives away by itself."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
+    for port in _ports:
         with socket.socket() as trial, suppress(OSError):
             trial.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("unreachable: there is always a next port")
 
 
 # -- the cluster, as a test sees it
@@ -176,6 +191,21 @@ class Live:
         """Merges something into an object."""
         path = self.path(kind, version, name) + (f"/{subresource}" if subresource else "")
         return self.ask("PATCH", path, body, content_type="application/merge-patch+json")
+
+    def change_node(self, name: str, change: Json) -> None:
+        """Merges something into a node, and waits until the scheduler knows: of nodes and of pods it hears by ways of
+        their own, so that pods may well be faster."""
+        word, meta = secrets.token_hex(8), change.get("metadata", {})
+        labels = {**meta.get("labels", {}), "heard": word}
+        self.patch("Node", name, {**change, "metadata": {**meta, "labels": labels}})
+        pods, asked = "/api/v1/namespaces/default/pods", f"asked-{word}"
+        spec: Json = {"schedulerName": "gpu-scheduler", "containers": [{"name": "main", "image": "any"}]}
+        spec |= {"nodeSelector": {"heard": word}, "tolerations": [{"operator": "Exists"}]}
+        self.ask("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": asked}, "spec": spec})
+        try:
+            eventually(lambda: self.ask("GET", f"{pods}/{asked}")["spec"].get("nodeName"), f"{name} to be known anew")
+        finally:
+            self.ask("DELETE", f"{pods}/{asked}", {"gracePeriodSeconds": 0})
 
     def delete(self, kind: str, name: str, version: str = "v1", grace: int | None = None) -> None:
         """Deletes an object; one that is gone already is fine."""

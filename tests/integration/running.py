@@ -26,6 +26,9 @@ Found = TypeVar("Found")
 PATIENCE = 180.0
 """How long anything may take on a busy machine; on an idle one nearly everything takes less than a second."""
 
+_SILENT = 10.0
+"""After how long a connection is not used again, in seconds: no server keeps silent ones for ever."""
+
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 
 kubernetes = ""
@@ -78,6 +81,7 @@ class Http:
         self._open = http.client.HTTPSConnection(
             self.address.hostname or "", self.address.port, timeout=PATIENCE, context=trust
         )
+        self._used = time.monotonic()
 
     def ask(self, method: str, path: str, body: Json | None = None, **headers: str | None) -> tuple[int, Json]:
         """A request and its answer. A header that is None is left out; `content_type` means Content-Type."""
@@ -100,10 +104,14 @@ class Http:
     def _send(
         self, method: str, path: str, body: Json | None, headers: dict[str, str]
     ) -> tuple[http.client.HTTPResponse, bytes]:
+        if time.monotonic() - self._used > _SILENT:
+            self._open.close()  # the server may be about to do so
         try:
             self._open.request(method, path, json.dumps(body) if body is not None else None, headers)
             reply = self._open.getresponse()
-            return reply, reply.read()
+            text = reply.read()
+            self._used = time.monotonic()
+            return reply, text
         except (OSError, http.client.HTTPException):
             self._open.close()  # half an answer is in it: the next request needs a new connection
             raise
@@ -240,9 +248,9 @@ class Cluster:
 
     @contextmanager
     def following(self, *arguments: str) -> Iterator[Follower]:
-        """A kubectl that runs until the block ends."""
-        command = ["kubectl", *arguments]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment) as process:
+        """A kubectl that runs until the block ends; with what it complains about."""
+        command, pipe, same = ["kubectl", *arguments], subprocess.PIPE, subprocess.STDOUT
+        with subprocess.Popen(command, stdout=pipe, stderr=same, text=True, env=self.environment) as process:
             follower = Follower(process)
             reader = threading.Thread(target=follower.read)
             reader.start()

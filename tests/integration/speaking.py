@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -178,10 +177,9 @@ class Speaker:
         self.live.delete(kind, name, version)
 
     def change_node(self, name: str, change: Json, back: Json) -> None:
-        """Changes a node until the test is over; what comes next comes when a scheduler has heard of it."""
-        self.live.patch("Node", name, change)
-        time.sleep(0.3)
+        """Changes a node until the test is over; what comes next comes when the scheduler has heard of it."""
         self.undo.callback(self.live.patch, "Node", name, back)
+        self.live.change_node(name, change)
 
     def put_in_rack(self, rack: str, *nodes: str) -> None:
         """Says that these nodes stand in a rack, until the test is over."""

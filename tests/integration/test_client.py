@@ -155,6 +155,7 @@ def test_a_new_definition_is_served_at_once_and_forgotten_with_its_objects(clien
     place = (group, "v1", clients.namespace, "tests")
     body: Json = {"apiVersion": f"{group}/v1", "kind": "Test", "metadata": {"name": "a"}}
     eventually(lambda: is_established(extensions, f"tests.{group}"), "the definition")
+    eventually(lambda: is_served(clients, place), "the kind to be served")
     made = clients.custom.create_namespaced_custom_object(*place, {**body, "spec": {"size": 1, "odd": True}})
     assert made["spec"] == {"size": 1, "mode": "fast"}
     for wrong in ({"size": 0}, {}, {"size": "1"}):

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.local("the commands of the local cluster")
 
 Own = Callable[..., Cluster]
 SMALL = ("--runtime", "simulated", "--nodes", "1")
+RACK = "gpu-scheduler.io/rack"
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -90,11 +91,16 @@ def test_up_with_other_nodes_changes_the_fleet(own: Own) -> None:
     cluster.stop()
     cluster.arguments = ("--runtime", "simulated", "--nodes", "2", "--gpus", "4", "--racks", "2", "--zones", "2")
     cluster.start()
-    eventually(lambda: kube.names("nodes") == ["node1", "node2"])
-    nodes = kube.get("nodes")["items"]
-    eventually(lambda: kube.get("node", "node1")["status"]["allocatable"]["nvidia.com/gpu"] == "4")
-    assert len({node["metadata"]["labels"]["gpu-scheduler.io/rack"] for node in nodes}) == 2
-    assert len({node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in nodes}) == 2
+
+    def is_other() -> bool:
+        nodes = kube.get("nodes")["items"]
+        labels = [node["metadata"]["labels"] for node in nodes]
+        racks, zones = ({one.get(key) for one in labels} for key in (RACK, "topology.kubernetes.io/zone"))
+        gpus = [node["status"].get("allocatable", {}).get("nvidia.com/gpu") for node in nodes]
+        return gpus == ["4", "4"] and len(racks) == len(zones) == 2
+
+    eventually(is_other, "two nodes of four GPUs, each in a rack and a zone of its own")
+    assert kube.names("nodes") == ["node1", "node2"]
 
 
 def test_an_ephemeral_cluster_leaves_nothing(tmp_path: Path) -> None:
@@ -105,7 +111,7 @@ def test_an_ephemeral_cluster_leaves_nothing(tmp_path: Path) -> None:
         line = next(line for line in process.stdout if "export KUBECONFIG=" in line)
         assert Path(line.strip().partition("=")[2]).is_file()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -166,9 +172,12 @@ def test_a_fleet_file_describes_different_nodes(own: Own, tmp_path: Path) -> Non
     cluster = own("--runtime", "simulated", "--fleet", str(file))
     cluster.start()
     kube = Kube(cluster, "default")
-    eventually(lambda: len(kube.names("nodes")) == 3, "three nodes")
-    found = {node["metadata"]["name"]: node["status"]["capacity"] for node in kube.get("nodes")["items"]}
-    assert [capacity.get("nvidia.com/gpu") for _, capacity in sorted(found.items())] == ["8", "8", None]
+
+    def gpus() -> list[str | None]:
+        found = {node["metadata"]["name"]: node["status"].get("capacity") for node in kube.get("nodes")["items"]}
+        return [capacity.get("nvidia.com/gpu") for _, capacity in sorted(found.items()) if capacity]
+
+    eventually(lambda: gpus() == ["8", "8", None], "three nodes")
 
 
 # -- the end
@@ -216,7 +225,7 @@ def test_no_process_is_left_after(own: Own, end: Callable[[Cluster], None], code
     kube.wait_ready("web")
     eventually(lambda: len(processes_with(f"sleep {mark}")) >= 2, "its processes")
     end(cluster)
-    ended = cluster.process.wait(60)
+    ended = cluster.process.wait(PATIENCE)
     assert code is None or ended == code, cluster.log.read_text()
     eventually(lambda: not processes_with(f"sleep {mark}"), "no process of a pod")
     eventually(lambda: not processes_with(str(cluster.folder)), "no process of the cluster")
@@ -276,7 +285,7 @@ def test_down_stops_the_cluster_and_keeps_its_objects(own: Own) -> None:
     cluster.kubectl("create", "configmap", "kept")
     done = run_program("down", "--data-dir", str(cluster.folder))
     assert (done.returncode, done.stdout.strip()) == (0, "Stopped.")
-    assert cluster.process.wait(60) == 0
+    assert cluster.process.wait(PATIENCE) == 0
     again = run_program("down", "--data-dir", str(cluster.folder))
     assert (again.returncode, "No local cluster runs" in again.stdout) == (0, True)
     cluster.start()

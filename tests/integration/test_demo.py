@@ -46,7 +46,7 @@ def room(folder: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     told = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "KUBECONFIG")}
     yield place, told | {"TMPDIR": str(place)}
     assert list(place.iterdir()) == []
-    eventually(lambda: not processes_with(str(place)), "no process of the demonstration", 10)
+    eventually(lambda: not processes_with(str(place)), "no process of the demonstration")
 
 
 def run_demo(folder: Path, where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -111,7 +111,7 @@ def test_it_leaves_nothing_behind_after(folder: Path, tmp_path: Path, number: si
             eventually(lambda: " GPUs held: " in told.read_text("utf-8"), "the first act")
             assert processes_with(str(place)) != []
             process.send_signal(number)
-            assert process.wait(60) == 130
+            assert process.wait(PATIENCE) == 130
         finally:
             process.kill()
             process.wait()

@@ -41,6 +41,15 @@ def furnish(kube: Kube) -> None:
     kube.wait("job/once", "condition=Complete")
     both = ("get", "endpoints", "api", "-o", "jsonpath={.subsets[0].addresses[1].ip}")
     eventually(lambda: kube.run(*both).stdout, "both pods behind the Service")
+    told = {("Pod", "web"): "Started", ("Deployment", "api"): "ScalingReplicaSet", ("Job", "once"): "Completed"}
+
+    def tells() -> bool:
+        events = [(one["involvedObject"], one["reason"]) for one in kube.get("events")["items"]]
+        return {(*who, reason) for who, reason in told.items()} <= {
+            (about["kind"], about["name"], reason) for about, reason in events
+        }
+
+    eventually(tells, f"Events like {told}")
 
 
 SHOWN = {

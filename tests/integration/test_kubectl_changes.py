@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.running import PATIENCE, Json, Kube, as_list, eventually, pod, workload
+from tests.integration.running import PATIENCE, Json, Kube, as_list, container, eventually, pod, workload
 
 WAIT = f"--timeout={PATIENCE:g}s"
 
@@ -234,8 +235,12 @@ def test_delete_removes_pods(kube: Kube, command: list[str], left: int) -> None:
     assert len(kube.names("pods")) == left
 
 
-def test_delete_shows_a_pod_that_is_going(kube: Kube) -> None:
-    kube.create(pod("web", "trap '' TERM; while true; do sleep 0.1; done", terminationGracePeriodSeconds=30))
+def test_delete_shows_a_pod_that_is_going(kube: Kube, tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
+    script = f"trap '' TERM; touch {deaf}; while true; do sleep 0.1; done"
+    probe = {"exec": {"command": ["cat", str(deaf)]}, "periodSeconds": 1}
+    spec: Json = {"containers": [container(script, readinessProbe=probe)], "terminationGracePeriodSeconds": 600}
+    kube.create(pod("web", **spec))
     kube.wait_ready("web")
     kube("delete", "pod", "web", "--wait=false")
     assert re.search(r"web +\S+ +Terminating", kube("get", "pods"))
@@ -358,7 +363,7 @@ def test_a_drain_respects_a_disruption_budget(kube: Kube, node: str) -> None:
     )
     kube("rollout", "status", "statefulset/guarded", WAIT)
     kube.wait("pdb/guarded", "jsonpath={.status.currentHealthy}=1")
-    # kubectl must have been refused before it gives up, and gives up only then.
-    complaint = kube.fails("drain", node, "--ignore-daemonsets", "--timeout=5s", "--pod-selector=app=guarded")
-    assert "Cannot evict pod as it would violate the pod's disruption budget" in complaint
-    assert kube.names("pods") == ["guarded-0"]
+    before = kube.get("pod", "guarded-0")["metadata"]["uid"]
+    with kube.following("drain", node, "--ignore-daemonsets", "--pod-selector=app=guarded") as seen:
+        seen.wait_for("Cannot evict pod as it would violate the pod's disruption budget", times=2)
+    assert kube.get("pod", "guarded-0")["metadata"]["uid"] == before

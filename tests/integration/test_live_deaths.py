@@ -56,11 +56,11 @@ def test_what_a_dead_leader_began_is_finished_by_the_standby(
         marks = pair.marks()
         wait_for_death = pair.kill_at(step, landed=landed)
         play.provoke()
-        dead = wait_for_death()
+        wait_for_death()
         play.finish()
         wait_settled(pair.system)
     if scene is Start and (step in LATER.values() or (step is COMMIT and landed)):
-        assert where_pods_are(home) == intended(dead.proxy, marks[dead.proxy])
+        assert where_pods_are(home) == intended(pair.since(marks))
 
 
 @pytest.mark.parametrize("step", [COMMIT, BINDS[0], BINDS[2], RELEASE], ids=["commit", "bind-1", "bind-3", "release"])
@@ -71,7 +71,7 @@ def test_what_a_dead_leader_began_is_finished_by_the_next_start(pair: Pair, home
     with DeviceGuard(pair.cluster):
         Start(home).provoke()
         dead = wait_for_death()
-        said = intended(dead.proxy, marks[dead.proxy])
+        said = intended(pair.since(marks))
         dead.start()
         Start(home).finish()
         wait_settled(pair.system)
@@ -86,10 +86,10 @@ def test_promised_gpus_are_not_given_to_a_gang_that_was_there_first(pair: Pair, 
     wait_for_death = pair.kill_at(COMMIT, landed=True)
     with DeviceGuard(pair.cluster):
         home.create(*gang("annotation", "train", 4, gpus=4))
-        dead = wait_for_death()
+        wait_for_death()
         home.create(elder[1])
         home.wait_bound(*names_of("train"))
-        assert where_pods_are(home) == intended(dead.proxy, marks[dead.proxy])
+        assert where_pods_are(home) == intended(pair.since(marks))
         home.wait_reason("elder-1", "gpu")
 
 

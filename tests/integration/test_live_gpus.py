@@ -249,6 +249,7 @@ def test_broken_gpus_are_not_given_out(live: Live) -> None:
             return int(amount) == 8 - len((indices or "").split(",")) * bool(indices)
 
         eventually(known, "the node to say what it has left")
+        live.change_node("node1", {})
 
     break_gpus("0,1,3,4,6,7")
     try:

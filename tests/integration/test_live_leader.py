@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -26,6 +26,7 @@ from tests.integration.commits import (
     committed,
     intended,
     names_of,
+    patient_pair,
     placements,
     strike,
     wait_settled,
@@ -58,30 +59,14 @@ def deeds(replica: Replica, since: int, frozen_at: Step) -> list[Seen]:
 
 
 def test_only_one_leads_and_the_other_is_ready(pair: Pair, home: Live) -> None:
-    leader, standby = pair.leader(), pair.standby()
-    before_it = len(standby.proxy.writes)
-    Start(home).provoke()
-    Start(home).finish()
-    wait_settled(pair.system)
-    assert pair.leader() is leader
-    assert standby.proxy.writes[before_it:] == []
-    assert all(replica.scheduler.is_ready() for replica in pair.replicas)
-
-
-@contextmanager
-def patient_pair(pair: Pair) -> Iterator[tuple[Replica, Replica]]:
-    """A leader and a standby that would wait for a silent leader for longer than any test."""
-    for replica in pair.replicas:
-        replica.end()
-    with ExitStack() as stack:
-        slow: Json = {"leaseDurationSeconds": 300, "renewSeconds": 1}
-        first, second = (Replica(pair.cluster, stack, slow) for _ in range(2))
-        first.start()
-        eventually(lambda: pair.holder() == first.identity, "the first to lead")
-        yield first, second.start()
-        for replica in (first, second):
-            if replica.scheduler.is_alive():
-                replica.scheduler.stop()
+    with patient_pair(pair) as (leader, standby):
+        before_it = len(standby.proxy.writes)
+        Start(home).provoke()
+        Start(home).finish()
+        wait_settled(pair.system)
+        assert pair.holder() == leader.identity
+        assert standby.proxy.writes[before_it:] == []
+        assert all(replica.scheduler.is_ready() for replica in (leader, standby))
 
 
 def test_leader_that_is_told_to_stop_hands_over_at_once(
@@ -114,25 +99,56 @@ def test_leader_that_is_told_to_stop_in_the_middle_of_a_gang_leaves_it_to_the_ne
 
 
 class Freeze:
-    """Holds whoever leads still at a step, together with the request that it has just sent."""
+    """Holds whoever leads still at a step, together with the request that it has just sent. `meanwhile` is over before
+    anybody can lead in its place."""
 
-    def __init__(self, pair: Pair, step: Step) -> None:
+    def __init__(self, pair: Pair, step: Step, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._pair = pair
+        self._meanwhile = meanwhile
+        self._lock = threading.Lock()
         self._thawed = threading.Event()
-        self._frozen = threading.Event()
-        self.leader = pair.leader()
-        strike(self.leader.proxy, step, before(self._hold))
+        self._frozen: list[Replica] = []
+        self._said = 0
+        for replica in pair.replicas:
+            strike(replica.proxy, step, before(partial(self._hold, replica)))
 
-    def _hold(self) -> None:
-        self.leader.scheduler.pause()
-        self._frozen.set()
+    def _hold(self, replica: Replica) -> None:
+        with self._lock:
+            if self._frozen:
+                return
+            for one in self._pair.replicas:
+                one.scheduler.pause()
+            self._pair.clear()
+            self._meanwhile()
+            for other in self._pair.replicas:
+                if other is not replica:
+                    other.scheduler.resume()
+            self._frozen.append(replica)
         self._thawed.wait(2 * PATIENCE)
 
-    def wait(self) -> None:
-        assert self._frozen.wait(PATIENCE), "the leader never came to that step"
+    @property
+    def leader(self) -> Replica:
+        """The one that is frozen, or was."""
+        return self._frozen[0]
+
+    def wait(self) -> Replica:
+        """Waits until it is frozen, and until the other one leads; that one."""
+        eventually(lambda: self._frozen, "the leader to come to that step")
+        standby = next(one for one in self._pair.replicas if one is not self.leader)
+        eventually(lambda: self._pair.holder() == standby.identity, "the standby to lead")
+        return standby
 
     def thaw(self) -> None:
-        self._thawed.set()
-        self.leader.scheduler.resume()
+        """Lets it go on, once."""
+        if self._frozen and not self._thawed.is_set():
+            self._said = len(self.leader.scheduler.text())
+            self._thawed.set()
+            self.leader.scheduler.resume()
+
+    def wait_fallen(self) -> None:
+        """Waits until the one that was frozen knows that it leads no more."""
+        fallen = "no longer leading"
+        eventually(lambda: fallen in self.leader.scheduler.text()[self._said :], "the old leader to know")
 
     def __enter__(self) -> Freeze:
         return self
@@ -146,17 +162,19 @@ def test_leader_that_wakes_too_late_gives_nothing_away(pair: Pair, home: Live, s
     """Before it could commit another gang was given the same GPUs by the next leader."""
     elder = gang("annotation", "elder", 2, gpus=8)
     home.create(elder[0])
-    standby = pair.standby()
-    with DeviceGuard(pair.cluster), Freeze(pair, step) as frozen:
+
+    def complete_elder() -> None:
+        wire = Live(home.cluster, home.namespace)
+        wire.create(elder[1])
+        wire.http.close()
+
+    with DeviceGuard(pair.cluster), Freeze(pair, step, complete_elder) as frozen:
         home.create(*gang("annotation", "train", 4, gpus=4))
-        frozen.wait()
-        home.create(elder[1])
-        eventually(lambda: pair.holder() == standby.identity, "the standby to lead")
+        standby = frozen.wait()
         home.wait_bound("elder-0", "elder-1")
         mark = len(frozen.leader.proxy.writes)
         frozen.thaw()
-        said = frozen.leader.scheduler
-        eventually(lambda: "no longer leading" in said.text(), "the old leader to know")
+        frozen.wait_fallen()
         home.stays_unbound(*names_of("train"))
         assert deeds(frozen.leader, mark, step) == []
         assert pair.holder() == standby.identity
@@ -170,33 +188,29 @@ def test_leader_that_wakes_too_late_gives_nothing_away(pair: Pair, home: Live, s
 
 
 def test_bind_of_a_leader_that_wakes_too_late_was_made_by_the_next(pair: Pair, home: Live) -> None:
-    standby = pair.standby()
     marks = pair.marks()
     with DeviceGuard(pair.cluster), Freeze(pair, BINDS[1]) as frozen:
         home.create(*gang("annotation", "train", 4, gpus=4))
         frozen.wait()
-        eventually(lambda: pair.holder() == standby.identity, "the standby to lead")
         home.wait_bound(*names_of("train"))
         wait_settled(pair.system)
         mark = len(frozen.leader.proxy.writes)
         frozen.thaw()
-        eventually(lambda: "no longer leading" in frozen.leader.scheduler.text(), "the old leader to know")
+        frozen.wait_fallen()
         assert deeds(frozen.leader, mark, BINDS[1]) == []
-    assert where_pods_are(home) == intended(frozen.leader.proxy, marks[frozen.leader.proxy])
+    assert where_pods_are(home) == intended(pair.since(marks))
 
 
 def test_evictions_of_a_leader_that_wakes_too_late_were_made_by_the_next(pair: Pair, home: Live) -> None:
     play = Preempt(home)
     play.prepare()
-    standby = pair.standby()
     with DeviceGuard(pair.cluster), Freeze(pair, EVICTIONS[1]) as frozen:
         play.provoke()
         frozen.wait()
-        eventually(lambda: pair.holder() == standby.identity, "the standby to lead")
         play.finish()
         mark = len(frozen.leader.proxy.writes)
         frozen.thaw()
-        eventually(lambda: "no longer leading" in frozen.leader.scheduler.text(), "the old leader to know")
+        frozen.wait_fallen()
         assert deeds(frozen.leader, mark, EVICTIONS[1]) == []
         play.finish()
         wait_settled(pair.system)
@@ -207,8 +221,7 @@ def test_evictions_of_a_leader_that_wakes_too_late_were_made_by_the_next(pair: P
 
 def hold_open(pair: Pair, home: Live) -> Json:
     """A gang of four of which one cannot be bound, so that its commit stays open; the names that the Lease carries."""
-    for replica in pair.replicas:
-        replica.proxy.inject(answer(500), method="POST", path="/pods/train-3/binding$")
+    pair.inject(answer(500), method="POST", path="/pods/train-3/binding$")
     Start(home).provoke()
     home.wait_bound(*names_of("train", 3))
     return committed(pair.system)
@@ -222,19 +235,18 @@ def read_lease(pair: Pair) -> Json:
 
 def test_lease_that_someone_deletes_stays_while_it_promises_anything(pair: Pair, home: Live) -> None:
     marks = pair.marks()
-    leader = pair.leader()
     promised = hold_open(pair, home)
     assert promised
     pair.system.ask("DELETE", LEASE)
     assert pair.system.ask("GET", LEASE)["metadata"]["deletionTimestamp"]
     with DeviceGuard(pair.cluster):
+        leader = pair.leader()
         leader.kill()
         eventually(lambda: pair.holder() not in ("", leader.identity), "the standby to lead")
         assert committed(pair.system) == promised
-        for replica in pair.replicas:
-            replica.proxy.clear()
+        pair.clear()
         Start(home).finish()
-        assert where_pods_are(home) == intended(leader.proxy, marks[leader.proxy])
+        assert where_pods_are(home) == intended(pair.since(marks))
         wait_settled(pair.system)
     # Then it may go, and a new one is made: whoever leads goes on.
     eventually(lambda: "deletionTimestamp" not in read_lease(pair).get("metadata", "deletionTimestamp"), "a new Lease")
@@ -262,8 +274,7 @@ def test_promise_that_nobody_can_read_stops_every_leader_with_a_clear_line(pair:
     # What the line says helps.
     note = {"metadata": {"annotations": {COMMITTED: "{}"}}}
     pair.system.ask("PATCH", LEASE, note, content_type=MERGE)
-    for replica in pair.replicas:
-        replica.proxy.clear()
+    pair.clear()
     second.start()
     Start(home).finish()
     wait_settled(pair.system)

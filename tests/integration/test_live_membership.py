@@ -10,6 +10,7 @@ from tests.integration import running
 from tests.integration.commits import make_home
 from tests.integration.gangs import NATIVE, group, join, member, merge, queue
 from tests.integration.running import Json, eventually
+from tests.integration.scenes import annotation
 from tests.integration.speaking import DIALECTS, GPUS, Speaker
 
 in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
@@ -44,22 +45,27 @@ def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(speaker: Speaker) -> 
         add(name, key)
     live.wait_bound("a-0", "a-1")
     live.wait_reason("b-0", "1 of 2 pods exist", "train/workers/b")
+
+    def tells() -> bool:
+        said = json.loads(annotation(speaker.object("train"), "status") or "{}")
+        scheduled = {key: found.get("scheduled", False) for key, found in said.get("groups", {}).items()}
+        waiting = [one["message"] for one in said.get("conditions", ()) if one["type"] == "GangScheduled"]
+        return scheduled == {"workers/a": True, "workers/b": False} and any("workers/b" in one for one in waiting)
+
     speaker.wait_for("train", GangScheduled="False")
-    said = json.loads(speaker.object("train")["metadata"]["annotations"]["gpu-scheduler.io/status"])
-    assert {key: found.get("scheduled", False) for key, found in said["groups"].items()} == {
-        "workers/a": True,
-        "workers/b": False,
-    }
-    assert "workers/b" in next(one["message"] for one in said["conditions"] if one["type"] == "GangScheduled")
+    eventually(tells, "which of them waits")
     add("b-1", "b")
     live.wait_bound("b-0", "b-1")
     speaker.wait_says("train", "running")
-    found = speaker.object("train")
-    said = json.loads(found["metadata"]["annotations"]["gpu-scheduler.io/status"])
     if not running.kubernetes:  # where the API has a place for them
-        assert {one["type"]: one["status"] for one in said["conditions"]} == {
-            one["type"]: one["status"] for one in found["status"]["conditions"]
-        }
+
+        def agree() -> bool:
+            found = speaker.object("train")
+            both = found.get("status", {}), json.loads(annotation(found, "status"))
+            first, second = ({one["type"]: one["status"] for one in said.get("conditions", ())} for said in both)
+            return first == second
+
+        eventually(agree, "the status to say what the annotation says")
 
 
 @pytest.mark.parametrize("dialect", ["1.35"])

@@ -45,8 +45,8 @@ class Owner:
     def change_nodes(self, change: Json, back: Json, *nodes: str) -> None:
         """Changes nodes, all of them unless some are named."""
         for node in nodes or [f"node{number}" for number in range(1, NODES + 1)]:
-            self.live.patch("Node", node, change)
             self.undo.callback(self.live.patch, "Node", node, back)
+            self.live.change_node(node, change)
 
     # -- reading
 
@@ -57,7 +57,7 @@ class Owner:
         for name in waiting:
             self.pod_reads(name, whole)
         self.event_reads("PodGroup", gang_name, whole)
-        assert self.group_says(gang_name) == message
+        eventually(lambda: self.group_says(gang_name) == message, f"the PodGroup to say {message!r}")
 
     def pod_reads(self, name: str, message: str) -> None:
         """An Event and the condition of a pod say exactly this."""
@@ -94,7 +94,7 @@ class Owner:
 
     def group_says(self, name: str) -> str:
         """The message of the PodGroup's Unschedulable condition."""
-        conditions = self.live.get("PodGroup", name, VOLCANO)["status"]["conditions"]
+        conditions = self.live.get("PodGroup", name, VOLCANO).get("status", {}).get("conditions", [])
         return next((str(one["message"]) for one in conditions if one["type"] == "Unschedulable"), "")
 
 
@@ -357,6 +357,5 @@ def test_a_node_refused_a_pod(owner: Owner) -> None:
     made = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "train"}}
     owner.live.create({**made, "spec": {**spec, "template": template}})
     owner.undo.callback(owner.live.delete, "ReplicaSet", "train", "apps/v1")
-    said = told(owner.live, "FailedScheduling", "failed")
     failed = r"the last start failed \(pod train-\w+: OutOfcpu\); the next try follows in \d+ seconds?\."
-    assert re.fullmatch(rf"gang \S+/ReplicaSet/train: {failed}", said)
+    assert told(owner.live, "FailedScheduling", rf"^gang \S+/ReplicaSet/train: {failed}$")

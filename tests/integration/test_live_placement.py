@@ -105,7 +105,7 @@ def test_a_taint_keeps_pods_away_that_do_not_tolerate_it(mixed: Live) -> None:
 
 
 def test_a_cordoned_node_takes_nobody_until_it_is_open(live: Live) -> None:
-    live.patch("Node", "node2", {"spec": {"unschedulable": True}})
+    live.change_node("node2", {"spec": {"unschedulable": True}})
     try:
         live.create(member("pod", 1, **on("node2")))
         live.wait_reason("pod", "switched off")

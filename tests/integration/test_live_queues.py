@@ -26,6 +26,14 @@ def change(live: Live, name: str, version: str = OURS, **spec: object) -> None:
     live.patch("Queue", name, {"spec": spec}, version)
 
 
+def wait_heard(live: Live, name: str, *patterns: str) -> None:
+    """Waits until the scheduler knows how it stands with a queue: of queues and of pods it hears by ways of their own.
+    What is asked is why a pod of the queue waits that could not start anyway."""
+    live.create(noted(member("asked", 1, nodeSelector={"nobody": "has-this"}), queue=name))
+    live.wait_reason("asked", *patterns)
+    live.delete("Pod", "asked", grace=0)
+
+
 # -- how much
 
 
@@ -96,6 +104,7 @@ def test_a_quota_that_is_lowered_below_its_use_ends_nobody_and_admits_nobody(liv
     live.wait_bound()
     before = uids(live)
     change(live, name, quota={GPU: 2})
+    wait_heard(live, name, f"queue {name}")
     live.create(*ask("second", name, 1))
     live.wait_reason("second-0", GPU)
     live.stays_unbound("second-0", seconds=0.5)
@@ -124,6 +133,7 @@ def test_a_closed_queue_admits_nobody_until_it_is_open(live: Live, wide: Wide) -
     live.create(*ask("first", name, 1))
     live.wait_bound("first-0")
     change(live, name, closed=True)
+    wait_heard(live, name, "closed", name)
     live.create(*ask("second", name, 2))
     live.wait_reason("second-0", "closed", name)
     live.stays_unbound("second-0", "second-1", seconds=0.3)
@@ -152,6 +162,7 @@ def test_pods_of_a_deleted_queue_go_on_and_new_ones_wait(live: Live, wide: Wide)
     live.wait_bound()
     before = uids(live)
     live.delete("Queue", name, OURS)
+    wait_heard(live, name, "does not exist", name)
     live.create(*ask("second", name, 1))
     live.wait_reason("second-0", "does not exist")
     assert {pod: uid for pod, uid in uids(live).items() if pod in before} == before

@@ -91,6 +91,8 @@ def test_the_templates_of_the_job_behind_a_group_say_what_its_pods_will_need(wor
     live = world.cluster("--nodes", "2")
     definition = "apiextensions.k8s.io/v1"
     live.ask("POST", f"/apis/{definition}/customresourcedefinitions", _CRD)
+    jobs = live.path("Job", "batch.volcano.sh/v1alpha1")
+    eventually(lambda: live.http.ask("GET", jobs)[0] == 200, "the kind to be served")
     world.scheduler(live).run()
 
     def template(gpus: int) -> Json:
@@ -102,7 +104,7 @@ def test_the_templates_of_the_job_behind_a_group_say_what_its_pods_will_need(wor
         {"name": "worker", "replicas": 2, "template": template(2)},
     ]
     job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "train"}}
-    made = live.ask("POST", live.path("Job", "batch.volcano.sh/v1alpha1"), {**job, "spec": {"tasks": tasks}})
+    made = live.ask("POST", jobs, {**job, "spec": {"tasks": tasks}})
     owner = {**{key: job[key] for key in ("apiVersion", "kind")}, "name": "train", "uid": made["metadata"]["uid"]}
     found = ask("train", 3, 5)
     found["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
@@ -212,6 +214,11 @@ def test_a_closed_queue_starts_nothing_until_it_is_opened(user: Speaker, wide: C
     name = wide(queue("night"))
     live.wait_bound(*start_in(user, name, "early", 1))
     live.patch("Queue", name, {"status": {"state": "Closed"}}, VOLCANO, "status")
+    # The scheduler hears of queues and of pods by ways of their own: one that could not start anyway tells that it has.
+    asked = user.write("asked", 1, nodeSelector={"nobody": "has-this"})
+    asked[0]["spec"]["queue"] = name
+    live.create(*asked)
+    live.wait_reason("asked-0", f"queue {name} is closed")
     late = start_in(user, name, "late", 1)
     live.wait_reason("late-0", f"queue {name} is closed")
     live.stays_unbound(*late, seconds=0.3)
@@ -241,8 +248,11 @@ def test_a_queue_counts_its_groups_and_what_they_use(user: Speaker, wide: Callab
     short = user.write("short", 1, simulate={"duration": 0.2})
     short[0]["spec"]["queue"] = name
     live.create(*short)
-    start_in(user, name, "waiting", 2)
+    user.wait_for("short", phase="Completed")
+    # Two nodes are free. One is kept for the group whose pods are to come, so the other gang has to wait.
     live.create(ask("coming", 1, GPUS, queue=name))
+    user.wait_for("coming", phase="Inqueue")
+    start_in(user, name, "waiting", 2)
 
     def look() -> bool:
         said = live.get("Queue", name, VOLCANO).get("status", {})

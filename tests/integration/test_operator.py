@@ -113,11 +113,14 @@ def test_a_pytorchjob_runs_and_succeeds(kube: Kube) -> None:
         assert said == f"rank={rank} of 4 sees"
         seen += [(kube.get("pod", name)["spec"]["nodeName"], gpu) for gpu in gpus.split(",")]
     assert len(set(seen)) == 8, "every replica has two GPUs of its own"
-    job = kube.get("pytorchjob", "train")
-    counted = {role: found["succeeded"] for role, found in job["status"]["replicaStatuses"].items()}
-    assert counted == {"Master": 1, "Worker": 3}
-    told = reasons(kube, "train")
-    assert {"PyTorchJobCreated", "SuccessfulCreatePod", "SuccessfulCreatePodGroup", "PyTorchJobSucceeded"} <= told
+
+    def succeeded() -> dict[str, int]:
+        roles = kube.get("pytorchjob", "train")["status"]["replicaStatuses"]
+        return {role: found.get("succeeded", 0) for role, found in roles.items()}
+
+    eventually(lambda: succeeded() == {"Master": 1, "Worker": 3}, "all to be counted")
+    told = {"PyTorchJobCreated", "SuccessfulCreatePod", "SuccessfulCreatePodGroup", "PyTorchJobSucceeded"}
+    eventually(lambda: told <= reasons(kube, "train"), f"Events of {told}")
     eventually(lambda: kube.names(GROUPS) == [], "the group to go with the job's end")
     assert "Succeeded" in kube("get", "pytorchjob", "train")
     eventually(lambda: {f"Created pod: {name}" for name in ALL} <= messages(kube, "train"), "a word about every pod")
@@ -220,7 +223,7 @@ def test_a_worker_that_a_signal_ended_is_made_anew(kube: Kube) -> None:
     eventually(lambda: uids(kube).get("train-worker-0") not in (None, before["train-worker-0"]), "another pod")
     kube.wait_ready("train-worker-0")
     assert uids(kube)["train-master-0"] == before["train-master-0"]
-    assert "PyTorchJobRestarting" in reasons(kube, "train")
+    eventually(lambda: "PyTorchJobRestarting" in reasons(kube, "train"), "an Event about it")
 
 
 def test_replicas_can_be_scaled(kube: Kube) -> None:
@@ -293,8 +296,7 @@ def test_an_operator_that_is_killed_while_it_makes_pods_leaves_exactly_its_pods(
             eventually(lambda enough=enough: len(uids(kube)) >= enough, f"{enough} pods")  # type: ignore[misc]
             seen |= uids(kube)
             kill_operator(cluster)
-        eventually(lambda: kube.names("pods") == wanted, "all pods")
-        assert kube.names("services") == wanted
+        eventually(lambda: kube.names("pods") == kube.names("services") == wanted, "all of it")
         assert kube.names(GROUPS) == ["train"]
         now = uids(kube)
         assert {name: now[name] for name in seen} == seen, "a pod was made twice"

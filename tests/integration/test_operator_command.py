@@ -107,7 +107,7 @@ def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: in
         kube.wait("pytorchjob/train", "condition=Running")
         assert kube.names(groups) == ["train"]
         assert kube.get("pod", ALL[0])["spec"]["schedulerName"] == NAMES.get(gang, gang)
-        eventually(lambda: kube.get(groups, "train")["status"]["phase"] == "Running", "the group to run")
+        eventually(lambda: kube.get(groups, "train").get("status", {}).get("phase") == "Running", "the group to run")
 
 
 @pytest.mark.parametrize("gang", GROUPS)

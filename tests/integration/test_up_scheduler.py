@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.gangs import gang
 from tests.integration.live import SYSTEM, Live, no_double_devices, processes_of
-from tests.integration.running import Cluster, eventually, run_program
+from tests.integration.running import PATIENCE, Cluster, eventually, run_program
 from tests.integration.test_commands import ENDS
 
 pytestmark = pytest.mark.local("the scheduler inside of the local cluster")
@@ -103,7 +103,7 @@ def test_no_scheduler_is_left_after(own: Own, name: str) -> None:
     eventually(lambda: processes_of(live.cluster), "the scheduler's process")
     end, code = ENDS[name]
     end(live.cluster)
-    assert live.cluster.process.wait(60) == code
+    assert live.cluster.process.wait(PATIENCE) == code
     eventually(lambda: not processes_of(live.cluster), "no process of the scheduler")
 
 

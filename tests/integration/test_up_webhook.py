@@ -62,9 +62,16 @@ def test_the_map_example_lands_where_it_says_and_sees_its_gpus(complete: Cluster
         assert kube.get("pod", name)["spec"]["nodeName"] == node
         eventually(lambda name=name, line=line: line in kube("logs", name).split(), line)  # type: ignore[misc]
         assert line in kube("exec", name, "--", "env").splitlines()
-    log = complete.kubectl("-n", SYSTEM, "logs", HOOK)
-    for number, (name, (_, seen)) in enumerate(MAP.items()):
-        assert f" - root - INFO - Injecting CUDA_VISIBLE_DEVICES={seen} for pod {name} (index {number})\n" in log
+    lines = {
+        f" - root - INFO - Injecting CUDA_VISIBLE_DEVICES={seen} for pod {name} (index {number})\n"
+        for number, (name, (_, seen)) in enumerate(MAP.items())
+    }
+
+    def told() -> bool:
+        log = complete.kubectl("-n", SYSTEM, "logs", HOOK)
+        return all(line in log for line in lines)
+
+    eventually(told, f"{lines} in the webhook's log")
     kube("delete", "--wait=true", "pod", *MAP)
 
 
@@ -91,7 +98,8 @@ def test_a_pod_that_asks_for_gpus_sees_those_it_was_given(kube: Kube) -> None:
     assert f"\nCUDA_VISIBLE_DEVICES={first}\n" in seen["first"]
     assert f"\nCUDA_VISIBLE_DEVICES={second}\n" in seen["second"]
     assert "CUDA_VISIBLE_DEVICES" not in seen["none"]
-    assert f"CUDA_VISIBLE_DEVICES={devices(kube, 'one')}" in kube("logs", "one")
+    line = f"CUDA_VISIBLE_DEVICES={devices(kube, 'one')}"
+    eventually(lambda: line in kube("logs", "one"), line)
 
 
 def test_pods_of_a_statefulset_find_their_line_of_the_map(kube: Kube) -> None:
@@ -149,6 +157,7 @@ def test_a_pod_cannot_come_with_devices_of_its_own(kube: Kube) -> None:
 
 def test_while_the_webhook_is_away_our_pods_are_refused_and_all_others_go_on(own: Callable[..., Cluster]) -> None:
     cluster = start(own("--runtime", "simulated", "--nodes", "1"))
+    scale_hook(cluster, 1)  # one that is only about to start would answer after all
     scale_hook(cluster, 0)
     with opened(cluster, "team") as kube:
         said = kube.fails("apply", "-f", "-", stdin=json.dumps(pod("ours")))

@@ -43,7 +43,8 @@ def scheduled(folder: Path) -> Iterator[Cluster]:
     cluster = Cluster(folder / "validated", ("--nodes", "3", "--no-webhook"), scheduled=True, apart=True)
     try:
         cluster.start()
-        cluster.kubectl("-n", "gpu-scheduler-system", "wait", "deploy/gpu-scheduler", "--for=condition=Available")
+        ready = ("--for=condition=Available", f"--timeout={PATIENCE:g}s")
+        cluster.kubectl("-n", "gpu-scheduler-system", "wait", "deploy/gpu-scheduler", *ready)
         yield cluster
     finally:
         if cluster.process.poll() is None:

@@ -10,7 +10,7 @@ from tests.kubernetes.api import Answer, Api, Json
 
 Found = TypeVar("Found")
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """How long anything may take on a busy machine."""
 
 

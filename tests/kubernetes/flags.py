@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import random
 import secrets
 import socket
@@ -83,9 +84,12 @@ def _write_secrets(folder: Path, users: Mapping[str, Sequence[str]]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the system gives to clients, who could take them meanwhile."""
+    """Ports that nobody listens on, below those that tests choose for themselves and those that the system gives to
+    clients. Every worker has its own: what two choose at once neither finds taken."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw15").removeprefix("gw")) % 16
+    ours = range(15_000 + worker, 20_000, 16)
     found: list[int] = []
-    for port in random.Random().sample(range(15000, 32000), 1000):
+    for port in random.Random().sample(ours, len(ours)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -94,7 +98,7 @@ def _free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise OSError("there are no free ports between 15000 and 32000")
+    raise OSError("there are no free ports between 15000 and 20000")
 
 
 def _kubeconfig(server: str, authority: str, user: str, token: str) -> Mapping[str, object]:

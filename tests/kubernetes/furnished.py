@@ -21,7 +21,7 @@ from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.nodes import HttpClient
 
 SYSTEM = "gpu-scheduler-system"
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _RESOURCES = {
     "ServiceAccount": "serviceaccounts",
     "ClusterRole": "clusterroles.rbac.authorization.k8s.io",

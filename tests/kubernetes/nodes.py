@@ -23,7 +23,7 @@ from gpu_scheduler.local.node_agent.fleet import FleetSettings, read_fleet
 from gpu_scheduler.local.node_agent.runner import Fleet
 from tests.kubernetes.api import Api, Json
 
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _FAREWELL = 20.0
 
 

@@ -31,12 +31,14 @@ async def test_nodes_are_ready_with_their_gpus_and_renewed_leases(api: Api, node
 
 
 async def test_bound_pod_runs_and_succeeds_when_told(pods: Pods, nodes: list[str]) -> None:
-    await pods.create(pod("a", meta={"annotations": {f"{SIMULATE}duration": "0.5"}}, restartPolicy="Never"))
-    assert (await pods.bind("a", nodes[0])).code == 201
-    running = await pods.wait("a", "Running")
+    await pods.create(pod("stays"))
+    await pods.create(pod("ends", meta={"annotations": {f"{SIMULATE}duration": "0.5"}}, restartPolicy="Never"))
+    for name in ("stays", "ends"):
+        assert (await pods.bind(name, nodes[0])).code == 201
+    running = await pods.wait("stays", "Running")
     ready = {item["type"]: item["status"] for item in running["status"]["conditions"]}
     assert ready["Ready"] == "True"
-    ended = await pods.wait("a", "Succeeded")
+    ended = await pods.wait("ends", "Succeeded")
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
 
 
@@ -52,13 +54,14 @@ async def test_deleted_pod_takes_its_time_to_stop_and_is_gone(pods: Pods, nodes:
     await pods.create(pod("a", meta={"annotations": {f"{SIMULATE}stop-delay": "3"}}))
     assert (await pods.bind("a", nodes[0])).code == 201
     await pods.wait("a", "Running")
-    assert (await pods.delete("a")).code == 200
-    assert (await pods.get("a"))["metadata"]["deletionGracePeriodSeconds"] == 30
+    deleted = await pods.delete("a")
+    assert deleted.code == 200
+    assert deleted.body["metadata"]["deletionGracePeriodSeconds"] == 30
 
     async def gone() -> bool:
         return await pods.gone("a")
 
-    await eventually(gone, "the pod to be gone", 20)
+    await eventually(gone, "the pod to be gone")
 
 
 async def test_job_of_a_real_controller_completes_on_them(

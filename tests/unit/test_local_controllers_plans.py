@@ -571,5 +571,5 @@ async def test_a_key_is_worked_on_by_one_worker_and_again_when_it_changed_meanwh
     queue.done("a")
     queue.add_after("a", 60)
     queue.add_after("a", 0.01)
-    assert await asyncio.wait_for(queue.take(), 5) == "a"
+    assert await asyncio.wait_for(queue.take(), 60) == "a"
     queue.close()

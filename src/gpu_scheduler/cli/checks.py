@@ -57,8 +57,9 @@ def check_api(server: str, version: str, seconds: float) -> Check:
     return Check("api", Level.OK, said)
 
 
-def check_clock(ours: float, theirs: float) -> Check:
-    """Whether our clock and the server's agree."""
+def check_clock(asked: float, theirs: float, answered: float) -> Check:
+    """Whether our clock and the server's agree: theirs is to be a moment between our question and its answer."""
+    ours = min(max(asked, theirs), answered)
     apart = abs(ours - theirs)
     if apart > SKEWED:
         side = "ahead of" if ours > theirs else "behind"

@@ -44,7 +44,7 @@ NAMES = (*certificates.LOOPBACK, "kubernetes", "kubernetes.default", "kubernetes
 TOKEN_SECONDS = 365 * 86_400
 """How long the token that a pod finds in its file is good: nobody renews it while the pod runs."""
 
-HOOKS_IN = 15.0
+HOOKS_IN = 60.0
 """How long a start waits for the webhooks inside, in seconds."""
 
 _log = logging.getLogger(__name__)

@@ -63,8 +63,9 @@ def test_the_verdicts_fit_the_screen_and_end_with_a_sum() -> None:
 def test_a_slow_server_and_a_wrong_clock_are_warned_of() -> None:
     assert checks.check_api("https://x", "v1.35.0", 0.012).message == "https://x answers in 12 ms, Kubernetes v1.35.0"
     assert checks.check_api("https://x", "", 2.0).level is Level.WARN
-    assert checks.check_clock(NOW, NOW + 1.5).level is Level.OK
-    late = checks.check_clock(NOW, NOW + 190)
+    assert checks.check_clock(NOW, NOW + 1.5, NOW).level is Level.OK
+    assert checks.check_clock(NOW, NOW + 20, NOW + 60).level is Level.OK, "a slow answer is no wrong clock"
+    late = checks.check_clock(NOW, NOW + 190, NOW)
     assert (late.level, late.message) == (Level.WARN, "this machine's clock is 3m10s behind the API server's")
 
 

@@ -26,7 +26,7 @@ from gpu_scheduler.local.kinds import Kind
 from tests.unit.kube.scripted_api import written
 from tests.unit.local_server import Speaker, pod, speaker
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 DIALECT = "scheduler-plugins"
 QUICK = Limits(writes=10_000, events=10_000, settle=0.01, again=30.0, repeat=1800.0)

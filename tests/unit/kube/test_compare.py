@@ -54,7 +54,7 @@ class Watched:
 
     async def compare(self) -> list[str]:
         await self.feed.catch_up()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await compare(self._asking, self.feed, self.state)
 
 

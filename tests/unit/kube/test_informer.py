@@ -71,7 +71,7 @@ async def following(
         informer = Informer(client, PODS, RawObject, Told() if told is None else told, **options)
         running = asyncio.create_task(informer.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 yield informer
             assert not running.done()
         finally:
@@ -136,15 +136,17 @@ async def test_gone_as_an_answer_is_as_good_as_gone_as_an_event() -> None:
 async def test_lists_that_are_gone_at_once_become_rarer() -> None:
     script = Script((10, []))
     script.watches = [GONE] * 100
+    begun = time.monotonic()
     async with following(script):
         await asyncio.sleep(1.0)
-    assert 2 <= script.listed <= 10
+        await until(lambda: script.listed >= 2)
+        assert script.listed <= 10 * (time.monotonic() - begun)
 
 
 async def test_a_stalled_watch_is_replaced_and_goes_on_where_it_was() -> None:
     script, told = Script((10, [])), Told()
     script.watches = [then_silence(line("ADDED", thing("a", 11))), then_silence(line("ADDED", thing("b", 12)))]
-    async with following(script, told, quiet=0.2) as informer:
+    async with following(script, told, quiet=1.0) as informer:
         await until(lambda: informer.revision == 12)
     assert script.since[:2] == [10, 11]
     assert script.listed == 1
@@ -317,9 +319,9 @@ async def test_a_wait_for_a_seen_revision_returns_at_once() -> None:
     script = Script((10, []))
     async with following(script) as informer:
         await informer.wait_synced()
-        begun = time.monotonic()
-        await informer.wait_passed(10)
-        assert time.monotonic() - begun < 0.05
+        waits = informer.wait_passed(10)
+        with pytest.raises(StopIteration):
+            waits.send(None)
     assert script.listed == 1
 
 
@@ -346,7 +348,7 @@ async def test_a_wait_on_a_quiet_kind_is_ended_by_one_list_for_all() -> None:
     script, told = Script((10, [thing("a", 3)]), (40, [thing("a", 3)])), Told()
     async with following(script, told) as informer:
         await informer.wait_synced()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await asyncio.gather(*(informer.wait_passed(revision) for revision in range(11, 41)))
         assert informer.revision == 40
         # The watch was left alone.

@@ -10,7 +10,7 @@ from gpu_scheduler.operator.turns import Turns
 
 async def until(look: Callable[[], object]) -> None:
     """Lets others work until something is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not look():  # noqa: ASYNC110 - what is waited for is the work of others
             await asyncio.sleep(0)
 
