@@ -40,7 +40,7 @@ T = TypeVar("T")
 EVERY = 0.5
 """How often the pods are looked at, in seconds."""
 
-LOG_PATIENCE = 10.0
+LOG_PATIENCE = 30.0
 """How long a container that runs may take to print its line, in seconds; simulated ones never do."""
 
 ACCOUNT_PATIENCE = 15.0
