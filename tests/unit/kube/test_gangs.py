@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -342,11 +342,11 @@ def test_a_pod_costs_the_same_however_large_its_gang_is(make: Any) -> None:
     pods = [make(f"p{i}") for i in range(20_000)]
     times = []
     for part in (pods[:2000], pods[2000:18_000], pods[18_000:]):
-        start = perf_counter()
+        start = process_time()  # what others do meanwhile does not count
         for found in part:
             book.see_pod(found)
-        times.append(perf_counter() - start)
-    assert times[2] < 5 * times[0] + 0.05
+        times.append(process_time() - start)
+    assert times[2] < 10 * times[0] + 0.05  # were all members looked at, it would be 19 times as much
     for found in pods:
         book.lose_pod(found)
     assert not book.members_of(NATIVE)
