@@ -59,10 +59,9 @@ class Observer:
         if pod.node and (old is None or not old.node):
             gang = self._gangs.get(pod.gang)
             if gang is not None and gang.hopeless:
-                why = "a gang of its own namespace" if gang.namespace != "default" else "room for its minimum"
-                raise BrokenPromise(
-                    "S4" if gang.namespace != "default" else "S2", f"{_name(pod)} was bound without {why}"
-                )
+                if gang.namespace != "default":
+                    raise BrokenPromise("S4", f"{_name(pod)} was bound as a member of another namespace's gang")
+                raise BrokenPromise("S2", f"{_name(pod)} was bound, and its minimum fits nowhere")
             self._check_node(pod)
 
     def _check_record(self, pod: Seen) -> None:

@@ -1,4 +1,4 @@
-"""The programs of a world: schedulers and operators as they are in production, started, killed, paused and restarted."""
+"""The programs of a world: schedulers and operators as in production, started, killed, paused and restarted."""
 
 from __future__ import annotations
 
