@@ -203,10 +203,13 @@ class WorldLoop(asyncio.BaseEventLoop):
             process.steps_left = -1
             left += [task for task in process.tasks if not task.done()]
             process.corpse.clear()
-        for task in left:
-            task.cancel()
         self._idle = 0
-        self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while left:
+            # More than once: who is cancelled while it fails may take the failure for all that happened.
+            for task in left:
+                task.cancel()
+            self.run_until_complete(asyncio.wait(left, timeout=1.0))
+            left = [task for task in left if not task.done()]
         self.close()
 
 
