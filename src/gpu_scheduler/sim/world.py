@@ -22,7 +22,7 @@ from gpu_scheduler.sim.loop import CircleError, WorldLoop
 from gpu_scheduler.sim.network import Network
 from gpu_scheduler.sim.nodes import Nodes
 from gpu_scheduler.sim.observer import PATIENCE, BrokenPromise, Observer
-from gpu_scheduler.sim.plan import TROUBLE, Action, Plan
+from gpu_scheduler.sim.plan import TROUBLE, Action, Plan, make_plan
 from gpu_scheduler.sim.programs import Programs
 from gpu_scheduler.sim.server import ApiServer, prepare
 from gpu_scheduler.sim.story import Line, Story
@@ -74,6 +74,14 @@ def run_plan(plan: Plan, without: Collection[str] = ()) -> Result:
     story = world.story
     return Result(plan.seed, str(breach or ""), promise, story.lines, story.mark, loop.now, cpu, loop.steps,
                   world.network.requests, world.network.chances.struck)  # fmt: skip
+
+
+def run_seed(seed: int) -> Result:
+    """Runs a seed; its story is kept only if a promise was broken."""
+    result = run_plan(make_plan(seed))
+    if not result.breach:
+        result.lines = []
+    return result
 
 
 class World:
