@@ -23,6 +23,9 @@ USERS = {
     "recreate-pod": 1.0,
     "rival-binds": 2.0,
     "rival-waits": 0.7,
+    "rival-preempts": 0.7,
+    "end-namespace": 0.5,
+    "stream": 0.4,
 }
 """What users and other schedulers do, and how often compared with each other."""
 
