@@ -12,7 +12,7 @@ from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang, edit_minimum, make_object, make_owner, make_pod
-from gpu_scheduler.sim.plan import Action
+from gpu_scheduler.sim.plan import Action, Plan
 from gpu_scheduler.sim.server import ApiServer
 from gpu_scheduler.sim.truth import ENDED, Machine, Seen, Truth
 
@@ -27,11 +27,12 @@ DIALECTS = ("annotation", "annotation", "volcano", "plugins", "workload")
 class Users:
     """Does what actions of users say; every gang they have made is in `gangs`, by its label."""
 
-    def __init__(self, server: ApiServer, truth: Truth, operators: bool) -> None:
+    def __init__(self, server: ApiServer, truth: Truth, plan: Plan) -> None:
         self.gangs: dict[str, Gang] = {}
         self._server = server
         self._truth = truth
-        self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if operators else DIALECTS
+        self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if plan.operators else DIALECTS
+        self._room = sum(gpus for _, gpus, _ in plan.nodes)
         self._numbers = iter(range(1_000_000))
         self._stream = ""
         self._fed = 0
@@ -78,7 +79,7 @@ class Users:
             self._make(gang)
 
     def _do_create_impossible(self, action: Action) -> None:
-        size = sum(node.capacity for node in self._machines()) + 1
+        size = self._room + 1
         self._make(Gang(self._name(), DIALECTS[action.pick % 5], size, size, hopeless=True))
 
     def _do_create_stranger(self, action: Action) -> None:

@@ -35,8 +35,11 @@ GLANCE = 0.5
 CALM = 300.0
 """Everything that can run has run so long after the trouble, in seconds: promises L1 and L2."""
 
+RELEASED = 45.0
+"""How long after that something may stay committed, in seconds: a new leader waits for the old Lease to end."""
+
 TIDY = 90.0
-"""How long nothing may be left over after that, in seconds."""
+"""How long after that a Placement that nobody will carry out may be left, in seconds; this takes long to wait for."""
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class World:
         self.server = ApiServer()
         self.network = Network(loop, self.server, chances, self.story)
         self.truth = Truth(self.server.store, lambda: loop.now)
-        self.users = Users(self.server, self.truth, plan.operators > 0)
+        self.users = Users(self.server, self.truth, plan)
         self.nodes = Nodes(self.server, self.truth, self.users.gangs)
         self.observer = Observer(self.server, self.truth, self.users.gangs)
         self.programs = Programs(loop, self.network, self.story, self.complain)
@@ -227,14 +230,18 @@ class World:
 
     async def _wait_for_tidiness(self) -> None:
         """Nothing stays committed once it is done, and no Placement is left for ever."""
-        until = self.loop.now + (TIDY if self._plan.seed % 8 == 0 else 15.0)
+        patient = self._plan.seed % 8 == 0
+        begun = self.loop.now
         while left := self.observer.left_over():
-            await asyncio.sleep(1.0)
-            open_ = [name for name in left if name.startswith("committed")]
-            if self.loop.now > until and (open_ or self._plan.seed % 8 == 0):
-                raise BrokenPromise("L2", f"left over: {', '.join(left)}")
-            if self.loop.now > until:
+            passed = self.loop.now - begun
+            committed = any(name.startswith("committed") for name in left)
+            if passed > (TIDY if patient else RELEASED):
+                if committed or patient:
+                    raise BrokenPromise("L2", f"left over: {', '.join(left)}")
                 return
+            if not committed and not patient:
+                return
+            await asyncio.sleep(1.0)
 
     # -- what is done to nodes and to the Lease
 
