@@ -137,14 +137,14 @@ class Users:
             self._server.delete(*found)
 
     def _do_delete_pod(self, action: Action) -> None:
-        self._delete(self._choose(self._pods(), action.pick), None)
+        self._delete(self._choose(self.pods(), action.pick), None)
 
     def _do_force_delete_pod(self, action: Action) -> None:
-        self._delete(self._choose(self._pods(), action.pick), 0)
+        self._delete(self._choose(self.pods(), action.pick), 0)
 
     def _do_recreate_pod(self, action: Action) -> None:
         """Deleted and made again under the same name before anybody looks."""
-        pod = self._choose(self._pods(), action.pick)
+        pod = self._choose(self.pods(), action.pick)
         gang = self.gangs.get(pod.gang) if pod is not None else None
         if pod is not None and gang is not None and gang.dialect != "pytorch" and not gang.given_up:
             self._delete(pod, 0)
@@ -203,7 +203,7 @@ class Users:
 
     def _do_rival_preempts(self, action: Action) -> None:
         """Another scheduler takes the place of one of ours: its pod is nominated, ours deleted, its pod bound."""
-        pod = self._choose([pod for pod in self._pods() if pod.node and pod.scheduler != OTHERS], action.pick)
+        pod = self._choose([pod for pod in self.pods() if pod.node and pod.scheduler != OTHERS], action.pick)
         if pod is None:
             return
         gang = Gang(self._name(), "alone", 1, 1, max(1, pod.gpus), scheduler=OTHERS, owned=False, priority="high")
@@ -273,7 +273,8 @@ class Users:
         gangs = self.gangs.values()
         return [g for g in gangs if not (g.given_up or g.orphaned or g.hopeless) and g.scheduler != OTHERS]
 
-    def _pods(self) -> list[Seen]:
+    def pods(self) -> list[Seen]:
+        """Pods that have not ended, by name."""
         found = [pod for pod in self._truth.pods.values() if pod.gang and pod.phase not in ENDED]
         return sorted(found, key=lambda pod: (pod.namespace, pod.name))
 

@@ -7,22 +7,23 @@ import gc
 import logging
 import time
 import traceback
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
 from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.chance import replaced
 from gpu_scheduler.sim.faults import Chances
 from gpu_scheduler.sim.gangs import OURS
 from gpu_scheduler.sim.loop import CircleError, WorldLoop
 from gpu_scheduler.sim.network import Network
 from gpu_scheduler.sim.nodes import Nodes
-from gpu_scheduler.sim.observer import PATIENCE, BrokenPromise, Observer
-from gpu_scheduler.sim.plan import TROUBLE, Action, Plan, make_plan
+from gpu_scheduler.sim.observer import PATIENCE, PLACEMENTS, SYSTEM, BrokenPromise, Observer
+from gpu_scheduler.sim.plan import NODES, TROUBLE, Action, Plan, make_plan
 from gpu_scheduler.sim.programs import Programs
 from gpu_scheduler.sim.server import ApiServer, prepare
 from gpu_scheduler.sim.story import Line, Story
@@ -104,6 +105,8 @@ class World:
         self._plan = plan
         self._breach: Exception | None = None
         self._begun = 0.0
+        self._ambush: list[Action] = []
+        self.truth.on_lease.append(self._spring)
         self._acts = {
             **self.users.acts,
             **self.programs.acts,
@@ -167,7 +170,7 @@ class World:
             self.programs.add(f"operator{number}", False, 1.0)
         tending = loop.create_task(self._tend())
         for action in plan.actions:
-            loop.call_at(action.at, self._act, action)
+            loop.call_at(action.at, self._begin, action)
         await asyncio.sleep(TROUBLE)
         self._calm()
         await self._wait_for_all()
@@ -183,7 +186,36 @@ class World:
             self.users.look()
             self.network.publish()
 
+    def _begin(self, action: Action) -> None:
+        """Acts now; or when something is committed next, on what it is about: nothing else hurts as much."""
+        if action.waits_for_commit:
+            self._ambush.append(action)
+        else:
+            self._act(action)
+
+    def _spring(self, names: Mapping[str, str]) -> None:
+        """Something was committed: whoever has waited for that acts while it is being carried out."""
+        if not self._ambush:
+            return
+        placements = [self.server.get(PLACEMENTS, SYSTEM, name) for name in names]
+        binds = [entry for found in placements if found is not None for entry in found["spec"].get("binds") or ()]
+        if binds:
+            action = self._ambush.pop(0)
+            entry = binds[action.pick // 32 % len(binds)]
+            delay = 0.02 * (action.pick // 1024 % 100 / 100) ** 2
+            aimed = replace(action, pick=self._aim(action, entry))
+            self.loop.call_at(self.loop.now + delay, self._act, aimed, context=self.loop.outside.context)
+
+    def _aim(self, action: Action, entry: Json) -> int:
+        """The pick that means the node, or the pod, of an entry."""
+        if action.kind in NODES or action.kind == "rival-binds":
+            return [name for name, _, _ in self._plan.nodes].index(entry["node"])
+        uids = [pod.uid for pod in self.users.pods()]
+        return uids.index(entry["uid"]) if entry["uid"] in uids else action.pick
+
     def _act(self, action: Action) -> None:
+        if self.network.chances.quiet:
+            return
         self._tell("world", str(action))
         try:
             self._acts[action.kind](action)
