@@ -68,6 +68,12 @@ class Programs:
             if program.process.dead:
                 self._start(program)
 
+    def compare(self) -> None:
+        """Asks every scheduler, as SIGUSR1 does, whether what it goes by is what the API has."""
+        for program in self.all:
+            if program.schedules:
+                program.compare.set()
+
     def _start(self, program: Program) -> None:
         program.lives += 1
         program.process = process = self._loop.add(f"{program.name}.{program.lives}")
