@@ -94,6 +94,9 @@ class Programs:
                 await run_operator(connection, options, program.stop)
         except Exception as error:
             self._complain(f"{process.name} ended: {error!r}")
+        else:
+            if not program.stop.is_set():
+                self._complain(f"{process.name} stopped, and nobody had asked it to")
         self._tell(program, "has stopped")
         process.dead = True
         self._start_later(program, 1.0)
