@@ -237,6 +237,8 @@ class Scheduler:
             await asked.wait()
             asked.clear()
             try:
+                await self._feed.catch_up()
+                self._cycle()  # everything that was seen goes in before it is compared
                 differences = await compare(self._lanes.binds, self._feed, self._engine.state)
             except ApiError as error:
                 _log.warning("cannot compare", error=error.message)
