@@ -57,8 +57,8 @@ class Nodes:
                 working[pod.gang] = working.get(pod.gang, 0) + 1
         for label, count in working.items():
             gang = self._gangs.get(label)
-            # A job gets on only while enough of it runs: half a gang would wait for ever.
-            if gang is not None and count >= gang.minimum:
+            # A job gets on only while enough of it runs: half a gang would wait for ever, unless it may shrink.
+            if gang is not None and count >= (1 if gang.on_lost == "shrink" else gang.minimum):
                 gang.worked += passed
 
     def say_ready(self, name: str, ready: bool) -> None:
