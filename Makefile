@@ -5,6 +5,8 @@ NAME ?=
 ARGS ?=
 VERSION ?=
 TESTS ?=
+SEEDS ?= 200
+START ?= 1
 KUBECONFIG ?=
 
 VENV := .venv
@@ -22,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes up check lint types imports sizes fix bench lock clean
+.PHONY: help demo test test-kubernetes simulate up check lint types imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -46,6 +48,9 @@ else
 	    $(BIN)/python -m pytest -q --dist loadgroup $(or $(TESTS),tests/kubernetes tests/integration) \
 	      --cluster=kubernetes --kubernetes=$$version $(ARGS); done
 endif
+
+simulate: $(READY) ## Run scheduler and operator in seeded worlds full of faults; SEEDS=2000 START=1 says which
+	@$(BIN)/python -m gpu_scheduler.sim --seeds $(SEEDS) --start $(START) $(ARGS)
 
 up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on
 	@$(BIN)/gpu-scheduler up $(ARGS)

@@ -71,6 +71,7 @@ async def run_operator(connection: Connection, options: Options, stop: asyncio.E
                 await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stopped.cancel()
+                candidacy.ending = True
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
                 await election.release()
@@ -99,6 +100,8 @@ class _Candidacy:
         self._election = election
         self._operator: Operator | None = None
         self.metrics = Metrics()
+        self.ending = False
+        """It is about to be cancelled, and does not stand for the Lease again."""
 
     @property
     def ready(self) -> bool:
@@ -126,6 +129,9 @@ class _Candidacy:
         except* LostError as lost:
             self._election.held = False
             _log.warning("leads no more", why=str(lost.exceptions[0]))
+        if self.ending:
+            # Cancelled while it lost the Lease: a task group tells of the failure alone, before Python 3.13.
+            raise asyncio.CancelledError
 
 
 class Operator:
