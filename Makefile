@@ -22,7 +22,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes up check lint types imports sizes fix bench lock clean
+.PHONY: help demo test test-kubernetes up check lint types imports sizes fix model bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -69,6 +69,9 @@ sizes: $(READY) ## Report files, functions and signatures that grew too large
 
 fix: $(READY) ## Format the code and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet $(CODE); status=$$?; $(BIN)/ruff format --quiet $(CODE); exit $$status
+
+model: $(READY) ## Explore the commit protocol, whole and without each of its rules
+	@$(BIN)/python -m tests.protocol.explore
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)
