@@ -304,20 +304,7 @@ class Client:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # Reads and writes have their own limits here, and a watch holds its connection for an hour.
-                connector=aiohttp.TCPConnector(limit=0),
-                headers={
-                    "User-Agent": self._agent,
-                    "Accept": "application/json",
-                    # Compression costs an API server more time than a cluster's network saves.
-                    "Accept-Encoding": "identity",
-                },
-                read_bufsize=1 << 20,
-            )
-            # aiohttp sends PUT and DELETE a second time when a kept connection breaks: a write that landed would then
-            # come back as a conflict with itself.
-            self._session._retry_connection = False
+            self._session = self.connection.transport(self._agent)
         return self._session
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
+import aiohttp
+
 from gpu_scheduler.kube.credentials import Access, Credential, Fixed, Plugin, TokenFile
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.kubeconfig import Chosen, Cluster, Entry, User, read_kubeconfig
@@ -21,9 +23,31 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token, its namespace and the cluster's authority."""
 
 
+def open_session(agent: str) -> aiohttp.ClientSession:
+    """The way over the network: connections that are kept and shared by the requests of one client."""
+    session = aiohttp.ClientSession(
+        # Reads and writes have their own limits in a client, and a watch holds its connection for an hour.
+        connector=aiohttp.TCPConnector(limit=0),
+        headers={
+            "User-Agent": agent,
+            "Accept": "application/json",
+            # Compression costs an API server more time than a cluster's network saves.
+            "Accept-Encoding": "identity",
+        },
+        read_bufsize=1 << 20,
+    )
+    # aiohttp sends PUT and DELETE a second time when a kept connection breaks: a write that landed would then come back
+    # as a conflict with itself.
+    session._retry_connection = False
+    return session
+
+
 @dataclass(frozen=True)
 class Connection:
-    """How to reach an API server. `server_name` is whom its certificate must name, where that is not its address."""
+    """How to reach an API server. `server_name` is whom its certificate must name, where that is not its address.
+
+    `transport` opens the way there for a client of the given name; a simulated cluster is reached by another one.
+    """
 
     server: str
     ssl: ssl.SSLContext | None = None
@@ -31,6 +55,7 @@ class Connection:
     proxy: str | None = None
     server_name: str | None = None
     credential: Credential = field(default_factory=Fixed)
+    transport: Callable[[str], aiohttp.ClientSession] = open_session
 
     async def access(self) -> Access:
         """What lets a request in now: headers and TLS. ConfigError when nothing does."""

@@ -50,7 +50,7 @@ class Serving:
 
 def make_app(api: Api, serving: Serving) -> web.Application:
     """The server as an application, to run plain or over TLS."""
-    server = _Server(api, serving)
+    server = Server(api, serving, Watches(api.store))
     app = web.Application(client_max_size=LARGEST_BODY)
     app.router.add_route("*", "/{path:.*}", server.handle)
 
@@ -61,9 +61,11 @@ def make_app(api: Api, serving: Serving) -> web.Application:
     return app
 
 
-class _Server:
-    def __init__(self, api: Api, serving: Serving) -> None:
-        self.watches = Watches(api.store)
+class Server:
+    """Answers requests, however they come in."""
+
+    def __init__(self, api: Api, serving: Serving, watches: Watches) -> None:
+        self.watches = watches
         self._api = api
         self._serving = serving
         self._discovery = Discovery(api.kinds)

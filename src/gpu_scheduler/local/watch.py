@@ -88,7 +88,7 @@ class Watches:
 
     async def serve(self, request: web.Request, call: Call, view: View) -> web.StreamResponse:
         """Answers a watch until it ends."""
-        watch = _Watch(self._store, call, view, self._lines)
+        watch = Watch(self._store, call, view, self._lines)
         response = _response_to(request)
         task = asyncio.current_task()
         assert task is not None
@@ -142,7 +142,9 @@ async def _run_until_closed(socket: web.WebSocketResponse, telling: Coroutine[No
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Watch:
+class Watch:
+    """One watch: where it starts, and what there is to tell of what has happened since."""
+
     def __init__(self, store: Store, call: Call, view: View, lines: Lines) -> None:
         self._store = store
         self._resource = call.kind.resource
@@ -153,9 +155,9 @@ class _Watch:
         self._bookmarks = call.flag("allowWatchBookmarks")
         self._timeout = float(call.number("timeoutSeconds") or random.randint(*_LONGEST))
         self._since, self._initial, self._marked = _start(call)
-        self._subscription: Subscription | None = None
+        self.subscription: Subscription | None = None
         self._first: list[Entry] = []
-        self._failure: ApiError | None = None
+        self.failure: ApiError | None = None
         self._told = store.revision
 
     def begin(self) -> None:
@@ -164,10 +166,10 @@ class _Watch:
         try:
             if self._since is not None and self._since > latest:
                 raise too_large(self._since, latest)
-            self._subscription = self._store.subscribe(self._resource, None if self._initial else self._since)
+            self.subscription = self._store.subscribe(self._resource, None if self._initial else self._since)
         except ApiError as error:
             # A client that watches learns of errors by an event, like those of a real server.
-            self._failure = error
+            self.failure = error
             return
         if self._initial:
             entries = self._store.entries(self._resource, self._selection.namespace)
@@ -175,23 +177,23 @@ class _Watch:
 
     def end(self) -> None:
         """Stops listening."""
-        if self._subscription is not None:
-            self._subscription.close()
+        if self.subscription is not None:
+            self.subscription.close()
 
     async def run(self, request: web.Request, response: web.StreamResponse) -> None:
         """Tells what there was, then what happens."""
-        if self._failure is not None:
-            await self._write(response, _event("ERROR", encode(self._failure.status())))
+        if self.failure is not None:
+            await self._write(response, _event("ERROR", encode(self.failure.status())))
             return
         for chunk in _chunks(self._line("ADDED", entry) for entry in self._first):
             await self._write(response, chunk)
         self._first = []
         if self._marked:
-            await self._write(response, self._bookmark({"k8s.io/initial-events-end": "true"}))
+            await self._write(response, self.bookmark({"k8s.io/initial-events-end": "true"}))
         await self._follow(request, response)
 
     async def _follow(self, request: web.Request, response: web.StreamResponse) -> None:
-        subscription = self._subscription
+        subscription = self.subscription
         assert subscription is not None
         loop = asyncio.get_running_loop()
         end = loop.time() + self._timeout
@@ -200,7 +202,7 @@ class _Watch:
             if now >= mark:
                 mark = now + BOOKMARK_EVERY
                 if self._bookmarks:
-                    await self._write(response, self._bookmark({}))
+                    await self._write(response, self.bookmark({}))
             if not await subscription.wait(max(0.001, min(end - now, mark - now, _LOOK))):
                 if request.transport is None or request.transport.is_closing():
                     return
@@ -209,16 +211,20 @@ class _Watch:
                 failure = errors.gone("too old resource version: the watch fell too far behind")
                 await self._write(response, _event("ERROR", encode(failure.status())))
                 return
-            for chunk in self._take(subscription):
+            for chunk in self.take():
                 await self._write(response, chunk)
             # What comes until the next tick shares one write.
             await asyncio.sleep(PACE - loop.time() % PACE)
         if self._bookmarks:
-            await self._write(response, self._bookmark({}))
+            await self._write(response, self.bookmark({}))
 
-    def _take(self, subscription: Subscription) -> Iterator[bytes]:
+    def take(self) -> Iterator[bytes]:
         """What is pending, in pieces to write."""
+        assert self.subscription is not None
+        subscription = self.subscription
         pending = subscription.pending
+        if not pending:
+            return
         if self._selection.selective or not self._view.same_for_all or len(pending) > _SHARED:
             yield from _chunks(self._events(subscription))
             return
@@ -257,9 +263,10 @@ class _Watch:
     def _line(self, kind: str, entry: Entry) -> bytes:
         return self._lines.line(self._view, self._version, kind, entry)
 
-    def _bookmark(self, annotations: Json) -> bytes:
+    def bookmark(self, annotations: Json) -> bytes:
+        """How far this watcher has been told."""
         # With nothing left to tell, this watcher is as far as the store, whatever other resources did meanwhile.
-        waits = self._subscription is not None and self._subscription.pending
+        waits = self.subscription is not None and self.subscription.pending
         meta: Json = {"resourceVersion": str(self._told if waits else self._store.revision)}
         if annotations:
             meta["annotations"] = annotations

@@ -1,0 +1,213 @@
+"""One event loop for a whole world: virtual time, processes that take turns by a seed, no threads and no I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import random
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+BUSY = 100_000
+"""So many steps while no time passes are a program that turns in circles."""
+
+
+class CircleError(Exception):
+    """A program works without end and without waiting for anything."""
+
+
+class Process:
+    """One program of the world: its steps in order, its clocks, and whether it may run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ready: deque[asyncio.Handle] = deque()
+        self.paused = False
+        self.dead = False
+        self.jump = 0.0
+        """How far the wall clock is off, in seconds."""
+        self.rate = 1.0
+        """How fast its clocks run."""
+        self.steps_left = -1
+        """After so many steps it dies; never, if below 0."""
+        self.at_death: Callable[[], None] = lambda: None
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.context = contextvars.copy_context()
+        self.context.run(_current.set, self)
+        self.corpse: list[asyncio.Task[Any]] = []
+
+    def kill(self) -> None:
+        """Ends it as SIGKILL does: nothing of it runs any more, no `finally`, no farewell."""
+        self.dead = True
+        # Kept until the world ends: a coroutine that is forgotten is closed, and its `finally` would run after all.
+        self.corpse = list(self.tasks)
+
+
+_current: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
+
+
+class NumberedTask(asyncio.Task[T]):
+    """A task whose place in a set does not depend on where it lies in memory."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self._number = next(NumberedTask._numbers)
+        super().__init__(*args, **more)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _NoSocket:
+    """What a server listens on: nothing, for nobody outside this world asks."""
+
+    def getsockname(self) -> tuple[str, int]:
+        """An address of no meaning."""
+        return "127.0.0.1", 1
+
+
+class _NoServer:
+    sockets = (_NoSocket(),)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    async def wait_closed(self) -> None:
+        """Nothing is open."""
+
+
+class WorldLoop(asyncio.BaseEventLoop):
+    """Runs the steps of every process, each process in its own order, and lets time pass when all wait."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        NumberedTask._numbers = itertools.count()
+        self.now = 0.0
+        self.steps = 0
+        self.after_step: Callable[[], None] = lambda: None
+        self._turns = random.Random(f"{seed} turns")
+        self._timers: list[tuple[float, int, Process, asyncio.TimerHandle]] = []
+        self._numbers = itertools.count()
+        self._idle = 0
+        self.outside = Process("world")
+        self.processes = [self.outside]
+
+    def add(self, name: str) -> Process:
+        """A new process, which has nothing to do yet."""
+        process = Process(name)
+        self.processes.append(process)
+        return process
+
+    def start(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begins a coroutine as a part of a process."""
+        return process.context.run(self.create_task, work)
+
+    # -- what asyncio asks of a loop
+
+    def time(self) -> float:
+        """Seconds by the clock of the process that asks."""
+        return self.now * self.here().rate
+
+    def here(self) -> Process:
+        """The process whose code runs."""
+        return _current.get(self.outside)
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        """Will run in its process, after what that has to do already."""
+        handle = asyncio.Handle(callback, args, self, context)
+        process = _owner(handle, self.outside)
+        process.ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Will run in its process, once its clock shows that time."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        process = _owner(timer, self.outside)
+        heappush(self._timers, (when / process.rate, next(self._numbers), process, timer))
+        return timer
+
+    def create_task(
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: object = None, context: Any = None
+    ) -> asyncio.Task[T]:
+        """A task of the process that asks."""
+        task: asyncio.Task[T] = NumberedTask(coro, loop=self, name=name or "task", context=context)
+        self.here().tasks.add(task)
+        return task
+
+    async def create_server(self, *_args: Any, **_more: Any) -> Any:
+        """Nobody outside this world asks, so nothing listens."""
+        return _NoServer()
+
+    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+        """It stays where it is until its time has come."""
+
+    def _process_events(self, _events: Any) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps."""
+
+    # -- turns
+
+    def _run_once(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self.now:
+            _, _, process, timer = heappop(timers)
+            if not timer._cancelled and not process.dead:  # type: ignore[attr-defined]
+                process.ready.append(timer)
+        waiting = [process for process in self.processes if process.ready and not (process.paused or process.dead)]
+        if not waiting:
+            if not timers:
+                raise CircleError("everything waits, and nothing will ever happen")
+            self.now = max(self.now, timers[0][0])
+            self._idle = 0
+            return
+        process = waiting[0] if len(waiting) == 1 else waiting[int(self._turns.random() * len(waiting))]
+        self._step(process)
+
+    def _step(self, process: Process) -> None:
+        if process.steps_left == 0:
+            process.steps_left = -1
+            process.at_death()
+            return
+        process.steps_left -= process.steps_left > 0
+        handle = process.ready.popleft()
+        if not handle._cancelled:  # type: ignore[attr-defined]
+            self.steps += 1
+            self._idle += 1
+            if self._idle > BUSY:
+                raise CircleError(f"{process.name} turns in circles")
+            handle._run()  # type: ignore[attr-defined]
+            self.after_step()
+
+    def end(self) -> None:
+        """Clears up: whatever is left of any process is cancelled, in a world in which nothing can be done any more."""
+        self.after_step = lambda: None
+        self._timers.clear()
+        left = []
+        for process in self.processes:
+            process.dead = process.paused = False
+            process.steps_left = -1
+            left += [task for task in process.tasks if not task.done()]
+            process.corpse.clear()
+        for task in left:
+            task.cancel()
+        self._idle = 0
+        self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self.close()
+
+
+def _owner(handle: asyncio.Handle, default: Process) -> Process:
+    context: contextvars.Context = handle._context  # type: ignore[attr-defined]
+    return context.get(_current, default)
