@@ -22,7 +22,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes up check lint types imports sizes fix model crash-points bench lock clean
+.PHONY: help demo test test-kubernetes up check lint types imports sizes fix model crash-points planted-bugs bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -75,6 +75,9 @@ model: $(READY) ## Explore the commit protocol, whole and without each of its ru
 
 crash-points: $(READY) ## Let leaders die at every API call of a commit, alone and in pairs; ARGS=start names a scene
 	@$(BIN)/python -m tests.protocol.crash_points $(ARGS)
+
+planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that the tests catch them; ARGS="0 7" names some
+	@$(BIN)/python -m tests.protocol.plant $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)
