@@ -196,7 +196,7 @@ CACHES = (
     ),
     Bug(
         "A list of a server that lags behind is believed",
-        "kubernetes#59848: time travel after a restart",
+        "instaclustr/cassandra-operator#404: a slow API server shows the past after a restart",
         f"{KUBE}/informer.py",
         "        if listed.resource_version < before:",
         "        if listed.resource_version < 0:",
