@@ -5,6 +5,8 @@ NAME ?=
 ARGS ?=
 VERSION ?=
 TESTS ?=
+SEEDS ?= 200
+START ?= 1
 KUBECONFIG ?=
 
 VENV := .venv
@@ -22,7 +24,8 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes up check lint types imports sizes fix model crash-points planted-bugs bench lock clean
+.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs up check lint types imports sizes fix \
+  bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -46,6 +49,9 @@ else
 	    $(BIN)/python -m pytest -q --dist loadgroup $(or $(TESTS),tests/kubernetes tests/integration) \
 	      --cluster=kubernetes --kubernetes=$$version $(ARGS); done
 endif
+
+simulate: $(READY) ## Run scheduler and operator in seeded worlds full of faults; SEEDS=2000 START=1 says which
+	@$(BIN)/python -m gpu_scheduler.sim --seeds $(SEEDS) --start $(START) $(ARGS)
 
 up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on
 	@$(BIN)/gpu-scheduler up $(ARGS)
@@ -74,7 +80,7 @@ model: $(READY) ## Explore the commit protocol, whole and without each of its ru
 	@$(BIN)/python -m tests.protocol.explore
 
 crash-points: $(READY) ## Let leaders die at every API call of a commit, alone and in pairs; ARGS=start names a scene
-	@$(BIN)/python -m tests.protocol.crash_points $(ARGS)
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.protocol.crash_points $(ARGS)
 
 planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that the tests catch them; ARGS="0 7" names some
 	@$(BIN)/python -m tests.protocol.plant $(ARGS)

@@ -1,8 +1,9 @@
-"""Plants known bugs into a copy of the code, one at a time, and tells which tests catch them:
-`python -m tests.protocol.plant [NUMBER...]`."""
+"""Plants known bugs into a copy of the code, one at a time, and tells which tests catch them, or after how many seeds
+the simulation does: `python -m tests.protocol.plant [--seeds N] [NUMBER...]`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,11 +44,11 @@ def plant(bug: Bug, root: Path) -> None:
 
 def run_suite(root: Path, suite: str) -> Catch | None:
     """Runs tests below a folder until one fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", suite]
-    where = {**os.environ, "PYTHONPATH": f"{root / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no"]
+    command = [sys.executable, "-m", "pytest", *options, suite]
     try:
         done = subprocess.run(
-            command, cwd=root, env=where, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command, cwd=root, env=_surroundings(root), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
         return Catch(f"{suite} hangs", 0)
@@ -56,34 +59,69 @@ def run_suite(root: Path, suite: str) -> Catch | None:
     return Catch(failed[1] if failed else f"{suite}: {done.stdout[-300:]}", sum(counts.values()))
 
 
-def catch(bug: Bug) -> Catch | None:
-    """Plants a bug into a copy of the code and looks which of its suites notices."""
+def run_seeds(root: Path, seeds: int) -> int | None:
+    """How many seeds the simulation below a folder takes to break a promise; None when it keeps them all."""
+    command = [sys.executable, "-m", "gpu_scheduler.sim", "--start", "1", "--jobs", "1", "--seeds", str(seeds)]
+    with subprocess.Popen(command, cwd=root, env=_surroundings(root), stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if found := re.match(r"seed (\d+) BROKEN", line):
+                running.terminate()
+                return int(found[1])
+        return None if running.wait() == 0 else seeds
+
+
+def _surroundings(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{root / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[Path]:
+    """A copy of the code with a bug in it, as long as the block runs."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, root / name)
         plant(bug, root)
-        for suite in bug.suites:
-            found = run_suite(root, suite)
-            if found is not None:
-                return found
-    return None
+        yield root
 
 
-def main(numbers: list[int]) -> int:
-    """Plants the bugs of these numbers, or all; fails if one is not caught."""
+def catch(bug: Bug) -> Catch | None:
+    """The first test of the bug's suites that notices it."""
+    with planted(bug) as root:
+        return next(filter(None, (run_suite(root, suite) for suite in bug.suites)), None)
+
+
+def simulate(bug: Bug, seeds: int) -> int | None:
+    """After how many seeds the simulation notices a bug."""
+    with planted(bug) as root:
+        return run_seeds(root, seeds)
+
+
+def main() -> int:
+    """Plants the bugs that are named, or all; fails if one is not caught."""
+    parser = argparse.ArgumentParser(description="Plant known bugs into a copy of the code and see who catches them.")
+    parser.add_argument("numbers", type=int, nargs="*", metavar="NUMBER", help="only these bugs")
+    parser.add_argument("--seeds", type=int, default=0, help="ask the simulation with so many seeds, not the tests")
+    options = parser.parse_args()
+    chosen = options.numbers or range(len(BUGS))
     missed = 0
-    for number in numbers or range(len(BUGS)):
+    for number in chosen:
         bug = BUGS[number]
         begun = time.perf_counter()
-        found = catch(bug)
-        missed += found is None
-        told = f"caught by {found.test}, test {found.tests}" if found else "NOT CAUGHT"
+        if options.seeds:
+            seeds = simulate(bug, options.seeds)
+            told = f"caught after {seeds} seeds" if seeds else f"not caught by {options.seeds} seeds"
+            missed += not seeds
+        else:
+            found = catch(bug)
+            told = f"caught by {found.test}, test {found.tests}" if found else "NOT CAUGHT"
+            missed += not found
         print(f"{number:2} {bug.name}: {told} ({time.perf_counter() - begun:.0f} s)", flush=True)
-    print(f"{len(numbers or BUGS) - missed} of {len(numbers or BUGS)} planted bugs caught")
-    return missed > 0
+    print(f"{len(chosen) - missed} of {len(chosen)} planted bugs caught")
+    return missed > 0 and not options.seeds
 
 
 if __name__ == "__main__":
-    sys.exit(main([int(word) for word in sys.argv[1:]]))
+    sys.exit(main())

@@ -29,7 +29,7 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.commit import Committer
 from gpu_scheduler.kube.compare import compare
 from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.errors import ApiError, innermost
+from gpu_scheduler.kube.errors import ApiError, heed_cancellation, innermost
 from gpu_scheduler.kube.feed import Feed
 from gpu_scheduler.kube.health import Health
 from gpu_scheduler.kube.intents import Intents
@@ -161,6 +161,7 @@ class Scheduler:
                     self._engine.handle(Fenced(), self._now())
                     self._heard.clear()  # about commits of a ledger that is forgotten
                     self._teller.clear()
+                heed_cancellation()
 
     async def step_down(self) -> None:
         """Lets the next leader begin at once."""

@@ -14,7 +14,7 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import ApiError, Conflict
+from gpu_scheduler.kube.errors import ApiError, Conflict, heed_cancellation
 from gpu_scheduler.kube.health import Health
 from gpu_scheduler.kube.informer import Informer
 from gpu_scheduler.kube.lease import Candidate
@@ -111,6 +111,7 @@ class _Candidacy:
         except* LostError as lost:
             self._election.held = False
             _log.warning("leads no more", why=str(lost.exceptions[0]))
+        heed_cancellation()
 
 
 class Operator:

@@ -40,7 +40,7 @@ KINDS = {fault.name: fault for fault in (*REQUESTS, *WATCHES, STALE)}
 
 
 class Chances:
-    """Which faults strike. Each has a stream of chances of its own, so that without one the others stay as they were."""
+    """Which faults strike. Each has a stream of its own, so that without one the others stay as they were."""
 
     def __init__(self, seed: int, without: Collection[str] = ()) -> None:
         self.struck: dict[str, int] = {}

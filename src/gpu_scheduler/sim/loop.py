@@ -119,16 +119,18 @@ class WorldLoop(asyncio.BaseEventLoop):
         """The process whose code runs."""
         return _current.get(self.outside)
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         """Will run in its process, after what that has to do already."""
         handle = asyncio.Handle(callback, args, self, context)
         process = _owner(handle, self.outside)
         process.ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """Will run in its process, once its clock shows that time."""
@@ -164,7 +166,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         timers = self._timers
         while timers and timers[0][0] <= self.now:
             _, _, process, timer = heappop(timers)
-            if not timer._cancelled and not process.dead:  # type: ignore[attr-defined]
+            if not timer._cancelled and not process.dead:
                 process.ready.append(timer)
         waiting = [process for process in self.processes if process.ready and not (process.paused or process.dead)]
         if not waiting:
@@ -183,12 +185,12 @@ class WorldLoop(asyncio.BaseEventLoop):
             return
         process.steps_left -= process.steps_left > 0
         handle = process.ready.popleft()
-        if not handle._cancelled:  # type: ignore[attr-defined]
+        if not handle._cancelled:
             self.steps += 1
             self._idle += 1
             if self._idle > BUSY:
                 raise CircleError(f"{process.name} turns in circles")
-            handle._run()  # type: ignore[attr-defined]
+            handle._run()
             self.after_step()
 
     def end(self) -> None:
@@ -201,10 +203,13 @@ class WorldLoop(asyncio.BaseEventLoop):
             process.steps_left = -1
             left += [task for task in process.tasks if not task.done()]
             process.corpse.clear()
-        for task in left:
-            task.cancel()
         self._idle = 0
-        self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while left:
+            # More than once: who is cancelled while it fails may take the failure for all that happened.
+            for task in left:
+                task.cancel()
+            self.run_until_complete(asyncio.wait(left, timeout=1.0))
+            left = [task for task in left if not task.done()]
         self.close()
 
 

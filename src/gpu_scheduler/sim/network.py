@@ -172,6 +172,11 @@ class Network:
             self._streams.remove(stream)
             stream.watch.end()
 
+    def heal(self) -> None:
+        """Ends every connection on which nothing comes any more."""
+        for stream in list(self._streams):
+            stream.heal()
+
     def _mark_all(self) -> None:
         for stream in list(self._streams):
             if stream.reader.dead:
@@ -245,6 +250,11 @@ class Stream:
                 raise aiohttp.SocketTimeoutError("nothing came") from None
         return self._inbox.popleft()
 
+    def heal(self) -> None:
+        """Cuts it off if it says nothing any more."""
+        if self._stalled:
+            self._drop()
+
     def _stall(self) -> None:
         self._stalled = True
 
@@ -279,7 +289,7 @@ class Session:
         params: Mapping[str, str] | None,
         data: Any,
         headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as aiohttp has it
+        timeout: aiohttp.ClientTimeout,
         **_more: object,
     ) -> Exchange:
         """A request that is sent when its block begins."""

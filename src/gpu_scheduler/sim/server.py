@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
@@ -100,9 +101,7 @@ class ApiServer:
         admission = Admission(self.store, self.kinds, schemas)
         self.api = Api(self.store, self.kinds, schemas, admission.admit, admission.check)
         subresources = make_subresources(self.api, {}, schemas, Tokens({}, ""))
-        self._server = Server(
-            self.api, Serving(schemas, VERSION, subresources=subresources), _Watches(self.store)
-        )
+        self._server = Server(self.api, Serving(schemas, VERSION, subresources=subresources), _Watches(self.store))
 
     def close(self) -> None:
         """Forgets everything."""
@@ -185,7 +184,9 @@ def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
             if status != definition.get("status"):
                 store.write(CRDS, {**definition, "status": status})
 
-    finish(bootstrap(LocalClient(api, "system:bootstrap"), serve_definitions, load_definitions(), load_job_definitions()))
+    finish(
+        bootstrap(LocalClient(api, "system:bootstrap"), serve_definitions, load_definitions(), load_job_definitions())
+    )
     first = []
     for kind in kinds:
         for number, entry in enumerate(store.entries(kind.resource)):
@@ -194,4 +195,7 @@ def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
             if (kind.resource, found) not in first:
                 first.append((kind.resource, found))
     store.close()
+    # What every world shares need not be looked at whenever one is cleared away.
+    gc.collect()
+    gc.freeze()
     return first, kinds, schemas

@@ -1,0 +1,143 @@
+"""`python -m gpu_scheduler.sim`: runs seeds on all cores, and tells the shortest story of what breaks a promise."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gpu_scheduler.sim.faults import KINDS
+from gpu_scheduler.sim.plan import make_plan
+from gpu_scheduler.sim.shrink import Case, shrink
+from gpu_scheduler.sim.world import Result, run_plan
+
+TOLD = 3
+"""So many breaches are told in full; of the others only the seed."""
+
+EVERY = 5.0
+"""How often it is said how far the run is, in seconds."""
+
+RECYCLE = 200
+"""After so many seeds a worker is replaced by a fresh one."""
+
+EXAMPLES = """
+examples:
+  python -m gpu_scheduler.sim --seeds 2000 --start 1       two thousand worlds
+  python -m gpu_scheduler.sim --replay 17                  one of them, told from beginning to end
+  python -m gpu_scheduler.sim --replay 17 --without slow   the same without one kind of fault
+  python -m gpu_scheduler.sim --faults                     every kind of fault, and what it means
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what the command line says; 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_scheduler.sim",
+        description="Run the scheduler and the operator in seeded worlds in which everything goes wrong.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many worlds (default: 200)")
+    parser.add_argument("--start", type=int, default=1, metavar="SEED", help="the first seed (default: 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="how many at once")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed and tell all that happens")
+    parser.add_argument("--without", default="", metavar="KIND,...", help="with --replay: leave kinds of faults out")
+    parser.add_argument("--keep", metavar="NUMBER,...", help="with --replay: only these actions, or none")
+    parser.add_argument("--faults", action="store_true", help="list the kinds of faults")
+    options = parser.parse_args(arguments)
+    if options.faults:
+        for fault in KINDS.values():
+            print(f"{fault.name:<20} {fault.meaning}")
+        return 0
+    if options.replay is not None:
+        return _replay(parser, options)
+    if options.seeds < 1 or options.jobs < 1:
+        parser.error("--seeds and --jobs must be 1 or more")
+    return _run_all(range(options.start, options.start + options.seeds), options.jobs)
+
+
+def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    without = frozenset(word for word in options.without.split(",") if word)
+    if unknown := without - KINDS.keys():
+        parser.error(f"--without: no fault is called {', '.join(sorted(unknown))}; --faults lists them")
+    keep: tuple[int, ...] | None = None
+    if options.keep is not None:
+        try:
+            keep = () if options.keep == "none" else tuple(int(word) for word in options.keep.split(","))
+            Case(options.replay, without, keep).plan()
+        except (ValueError, IndexError):
+            parser.error(f"--keep: {options.keep} are no numbers of actions of seed {options.replay}")
+    result = Case(options.replay, without, keep).run()
+    for line in result.lines:
+        print(line)
+    print(_say(result))
+    return 1 if result.breach else 0
+
+
+def _run_one(seed: int) -> Result:
+    result = run_plan(make_plan(seed))
+    if not result.breach:
+        result.lines = []
+    return result
+
+
+def _run_all(seeds: range, jobs: int) -> int:
+    begun = said = time.monotonic()
+    broken: list[Result] = []
+    struck: Counter[str] = Counter()
+    virtual = cpu = 0.0
+    # Not forked: a worker begins with nothing but its seed.
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=RECYCLE) as pool:
+        for done, result in enumerate(pool.imap_unordered(_run_one, seeds), 1):
+            virtual, cpu = virtual + result.virtual, cpu + result.cpu
+            struck.update(result.struck)
+            if result.breach:
+                broken.append(result)
+                print(_say(result), flush=True)
+            if time.monotonic() - said > EVERY:
+                said = time.monotonic()
+                speed = done / (said - begun)
+                print(f"{done} of {len(seeds)} seeds, {len(broken)} broken, {speed:.1f} a second", flush=True)
+    for result in sorted(broken, key=lambda found: found.seed)[:TOLD]:
+        _tell_shortest(result.seed)
+    faults = ", ".join(f"{name} {count}" for name, count in sorted(struck.items()))
+    print(f"faults: {faults or 'none'}")
+    spent = time.monotonic() - begun
+    print(
+        f"{len(seeds)} seeds from {seeds.start}: {len(broken)} broken; {virtual / 3600:.1f} h of simulated time in "
+        f"{spent:.0f} s, {len(seeds) / spent:.1f} seeds a second, {cpu / len(seeds):.2f} s of CPU a seed"
+    )
+    return 1 if broken else 0
+
+
+def _tell_shortest(seed: int) -> None:
+    case, result = shrink(seed)
+    print(f"\nThe shortest story found of seed {seed}:")
+    for line in result.lines:
+        # What is told to people changes nothing.
+        if "/events" not in line.what:
+            print(line)
+    print(f"{_say(result)}\nreplay: {case.command}\n", flush=True)
+
+
+def _say(result: Result) -> str:
+    if result.breach:
+        return f"seed {result.seed} BROKEN after {result.virtual:.1f} s: {result.breach}"
+    return f"seed {result.seed}: every promise kept, {result.virtual:.1f} s simulated, story {result.mark}"
+
+
+def _start() -> NoReturn:
+    # The order of sets of text must not differ from one run to the next.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", "gpu_scheduler.sim", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    _start()

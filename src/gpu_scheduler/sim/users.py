@@ -1,0 +1,227 @@
+"""Those who make and delete gangs, the controller that keeps their pods there, and a rival that binds to our nodes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gpu_scheduler.local.binding import bind
+from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.local.store import Json
+from gpu_scheduler.sim.gangs import OTHERS, PLUGINS, Gang, edit_minimum, make_object, make_owner, make_pod
+from gpu_scheduler.sim.plan import Action
+from gpu_scheduler.sim.server import ApiServer
+from gpu_scheduler.sim.truth import ENDED, Machine, Seen, Truth
+
+T = TypeVar("T")
+
+DIALECTS = ("annotation", "annotation", "volcano", "plugins", "workload")
+
+
+class Users:
+    """Does what actions of users say; every gang they have made is in `gangs`, by its label."""
+
+    def __init__(self, server: ApiServer, truth: Truth, operators: bool) -> None:
+        self.gangs: dict[str, Gang] = {}
+        self._server = server
+        self._truth = truth
+        self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if operators else DIALECTS
+        self._numbers = iter(range(1_000_000))
+        self.acts: dict[str, Callable[[Action], None]] = {
+            name.removeprefix("_do_").replace("_", "-"): getattr(self, name) for name in dir(self) if name[:4] == "_do_"
+        }
+
+    # -- making gangs
+
+    def _do_create_gang(self, action: Action) -> None:
+        chance = random.Random(action.pick)
+        machines = sorted(self._truth.nodes.values(), key=lambda node: node.name)
+        gpus = chance.choice((1, 1, 2))
+        most = sum(node.capacity // gpus for node in machines)
+        size = min(chance.randint(2, 4), most)
+        minimum = chance.choice((size, size, max(1, size - 1)))
+        gang = Gang(
+            self._name(),
+            chance.choice(self._dialects),
+            size,
+            minimum,
+            gpus,
+            priority=chance.choice(("", "", "high")),
+            on_lost=chance.choice(("hold", "hold", "restart", "shrink")),
+            owned=chance.random() < 0.75,
+            duration=1.0 + 10.0 * action.much,
+        )
+        self._make(gang)
+
+    def _do_create_alone(self, action: Action) -> None:
+        self._make(Gang(self._name(), "alone", 1, 1, 1 + action.pick % 2, duration=1 + 10 * action.much))
+
+    def _do_create_shares(self, action: Action) -> None:
+        if any(node.assigns for node in self._truth.nodes.values()):
+            milli = (300, 500, 700)[action.pick % 3]
+            gang = Gang(self._name(), "annotation", 2, 2, 0, milli, duration=1 + 10 * action.much)
+            self._make(gang)
+
+    def _do_create_mapped(self, action: Action) -> None:
+        node = self._choose([node for node in self._machines() if node.assigns], action.pick)
+        if node is not None:
+            lines = "\n".join(f"{index}={node.name}:{index % node.capacity}" for index in range(2))
+            gang = Gang(self._name(), "alone", 2, 1, 0, device_map=lines, duration=1 + 10 * action.much)
+            self._make(gang)
+
+    def _do_create_impossible(self, action: Action) -> None:
+        size = sum(node.capacity for node in self._machines()) + 1
+        self._make(Gang(self._name(), DIALECTS[action.pick % 5], size, size, hopeless=True))
+
+    def _do_create_stranger(self, action: Action) -> None:
+        """A pod that names a gang of another namespace: it must neither join nor start."""
+        gang = self._choose([g for g in self.gangs.values() if g.dialect in ("volcano", "plugins")], action.pick)
+        if gang is not None and f"other.{gang.name}" not in self.gangs:
+            stranger = Gang(gang.name, gang.dialect, 1, 1, namespace="other", hopeless=True, owned=False)
+            self.gangs[stranger.label] = stranger
+            self._server.create("pods", make_pod(stranger, 9))
+
+    def _make(self, gang: Gang) -> None:
+        self.gangs[gang.label] = gang
+        made = make_object(gang)
+        if made is not None:
+            self._server.create(*made)
+        if gang.dialect != "pytorch":
+            if gang.owned:
+                gang.owner = self._server.create("jobs.batch", make_owner(gang))
+            for index in range(gang.size):
+                self._server.create("pods", make_pod(gang, index))
+
+    # -- changing and deleting
+
+    def _do_edit_minimum(self, action: Action) -> None:
+        gang = self._choose([g for g in self._standing() if g.dialect in ("volcano", "plugins")], action.pick)
+        if gang is None:
+            return
+        minimum = 1 + int(action.much * gang.size * 0.999)
+        change = edit_minimum(gang, minimum)
+        found = self._find_object(gang)
+        if change is not None and found is not None:
+            gang.minimum = minimum
+            gang.minima.append(minimum)
+            self._server.edit(found[0], found[1], change)
+
+    def _do_delete_object(self, action: Action) -> None:
+        gang = self._choose(self._standing(), action.pick)
+        found = self._find_object(gang) if gang is not None else None
+        if gang is not None and found is not None:
+            gang.orphaned = True
+            # With a job goes all that it owns.
+            gang.given_up = gang.dialect == "pytorch"
+            self._server.delete(*found)
+
+    def _do_delete_gang(self, action: Action) -> None:
+        gang = self._choose(self._standing(), action.pick)
+        if gang is not None:
+            self.give_up(gang)
+
+    def give_up(self, gang: Gang) -> None:
+        """Deletes all of a gang."""
+        gang.given_up = True
+        found = self._find_object(gang)
+        if found is not None:
+            self._server.delete(*found)
+
+    def _do_delete_pod(self, action: Action) -> None:
+        self._delete(self._choose(self._pods(), action.pick), None)
+
+    def _do_force_delete_pod(self, action: Action) -> None:
+        self._delete(self._choose(self._pods(), action.pick), 0)
+
+    def _do_recreate_pod(self, action: Action) -> None:
+        """Deleted and made again under the same name before anybody looks."""
+        pod = self._choose(self._pods(), action.pick)
+        gang = self.gangs.get(pod.gang) if pod is not None else None
+        if pod is not None and gang is not None and gang.dialect != "pytorch" and not gang.given_up:
+            self._delete(pod, 0)
+            self._server.create("pods", make_pod(gang, int(pod.name.rpartition("-")[2])))
+
+    def _delete(self, pod: Seen | None, grace: int | None) -> None:
+        if pod is not None:
+            try:
+                self._server.delete("pods", pod.raw, grace)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+
+    # -- a rival
+
+    def _do_rival_binds(self, action: Action) -> None:
+        """Another scheduler puts a pod with GPUs on a node."""
+        node = self._choose(self._machines(), action.pick)
+        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, duration=2 + 20 * action.much)
+        if node is not None:
+            self.gangs[gang.label] = gang
+            pod = self._server.create("pods", make_pod(gang, 0))
+            target = {"metadata": {}, "target": {"kind": "Node", "name": node.name}}
+            bind(self._server.api, "default", pod["metadata"]["name"], target)
+
+    def _do_rival_waits(self, _action: Action) -> None:
+        """A pod of another scheduler that nobody binds: we must leave it alone."""
+        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, hopeless=True)
+        self.gangs[gang.label] = gang
+        self._server.create("pods", make_pod(gang, 0))
+
+    # -- the controller of owned gangs
+
+    def look(self) -> None:
+        """Makes the pods that are missing, and clears away what its users have given up."""
+        held: dict[str, list[Seen]] = {}
+        for pod in self._truth.pods.values():
+            held.setdefault(pod.gang, []).append(pod)
+        for gang in self.gangs.values():
+            pods = held.get(gang.label, [])
+            if gang.given_up:
+                self._clear(gang, pods)
+            elif gang.owner is not None:
+                self._keep(gang, pods)
+
+    def _clear(self, gang: Gang, pods: Sequence[Seen]) -> None:
+        for pod in pods:
+            if not pod.deleting:
+                self._delete(pod, None)
+        group = self._server.get(PLUGINS, gang.namespace, gang.name)
+        if group is not None and not group["metadata"].get("deletionTimestamp"):
+            self._server.delete(PLUGINS, group)
+
+    def _keep(self, gang: Gang, pods: Sequence[Seen]) -> None:
+        for pod in pods:
+            if pod.phase == "Failed" and not pod.deleting:
+                self._delete(pod, None)
+        present = {pod.name for pod in pods}
+        for index in range(gang.size):
+            if f"{gang.name}-{index}" not in present:
+                self._server.create("pods", make_pod(gang, index))
+
+    # -- choosing
+
+    def _name(self) -> str:
+        return f"g{next(self._numbers)}"
+
+    def _machines(self) -> list[Machine]:
+        return [self._truth.nodes[name] for name in sorted(self._truth.nodes)]
+
+    def _standing(self) -> list[Gang]:
+        """Gangs that somebody still wants, and that could run."""
+        gangs = self.gangs.values()
+        return [g for g in gangs if not (g.given_up or g.orphaned or g.hopeless) and g.scheduler != OTHERS]
+
+    def _pods(self) -> list[Seen]:
+        found = [pod for pod in self._truth.pods.values() if pod.gang and pod.phase not in ENDED]
+        return sorted(found, key=lambda pod: (pod.namespace, pod.name))
+
+    def _choose(self, among: Sequence[T], pick: int) -> T | None:
+        return among[pick % len(among)] if among else None
+
+    def _find_object(self, gang: Gang) -> tuple[str, Json] | None:
+        made = make_object(gang)
+        if made is None or gang.namespace != "default":
+            return None
+        found = self._server.get(made[0], gang.namespace, gang.name)
+        return (made[0], found) if found is not None else None

@@ -1,0 +1,313 @@
+"""One world from its plan to its end: trouble, then calm, and all the while somebody looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+import traceback
+from collections.abc import Collection, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from gpu_scheduler.local.errors import ApiError
+from gpu_scheduler.sim.chance import replaced
+from gpu_scheduler.sim.faults import Chances
+from gpu_scheduler.sim.gangs import OURS
+from gpu_scheduler.sim.loop import CircleError, WorldLoop
+from gpu_scheduler.sim.network import Network
+from gpu_scheduler.sim.nodes import Nodes
+from gpu_scheduler.sim.observer import PATIENCE, BrokenPromise, Observer
+from gpu_scheduler.sim.plan import TROUBLE, Action, Plan
+from gpu_scheduler.sim.programs import Programs
+from gpu_scheduler.sim.server import ApiServer, prepare
+from gpu_scheduler.sim.story import Line, Story
+from gpu_scheduler.sim.truth import Truth
+from gpu_scheduler.sim.users import Users
+
+GLANCE = 0.5
+"""How often nodes and controllers look, in seconds."""
+
+CALM = 300.0
+"""Everything that can run has run so long after the trouble, in seconds: promises L1 and L2."""
+
+TIDY = 90.0
+"""How long nothing may be left over after that, in seconds."""
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run ended. `breach` is empty when every promise was kept."""
+
+    seed: int
+    breach: str
+    promise: str
+    lines: list[Line]
+    mark: str
+    virtual: float
+    cpu: float
+    steps: int
+    requests: int
+    struck: dict[str, int] = field(default_factory=dict)
+
+
+def run_plan(plan: Plan, without: Collection[str] = ()) -> Result:
+    """Runs a world by its plan, without some kinds of faults."""
+    prepare()  # made before chance is replaced: the first world must not differ from the second
+    begun = time.process_time()
+    loop = WorldLoop(plan.seed)
+    with replaced(loop, plan.seed):
+        world = World(plan, loop, Chances(plan.seed, without))
+        with _hearing(world):
+            breach = world.run()
+            world.network.broken = True
+            world.deaf = True
+            loop.end()
+        world.server.close()
+    gc.collect()
+    cpu = time.process_time() - begun
+    promise = breach.promise if isinstance(breach, BrokenPromise) else "crash" if breach else ""
+    story = world.story
+    return Result(plan.seed, str(breach or ""), promise, story.lines, story.mark, loop.now, cpu, loop.steps,
+                  world.network.requests, world.network.chances.struck)  # fmt: skip
+
+
+class World:
+    """Everything there is, and who does what to it."""
+
+    def __init__(self, plan: Plan, loop: WorldLoop, chances: Chances) -> None:
+        self.story = Story()
+        self.loop = loop
+        self.server = ApiServer()
+        self.network = Network(loop, self.server, chances, self.story)
+        self.truth = Truth(self.server.store, lambda: loop.now)
+        self.users = Users(self.server, self.truth, plan.operators > 0)
+        self.nodes = Nodes(self.server, self.truth, self.users.gangs)
+        self.observer = Observer(self.server, self.truth, self.users.gangs)
+        self.programs = Programs(loop, self.network, self.story, self.complain)
+        self.deaf = False
+        self._plan = plan
+        self._breach: Exception | None = None
+        self._begun = 0.0
+        self._acts = {
+            **self.users.acts,
+            **self.programs.acts,
+            "delete-lease": self._delete_lease,
+            "lose-node": self._lose_node,
+            "flap-node": self._flap_node,
+            "shrink-node": self._shrink_node,
+            "remove-node": self._remove_node,
+            "break-device": self._break_device,
+        }
+        self.network.onlookers.append(self.observer.see_request)
+
+    def run(self) -> Exception | None:
+        """Lives through the plan; what was broken, if anything was."""
+        loop = self.loop
+        loop.after_step = self._look
+        loop.set_exception_handler(self._take_exception)
+        try:
+            loop.run_until_complete(loop.start(loop.outside, self._live()))
+        except (BrokenPromise, CircleError) as error:
+            self._breach = self._breach or error
+        except Exception as error:
+            self._breach = self._breach or error
+            self._tell("world", "".join(traceback.format_exception(error)))
+        if self._breach is not None:
+            self._tell("observer", str(self._breach))
+        return self._breach
+
+    def complain(self, what: str) -> None:
+        """A program has failed in a way that it should not."""
+        if not self.deaf and self._breach is None:
+            self._breach = BrokenPromise("crash", what)
+
+    def _look(self) -> None:
+        self.truth.catch_up()
+        if self._breach is not None:
+            raise self._breach
+
+    def _take_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BrokenPromise):
+            self._breach = self._breach or error
+        else:
+            self.complain(f"{context.get('message')}: {''.join(traceback.format_exception(error)) if error else ''}")
+
+    def _tell(self, who: str, what: str) -> None:
+        self.story.tell(self.loop.now, who, what)
+
+    # -- trouble, then calm
+
+    async def _live(self) -> None:
+        plan, loop = self._plan, self.loop
+        self.server.create("namespaces", {"metadata": {"name": "other"}})
+        self.server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "high"}, "value": 1000})
+        for name, gpus, assigns in plan.nodes:
+            self.nodes.add(name, gpus, assigns)
+        self.truth.catch_up()
+        for number in range(plan.schedulers):
+            self.programs.add(f"scheduler{number}", True, plan.rates[number])
+        for number in range(plan.operators):
+            self.programs.add(f"operator{number}", False, 1.0)
+        tending = loop.create_task(self._tend())
+        for action in plan.actions:
+            loop.call_at(action.at, self._act, action)
+        await asyncio.sleep(TROUBLE)
+        self._calm()
+        await self._wait_for_all()
+        await self._wait_for_tidiness()
+        tending.cancel()
+
+    async def _tend(self) -> None:
+        last = self.loop.now
+        while True:
+            await asyncio.sleep(GLANCE)
+            self.nodes.look(self.loop.now, self.loop.now - last)
+            last = self.loop.now
+            self.users.look()
+            self.network.publish()
+
+    def _act(self, action: Action) -> None:
+        self._tell("world", str(action))
+        try:
+            self._acts[action.kind](action)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            self._tell("world", f"{action.kind}: {error}")
+        self.network.publish()
+
+    def _calm(self) -> None:
+        """From now on nothing goes wrong, and all that was broken is whole again."""
+        self._tell("world", "calm")
+        self._begun = self.loop.now
+        self.network.chances.quiet = True
+        self.network.heal()
+        self.programs.calm()
+        self.nodes.silent.clear()
+        for name, gpus, assigns in self._plan.nodes:
+            if self.server.get("nodes", "", name) is None:
+                self.nodes.add(name, gpus, assigns)
+            self.truth.catch_up()
+            self.nodes.restore(name, gpus)
+        for gang in self.users.gangs.values():
+            if gang.orphaned or gang.scheduler != OURS:
+                gang.given_up = gang.given_up or gang.orphaned or gang.hopeless
+
+    async def _wait_for_all(self) -> None:
+        """L1 and L2: everybody who can run does so, however many wait in vain."""
+        while waiting := self.observer.waiting():
+            await asyncio.sleep(1.0)
+            passed = self.loop.now - self._begun
+            self.observer.check_whole(self.loop.now)
+            if passed > PATIENCE:
+                self._give_up_broken()
+            if passed > CALM:
+                raise BrokenPromise("L1", f"after {CALM:g} s of calm there wait: " + "; ".join(waiting))
+
+    def _give_up_broken(self) -> None:
+        """Bare gangs that nobody can make whole are deleted by their users, who have been told."""
+        for gang in self.users.gangs.values():
+            lasts = gang.on_lost == "shrink" or self.observer.is_degraded(gang)
+            if not gang.owned and not gang.given_up and not gang.hopeless and lasts:
+                self.users.give_up(gang)
+
+    async def _wait_for_tidiness(self) -> None:
+        """Nothing stays committed once it is done, and no Placement is left for ever."""
+        until = self.loop.now + (TIDY if self._plan.seed % 8 == 0 else 15.0)
+        while left := self.observer.left_over():
+            await asyncio.sleep(1.0)
+            open_ = [name for name in left if name.startswith("committed")]
+            if self.loop.now > until and (open_ or self._plan.seed % 8 == 0):
+                raise BrokenPromise("L2", f"left over: {', '.join(left)}")
+            if self.loop.now > until:
+                return
+
+    # -- what is done to nodes and to the Lease
+
+    def _choose_node(self, action: Action) -> str:
+        return self._plan.nodes[action.pick % len(self._plan.nodes)][0]
+
+    def _lose_node(self, action: Action) -> None:
+        """A node is silent for a while, and its pods with it."""
+        name = self._choose_node(action)
+        self.nodes.silent.setdefault(name, self.loop.now)
+        self._later(5.0 + 40.0 * action.much, self.nodes.wake, name)
+
+    def _flap_node(self, action: Action) -> None:
+        """A node is not ready, and ready again."""
+        name = self._choose_node(action)
+        self.nodes.say_ready(name, False)
+        self._later(0.1 + 5.0 * action.much, self.nodes.say_ready, name, True)
+
+    def _remove_node(self, action: Action) -> None:
+        """A node is deleted, and comes back with fewer GPUs or as many."""
+        number = action.pick % len(self._plan.nodes)
+        name, gpus, assigns = self._plan.nodes[number]
+        found = self.server.get("nodes", "", name)
+        if found is not None:
+            self.server.delete("nodes", found)
+            left = max(1, gpus - action.pick // 8 % 2)
+
+            def come_back() -> None:
+                if self.server.get("nodes", "", name) is None:
+                    self.nodes.add(name, left, assigns)
+                    self.network.publish()
+
+            self._later(2.0 + 30.0 * action.much, come_back)
+
+    def _shrink_node(self, action: Action) -> None:
+        """A node has less to give, for good or for a while."""
+        self._break_device(action)
+
+    def _break_device(self, action: Action) -> None:
+        """A device is not healthy, and later it is again."""
+        number = action.pick % len(self._plan.nodes)
+        name, gpus, _ = self._plan.nodes[number]
+        self.nodes.set_gpus(name, gpus - 1)
+        self._later(1.0 + 30.0 * action.much, self.nodes.set_gpus, name, gpus)
+
+    def _delete_lease(self, _action: Action) -> None:
+        found = self.server.get("leases.coordination.k8s.io", "gpu-scheduler-system", "gpu-scheduler")
+        if found is not None:
+            self.server.delete("leases.coordination.k8s.io", found)
+
+    def _later(self, seconds: float, act: Any, *args: Any) -> None:
+        def do() -> None:
+            act(*args)
+            self.network.publish()
+
+        if self.loop.now + seconds < TROUBLE:
+            self.loop.call_at(self.loop.now + seconds, do)
+
+
+@contextmanager
+def _hearing(world: World) -> Iterator[None]:
+    """While the block runs, what programs say goes into the story, and what they did not expect is a breach."""
+
+    def hear(_logger: object, method: str, line: MutableMapping[str, Any]) -> Any:
+        if not world.deaf and method in ("warning", "error", "exception", "critical"):
+            words = " ".join(f"{key}={value}" for key, value in line.items() if key not in ("event", "exc_info"))
+            world.story.tell(world.loop.now, world.loop.here().name, f"{method}: {line.get('event')} {words}")
+            if method == "exception" or line.get("exc_info"):
+                world.complain(f"{line.get('event')} {words} {traceback.format_exc()}")
+        raise structlog.DropEvent
+
+    class _Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            world.complain(f"{record.getMessage()} {traceback.format_exc()}")
+
+    handler = _Handler(logging.ERROR)
+    known = structlog.get_config()
+    structlog.configure(processors=[hear], wrapper_class=structlog.BoundLogger, cache_logger_on_first_use=False)
+    logging.getLogger("gpu_scheduler").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("gpu_scheduler").removeHandler(handler)
+        structlog.configure(**known)

@@ -1,0 +1,191 @@
+"""The observer: each promise, broken on purpose, is noticed the moment it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpu_scheduler.local.binding import bind
+from gpu_scheduler.local.store import Json
+from gpu_scheduler.sim.gangs import OTHERS, Gang, make_object, make_pod
+from gpu_scheduler.sim.loop import Process
+from gpu_scheduler.sim.nodes import Nodes
+from gpu_scheduler.sim.observer import PLACEMENTS, SYSTEM, BrokenPromise, Observer
+from gpu_scheduler.sim.server import ApiServer, Reply, Request
+from gpu_scheduler.sim.truth import Truth
+
+DEVICES = "gpu-scheduler.io/devices"
+
+
+class Scene:
+    """Two nodes of two GPUs, one whose devices we assign and one that only counts them; and whoever looks on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.server = ApiServer()
+        self.truth = Truth(self.server.store, lambda: self.now)
+        self.gangs: dict[str, Gang] = {}
+        self.nodes = Nodes(self.server, self.truth, self.gangs)
+        self.observer = Observer(self.server, self.truth, self.gangs)
+        self.server.create("namespaces", {"metadata": {"name": "other"}})
+        self.nodes.add("chosen", 2, True)
+        self.nodes.add("counted", 2, False)
+        self.truth.catch_up()
+
+    def make(self, gang: Gang) -> list[Json]:
+        """The pods of a gang."""
+        self.gangs[gang.label] = gang
+        found = make_object(gang)
+        if found is not None:
+            self.server.create(*found)
+        return [self.server.create("pods", make_pod(gang, index)) for index in range(gang.size)]
+
+    def bind(self, pod: Json, node: str, devices: str = "") -> None:
+        """Binds as a scheduler would, rightly or wrongly."""
+        meta = pod["metadata"]
+        notes = {DEVICES: devices} if devices else {}
+        target = {"metadata": {"annotations": notes}, "target": {"kind": "Node", "name": node}}
+        bind(self.server.api, meta["namespace"], meta["name"], target)
+        self.truth.catch_up()
+
+    def commit(self, *pods: Json) -> None:
+        """Writes an intent and puts it into the Lease."""
+        entries = [
+            {"uid": pod["metadata"]["uid"], "namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]}
+            | {"attempt": 0, "node": "chosen", "devices": []}
+            for pod in pods
+        ]
+        spec = {"epoch": 1, "sequence": 0, "chunk": 0, "chunks": 1, "size": len(entries), "binds": entries}
+        body = {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Placement", "spec": {**spec, "deletes": []}}
+        made = self.server.create(PLACEMENTS, {**body, "metadata": {"name": "1-0-0", "namespace": SYSTEM}})
+        notes = {
+            "gpu-scheduler.io/committed": '{"1-0-0":"%s"}' % made["metadata"]["uid"],
+            "gpu-scheduler.io/epoch": "1",
+        }
+        meta = {"name": "gpu-scheduler", "namespace": SYSTEM, "annotations": notes}
+        self.server.create("leases.coordination.k8s.io", {"metadata": meta, "spec": {}})
+        self.truth.catch_up()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    found = Scene()
+    yield found
+    found.server.close()
+
+
+def _pair(**more: object) -> Gang:
+    return Gang("pair", "annotation", 2, 2, **more)  # type: ignore[arg-type]
+
+
+def give_a_device_twice(scene: Scene) -> None:
+    for pod in scene.make(_pair()):
+        scene.bind(pod, "chosen", "0")
+
+
+def give_more_shares_than_a_device_has(scene: Scene) -> None:
+    for pod in scene.make(_pair(gpus=0, milli=700)):
+        scene.bind(pod, "chosen", "0")
+
+
+def fill_a_node_beyond_its_gpus(scene: Scene) -> None:
+    for pod in scene.make(Gang("trio", "annotation", 3, 3)):
+        scene.bind(pod, "counted")
+
+
+def record_too_few_devices(scene: Scene) -> None:
+    scene.bind(scene.make(_pair(gpus=2))[0], "chosen", "0")
+
+
+def record_a_device_that_does_not_exist(scene: Scene) -> None:
+    scene.bind(scene.make(_pair())[0], "chosen", "7")
+
+
+def record_devices_that_a_kubelet_chooses(scene: Scene) -> None:
+    scene.bind(scene.make(_pair())[0], "counted", "0")
+
+
+def leave_the_map(scene: Scene) -> None:
+    scene.bind(scene.make(Gang("mapped", "alone", 1, 1, 0, device_map="0=chosen:1"))[0], "chosen", "0")
+
+
+def change_devices_later(scene: Scene) -> None:
+    pod = scene.make(_pair())[0]
+    scene.bind(pod, "chosen", "0")
+    scene.server.edit("pods", pod, lambda found: found["metadata"]["annotations"].update({DEVICES: "1"}))
+    scene.truth.catch_up()
+
+
+def start_half_a_gang(scene: Scene) -> None:
+    scene.commit(scene.make(_pair())[0])
+
+
+def start_a_gang_that_cannot_be_whole(scene: Scene) -> None:
+    scene.bind(scene.make(Gang("huge", "annotation", 5, 5, hopeless=True))[0], "chosen", "0")
+
+
+def stay_half_there(scene: Scene) -> None:
+    scene.bind(scene.make(_pair())[0], "chosen", "0")
+    for scene.now in (0.0, 61.0):
+        scene.observer.check_whole(scene.now)
+
+
+def join_across_namespaces(scene: Scene) -> None:
+    scene.bind(scene.make(Gang("pair", "annotation", 1, 1, namespace="other", hopeless=True))[0], "chosen", "0")
+
+
+def decide_about_a_pod_of_another_scheduler(scene: Scene) -> None:
+    pods = scene.make(_pair(scheduler=OTHERS))
+    scene.truth.catch_up()
+    scene.commit(*pods)
+
+
+def write_to_a_pod_of_another_scheduler(scene: Scene) -> None:
+    scene.make(_pair(scheduler=OTHERS))
+    scene.truth.catch_up()
+    request = Request("PATCH", "/api/v1/namespaces/default/pods/pair-0/status", {}, {}, b"")
+    scene.observer.see_request(Process("scheduler0"), request, Reply(200, {}, b""))
+
+
+@pytest.mark.parametrize(
+    ("promise", "act"),
+    [
+        ("S1", give_a_device_twice),
+        ("S1", give_more_shares_than_a_device_has),
+        ("S1", fill_a_node_beyond_its_gpus),
+        ("S2", start_half_a_gang),
+        ("S2", start_a_gang_that_cannot_be_whole),
+        ("S2", stay_half_there),
+        ("S3", record_too_few_devices),
+        ("S3", record_a_device_that_does_not_exist),
+        ("S3", record_devices_that_a_kubelet_chooses),
+        ("S3", leave_the_map),
+        ("S3", change_devices_later),
+        ("S4", join_across_namespaces),
+        ("S5", decide_about_a_pod_of_another_scheduler),
+        ("S5", write_to_a_pod_of_another_scheduler),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_broken_promise_is_noticed(scene: Scene, promise: str, act: Callable[[Scene], None]) -> None:
+    with pytest.raises(BrokenPromise) as broken:
+        act(scene)
+    assert broken.value.promise == promise
+
+
+def test_who_shares_by_the_same_map_may_share(scene: Scene) -> None:
+    both = "0=chosen:1\n1=chosen:1"
+    for pod in scene.make(Gang("mapped", "alone", 2, 1, 0, device_map=both)):
+        scene.bind(pod, "chosen", "1")
+
+
+def test_gangs_that_wait_are_named_until_they_are_done(scene: Scene) -> None:
+    pods = scene.make(_pair())
+    scene.truth.catch_up()
+    assert "default.pair" in scene.observer.waiting()[0]
+    for index, pod in enumerate(pods):
+        scene.bind(pod, "chosen", str(index))
+        scene.server.edit("pods", pod, lambda found: found["status"].update(phase="Succeeded"), "status")
+    scene.truth.catch_up()
+    assert scene.observer.waiting() == []

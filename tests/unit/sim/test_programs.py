@@ -1,0 +1,68 @@
+"""Programs in a world of their own: what a process does when it is stopped, paused or killed at a chosen moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpu_scheduler.sim.chance import replaced
+from gpu_scheduler.sim.faults import KINDS, Chances
+from gpu_scheduler.sim.loop import Process, WorldLoop
+from gpu_scheduler.sim.network import Network
+from gpu_scheduler.sim.programs import Programs
+from gpu_scheduler.sim.server import ApiServer, Reply, Request, prepare
+from gpu_scheduler.sim.story import Story
+
+LEASE = "/leases/gpu-scheduler"
+
+
+class Stage:
+    """Two schedulers and an API, without faults."""
+
+    def __init__(self, loop: WorldLoop) -> None:
+        self.loop = loop
+        self.story = Story()
+        self.complaints: list[str] = []
+        self.network = Network(loop, ApiServer(), Chances(1, KINDS), self.story)
+        self.programs = Programs(loop, self.network, self.story, self.complaints.append)
+
+    async def start(self) -> None:
+        """The first scheduler leads, the second stands by."""
+        self.programs.add("first", True, 1.0)
+        await asyncio.sleep(3.0)
+        self.programs.add("second", True, 1.0)
+        await asyncio.sleep(3.0)
+
+    async def fence(self) -> None:
+        """The first scheduler stands still until the second has taken over, and has not heard of it."""
+        self.programs.all[0].process.paused = True
+        await asyncio.sleep(40.0)
+        self.programs.all[0].process.paused = False
+
+
+@pytest.mark.parametrize("steps", range(0, 200, 40))
+def test_a_scheduler_that_is_told_to_stop_while_it_is_fenced_stops(steps: int) -> None:
+    prepare()
+    loop = WorldLoop(1)
+    with replaced(loop, 1):
+        stage = Stage(loop)
+
+        def stop_soon(sender: Process, request: Request, _reply: Reply) -> None:
+            old = stage.programs.all[0]
+            if loop.now > 40.0 and sender is old.process and request.method == "GET" and request.path.endswith(LEASE):
+                sender.at_death = old.stop.set
+                sender.steps_left = steps
+
+        async def play() -> None:
+            await stage.start()
+            stage.network.onlookers.append(stop_soon)
+            await stage.fence()
+            await asyncio.sleep(60.0)
+
+        loop.run_until_complete(loop.start(loop.outside, play()))
+        stage.network.broken = True
+        loop.end()
+    said = [line.what for line in stage.story.lines if line.who == "first.1"]
+    assert "has stopped" in said
+    assert not stage.complaints
