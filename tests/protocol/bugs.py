@@ -88,7 +88,7 @@ GANGS = (
         f"{CORE}/hold.py",
         "    if facts.open:\n        state.broken[record.key] = None  #",
         "    if False:\n        state.broken[record.key] = None  #",
-        (HOLD, PROMISES),
+        (HOLD,),
     ),
     Bug(
         "A pod joins a gang of another namespace",
