@@ -22,7 +22,7 @@ from tests.protocol.commit_bugs import CACHES, COMMITS
 BUGS = (*GANGS, *PREEMPTION, *DEVICES, *COMMITS, *CACHES)
 ROOT = Path(__file__).parents[2]
 COPIED = ("src", "tests", "pyproject.toml", "charts", "examples")
-PATIENCE = 900.0
+PATIENCE = 300.0
 """A suite that takes longer, in seconds, hangs: that is a catch, too."""
 
 
