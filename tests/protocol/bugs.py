@@ -171,7 +171,7 @@ PREEMPTION = (
         f"{CORE}/decide.py",
         "    state.at(now + state.config.nominate, record.key)\n    state.reserve(record, slots_for(record, facts))",
         "    state.at(now + state.config.nominate, record.key)",
-        (PREEMPT, PROMISES),
+        (PREEMPT,),
     ),
 )
 
