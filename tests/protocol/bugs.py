@@ -190,7 +190,7 @@ DEVICES = (
         f"{CORE}/model.py",
         "return self.node is not None and not self.terminal",
         "return self.node is not None and not self.terminal and not self.deleting",
-        (ENGINE, PROMISES),
+        (ENGINE,),
     ),
     Bug(
         "A GPU that its node calls broken is counted",

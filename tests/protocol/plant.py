@@ -59,16 +59,20 @@ def run_suite(root: Path, suite: str) -> Catch | None:
     return Catch(failed[1] if failed else f"{suite}: {done.stdout[-300:]}", sum(counts.values()))
 
 
-def run_seeds(root: Path, seeds: int) -> int | None:
-    """How many seeds the simulation below a folder takes to break a promise; None when it keeps them all."""
-    command = [sys.executable, "-m", "gpu_scheduler.sim", "--start", "1", "--jobs", "1", "--seeds", str(seeds)]
-    with subprocess.Popen(command, cwd=root, env=_surroundings(root), stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if found := re.match(r"seed (\d+) BROKEN", line):
-                running.terminate()
-                return int(found[1])
-        return None if running.wait() == 0 else seeds
+SEEDS = """
+import sys
+from gpu_scheduler.sim.plan import make_plan
+from gpu_scheduler.sim.world import run_plan
+print(next((seed for seed in range(1, int(sys.argv[1]) + 1) if run_plan(make_plan(seed)).breach), 0))
+"""
+
+
+def run_seeds(root: Path, seeds: int) -> int:
+    """How many seeds the simulation below a folder takes to break a promise; 0 when it keeps them all."""
+    command = [sys.executable, "-c", SEEDS, str(seeds)]
+    where = {**_surroundings(root), "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, cwd=root, env=where, capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1])
 
 
 def _surroundings(root: Path) -> dict[str, str]:
@@ -93,8 +97,8 @@ def catch(bug: Bug) -> Catch | None:
         return next(filter(None, (run_suite(root, suite) for suite in bug.suites)), None)
 
 
-def simulate(bug: Bug, seeds: int) -> int | None:
-    """After how many seeds the simulation notices a bug."""
+def simulate(bug: Bug, seeds: int) -> int:
+    """After how many seeds the simulation notices a bug; 0 if it does not."""
     with planted(bug) as root:
         return run_seeds(root, seeds)
 
