@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gpu_scheduler.core.explain import refuse_now
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Expected, Gang, GangKey
 from gpu_scheduler.core.state import Config
@@ -231,3 +232,22 @@ def test_reservation_of_a_gang_that_has_ended_is_given_up_at_once() -> None:
     world.finish(key)
     world.settle()
     assert len(world.bound(rival)) == 2
+
+
+def test_gang_that_no_longer_fits_says_so_while_its_slots_are_kept_and_nodes_are_drained_for_another() -> None:
+    world = a_world(8, config=Config(drain_after=10))
+    world.start("busy", 4)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    waiting = world.start("b", 8)
+    world.pass_time(20)
+    world.create(*members(gang.key, 3, shape_of(2), role="worker"))
+    world.settle()
+    state = world.engine.state
+    assert state.target == waiting
+    assert state.records[gang.key].reserved
+    refusal = refuse_now(state, gang.key, world.now)
+    assert refusal is not None
+    assert refusal.short
+    assert world.engine.explain(gang.key, world.now) is not None

@@ -92,10 +92,10 @@ def explain(state: State, key: GangKey, now: float) -> Explanation | None:
     if refusal is not None and any(one.reason in _OF_QUEUES for one in refusal.refusals):
         stuck = True  # there may be room: its queue does not let it have any
     if record.gang is not None and not stuck and (facts.ready or key in state.queue):
+        bid = make_bid(state, record, facts, now)  # which asks where slots are kept
         with state.cluster.trial():
             for uid in record.reserved:
                 state.cluster.forget(uid)
-            bid = make_bid(state, record, facts, now)
             helped = tuple(_what_would_help(state, record, bid))
             start = _earliest_start(state, record, bid, now)
     return Explanation(
@@ -220,10 +220,11 @@ def refuse_now(state: State, key: GangKey, now: float) -> Unplaceable | None:
     record, refused = state.records.get(key), state.queue.refusal(key)
     if record is None or record.refusal is not None or refused is None or not refused.short or refused.hopeless:
         return None
+    bid = make_bid(state, record, state.facts_of(record), now)  # which asks where slots are kept
     with state.cluster.trial():
         for uid in record.reserved:
             state.cluster.forget(uid)
-        fresh = refuse_bid(state.cluster, make_bid(state, record, state.facts_of(record), now))
+        fresh = refuse_bid(state.cluster, bid)
     return fresh if fresh.short else None
 
 

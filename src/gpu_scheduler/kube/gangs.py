@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpu_scheduler.core.events import Event, GangGone, GangSeen
-from gpu_scheduler.core.lifecycle import Status
+from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.kube.dialects import (
@@ -215,6 +215,8 @@ class GangBook:
         dialect = dialect_of(key)
         if dialect.resources and self.resource_of(key) is None:
             return []
+        if status.phase is Phase.ORPHANED:
+            return []  # it has come meanwhile: what it means is not known yet
         alive = self._sharing.get(self._where(key), {key: None})
         return dialect.encode(key, subject, Telling(status, told, now, alive.keys(), self._owner_of(key)), self.context)
 

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpu_scheduler.sim.faults import KINDS
-from gpu_scheduler.sim.plan import make_plan
 from gpu_scheduler.sim.shrink import Case, shrink
-from gpu_scheduler.sim.world import Result, run_plan
+from gpu_scheduler.sim.world import Result, run_seed
 
 TOLD = 3
 """So many breaches are told in full; of the others only the seed."""
@@ -79,13 +78,6 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     return 1 if result.breach else 0
 
 
-def _run_one(seed: int) -> Result:
-    result = run_plan(make_plan(seed))
-    if not result.breach:
-        result.lines = []
-    return result
-
-
 def _run_all(seeds: range, jobs: int) -> int:
     begun = said = time.monotonic()
     broken: list[Result] = []
@@ -93,7 +85,7 @@ def _run_all(seeds: range, jobs: int) -> int:
     virtual = cpu = 0.0
     # Not forked: a worker begins with nothing but its seed.
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=RECYCLE) as pool:
-        for done, result in enumerate(pool.imap_unordered(_run_one, seeds), 1):
+        for done, result in enumerate(pool.imap_unordered(run_seed, seeds), 1):
             virtual, cpu = virtual + result.virtual, cpu + result.cpu
             struck.update(result.struck)
             if result.breach:

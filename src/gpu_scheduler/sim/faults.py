@@ -20,7 +20,7 @@ REQUESTS = (
     Fault("slow", 0.2, "a request or its answer takes up to five seconds"),
     Fault("lost-request", 0.08, "a request never arrives; the client waits until its time is up, or is cut off"),
     Fault("lost-reply", 0.08, "a request is done, its answer never arrives"),
-    Fault("late-request", 0.05, "a client is cut off, and its request arrives up to two minutes later"),
+    Fault("late-request", 0.1, "a client is cut off, and its request arrives up to two minutes later"),
     Fault("too-many", 0.1, "429 with Retry-After, and nothing was done"),
     Fault("server-error", 0.08, "500, and nothing was done"),
     Fault("server-error-after", 0.05, "500, and all was done"),

@@ -35,12 +35,27 @@ class Process:
         self.rate = 1.0
         """How fast its clocks run."""
         self.steps_left = -1
-        """After so many steps it dies; never, if below 0."""
-        self.at_death: Callable[[], None] = lambda: None
+        """After so many steps `then` is done to it; never, if below 0."""
+        self.writes_left = -1
+        """With its next write but so many, the steps begin to be counted."""
+        self.then: Callable[[], None] = lambda: None
+        self._steps_after = 0
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.context = contextvars.copy_context()
         self.context.run(_current.set, self)
         self.corpse: list[asyncio.Task[Any]] = []
+
+    def set_trap(self, then: Callable[[], None], steps: int, writes: int = -1) -> None:
+        """Will do something to it after so many steps; with `writes`, so many steps after it has sent a write."""
+        self.then = then
+        self.writes_left, self._steps_after = writes, steps
+        self.steps_left = steps if writes < 0 else -1
+
+    def note_write(self) -> None:
+        """It sends a write."""
+        if self.writes_left == 0:
+            self.steps_left = self._steps_after
+        self.writes_left = max(-1, self.writes_left - 1)
 
     def kill(self) -> None:
         """Ends it as SIGKILL does: nothing of it runs any more, no `finally`, no farewell."""
@@ -181,7 +196,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     def _step(self, process: Process) -> None:
         if process.steps_left == 0:
             process.steps_left = -1
-            process.at_death()
+            process.then()
             return
         process.steps_left -= process.steps_left > 0
         handle = process.ready.popleft()
@@ -200,7 +215,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         left = []
         for process in self.processes:
             process.dead = process.paused = False
-            process.steps_left = -1
+            process.steps_left = process.writes_left = -1
             left += [task for task in process.tasks if not task.done()]
             process.corpse.clear()
         self._idle = 0

@@ -50,6 +50,8 @@ class Network:
         if self.broken:
             answer.set_exception(aiohttp.ServerDisconnectedError())
             return
+        if request.method not in _READS and "/leases/" not in request.path:
+            sender.note_write()
         chances = self.chances
         delay = chances.latency()
         if chances.strikes("slow"):

@@ -23,10 +23,14 @@ USERS = {
     "recreate-pod": 1.0,
     "rival-binds": 2.0,
     "rival-waits": 0.7,
+    "rival-preempts": 0.7,
+    "end-namespace": 0.5,
+    "stream": 0.4,
 }
 """What users and other schedulers do, and how often compared with each other."""
 
 NODES = {"lose-node": 1.0, "flap-node": 1.0, "shrink-node": 1.0, "remove-node": 1.0, "break-device": 2.0}
+_AIMED = frozenset({"delete-pod", "force-delete-pod", "recreate-pod", "rival-binds", "rival-preempts"})
 PROGRAMS = {"kill": 4.0, "kill-all": 1.0, "pause": 3.0, "jump-clock": 1.0, "delete-lease": 0.3}
 """Two leaders come of a pause: whoever wakes up still thinks that it leads."""
 
@@ -39,6 +43,11 @@ class Action:
     kind: str
     pick: int
     much: float
+
+    @property
+    def waits_for_commit(self) -> bool:
+        """Whether it is done the moment something is committed, to the node or the pod that this is about."""
+        return bool(self.pick & 16) and (self.kind in NODES or self.kind in _AIMED)
 
     def __str__(self) -> str:
         return f"{self.kind} (pick {self.pick % 1000}, {self.much:.2f})"

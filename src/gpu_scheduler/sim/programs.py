@@ -63,7 +63,7 @@ class Programs:
         """From now on every program runs and is left alone."""
         self._ended = True
         for program in self.all:
-            program.process.steps_left = -1
+            program.process.set_trap(lambda: None, -1)
             program.process.paused = False
             if program.process.dead:
                 self._start(program)
@@ -103,13 +103,11 @@ class Programs:
             self._tell(program, "is asked to stop")
             program.stop.set()
             return
-        process = program.process
 
         def die() -> None:
             self._die(program, 0.5 + 10.0 * action.much**2)
 
-        process.at_death = die
-        process.steps_left = action.pick // 64 % 400
+        _set_trap(program.process, die, action)
 
     def _kill_all(self, action: Action) -> None:
         for program in self.all:
@@ -135,16 +133,19 @@ class Programs:
         process, length = program.process, LONGEST_PAUSE * action.much**1.5
         if process.dead or process.paused:
             return
-        process.paused = True
-        self._tell(program, f"stands still for {length:.1f} s")
+        loop = self._loop
+
+        def stand_still() -> None:
+            process.paused = True
+            self._tell(program, f"stands still for {length:.1f} s")
+            loop.call_at(loop.now + length, go_on, context=loop.outside.context)
 
         def go_on() -> None:
             if process.paused:
                 process.paused = False
                 self._tell(program, "goes on")
 
-        loop = self._loop
-        loop.call_at(loop.now + length, go_on, context=loop.outside.context)
+        _set_trap(process, stand_still, action)
 
     def _jump(self, action: Action) -> None:
         """The wall clock of a process is set, as by an operator or by NTP."""
@@ -154,6 +155,15 @@ class Programs:
 
     def _tell(self, program: Program, what: str) -> None:
         self._story.tell(self._loop.now, program.process.name, what)
+
+
+def _set_trap(process: Process, then: Callable[[], None], action: Action) -> None:
+    """Half of the traps wait for a write, for what goes wrong between two writes is worth most."""
+    rest = action.pick // 64
+    if action.pick & 32:
+        process.set_trap(then, rest // 8 % 40, writes=rest % 8)
+    else:
+        process.set_trap(then, rest % 400)
 
 
 def _settings(identity: str) -> Settings:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
-from gpu_scheduler.sim.gangs import OTHERS, PLUGINS, Gang, edit_minimum, make_object, make_owner, make_pod
-from gpu_scheduler.sim.plan import Action
+from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang, edit_minimum, make_object, make_owner, make_pod
+from gpu_scheduler.sim.plan import Action, Plan
 from gpu_scheduler.sim.server import ApiServer
 from gpu_scheduler.sim.truth import ENDED, Machine, Seen, Truth
 
 T = TypeVar("T")
+
+LONGEST_STREAM = 400
+"""So many looks long small pods keep coming."""
 
 DIALECTS = ("annotation", "annotation", "volcano", "plugins", "workload")
 
@@ -22,12 +27,15 @@ DIALECTS = ("annotation", "annotation", "volcano", "plugins", "workload")
 class Users:
     """Does what actions of users say; every gang they have made is in `gangs`, by its label."""
 
-    def __init__(self, server: ApiServer, truth: Truth, operators: bool) -> None:
+    def __init__(self, server: ApiServer, truth: Truth, plan: Plan) -> None:
         self.gangs: dict[str, Gang] = {}
         self._server = server
         self._truth = truth
-        self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if operators else DIALECTS
+        self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if plan.operators else DIALECTS
+        self._room = sum(gpus for _, gpus, _ in plan.nodes)
         self._numbers = iter(range(1_000_000))
+        self._stream = ""
+        self._fed = 0
         self.acts: dict[str, Callable[[Action], None]] = {
             name.removeprefix("_do_").replace("_", "-"): getattr(self, name) for name in dir(self) if name[:4] == "_do_"
         }
@@ -71,7 +79,7 @@ class Users:
             self._make(gang)
 
     def _do_create_impossible(self, action: Action) -> None:
-        size = sum(node.capacity for node in self._machines()) + 1
+        size = self._room + 1
         self._make(Gang(self._name(), DIALECTS[action.pick % 5], size, size, hopeless=True))
 
     def _do_create_stranger(self, action: Action) -> None:
@@ -129,14 +137,14 @@ class Users:
             self._server.delete(*found)
 
     def _do_delete_pod(self, action: Action) -> None:
-        self._delete(self._choose(self._pods(), action.pick), None)
+        self._delete(self._choose(self.pods(), action.pick), None)
 
     def _do_force_delete_pod(self, action: Action) -> None:
-        self._delete(self._choose(self._pods(), action.pick), 0)
+        self._delete(self._choose(self.pods(), action.pick), 0)
 
     def _do_recreate_pod(self, action: Action) -> None:
         """Deleted and made again under the same name before anybody looks."""
-        pod = self._choose(self._pods(), action.pick)
+        pod = self._choose(self.pods(), action.pick)
         gang = self.gangs.get(pod.gang) if pod is not None else None
         if pod is not None and gang is not None and gang.dialect != "pytorch" and not gang.given_up:
             self._delete(pod, 0)
@@ -150,6 +158,37 @@ class Users:
                 if error.code != 404:
                     raise
 
+    def _do_end_namespace(self, action: Action) -> None:
+        """A gang starts in a namespace that is deleted a moment later."""
+        name = f"passing{next(self._numbers)}"
+        namespace = self._server.create("namespaces", {"metadata": {"name": name}, "spec": {}})
+        size = 1 + action.pick % 3
+        gang = Gang("g", "annotation", size, size, owned=False, namespace=name, orphaned=True, duration=60.0)
+        self._make(gang)
+
+        def end() -> None:
+            gang.given_up = True
+            self._server.delete("namespaces", namespace)
+
+        asyncio.get_running_loop().call_later(2.0 * action.much**2, end)
+
+    # -- one that needs all, among many that need little
+
+    def _do_stream(self, _action: Action) -> None:
+        """A gang of whole nodes waits, while small pods keep coming until it has started."""
+        if not self._stream:
+            machines = self._machines()
+            gpus = min(node.capacity for node in machines)
+            gang = Gang(self._name(), "annotation", len(machines), len(machines), gpus, duration=2.0)
+            self._stream = gang.label
+            self._make(gang)
+
+    def _feed_stream(self) -> None:
+        begun = any(pod.gang == self._stream and pod.node for pod in self._truth.pods.values())
+        self._fed += 1
+        if not begun and self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
+            self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=4.0))
+
     # -- a rival
 
     def _do_rival_binds(self, action: Action) -> None:
@@ -162,6 +201,24 @@ class Users:
             target = {"metadata": {}, "target": {"kind": "Node", "name": node.name}}
             bind(self._server.api, "default", pod["metadata"]["name"], target)
 
+    def _do_rival_preempts(self, action: Action) -> None:
+        """Another scheduler takes the place of one of ours: its pod is nominated, ours deleted, its pod bound."""
+        pod = self._choose([pod for pod in self.pods() if pod.node and pod.scheduler != OTHERS], action.pick)
+        if pod is None:
+            return
+        gang = Gang(self._name(), "alone", 1, 1, max(1, pod.gpus), scheduler=OTHERS, owned=False, priority="high")
+        self.gangs[gang.label] = gang
+        rival = self._server.create("pods", make_pod(gang, 0))
+        self._server.edit("pods", rival, lambda found: found["status"].update(nominatedNodeName=pod.node), "status")
+        self._delete(pod, None)
+        target = {"metadata": {}, "target": {"kind": "Node", "name": pod.node}}
+
+        def take_over() -> None:
+            with suppress(ApiError):
+                bind(self._server.api, gang.namespace, rival["metadata"]["name"], target)
+
+        asyncio.get_running_loop().call_later(1.0 + 2.0 * action.much, take_over)
+
     def _do_rival_waits(self, _action: Action) -> None:
         """A pod of another scheduler that nobody binds: we must leave it alone."""
         gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, hopeless=True)
@@ -172,6 +229,8 @@ class Users:
 
     def look(self) -> None:
         """Makes the pods that are missing, and clears away what its users have given up."""
+        if self._stream:
+            self._feed_stream()
         held: dict[str, list[Seen]] = {}
         for pod in self._truth.pods.values():
             held.setdefault(pod.gang, []).append(pod)
@@ -186,9 +245,11 @@ class Users:
         for pod in pods:
             if not pod.deleting:
                 self._delete(pod, None)
-        group = self._server.get(PLUGINS, gang.namespace, gang.name)
+        if gang.dialect != "pytorch":
+            return
+        group = self._server.get(VOLCANO, gang.namespace, gang.name)
         if group is not None and not group["metadata"].get("deletionTimestamp"):
-            self._server.delete(PLUGINS, group)
+            self._server.delete(VOLCANO, group)
 
     def _keep(self, gang: Gang, pods: Sequence[Seen]) -> None:
         for pod in pods:
@@ -212,7 +273,8 @@ class Users:
         gangs = self.gangs.values()
         return [g for g in gangs if not (g.given_up or g.orphaned or g.hopeless) and g.scheduler != OTHERS]
 
-    def _pods(self) -> list[Seen]:
+    def pods(self) -> list[Seen]:
+        """Pods that have not ended, by name."""
         found = [pod for pod in self._truth.pods.values() if pod.gang and pod.phase not in ENDED]
         return sorted(found, key=lambda pod: (pod.namespace, pod.name))
 

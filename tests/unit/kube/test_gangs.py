@@ -277,6 +277,24 @@ def test_the_pod_that_carries_the_notes_keeps_carrying_them() -> None:
     assert other.metadata.name in {"b", "c"}
 
 
+@pytest.mark.parametrize(
+    ("dialect", "spec"),
+    [
+        ("volcano", {"minMember": 2}),
+        ("scheduler-plugins", {"minMember": 2}),
+        ("podgroup", {"schedulingPolicy": {"gang": {"minCount": 2}}}),
+    ],
+    ids=["volcano", "scheduler-plugins", "podgroup"],
+)
+def test_an_object_that_has_just_come_is_not_told_that_it_is_missing(dialect: str, spec: Json) -> None:
+    book = GangBook(context())
+    raw = group(**spec)
+    book.see_object(dialect, raw)
+    key = GangKey(dialect, "x", "train")
+    assert book.encode(key, raw, status(Phase.ORPHANED, 0, 2), SHORT, NOW) == []
+    assert book.encode(key, raw, status(Phase.WAITING, 0, 2), SHORT, NOW)
+
+
 # -- pods alone
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -59,10 +60,8 @@ class Scene:
         spec = {"epoch": 1, "sequence": 0, "chunk": 0, "chunks": 1, "size": len(entries), "binds": entries}
         body = {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Placement", "spec": {**spec, "deletes": []}}
         made = self.server.create(PLACEMENTS, {**body, "metadata": {"name": "1-0-0", "namespace": SYSTEM}})
-        notes = {
-            "gpu-scheduler.io/committed": '{"1-0-0":"%s"}' % made["metadata"]["uid"],
-            "gpu-scheduler.io/epoch": "1",
-        }
+        committed = json.dumps({"1-0-0": made["metadata"]["uid"]})
+        notes = {"gpu-scheduler.io/committed": committed, "gpu-scheduler.io/epoch": "1"}
         meta = {"name": "gpu-scheduler", "namespace": SYSTEM, "annotations": notes}
         self.server.create("leases.coordination.k8s.io", {"metadata": meta, "spec": {}})
         self.truth.catch_up()

@@ -51,8 +51,7 @@ def test_a_scheduler_that_is_told_to_stop_while_it_is_fenced_stops(steps: int) -
         def stop_soon(sender: Process, request: Request, _reply: Reply) -> None:
             old = stage.programs.all[0]
             if loop.now > 40.0 and sender is old.process and request.method == "GET" and request.path.endswith(LEASE):
-                sender.at_death = old.stop.set
-                sender.steps_left = steps
+                sender.set_trap(old.stop.set, steps)
 
         async def play() -> None:
             await stage.start()
