@@ -30,7 +30,6 @@ CARRY, LEASE, INTENTS = (
     "tests/unit/kube/test_intents.py",
 )
 COMMIT, CLIENT, INFORMER = (f"tests/unit/kube/test_{name}.py" for name in ("commit", "client", "informer"))
-SCHEDULER, LEADING = "tests/unit/kube/test_scheduler.py", "tests/unit/kube/test_leading.py"
 DEATHS = "tests/protocol/test_crash_points.py"
 
 GANGS = (

@@ -12,10 +12,8 @@ from tests.protocol.bugs import (
     INFORMER,
     INTENTS,
     KUBE,
-    LEADING,
     LEASE,
     PROMISES,
-    SCHEDULER,
     STANDBY,
     Bug,
 )
@@ -35,7 +33,7 @@ COMMITS = (
         f"{KUBE}/scheduler.py",
         "self._engine.handle(TookOver(commits), self._now())",
         "self._engine.handle(TookOver(), self._now())",
-        (DEATHS, SCHEDULER),
+        (DEATHS,),
     ),
     Bug(
         "Taking the Lease empties the committed set",
@@ -92,7 +90,7 @@ COMMITS = (
         f"{KUBE}/intents.py",
         "                raise MissingIntentError(",
         "                continue\n                raise MissingIntentError(",
-        (INTENTS, SCHEDULER),
+        (INTENTS,),
     ),
     Bug(
         "Intents have no finalizer",
@@ -184,7 +182,7 @@ CACHES = (
         f"{KUBE}/scheduler.py",
         "            await self._see_everything(newest)\n            committed",
         "            committed",
-        (LEADING, SCHEDULER, DEATHS, "tests/unit/kube/test_following.py"),
+        (DEATHS,),
     ),
     Bug(
         "What was deleted while a watch was broken stays",
