@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 
 class ApiError(Exception):
     """The API server answered with an error. `retry_after` is in seconds, where it said so."""
@@ -49,14 +47,6 @@ def innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def heed_cancellation() -> None:
-    """Ends a task that was cancelled while a group of its tasks failed: before Python 3.13 such a group tells of the
-    failure alone, and whoever handles that would go on for ever."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def api_error(status: int, reason: str, message: str, retry_after: float | None = None) -> ApiError:

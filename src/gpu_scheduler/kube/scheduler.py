@@ -29,7 +29,7 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.commit import Committer
 from gpu_scheduler.kube.compare import compare
 from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.errors import ApiError, heed_cancellation, innermost
+from gpu_scheduler.kube.errors import ApiError, innermost
 from gpu_scheduler.kube.feed import Feed
 from gpu_scheduler.kube.health import Health
 from gpu_scheduler.kube.intents import Intents
@@ -100,6 +100,7 @@ async def run_scheduler(
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
+            scheduler.ending = True
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             await scheduler.step_down()
@@ -114,6 +115,8 @@ class Scheduler:
         self._lanes = lanes
         self._settings = settings
         self._now = Clock()
+        self.ending = False
+        """It is about to be cancelled, and does not take another turn at leading."""
         self._wake = asyncio.Event()
         self._engine = Engine(settings.core)
         self._feed = Feed(lanes.binds, settings, self._wake.set)
@@ -161,7 +164,9 @@ class Scheduler:
                     self._engine.handle(Fenced(), self._now())
                     self._heard.clear()  # about commits of a ledger that is forgotten
                     self._teller.clear()
-                heed_cancellation()
+                if self.ending:
+                    # Cancelled while it was fenced: a task group tells of the failure alone, before Python 3.13.
+                    raise asyncio.CancelledError
 
     async def step_down(self) -> None:
         """Lets the next leader begin at once."""
@@ -232,6 +237,8 @@ class Scheduler:
             await asked.wait()
             asked.clear()
             try:
+                await self._feed.catch_up()
+                self._cycle()  # everything that was seen goes in before it is compared
                 differences = await compare(self._lanes.binds, self._feed, self._engine.state)
             except ApiError as error:
                 _log.warning("cannot compare", error=error.message)

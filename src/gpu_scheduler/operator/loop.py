@@ -14,7 +14,7 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import ApiError, Conflict, heed_cancellation
+from gpu_scheduler.kube.errors import ApiError, Conflict
 from gpu_scheduler.kube.health import Health
 from gpu_scheduler.kube.informer import Informer
 from gpu_scheduler.kube.lease import Candidate
@@ -65,6 +65,7 @@ async def run_operator(connection: Connection, options: Options, stop: asyncio.E
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
+            operator.ending = True
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             await election.release()
@@ -81,6 +82,8 @@ class _Candidacy:
         self._options = options
         self._election = election
         self._metrics = Metrics()
+        self.ending = False
+        """It is about to be cancelled, and does not stand for the Lease again."""
 
     async def run(self) -> None:
         health = Health(LEASE, metrics=self._metrics.text)
@@ -111,7 +114,9 @@ class _Candidacy:
         except* LostError as lost:
             self._election.held = False
             _log.warning("leads no more", why=str(lost.exceptions[0]))
-        heed_cancellation()
+        if self.ending:
+            # Cancelled while it lost the Lease: a task group tells of the failure alone, before Python 3.13.
+            raise asyncio.CancelledError
 
 
 class Operator:

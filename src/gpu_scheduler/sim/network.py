@@ -283,21 +283,12 @@ class Session:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        params: Mapping[str, str] | None,
-        data: Any,
-        headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,
-        **_more: object,
-    ) -> Exchange:
-        """A request that is sent when its block begins."""
+    def request(self, method: str, url: str, *, timeout: aiohttp.ClientTimeout, **given: Any) -> Exchange:
+        """A request that is sent when its block begins; of what else aiohttp takes, only what reaches the server."""
+        data = given["data"]
         body = data.getvalue() if hasattr(data, "getvalue") else data or b""
-        path = url.removeprefix(SERVER)
-        return Exchange(self._network, Request(method, path, dict(params or {}), headers, body), timeout)
+        asked = Request(method, url.removeprefix(SERVER), dict(given["params"] or {}), given["headers"], body)
+        return Exchange(self._network, asked, timeout)
 
     async def close(self) -> None:
         """Nothing is open."""

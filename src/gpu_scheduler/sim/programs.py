@@ -68,6 +68,12 @@ class Programs:
             if program.process.dead:
                 self._start(program)
 
+    def compare(self) -> None:
+        """Asks every scheduler, as SIGUSR1 does, whether what it goes by is what the API has."""
+        for program in self.all:
+            if program.schedules:
+                program.compare.set()
+
     def _start(self, program: Program) -> None:
         program.lives += 1
         program.process = process = self._loop.add(f"{program.name}.{program.lives}")
@@ -88,6 +94,9 @@ class Programs:
                 await run_operator(connection, options, program.stop)
         except Exception as error:
             self._complain(f"{process.name} ended: {error!r}")
+        else:
+            if not program.stop.is_set():
+                self._complain(f"{process.name} stopped, and nobody had asked it to")
         self._tell(program, "has stopped")
         process.dead = True
         self._start_later(program, 1.0)

@@ -43,6 +43,10 @@ TIDY = 90.0
 """How long after that a Placement that nobody will carry out may be left, in seconds; this takes long to wait for."""
 
 
+COMPARED = 3.0
+"""How long schedulers take to compare what they remember with what the API has, in seconds."""
+
+
 @dataclass(slots=True)
 class Result:
     """How a run ended. `breach` is empty when every promise was kept."""
@@ -175,6 +179,8 @@ class World:
         self._calm()
         await self._wait_for_all()
         await self._wait_for_tidiness()
+        self.programs.compare()
+        await asyncio.sleep(COMPARED)
         tending.cancel()
 
     async def _tend(self) -> None:
@@ -333,6 +339,10 @@ class World:
             self.loop.call_at(self.loop.now + seconds, do)
 
 
+WRONG = "remembered wrongly"
+"""What a scheduler says when what it goes by is not what the API has."""
+
+
 @contextmanager
 def _hearing(world: World) -> Iterator[None]:
     """While the block runs, what programs say goes into the story, and what they did not expect is a breach."""
@@ -341,7 +351,7 @@ def _hearing(world: World) -> Iterator[None]:
         if not world.deaf and method in ("warning", "error", "exception", "critical"):
             words = " ".join(f"{key}={value}" for key, value in line.items() if key not in ("event", "exc_info"))
             world.story.tell(world.loop.now, world.loop.here().name, f"{method}: {line.get('event')} {words}")
-            if method == "exception" or line.get("exc_info"):
+            if method in ("exception", "critical") or line.get("exc_info") or line.get("event") == WRONG:
                 world.complain(f"{line.get('event')} {words} {traceback.format_exc()}")
         raise structlog.DropEvent
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from gpu_scheduler.sim.chance import replaced
 from gpu_scheduler.sim.faults import KINDS, Chances
 from gpu_scheduler.sim.loop import Process, WorldLoop
 from gpu_scheduler.sim.network import Network
+from gpu_scheduler.sim.nodes import Nodes
 from gpu_scheduler.sim.programs import Programs
 from gpu_scheduler.sim.server import ApiServer, Reply, Request, prepare
 from gpu_scheduler.sim.story import Story
+from gpu_scheduler.sim.truth import Truth
 
 LEASE = "/leases/gpu-scheduler"
 
@@ -20,11 +23,11 @@ LEASE = "/leases/gpu-scheduler"
 class Stage:
     """Two schedulers and an API, without faults."""
 
-    def __init__(self, loop: WorldLoop) -> None:
+    def __init__(self, loop: WorldLoop, seed: int = 1) -> None:
         self.loop = loop
         self.story = Story()
         self.complaints: list[str] = []
-        self.network = Network(loop, ApiServer(), Chances(1, KINDS), self.story)
+        self.network = Network(loop, ApiServer(), Chances(seed, KINDS), self.story)
         self.programs = Programs(loop, self.network, self.story, self.complaints.append)
 
     async def start(self) -> None:
@@ -65,3 +68,27 @@ def test_a_scheduler_that_is_told_to_stop_while_it_is_fenced_stops(steps: int) -
     said = [line.what for line in stage.story.lines if line.who == "first.1"]
     assert "has stopped" in said
     assert not stage.complaints
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_a_scheduler_that_is_asked_to_compare_while_it_starts_finds_nothing_wrong(seed: int) -> None:
+    prepare()
+    loop = WorldLoop(seed)
+    with replaced(loop, seed), structlog.testing.capture_logs() as logs:
+        stage = Stage(loop, seed)
+        server = stage.network.server
+        Nodes(server, Truth(server.store, lambda: loop.now), {}).add("node0", 2, True)
+
+        async def play() -> None:
+            stage.programs.add("first", True, 1.0)
+            await asyncio.sleep(3.0)
+            stage.programs.add("second", True, 1.0)
+            await asyncio.sleep(0.01)
+            stage.programs.compare()
+            await asyncio.sleep(5.0)
+
+        loop.run_until_complete(loop.start(loop.outside, play()))
+        stage.network.broken = True
+        loop.end()
+    assert [line["differences"] for line in logs if line["event"] == "compared"] == [0, 0]
+    assert not [line for line in logs if line["event"] == "remembered wrongly"]
