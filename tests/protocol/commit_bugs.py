@@ -182,7 +182,7 @@ CACHES = (
         f"{KUBE}/scheduler.py",
         "            await self._see_everything(newest)\n            committed",
         "            committed",
-        (DEATHS,),
+        ("tests/unit/kube/test_scheduler.py",),
     ),
     Bug(
         "What was deleted while a watch was broken stays",
