@@ -24,7 +24,8 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate up check lint types imports sizes fix bench lock clean
+.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs up check lint types imports sizes fix \
+  bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -74,6 +75,15 @@ sizes: $(READY) ## Report files, functions and signatures that grew too large
 
 fix: $(READY) ## Format the code and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet $(CODE); status=$$?; $(BIN)/ruff format --quiet $(CODE); exit $$status
+
+model: $(READY) ## Explore the commit protocol, whole and without each of its rules
+	@$(BIN)/python -m tests.protocol.explore
+
+crash-points: $(READY) ## Let leaders die at every API call of a commit, alone and in pairs; ARGS=start names a scene
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.protocol.crash_points $(ARGS)
+
+planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that the tests catch them; ARGS="0 7" names some
+	@$(BIN)/python -m tests.protocol.plant $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)

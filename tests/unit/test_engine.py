@@ -29,6 +29,7 @@ from gpu_scheduler.core.state import Config
 from tests.unit.world import (
     GPU,
     Fate,
+    Flight,
     World,
     a_key,
     a_node,
@@ -396,6 +397,39 @@ def test_bind_whose_reply_was_lost_counts_once() -> None:
     world.pass_time(5)
     assert len(taken(world)) == len(world.bound(key)) == 2
     assert world.lease == {}
+
+
+def test_bind_to_a_gpu_that_broke_is_given_up_although_its_node_has_others() -> None:
+    world = a_world(4)
+    key = world.start("a", 2)
+    while world.streams:
+        world.deliver()
+    (first, second) = binds_in(world.run_cycle())
+    world.carry_out_all()
+    world.deliver()
+    world.flights.clear()
+    world.change_node("n0", unhealthy=frozenset(first.devices), allocatable={"cpu": 64_000, "pods": 110, GPU: 3})
+    while world.streams:
+        world.deliver()
+    assert [f.effect for f in world.flights] == [RaiseAttempt(first.uid, 1)]
+    world.carry_out_all()
+    world.carry_out(Flight(SendBind(second, world.pods[second.uid].version), world.epoch))
+    world.pass_time(30)
+    assert len(world.bound(key)) == 2
+    assert first.devices not in [pod.devices for pod in world.bound(key)]
+
+
+def test_gpus_of_a_pod_that_is_being_deleted_are_not_free_before_it_has_ended() -> None:
+    world = a_world(1)
+    world.start("a", 1, controlled=False)
+    world.settle()
+    world.change_pod("a-0", deleting=True)
+    rival = world.start("b", 1)
+    while world.streams:
+        world.deliver()
+    assert binds_in(world.run_cycle()) == []
+    world.settle()
+    assert len(world.bound(rival)) == 1
 
 
 def node_gone(world: World, node: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.core.engine import Engine
-from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendDelete, TookOver
+from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendBind, SendDelete, TookOver
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
 from gpu_scheduler.core.reasons import Reason
@@ -102,6 +102,28 @@ def test_hold_that_expires_restarts_the_members_that_a_controller_recreates() ->
     assert "a-0" not in world.pods
     world.pass_time(60)
     assert len(world.bound(key)) == 2
+
+
+def test_hold_that_expires_waits_for_the_bind_of_a_replacement_before_all_start_anew() -> None:
+    world = a_world(4, config=Config(hold=300))
+    key = world.start("a", 4)
+    world.settle()
+    world.lose("a-2")
+    world.lose("a-3")
+    world.create(replace(world.templates[key.namespace, "a-2"], uid="replacement"))
+    world.deliver()
+    world.run_cycle()
+    world.carry_out_all()
+    world.deliver()
+    (bind,) = [flight for flight in world.flights if isinstance(flight.effect, SendBind)]
+    world.flights.clear()
+    world.now += 301
+    assert all(not commit.deletes for commit in sent(world.run_cycle(), Commit))
+    world.carry_out(bind)
+    world.settle(controllers=False)
+    assert world.bound(key) == []
+    world.pass_time(60)
+    assert len(world.bound(key)) == 4
 
 
 def test_hold_that_expires_leaves_bare_pods_running_and_reports_degraded() -> None:

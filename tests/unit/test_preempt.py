@@ -56,6 +56,25 @@ def test_smallest_victim_that_makes_room_is_chosen() -> None:
     assert bound[2:] == [1, 1]
 
 
+def test_no_more_victims_go_than_it_takes() -> None:
+    world = a_world(4, 4, 4, 4)
+    low = [world.start(name, 1, shape_of(4)) for name in "abcd"]
+    world.settle()
+    urgent = world.start("e", 2, shape_of(4), priority=5)
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 2
+    assert sum(len(world.bound(key)) for key in low) == 2
+
+
+def test_equal_priority_is_not_evicted_along_with_lower() -> None:
+    world = a_world(2)
+    low, equal = world.start("a", 1, priority=1), world.start("b", 1, priority=5)
+    world.settle()
+    large = world.start("c", 2, priority=5)
+    world.settle()
+    assert [len(world.bound(key)) for key in (low, equal, large)] == [1, 1, 0]
+
+
 def test_nobody_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
     world = a_world(4)
     low = world.start("a", 2)
@@ -96,6 +115,18 @@ def test_winner_is_bound_only_after_its_victims_are_seen_gone() -> None:
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
     assert len(world.bound(urgent)) == 2
+
+
+def test_slot_that_a_winner_needs_besides_its_victims_is_not_taken_in_the_same_cycle() -> None:
+    world = a_world(2)
+    low = world.start("a", 1)
+    world.settle()
+    urgent, rival = world.start("b", 2, priority=9), world.start("c", 1, priority=1)
+    while world.streams:
+        world.deliver()
+    assert binds_in(world.run_cycle()) == []
+    world.settle(controllers=False)
+    assert [len(world.bound(key)) for key in (low, urgent, rival)] == [0, 2, 0]
 
 
 def test_nominated_slots_are_not_taken_by_others() -> None:

@@ -1,0 +1,242 @@
+"""Bugs that have happened somewhere, as small changes of our code. Each of them has to be caught by our tests.
+
+`known` says where such a bug is known from: an issue of another scheduler, or what the API does that makes it easy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """A change that makes the code wrong: a text that is in the file once, and what stands there instead."""
+
+    name: str
+    known: str
+    file: str
+    old: str
+    new: str
+    suites: tuple[str, ...]
+    """Where it should be caught, the fastest first."""
+
+
+CORE, KUBE = "src/gpu_scheduler/core", "src/gpu_scheduler/kube"
+ENGINE, HOLD, STANDBY = "tests/unit/test_engine.py", "tests/unit/test_hold.py", "tests/unit/test_standby.py"
+PREEMPT, RESERVE, DRAIN = "tests/unit/test_preempt.py", "tests/unit/test_reserve.py", "tests/unit/test_drain.py"
+QUOTA, PROMISES = "tests/unit/test_quota.py", "tests/unit/test_promises.py"
+CARRY, LEASE, INTENTS = (
+    "tests/unit/kube/test_carry.py",
+    "tests/unit/kube/test_lease.py",
+    "tests/unit/kube/test_intents.py",
+)
+COMMIT, CLIENT, INFORMER = (f"tests/unit/kube/test_{name}.py" for name in ("commit", "client", "informer"))
+DEATHS = "tests/protocol/test_crash_points.py"
+
+GANGS = (
+    Bug(
+        "A gang is decided by the minimum that it had when it was first seen",
+        "minCount can be edited from Kubernetes 1.37 on",
+        f"{CORE}/observe.py",
+        "    record.gang = gang\n    state.dirty[gang.key] = None",
+        "    record.gang = record.gang or gang\n    state.dirty[gang.key] = None",
+        (ENGINE, HOLD),
+    ),
+    Bug(
+        "The slot of a lost member is given to whoever comes next",
+        "volcano#5805",
+        f"{CORE}/hold.py",
+        "            state.dirty[record.key] = None\n    _keep_slots(state, record)",
+        "            state.dirty[record.key] = None",
+        (HOLD,),
+    ),
+    Bug(
+        "Members that succeeded do not count towards the minimum",
+        "kubernetes#142330, KAI#1968",
+        f"{CORE}/lifecycle.py",
+        "return len(self.live) + self.succeeded + self.open",
+        "return len(self.live) + self.open",
+        (HOLD, ENGINE),
+    ),
+    Bug(
+        "As many members start as there is room for",
+        "scheduler-plugins#117, #713, #930: interleaved gangs each wait for the rest of themselves",
+        f"{CORE}/bid.py",
+        "needed=min(max(0, facts.minimum - facts.have), len(facts.ready)),",
+        "needed=0,",
+        (ENGINE,),
+    ),
+    Bug(
+        "A gang that is below its minimum says nothing about it",
+        "kubernetes#136334",
+        f"{CORE}/hold.py",
+        "        record.below_since = now\n",
+        "        pass\n",
+        (HOLD, ENGINE),
+    ),
+    Bug(
+        "A restart deletes pods that nobody makes again",
+        "bare pods have no controller",
+        f"{CORE}/hold.py",
+        "replaceable = [pod for pod in facts.live if pod.controlled]",
+        "replaceable = list(facts.live)",
+        (HOLD,),
+    ),
+    Bug(
+        "A restart begins while binds of the gang are on their way",
+        "a bound pod cannot be unbound, so half of what is restarted comes back",
+        f"{CORE}/hold.py",
+        "    if facts.open:\n        state.broken[record.key] = None  #",
+        "    if False:\n        state.broken[record.key] = None  #",
+        (HOLD,),
+    ),
+    Bug(
+        "A pod joins a gang of another namespace",
+        "gangs are named by annotations, and anybody may write those",
+        f"{CORE}/state.py",
+        "self.config.gangs and pod.gang.namespace == pod.namespace:",
+        "self.config.gangs:",
+        (ENGINE, PROMISES),
+    ),
+    Bug(
+        "A parked gang is not woken when GPUs become free",
+        "schedulers that wake the waiting by events forget one, and the rest waits for the next full resync",
+        f"{CORE}/state.py",
+        "        if self.cluster.forget(uid):\n            self.changes |= Wake.FREED",
+        "        if self.cluster.forget(uid):\n            pass",
+        (ENGINE,),
+    ),
+    Bug(
+        "A drain target goes to the next gang of equal priority",
+        "with backfill on unknown run times alone large gangs never start",
+        f"{CORE}/drain.py",
+        "head.priority <= owner.priority",
+        "head.priority < owner.priority",
+        (DRAIN,),
+    ),
+    Bug(
+        "What was reserved for an admitted gang is reserved for ever",
+        "volcano#5006",
+        f"{CORE}/decide.py",
+        "(ended or now >= record.admitted_at + config.reserve):",
+        "ended:",
+        (RESERVE,),
+    ),
+    Bug(
+        "A queue is not given back what an ended pod used",
+        "volcano#5006: quota that is held by what does not run",
+        f"{CORE}/state.py",
+        "            self.changes |= Wake.FREED\n        self.quota.refund(uid)",
+        "            self.changes |= Wake.FREED",
+        (QUOTA,),
+    ),
+)
+
+PREEMPTION = (
+    Bug(
+        "Victims are evicted although the winner would not fit without them",
+        "kueue#5243, volcano#5026",
+        f"{CORE}/preempt.py",
+        "        if placement is not None:\n            return Eviction((victim,), placement)",
+        "        return Eviction((victim,), placement or [])",
+        (PREEMPT,),
+    ),
+    Bug(
+        "All possible victims are evicted where a few would do",
+        "volcano#5984",
+        f"{CORE}/preempt.py",
+        "    return _spare_most(state, bid, victims)",
+        "    return Eviction(tuple(victims), _prove(state, bid, victims) or [])",
+        (PREEMPT,),
+    ),
+    Bug(
+        "Gangs of equal priority evict each other",
+        "preemption that takes turns for ever",
+        f"{CORE}/preempt.py",
+        "lower = other.priority < record.priority",
+        "lower = other.priority <= record.priority",
+        (PREEMPT,),
+    ),
+    Bug(
+        "A pod whose preemptionPolicy is Never evicts others",
+        "the policy is of the pod, and easily lost for a gang of them",
+        f"{CORE}/preempt.py",
+        "    if not record.preempts:\n        return None",
+        "    if record.preempts is None:\n        return None",
+        (PREEMPT,),
+    ),
+    Bug(
+        "What was freed for a winner goes to whoever asks first",
+        "nominations that are only noted, and not counted",
+        f"{CORE}/decide.py",
+        "    state.at(now + state.config.nominate, record.key)\n    state.reserve(record, slots_for(record, facts))",
+        "    state.at(now + state.config.nominate, record.key)",
+        (PREEMPT,),
+    ),
+)
+
+DEVICES = (
+    Bug(
+        "The GPUs of a pod that vanished are given away at once",
+        "a node that comes back may still run what was deleted by force",
+        f"{CORE}/observe.py",
+        "if pod.live and usage is not None and usage.devices:",
+        "if pod.live and usage is None:",
+        (ENGINE, HOLD),
+    ),
+    Bug(
+        "The GPUs of a pod that is being deleted count as free",
+        "containers run on for their grace period",
+        f"{CORE}/model.py",
+        "return self.node is not None and not self.terminal",
+        "return self.node is not None and not self.terminal and not self.deleting",
+        (ENGINE,),
+    ),
+    Bug(
+        "A GPU that its node calls broken is counted",
+        "volcano#4527",
+        f"{CORE}/devices.py",
+        "            self.ok[[i for i in node.unhealthy if i < node.gpus], slot] = False\n",
+        "",
+        ("tests/unit/test_devices.py", ENGINE),
+    ),
+    Bug(
+        "Binds to a node whose GPUs broke meanwhile are sent all the same",
+        "the device plugin takes a GPU away between decision and bind",
+        f"{CORE}/observe.py",
+        "    return [effect for entry in broken for effect in give_up(state, entry, now)]\n\n\ndef lose_pod",
+        "    return []\n\n\ndef lose_pod",
+        (ENGINE,),
+    ),
+    Bug(
+        "Binds to a node that is not ready are waited for, for ever",
+        "a node fails while its gang is being bound",
+        f"{CORE}/observe.py",
+        "if event.node.ready else give_up_node(state, name, now)",
+        "if event.node.ready else []",
+        (ENGINE,),
+    ),
+    Bug(
+        "Pods of other schedulers use nothing",
+        "two schedulers on one node: OutOfnvidia.com/gpu",
+        f"{CORE}/observe.py",
+        "    state.cluster.add(pod, node, pod.devices)\n    if pod.permanent:",
+        "    if pod.permanent:",
+        (ENGINE,),
+    ),
+    Bug(
+        "A node that kube-scheduler nominated for its pod counts as free",
+        "the slot of an evicted member is taken back before its winner is bound",
+        f"{CORE}/observe.py",
+        "    node = pod.node or pod.nominated_node\n    if node is None",
+        "    node = pod.node\n    if node is None",
+        (ENGINE,),
+    ),
+    Bug(
+        "GPUs are written on the pod in another request than the bind",
+        "HAMi#968, HAMi#1106",
+        f"{KUBE}/carry.py",
+        "bind.uid, effect.version, self._sight.annotations(pod, bind))",
+        "bind.uid, effect.version, {})",
+        (CARRY, DEATHS),
+    ),
+)

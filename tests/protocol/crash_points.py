@@ -1,0 +1,114 @@
+"""Leaders that die at every API call of a commit, alone and in pairs: `python -m tests.protocol.crash_points`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from tests.protocol.deaths import Death, Fate, Outcome, Remains, at, play
+from tests.protocol.scenes import SCENES
+
+
+class Tally(NamedTuple):
+    """Deaths that come second to one: how many, of how many kinds, and the stories of those that do harm."""
+
+    deaths: int
+    kinds: int
+    breaches: list[str]
+
+
+def sort_deaths(points: dict[Death, Remains]) -> dict[Death, int]:
+    """One death of each kind, and how many there are: those that leave the API in the same state, with the same writes
+    on their way."""
+    chosen: dict[tuple[Remains, Fate], Death] = {}
+    counts: dict[Death, int] = {}
+    for death, remains in points.items():
+        first = chosen.setdefault((remains, death.fate), death)
+        counts[first] = counts.get(first, 0) + 1
+    return counts
+
+
+def find_deaths(scene: str) -> dict[Death, int]:
+    """One of each kind of deaths that the first scheduler can die, and how many are of that kind."""
+    return sort_deaths(play(SCENES[scene]()).points)
+
+
+def try_deaths(scene: str, *deaths: Death) -> str:
+    """The story of a breach, or nothing."""
+    outcome = play(SCENES[scene](), [at(death) for death in deaths])
+    assert not outcome.missed, f"{scene}: nobody came to {deaths[-1]}"
+    return _tell(scene, outcome)
+
+
+def sweep(scene: str, first: Death) -> Tally:
+    """Every second death after a first one, which is tried too.
+
+    Where a second one of a new kind could happen the whole world is doubled: in one half it happens.
+    """
+    known: set[tuple[Remains, Fate]] = set()
+    breaches: list[str] = []
+    report: int | None = None
+
+    def double(death: Death, remains: Remains) -> bool:
+        nonlocal report
+        kind = (remains, death.fate)
+        if kind in known:
+            return False
+        known.add(kind)
+        loop = asyncio.get_running_loop()
+        inlet, outlet = os.pipe()
+        other = os.fork()
+        if not other:
+            asyncio._set_running_loop(loop)  # asyncio notes in which process a loop runs
+            report = outlet
+            return True
+        os.close(outlet)
+        with os.fdopen(inlet) as told:
+            text = told.read()
+        if os.waitpid(other, 0)[1]:
+            text = f"{scene}: {first}, then {death}: the world broke down"
+        breaches.extend([text] if text else [])
+        return False
+
+    outcome = play(SCENES[scene](), [at(first), double])
+    text = _tell(scene, outcome)
+    if report is not None:
+        os.write(report, text.encode())
+        os._exit(0)
+    return Tally(len(outcome.points), len(known), [*breaches, *([text] if text else [])])
+
+
+def _tell(scene: str, outcome: Outcome) -> str:
+    return f"{scene}:\n{outcome.story}" if outcome.breaches else ""
+
+
+def main(names: Iterable[str]) -> int:
+    """Tries every pair in every scene that is named, and tells how many there were."""
+    failed = 0
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for scene in names:
+            begun = time.perf_counter()
+            firsts = find_deaths(scene)
+            tallies = list(pool.map(partial(sweep, scene), firsts))
+            breaches = [story for tally in tallies for story in tally.breaches]
+            failed += len(breaches)
+            for story in breaches[:5]:
+                print(story, end="\n\n")
+            pairs = sum(count * tally.deaths for count, tally in zip(firsts.values(), tallies, strict=True))
+            print(
+                f"{scene}: {sum(firsts.values())} deaths of {len(firsts)} kinds, "
+                f"{pairs} pairs of {sum(tally.kinds for tally in tallies)} kinds, "
+                f"{len(breaches)} breaches, {time.perf_counter() - begun:.0f} s",
+                flush=True,
+            )
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or SCENES))

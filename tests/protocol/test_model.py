@@ -1,0 +1,26 @@
+"""The commit protocol keeps its promises in every world that can be reached, and can do without none of its rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.explore import REMOVALS, RULES, Removal, explore
+from tests.protocol.model import Model
+from tests.protocol.world import SCENARIOS, Scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_protocol_keeps_every_promise(scenario: Scenario) -> None:
+    verdict = explore(Model(scenario))
+    assert not verdict.breach, verdict
+
+
+@pytest.mark.parametrize("removal", REMOVALS, ids=lambda removal: f"rule {removal.rule}, {removal.instead}")
+def test_protocol_without_a_rule_breaks_a_promise(removal: Removal) -> None:
+    verdict = explore(Model(SCENARIOS[removal.scenario], removal.instead), removal.breaks)
+    print(verdict)
+    assert verdict.breach.startswith(removal.breaks)
+
+
+def test_every_rule_is_taken_away_once() -> None:
+    assert {removal.rule for removal in REMOVALS} == set(RULES)
