@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,8 +111,8 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
         fleet = FleetSettings(folder=home.pods, file=file, **chosen)
         jobs = load_job_definitions() if operator else ()
         settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), jobs, tuple(parts))
-        welcome = print_bare_welcome if no_scheduler else print_welcome
-        asyncio.run(run_until_signalled(settings, lambda running: welcome(running, ephemeral)))
+        hints = bare_hints if no_scheduler else pod_hints if no_gangs else gang_hints
+        asyncio.run(run_until_signalled(settings, lambda running: print_welcome(running, ephemeral, hints)))
     except (HomeError, ClusterError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
@@ -175,27 +175,38 @@ async def run_until_signalled(settings: Settings, ready: Callable[[Running], Non
     await run_cluster(settings, ready, stop)
 
 
-def print_welcome(running: Running, ephemeral: bool) -> None:
-    """Where the API is, how to reach it, and a gang to try first."""
+def print_welcome(running: Running, ephemeral: bool, hints: Callable[[Running], Iterable[str]]) -> None:
+    """Where the API is, how to reach it, and what to try first."""
     print_address(running, ephemeral)
+    click.echo("Try:  kubectl get nodes -o wide")
+    for hint in hints(running):
+        click.echo(f"      {hint}" if hint.startswith("kubectl") else f"\n{hint}")
+
+
+def gang_hints(_running: Running) -> Iterable[str]:
+    """A gang to try."""
     gang = "--annotations=gpu-scheduler.io/gang=hello --annotations=gpu-scheduler.io/gang-min=2"
-    click.echo("Try:  kubectl get nodes -o wide")
-    click.echo(f"      kubectl run a --image=any --restart=Never {gang} -- date")
-    click.echo("      kubectl get pods -o wide          # a waits: its gang is two")
-    click.echo(f"      kubectl run b --image=any --restart=Never {gang} -- date")
-    click.echo("      kubectl get pods -o wide          # both have run")
-    click.echo("      kubectl -n gpu-scheduler-system logs deploy/gpu-scheduler")
-    click.echo("\nCtrl-C stops the cluster.")
+    yield f"kubectl run a --image=any --restart=Never {gang} -- date"
+    yield "kubectl get pods -o wide          # a waits: its gang is two"
+    yield f"kubectl run b --image=any --restart=Never {gang} -- date"
+    yield "kubectl get pods -o wide          # both have run"
+    yield "kubectl -n gpu-scheduler-system logs deploy/gpu-scheduler"
+    yield "Ctrl-C stops the cluster."
 
 
-def print_bare_welcome(running: Running, ephemeral: bool) -> None:
-    """The same for a cluster without a scheduler: a pod to try that says its node itself."""
-    print_address(running, ephemeral)
+def pod_hints(_running: Running) -> Iterable[str]:
+    """A pod to try where the scheduler knows no gangs."""
+    yield "kubectl run hello --image=any --restart=Never -- date"
+    yield "kubectl logs hello"
+    yield "The scheduler places pod by pod, as if there were no gangs. Ctrl-C stops the cluster."
+
+
+def bare_hints(running: Running) -> Iterable[str]:
+    """A pod to try where there is no scheduler: it says its node itself."""
     where = f'{{"spec":{{"nodeName":"{running.node}"}}}}'
-    click.echo("Try:  kubectl get nodes -o wide")
-    click.echo(f"      kubectl run hello --image=any --restart=Never --overrides='{where}' -- date")
-    click.echo("      kubectl logs hello")
-    click.echo("\nNo scheduler runs in it: a pod says its node itself, or you bring one. Ctrl-C stops the cluster.")
+    yield f"kubectl run hello --image=any --restart=Never --overrides='{where}' -- date"
+    yield "kubectl logs hello"
+    yield "No scheduler runs in it: a pod says its node itself, or you bring one. Ctrl-C stops the cluster."
 
 
 def print_address(running: Running, ephemeral: bool) -> None:
