@@ -54,7 +54,8 @@ class Ledger:
     3. Made for room: pods are made once there is room for their gang. The GPUs that are held and those that pods of a
        minimum still wait for are never more than there are.
     4. Once: no GPU has two pods (promise S1).
-    5. At the end every gang has had its minimum: `missing` names those that had not.
+    5. At the end every gang has had its minimum: `missing` names those that had not. A leader that has succeeded before
+       the last member got its node ends that too, for then the job is over and its pods are cleared away.
     """
 
     def __init__(self, minimums: Mapping[str, int], gpus: int) -> None:
@@ -89,8 +90,8 @@ class Ledger:
 
     @property
     def missing(self) -> list[str]:
-        """The gangs that have not had their minimum."""
-        return [name for name, gang in self._gangs.items() if not gang.complete]
+        """The gangs that have not had their minimum, and needed it."""
+        return [name for name, gang in self._gangs.items() if not (gang.complete or gang.over)]
 
     def _hold(self, job: str, name: str, slots: tuple[Slot, ...]) -> None:
         gang = self._gangs[job]

@@ -128,12 +128,17 @@ STORIES: dict[str, tuple[list[Json], list[str], list[str]]] = {
     "a gang that begins on what is left, and waits": (
         [*WHOLE[:3], made(B[0]), bound(B[0], "n:1"), ended(B[0], "n:1"), bound(A[1], "n:1")],
         ["kept", "room"],
-        ["b"],
+        [],
     ),
     "two gangs that wait for each other": (
         [*map(made, (*A, *B)), bound(A[0], "n:0"), bound(B[0], "n:1")],
         ["room"],
         ["a", "b"],
+    ),
+    "a master that is done before its worker comes": (
+        [*WHOLE[:3], ended(A[0], "n:0"), event("DELETED", A[1])],
+        [],
+        ["b"],
     ),
     "a gang that never becomes complete": ([made(A[0]), bound(A[0], "n:0")], [], ["a", "b"]),
     "a member that is taken away": ([*WHOLE, event("DELETED", A[1], at="n:1", phase="Running")], ["whole"], ["b"]),
