@@ -1,4 +1,4 @@
-"""Bugs that have happened somewhere, as small changes of our code. Each of them has to be caught by our tests.
+"""Bugs that schedulers have had or easily get, as small changes of our code. Each has to be caught by our tests.
 
 `known` says where such a bug is known from: an issue of another scheduler, or what the API does that makes it easy.
 """
