@@ -176,6 +176,35 @@ def test_gang_whose_target_lost_a_node_gets_another() -> None:
     assert world.gangs[large].target == (("n1",) if node == "n0" else ("n0",))
 
 
+def agent_on(node: str, gpus: int) -> Pod:
+    """A pod of a DaemonSet: it is not ours and never ends."""
+    return a_pod(f"agent-{node}", shape_of(gpus), ours=False, node=node, permanent=True)
+
+
+def test_target_is_given_up_when_a_pod_that_never_ends_takes_its_room() -> None:
+    world, large = drained(2)
+    rival = world.start("b", 1, shape_of(0))
+    world.settle()
+    assert world.bound(rival) == []
+    world.create(agent_on("n0", 1))
+    world.settle()
+    assert len(world.bound(rival)) == 1
+    assert world.gangs[large].target == ()
+    assert Reason.TOO_LARGE in world.reasons(large)
+
+
+def test_gang_that_no_longer_fits_does_not_keep_the_next_from_a_target() -> None:
+    world = a_world(4, 2)
+    world.create(*(a_pod(f"stranger-{node}", shape_of(1), ours=False, node=node) for node in ("n0", "n1")))
+    first = world.start("first", 1, shape_of(4), created=1.0)
+    world.settle()
+    world.create(agent_on("n0", 1))
+    second = world.start("second", 1, shape_of(2), created=2.0)
+    world.pass_time(400)
+    assert (world.gangs[first].target, world.gangs[second].target) == ((), ("n1",))
+    assert Reason.TOO_LARGE in world.reasons(first)
+
+
 def test_gang_that_waits_for_quota_drains_no_nodes() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))

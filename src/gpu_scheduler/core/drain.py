@@ -19,41 +19,55 @@ from gpu_scheduler.core.state import State
 
 
 def choose_target(state: State, now: float) -> GangKey | None:
-    """Gives a target to the first gang that has waited too long for others to end, and says to which.
+    """Gives a target to the first gang that has waited too long for others to end and would fit, and says to which.
 
     A target is not given away: only a gang of strictly higher priority that has itself waited too long takes it over.
     """
     _check_target(state, now)
-    head = _longest_blocked_head(state, now)
     owner = state.records[state.target] if state.target is not None else None
-    if head is None or (owner is not None and head.priority <= owner.priority):
-        return None
-    placement = place_on_empty(state, head, now)
-    if not placement:
-        return None
-    if owner is not None:
-        state.clear_target(owner)
-        state.dirty[owner.key] = None
-    state.target_version = state.empty.table.version
-    head.target = tuple(sorted({slot.node for _, slot in placement}))
-    state.target = head.key
-    state.dirty[head.key] = None
-    return head.key
+    for head in _blocked_heads(state, now):
+        if owner is not None and head.priority <= owner.priority:
+            return None
+        placement = place_on_empty(state, head, now)
+        if not placement:
+            _park_too_large(state, head, now)
+            continue
+        if owner is not None:
+            state.clear_target(owner)
+            state.dirty[owner.key] = None
+        state.target_version = _version_of_empty(state)
+        head.target = tuple(sorted({slot.node for _, slot in placement}))
+        state.target = head.key
+        state.dirty[head.key] = None
+        return head.key
+    return None
 
 
 def _check_target(state: State, now: float) -> None:
-    """Gives up a target whose nodes have changed so that they would not do even when empty."""
-    if state.target is None or state.target_version == state.empty.table.version:
+    """Gives up a target where the gang would not fit even when everything that can end had ended."""
+    if state.target is None or state.target_version == _version_of_empty(state):
         return
     owner = state.records[state.target]
-    state.target_version = state.empty.table.version
+    state.target_version = _version_of_empty(state)
     if not place_on_empty(state, owner, now, within=owner.target):
         state.clear_target(owner)
         state.dirty[owner.key] = None
 
 
-def _longest_blocked_head(state: State, now: float) -> GangRecord | None:
-    """The first gang, in order, that has waited too long for something that runs."""
+def _version_of_empty(state: State) -> tuple[int, int]:
+    """Changes with the nodes, and with the pods on them that never end."""
+    return state.empty.table.version, state.empty_version
+
+
+def _park_too_large(state: State, record: GangRecord, now: float) -> None:
+    """A gang refused before the nodes shrank waits for nodes now, not for others to end: it is no head any more."""
+    bid = make_bid(state, record, state.facts_of(record), now)
+    if not fits_empty(state, bid):
+        state.dirty.update(dict.fromkeys(state.queue.park(record.key, refuse_on_empty(state, bid))))
+
+
+def _blocked_heads(state: State, now: float) -> list[GangRecord]:
+    """The gangs, in order, that have waited too long for something that runs."""
     since = now - state.config.drain_after
     heads = []
     for key in state.queue.parked(Wake.FREED):
@@ -61,9 +75,7 @@ def _longest_blocked_head(state: State, now: float) -> GangRecord | None:
         waited = record.waiting_since is not None and record.waiting_since <= since
         if waited and not record.target and not record.nomination and _wants_nodes(state, record):
             heads.append(record)
-    if not heads:
-        return None
-    return min(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
+    return sorted(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
 
 
 def _wants_nodes(state: State, record: GangRecord) -> bool:
@@ -106,7 +118,7 @@ def fits_empty(state: State, bid: Bid) -> bool:
     groups = _unattached(bid)
     what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
     key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
-    version = state.empty.table.version, state.empty_version
+    version = _version_of_empty(state)
     if state.empty_answers.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
         with state.empty.trial():
             found = place_gang(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology)) is not None

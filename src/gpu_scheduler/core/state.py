@@ -65,7 +65,7 @@ class State:
         # Gangs that an earlier leader admitted: their slots have to be kept anew.
         self.admitted: dict[GangKey, None] = {}
         self.target: GangKey | None = None
-        self.target_version = -1
+        self.target_version: tuple[int, int] | None = None
         self.live_priorities: dict[int, int] = {}
         self.empty_answers: dict[Hashable, tuple[object, bool]] = {}
         # When gangs that are gone may be tried again, and how often they failed.
