@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from gpu_scheduler.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.decoding import Path, write_path
 
@@ -56,10 +57,9 @@ def load_yaml(body: bytes) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return yaml.load(body, _Plain)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = " ".join(str(error).split())
-        raise errors.bad_request(f"error decoding YAML: {line}") from None
+        return parse_yaml(body, _Plain)
+    except BadDocumentError as error:
+        raise errors.bad_request(f"error decoding YAML: {error}") from None
 
 
 def _refuse(constant: str) -> Any:
