@@ -10,6 +10,9 @@ DEEPEST = 100
 LARGEST = 200_000
 """How many values a document may have, each counted as often as it is referred to."""
 
+_LONGEST = 200
+"""How much of what PyYAML says is passed on, in characters: it quotes the document."""
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # What PyYAML raises for a tag or a number that it cannot construct, besides its own errors.
@@ -29,11 +32,11 @@ def parse_yaml(data: bytes, loader: Any = _Loader) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         what = getattr(error, "problem", None) or getattr(error, "reason", None) or "this is no YAML"
-        raise BadDocumentError(where + ascii(what)[1:-1]) from None
+        raise BadDocumentError(where + ascii(what)[1:-1][:_LONGEST]) from None
     except BadDocumentError:
         raise
     except _ODD as error:
-        raise BadDocumentError(f"a value is not what it says it is: {ascii(str(error))[1:-1]}") from None
+        raise BadDocumentError(f"a value is not what it says it is: {ascii(str(error))[1:-1][:_LONGEST]}") from None
 
 
 def _measure(data: bytes) -> None:

@@ -24,14 +24,16 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: [", "line 2: did not find expected node content"),
         ("a: \x00", "control characters are not allowed"),
         ("--- a\n--- b", "line 2: but found another document"),
+        ("!!" + "x" * 70_000 + " {}", "line 1: could not determine a constructor"),
         ("!!python/object:os.system {}", "line 1: could not determine a constructor"),
     ],
-    ids=["deep", "bomb", "itself", "month", "timestamp", "int", "bool", "cut", "control", "two", "tag"],
+    ids=["deep", "bomb", "itself", "month", "timestamp", "int", "bool", "cut", "control", "two", "long tag", "tag"],
 )
 def test_what_is_no_document_is_refused_in_one_line(text: str, why: str) -> None:
     with pytest.raises(BadDocumentError, match=why) as caught:
         parse_yaml(text.encode())
     assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
 
 
 def test_an_alias_stands_for_what_it_refers_to() -> None:
