@@ -45,7 +45,9 @@ class DuplicateFields:
 def load(body: bytes, seen: DuplicateFields | None = None) -> Any:
     """The value of a JSON text; 400 when there is none."""
     try:
-        return json.loads(body, object_pairs_hook=seen.read if seen is not None else None, parse_constant=_refuse)
+        # Half a surrogate pair is no letter: a real API server puts the replacement character there, too.
+        found = json.loads(body, object_pairs_hook=seen.read if seen is not None else None, parse_constant=_refuse)
+        return _mend(found) if b"\\ud" in body or b"\\uD" in body else found
     except (ValueError, RecursionError) as error:
         raise errors.UnreadableError(str(error)) from None
 
@@ -60,6 +62,14 @@ def load_yaml(body: bytes) -> Any:
         return parse_yaml(body, _Plain)
     except BadDocumentError as error:
         raise errors.bad_request(f"error decoding YAML: {error}") from None
+
+
+def _mend(found: Any) -> Any:
+    if isinstance(found, str):
+        return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(found, dict):
+        return {_mend(name): _mend(value) for name, value in found.items()}
+    return [_mend(one) for one in found] if isinstance(found, list) else found
 
 
 def _refuse(constant: str) -> Any:
