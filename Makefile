@@ -7,6 +7,10 @@ VERSION ?=
 TESTS ?=
 SEEDS ?= 200
 START ?= 1
+SECONDS ?= 60
+COUNT ?=
+SEED ?= 1
+REPLAY ?=
 KUBECONFIG ?=
 
 VENV := .venv
@@ -24,7 +28,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs up check lint types imports sizes fix \
+.PHONY: help demo test test-kubernetes simulate fuzz model crash-points planted-bugs up check lint types imports sizes fix \
   bench lock clean
 .DELETE_ON_ERROR:
 
@@ -84,6 +88,10 @@ crash-points: $(READY) ## Let leaders die at every API call of a commit, alone a
 
 planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that the tests catch them; ARGS="0 7" names some
 	@$(BIN)/python -m tests.protocol.plant $(ARGS)
+
+fuzz: $(READY) ## Give damaged inputs to all that reads from outside; SECONDS=600 SEED=2, COUNT=1000 or REPLAY=file
+	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seed $(SEED) \
+	  $(if $(COUNT),--count $(COUNT),--seconds $(SECONDS))) $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.local import jsontext
 from gpu_scheduler.local.builtin import built_in
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind, Kinds
@@ -385,3 +386,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return sorted((_plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
     return value
+
+
+def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
+    assert jsontext.load(b'{"a\\ud800":["\\ud83d\\ude80","x\\udfff"]}') == {"a\ufffd": ["\U0001f680", "x\ufffd"]}

@@ -35,6 +35,9 @@ else:
 PATIENCE = 30.0
 """How long a request is tried again, in seconds, counted from its start."""
 
+LONGEST_LINE = 32 << 20
+"""The longest line of a watch, in bytes; an API server stores objects of a twentieth of that."""
+
 _READS = ("GET", "HEAD")
 _RETRIES = 3
 _FIRST_DELAY = 0.2
@@ -133,9 +136,12 @@ class Client:
         while True:
             page: Page[T] = read_page(await self.request("GET", path, params=asked), type)
             items += page.items or ()
-            if not page.metadata.continue_:
+            following = page.metadata.continue_
+            if not following:
                 return Listed(items, read_revision(page.metadata.resource_version))
-            asked["continue"] = page.metadata.continue_
+            if following == asked.get("continue"):
+                raise Undecided(0, "Garbled", "the API server sent a page of a list that is followed by itself")
+            asked["continue"] = following
 
     async def create(
         self, resource: Resource, body: object, namespace: str = "", *, type: builtins.type[T] = _JSON
@@ -208,12 +214,16 @@ class Client:
         async with self._exchange(_Request("GET", resource.path(namespace), {}, params), timeout) as answer:
             # Lines may be megabytes long, and a piece may end anywhere.
             begun: builtins.list[bytes] = []
+            length = 0
             async for piece in answer.content.iter_any():
                 whole, newline, rest = piece.rpartition(b"\n")
                 if newline:
                     yield read_events(b"".join([*begun, whole]), type)
-                    begun = []
+                    begun, length = [], 0
                 begun.append(rest)
+                length += len(rest)
+                if length > LONGEST_LINE:
+                    raise Undecided(0, "Garbled", f"the API server sent a line of more than {LONGEST_LINE} bytes")
 
     async def server_version(self) -> str:
         """The version that the server says it is."""

@@ -9,12 +9,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
-from gpu_scheduler.kube.credentials import Access, Credential, Fixed, Plugin, TokenFile
+from gpu_scheduler.kube.credentials import Access, Credential, Fixed, Plugin, TokenFile, is_token
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.kubeconfig import Chosen, Cluster, Entry, User, read_kubeconfig
 from gpu_scheduler.kube.objects import Json
@@ -112,9 +112,9 @@ def _connect_inside() -> Connection:
 def _connect(chosen: Chosen) -> Connection:
     cluster = chosen.cluster
     server = cluster.value.server.rstrip("/")
-    parts = urlsplit(server)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise cluster.wrong("server", f'"{server}"; it must be an address like https://host:6443')
+    parts = _split_address(server)
+    if parts is None:
+        raise cluster.wrong("server", f"{server[:200]!a}; it must be an address like https://host:6443")
     certificate = chosen.user.read("client-certificate")
     key = chosen.user.read("client-key")
     if bool(certificate) != bool(key):
@@ -177,6 +177,8 @@ def _find_credential(chosen: Chosen, make_context: Callable[[bytes, bytes], ssl.
     if found.token_file:
         return TokenFile(user.resolve(found.token_file))
     if found.token:
+        if not is_token(found.token):
+            raise user.wrong("token", "has letters that no bearer token has; write it in one piece")
         return Fixed(f"Bearer {found.token}")
     if found.username:
         return Fixed("Basic " + base64.b64encode(f"{found.username}:{found.password}".encode()).decode())
@@ -211,13 +213,24 @@ def _describe(cluster: Entry[Cluster]) -> Json:
 
 def _find_proxy(cluster: Entry[Cluster]) -> str | None:
     """The proxy that the file names, else the one that the environment names for this server."""
-    server = urlsplit(cluster.value.server)
+    server = _split_address(cluster.value.server)
     proxy = cluster.value.proxy_url or None
-    if proxy is None and not _goes_direct(server.hostname or "", server.port):
+    if proxy is None and server is not None and not _goes_direct(server.hostname or "", server.port):
         proxy = getproxies_environment().get(server.scheme)
-    if proxy is not None and urlsplit(proxy).scheme not in ("http", "https"):
-        raise cluster.wrong("proxy-url", f'"{proxy}"; it must be an http or https address')
+    if proxy is not None and _split_address(proxy) is None:
+        raise cluster.wrong("proxy-url", f"{proxy[:200]!a}; it must be an http or https address")
     return proxy
+
+
+def _split_address(text: str) -> SplitResult | None:
+    """The parts of an http or https address; None for any other text."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return None
+    plain = text.isascii() and text.isprintable() and " " not in text
+    return parts if plain and parts.scheme in ("http", "https") and parts.hostname else None
 
 
 def _goes_direct(host: str, port: int | None) -> bool:

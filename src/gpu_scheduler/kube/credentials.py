@@ -62,6 +62,11 @@ class Fixed:
         return False
 
 
+def is_token(text: str) -> bool:
+    """Whether a text can stand in a header as it is: one word of plain letters."""
+    return text.isascii() and text.isprintable() and " " not in text
+
+
 class TokenFile:
     """A bearer token in a file that somebody else replaces."""
 
@@ -86,10 +91,12 @@ class TokenFile:
 
     def _read(self) -> Access:
         try:
-            token, problem = self._path.read_text().strip(), "empty"
+            token, problem = self._path.read_text("ascii").strip(), "empty or not one word"
         except OSError as error:
             token, problem = "", str(error.strerror)
-        if token:
+        except ValueError:
+            token, problem = "", "not plain text"
+        if token and is_token(token):
             return Access({"Authorization": f"Bearer {token}"})
         if self._access is not None:
             # Somebody may be writing it just now, and a token that worked a minute ago most likely still does.
@@ -182,6 +189,8 @@ class Plugin:
             )
         except OSError as error:
             raise self._wrong("command", f"{program}: {error.strerror}") from None
+        except ValueError as error:  # a NUL or a lone surrogate, which no program can be given
+            raise self._wrong("args", f"or env cannot be handed to {program}: {error}") from None
         patience = _PATIENCE_WITH_PEOPLE if interactive else _PATIENCE
         try:
             async with asyncio.timeout(patience):
@@ -210,13 +219,15 @@ class Plugin:
     def _parse(self, out: bytes, program: str) -> _Status:
         try:
             said = msgspec.json.decode(out, type=_ExecCredential)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._wrong("command", f"{program} must print an ExecCredential: {error}") from None
         if (said.api_version, said.kind) != (self._plan.api_version, "ExecCredential"):
-            what = f"printed {said.api_version} {said.kind}, not {self._plan.api_version} ExecCredential"
+            what = f"printed {said.api_version[:60]} {said.kind[:60]}, not {self._plan.api_version} ExecCredential"
             raise self._wrong("command", f"{program} {what}")
         if not said.status.token and not (said.status.client_certificate_data and said.status.client_key_data):
             raise self._wrong("command", f"{program} printed neither a token nor a client certificate with its key")
+        if not is_token(said.status.token):
+            raise self._wrong("command", f"{program} printed a token with letters that no bearer token has")
         until = said.status.expiration_timestamp
         if until is not None and until.tzinfo is None:
             said.status.expiration_timestamp = until.replace(tzinfo=UTC)

@@ -144,9 +144,9 @@ def _amounts(quantities: Mapping[str, str | int | float] | None) -> dict[str, in
 
 def _taints(raw: NodeObject) -> Iterator[Taint]:
     for taint in raw.spec.taints or ():
-        effect = _EFFECTS.get(taint.get("effect", ""))
+        effect = _EFFECTS.get(taint.effect)
         if effect is not None:
-            yield Taint(taint.get("key", ""), taint.get("value") or "", effect)
+            yield Taint(taint.key, taint.value or "", effect)
 
 
 def _unhealthy(meta: Meta, gpus: int) -> frozenset[int]:

@@ -193,7 +193,9 @@ class Informer(Generic[T]):
         present = set()
         for found in listed.items:
             present.add(_key(found.metadata))
-            self._put(found, read_revision(found.metadata.resource_version), changes)
+            revision = self._read_revision(found.metadata)
+            if revision is not None:
+                self._put(found, revision, changes)
         missing = self.objects.keys() - present
         for key in missing:
             old = self.objects[key]
@@ -208,7 +210,9 @@ class Informer(Generic[T]):
         latest = self.revision
         for event in events:
             meta = event.object.metadata
-            revision = read_revision(meta.resource_version)
+            revision = self._read_revision(meta)
+            if revision is None:
+                continue
             latest = max(latest, revision)
             # A list shows everything that happened before it.
             if event.type == "BOOKMARK" or revision <= self._listed:
@@ -218,6 +222,15 @@ class Informer(Generic[T]):
             else:
                 self._put(event.object, revision, changes)
         self._finish(latest, changes)
+
+    def _read_revision(self, meta: Meta) -> int | None:
+        """When an object got as it is; None, and a line in the log, for one that is left out because it cannot tell."""
+        try:
+            return read_revision(meta.resource_version)
+        except Undecided as error:
+            name = f"{meta.namespace}/{meta.name}"
+            _log.warning("object left out", resource=self.resource.plural, name=name, error=error.message)
+            return None
 
     def _put(self, found: T, revision: int, changes: list[Change[T]]) -> None:
         key = _key(found.metadata)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 import structlog
 
+from gpu_scheduler.core.devices import MAX_DEVICES
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
@@ -31,7 +33,7 @@ class BindEntry(msgspec.Struct):
     name: str
     attempt: int
     node: str
-    devices: list[int] = []
+    devices: list[Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]] = []
 
 
 class DeleteEntry(msgspec.Struct):

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
-import yaml
 
+from gpu_scheduler.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.wording import one_line
 
 T = TypeVar("T")
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
@@ -114,7 +114,7 @@ class Entry(NamedTuple, Generic[T]):
 
     def wrong(self, field: str, what: str) -> ConfigError:
         """The error that a field of this part is."""
-        return ConfigError(f"{self.file}: {self.where}.{field}: {what}")
+        return ConfigError(one_line(f"{self.file}: {self.where}.{field}: {what}"))
 
     def resolve(self, path: str) -> Path:
         """A path as the file means it: relative to the file's own folder."""
@@ -135,6 +135,8 @@ class Entry(NamedTuple, Generic[T]):
                 return self.resolve(path).read_bytes()
             except OSError as error:
                 raise self.wrong(field, f"{self.resolve(path)}: {error.strerror}") from None
+            except ValueError:
+                raise self.wrong(field, f"{path[:60]!a} is no path of a file") from None
         return b""
 
 
@@ -164,13 +166,11 @@ def read_kubeconfig(files: Sequence[Path], context: str | None = None) -> Chosen
     name = context or current
     where = ", ".join(map(str, files))
     if not name:
-        raise ConfigError(f"{where}: current-context: not set; name one with --context: {_names(contexts)}")
+        raise ConfigError(one_line(f"{where}: current-context: not set; name one with --context: {_names(contexts)}"))
     chosen = contexts.get(name)
     if chosen is None:
-        raise ConfigError(
-            f'{where}: {"--context" if context else "current-context"}: no context "{name}"; '
-            f"there is {_names(contexts)}"
-        )
+        field = "--context" if context else "current-context"
+        raise ConfigError(one_line(f'{where}: {field}: no context "{name}"; there is {_names(contexts)}'))
     return Chosen(
         _look_up(chosen, "cluster", clusters),
         _look_up(chosen, "user", users) if chosen.value.user else Entry(User(), chosen.file, chosen.where),
@@ -192,14 +192,13 @@ def _names(entries: Mapping[str, object]) -> str:
 
 def _read(file: Path) -> _File:
     try:
-        loaded = yaml.load(file.read_bytes(), Loader=_Loader)
-        return msgspec.convert(_drop_nulls(loaded) or {}, _File)
+        return msgspec.convert(_drop_nulls(parse_yaml(file.read_bytes())) or {}, _File)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
+    except BadDocumentError as error:
+        raise ConfigError(f"{file}: not YAML: {error}") from None
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{file}: {error}") from None
+        raise ConfigError(one_line(f"{file}: {error}")) from None
 
 
 def _drop_nulls(found: Any) -> Any:

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.device_map import read_number
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
 from gpu_scheduler.kube.objects import Meta, Object
 from gpu_scheduler.kube.resources import COMMITTED, EPOCH, FINALIZER, LEASES, PLACEMENTS, SERVES
@@ -18,6 +19,8 @@ from gpu_scheduler.kube.times import format_micro_time
 
 POLL = 1.0
 """How often a standby looks at the Lease, in seconds."""
+
+_NOTHING = {EPOCH: "0", COMMITTED: "{}"}
 
 _log = structlog.get_logger(__name__)
 
@@ -42,16 +45,28 @@ class LeaseObject(msgspec.Struct, rename="camel"):
     metadata: Meta
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
+    def __post_init__(self) -> None:
+        # Nobody may lead by a Lease whose promises cannot be read: to take them for none would give GPUs away twice.
+        if read_number(self._note(EPOCH)) is None:
+            raise ValueError(f"metadata.annotations[{EPOCH}] must be a number, the last epoch, or be left out")
+        try:
+            _ = self.committed
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            right = "an object of Placements and their uids, as kubectl get placements shows them, or be left out"
+            raise ValueError(f"metadata.annotations[{COMMITTED}] must be {right}") from None
+
+    def _note(self, name: str) -> str:
+        return (self.metadata.annotations or {}).get(name) or _NOTHING[name]
+
     @property
     def epoch(self) -> int:
         """How often it has been acquired."""
-        return int((self.metadata.annotations or {}).get(EPOCH, "0"))
+        return int(self._note(EPOCH))
 
     @property
     def committed(self) -> dict[str, str]:
         """The names and uids of the intents that will be carried out."""
-        text = (self.metadata.annotations or {}).get(COMMITTED)
-        return msgspec.json.decode(text, type=dict[str, str]) if text else {}
+        return msgspec.json.decode(self._note(COMMITTED), type=dict[str, str])
 
     @property
     def serves(self) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ import msgspec
 
 Json = dict[str, Any]
 
+DEEPEST = 100
+"""How deep an object may be nested. No field that is read lies deeper, but an API server takes 10,000 levels."""
+
 
 class _Part(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
     """Fields are named as in Python here and as in the API on the wire."""
@@ -156,9 +159,15 @@ def _being_resized(containers: list[Container], statuses: list[ContainerStatus])
     return found or None
 
 
+class NodeTaint(_Part):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
 class NodeSpec(_Part):
     unschedulable: bool = False
-    taints: list[Json] | None = None
+    taints: list[NodeTaint] | None = None
 
 
 class NodeCondition(_Part):
@@ -184,6 +193,26 @@ class RawObject(_Part):
     metadata: Meta
     spec: Json = {}
     status: Json = {}
+
+    def __post_init__(self) -> None:
+        # Whoever compares or copies it goes down as deep as it goes.
+        for name, part in (("spec", self.spec), ("status", self.status)):
+            if _is_deeper(part, DEEPEST):
+                raise ValueError(f"{name}: must not be nested deeper than {DEEPEST} levels")
+
+
+def _is_deeper(part: Any, levels: int) -> bool:
+    found = [part]
+    for _ in range(levels):
+        found = [
+            inner
+            for outer in found
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not found:
+            return False
+    return True
 
 
 class ClaimSpec(_Part):

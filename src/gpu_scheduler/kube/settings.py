@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.core.topology import DEFAULT_LEVELS, NODE
+from gpu_scheduler.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.health import split_address
 from gpu_scheduler.kube.resources import SYSTEM
@@ -160,13 +161,11 @@ def _read_file(file: Path | None, problems: list[str]) -> dict[object, object]:
     if file is None:
         return {}
     try:
-        found = yaml.load(file.read_bytes(), _Loader)
+        found = parse_yaml(file.read_bytes(), _Loader)
     except OSError as error:
         problems.append(f"{file}: cannot be read: {error.strerror}")
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        problems.append(f"{file}{where}: {getattr(error, 'problem', None) or 'is not YAML'}")
+    except BadDocumentError as error:
+        problems.append(f"{file}, {error}" if str(error).startswith("line ") else f"{file}: {error}")
     else:
         if found is None or isinstance(found, dict):
             return found or {}

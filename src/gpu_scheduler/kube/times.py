@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 
-def parse_time(text: str | None) -> float | None:
+def parse_time(text: object) -> float | None:
     """The time that a timestamp means, or None where there is none or it cannot be read."""
-    if not text:
+    if not isinstance(text, str):
         return None
     try:
         found = datetime.fromisoformat(text)

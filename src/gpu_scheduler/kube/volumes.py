@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
+import structlog
 
 from gpu_scheduler.core.model import Gate, GateKind
 from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Operator, Requirement
@@ -24,6 +25,8 @@ _PLACES: Final = tuple(
     (f"failure-domain.beta.kubernetes.io/{level}", f"topology.kubernetes.io/{level}") for level in ("zone", "region")
 )
 """The labels of zones and regions: the old and the new one."""
+
+_log = structlog.get_logger(__name__)
 
 
 class _VolumeAffinity(msgspec.Struct):
@@ -62,14 +65,18 @@ class Claims:
         self._classes: dict[str, _Class] = {}
 
     def put(self, seen: ClaimObject | VolumeObject | StorageClassObject) -> None:
-        """Takes over an object as it is now."""
+        """Takes over an object as it is now. One that makes no sense is left out: pods that need it wait."""
         meta = seen.metadata
-        if isinstance(seen, ClaimObject):
-            self._claims[meta.namespace, meta.name] = seen
-        elif isinstance(seen, VolumeObject):
-            self._volumes[meta.name] = (*_read_affinity(seen), *_read_zones(meta.labels or {}))
-        else:
-            self._classes[meta.name] = _read_class(seen)
+        try:
+            if isinstance(seen, ClaimObject):
+                self._claims[meta.namespace, meta.name] = seen
+            elif isinstance(seen, VolumeObject):
+                self._volumes[meta.name] = (*_read_affinity(seen), *_read_zones(meta.labels or {}))
+            else:
+                self._classes[meta.name] = _read_class(seen)
+        except msgspec.ValidationError as error:
+            self.remove(seen)
+            _log.warning("object left out: not as its kind must be", name=meta.name, error=str(error))
 
     def remove(self, gone: ClaimObject | VolumeObject | StorageClassObject) -> None:
         """Forgets an object that no longer exists."""

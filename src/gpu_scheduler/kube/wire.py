@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -10,12 +11,16 @@ import msgspec
 import structlog
 
 from gpu_scheduler.kube.errors import ApiError, Undecided, api_error
-from gpu_scheduler.kube.objects import Object
+from gpu_scheduler.kube.objects import DEEPEST, Object
+from gpu_scheduler.kube.wording import one_line
 
 T = TypeVar("T")
 
 UNREADABLE = "UNREADABLE"
 """The type of an event whose object does not have the fields that its kind must have; only its metadata is known."""
+
+LONGEST_RETRY = 60.0
+"""The longest pause that a server may ask for, in seconds."""
 
 _log = structlog.get_logger(__name__)
 
@@ -60,28 +65,57 @@ class _Status(msgspec.Struct, rename="camel"):
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = lru_cache(maxsize=64)(msgspec.json.Decoder)
 
 
+_WRONG = (msgspec.ValidationError, UnicodeDecodeError)
+"""What decoding raises for JSON that is not what it should be; anything else means that it is no JSON."""
+
+_MARKS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
 def read_object(data: bytes, wanted: type[T]) -> T:
     """An object; Undecided when it is not one, for who knows then what was done."""
     try:
-        return _decoder(wanted).decode(data)  # type: ignore[no-any-return]
-    except msgspec.MsgspecError as error:
+        return _decode(data, wanted)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _garbled(error) from None
+
+
+def _decode(data: bytes, wanted: type[T]) -> T:
+    try:
+        return _decoder(wanted).decode(data)  # type: ignore[no-any-return]
+    except RecursionError:
+        return _decoder(wanted).decode(_cut_deep(data))  # type: ignore[no-any-return]
+
+
+def _cut_deep(data: bytes) -> bytes:
+    """JSON without its deepest parts, but still too deep, so that the object is left out and the others are not."""
+    kept: list[bytes] = []
+    depth = start = 0
+    for mark in _MARKS.finditer(data):
+        if mark[0] in (b"{", b"["):
+            depth += 1
+            if depth == 2 * DEEPEST:
+                kept += (data[start : mark.start()], b"null")
+        elif mark[0] in (b"}", b"]"):
+            if depth == 2 * DEEPEST:
+                start = mark.end()
+            depth -= 1
+    return b"".join(kept) + data[start:]
 
 
 def read_page(data: bytes, wanted: type[T]) -> Page[T]:
     """A page of a list. An object that is not what its kind must be is left out and told of in the log."""
     try:
-        return _decoder(Page[wanted]).decode(data)  # type: ignore[valid-type, no-any-return]
-    except msgspec.ValidationError:
+        return _decode(data, Page[wanted])  # type: ignore[valid-type]
+    except _WRONG:
         loose = read_object(data, Page[msgspec.Raw])
     except msgspec.DecodeError as error:
         raise _garbled(error) from None
     items: list[T] = []
     for raw in loose.items or ():
         try:
-            items.append(_decoder(wanted).decode(raw))
-        except msgspec.ValidationError as error:
-            _tell_unreadable(read_object(raw, Object), error)
+            items.append(_decode(raw, wanted))
+        except _WRONG as error:
+            _tell_unreadable(raw, error)
     return Page(loose.metadata, items)
 
 
@@ -89,30 +123,34 @@ def read_events(lines: bytes, wanted: type[T]) -> Sequence[Event[T]]:
     """The events of whole lines. An error among them is raised, and who watches again from before gets the others."""
     try:
         events: list[Event[T]] = _decoder(Event[wanted]).decode_lines(lines)  # type: ignore[valid-type]
-    except msgspec.ValidationError:
+    except (*_WRONG, RecursionError):
         # Most likely a bookmark or an error, whose object is of no kind.
-        return [_read_odd(line, wanted) for line in lines.splitlines()]
+        return _read_odd_lines(lines, wanted)
     except msgspec.DecodeError as error:
         raise _garbled(error) from None
     for event in events:
         if event.type == "ERROR":
-            return [_read_odd(line, wanted) for line in lines.splitlines()]
+            return _read_odd_lines(lines, wanted)
     return events
 
 
-def _read_odd(line: bytes, wanted: type[T]) -> Event[Any]:
+def _read_odd_lines(lines: bytes, wanted: type[T]) -> Sequence[Event[T]]:
+    events = (_read_odd(line, wanted) for line in lines.split(b"\n") if line.strip())
+    return [event for event in events if event is not None]
+
+
+def _read_odd(line: bytes, wanted: type[T]) -> Event[Any] | None:
+    """The event of a line; None when nobody can tell which object it is about."""
     loose = read_object(line, Event[msgspec.Raw])
     if loose.type == "ERROR":
         status = read_object(loose.object, _Status)
         raise _translate(status.code, status, None)
-    if loose.type == "BOOKMARK":
-        return Event(loose.type, read_object(loose.object, Object))
+    form: type[Any] = Object if loose.type == "BOOKMARK" else wanted
     try:
-        return Event(loose.type, _decoder(wanted).decode(loose.object))
-    except msgspec.ValidationError as error:
-        known = read_object(loose.object, Object)
-        _tell_unreadable(known, error)
-        return Event(UNREADABLE, known)
+        return Event(loose.type, _decode(loose.object, form))
+    except _WRONG as error:
+        known = _tell_unreadable(loose.object, error)
+        return Event(UNREADABLE, known) if known is not None and loose.type != "BOOKMARK" else None
 
 
 def read_revision(version: str) -> int:
@@ -120,14 +158,16 @@ def read_revision(version: str) -> int:
     try:
         return int(version)
     except ValueError:
-        raise Undecided(0, "Garbled", f'the API server sent the resourceVersion "{version}", not a number') from None
+        raise Undecided(
+            0, "Garbled", f"the API server sent the resourceVersion {version[:60]!a}, not a number"
+        ) from None
 
 
 def read_error(code: int, data: bytes, retry_after: str | None) -> ApiError:
     """The error that an answer is: by its Status object, or by its first line where it is not one."""
     try:
         status = msgspec.json.decode(data, type=_Status)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         first = data.decode(errors="replace").strip().partition("\n")[0][:200]
         status = _Status(f"HTTP {code}: {first}" if first else f"HTTP {code}")
     return _translate(code, status, retry_after)
@@ -137,13 +177,23 @@ def _translate(code: int, status: _Status, retry_after: str | None) -> ApiError:
     seconds = status.details.retry_after_seconds if status.details else None
     if retry_after and retry_after.strip().isdecimal():
         seconds = float(retry_after)
-    return api_error(code, status.reason, status.message or f"HTTP {code}", seconds)
+    if seconds is not None:
+        # Whoever is told to come back in a year looks again sooner.
+        seconds = min(max(0.0, seconds), LONGEST_RETRY)
+    return api_error(code, one_line(status.reason), one_line(status.message) or f"HTTP {code}", seconds)
 
 
-def _garbled(error: msgspec.MsgspecError) -> Undecided:
-    return Undecided(0, "Garbled", f"the API server sent what cannot be read: {error}")
+def _garbled(error: Exception) -> Undecided:
+    return Undecided(0, "Garbled", one_line(f"the API server sent what cannot be read: {error}"))
 
 
-def _tell_unreadable(found: Object, error: Exception) -> None:
-    meta = found.metadata
+def _tell_unreadable(data: bytes, error: Exception) -> Object | None:
+    """Says that an object is left out; what is known of it, if anything is."""
+    try:
+        known = _decode(data, Object)
+    except _WRONG:
+        _log.warning("object left out: not even its metadata can be read", error=str(error))
+        return None
+    meta = known.metadata
     _log.warning("object left out: not as its kind must be", namespace=meta.namespace, name=meta.name, error=str(error))
+    return known

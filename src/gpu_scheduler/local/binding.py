@@ -56,6 +56,20 @@ def set_condition(found: Json, condition: Json) -> None:
     status["conditions"] = conditions
 
 
+def check_forms(binding: Json) -> None:
+    """Raises ApiError (400) for a Binding whose parts are not of their types."""
+    meta = binding.get("metadata") or {}
+    parts = {
+        "target": binding.get("target"),
+        **{f"metadata.{part}": meta.get(part) for part in ("annotations", "labels")},
+    }
+    for field, value in parts.items():
+        if value is not None and not isinstance(value, dict):
+            raise errors.bad_request(f"{field} must be an object")
+    if not isinstance((binding.get("target") or {}).get("name") or "", str):
+        raise errors.bad_request("target.name must be a text")
+
+
 def _check(namespace: str, name: str, binding: Json) -> str:
     """The node that a Binding names."""
     meta, target = binding.get("metadata") or {}, binding.get("target") or {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from gpu_scheduler.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.decoding import Path, write_path
 
@@ -44,7 +45,9 @@ class DuplicateFields:
 def load(body: bytes, seen: DuplicateFields | None = None) -> Any:
     """The value of a JSON text; 400 when there is none."""
     try:
-        return json.loads(body, object_pairs_hook=seen.read if seen is not None else None, parse_constant=_refuse)
+        # Half a surrogate pair is no letter: a real API server puts the replacement character there, too.
+        found = json.loads(body, object_pairs_hook=seen.read if seen is not None else None, parse_constant=_refuse)
+        return _mend(found) if b"\\ud" in body or b"\\uD" in body else found
     except (ValueError, RecursionError) as error:
         raise errors.UnreadableError(str(error)) from None
 
@@ -56,10 +59,17 @@ def load_yaml(body: bytes) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return yaml.load(body, _Plain)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = " ".join(str(error).split())
-        raise errors.bad_request(f"error decoding YAML: {line}") from None
+        return parse_yaml(body, _Plain)
+    except BadDocumentError as error:
+        raise errors.bad_request(f"error decoding YAML: {error}") from None
+
+
+def _mend(found: Any) -> Any:
+    if isinstance(found, str):
+        return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(found, dict):
+        return {_mend(name): _mend(value) for name, value in found.items()}
+    return [_mend(one) for one in found] if isinstance(found, list) else found
 
 
 def _refuse(constant: str) -> Any:

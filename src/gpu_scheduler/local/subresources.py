@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api, Options, timestamp
-from gpu_scheduler.local.binding import add_topology, bind
+from gpu_scheduler.local.binding import add_topology, bind, check_forms
 from gpu_scheduler.local.errors import Cause
 from gpu_scheduler.local.eviction import evict
 from gpu_scheduler.local.kinds import Kind
@@ -67,6 +67,7 @@ class _Subresources:
         """POST pods/NAME/binding; or POST bindings, a create of its own, and those forget the uid they bring."""
         _only(call, "create")
         found, options = await read_object(request), call.options()
+        check_forms(found)
         if request.path.endswith("/bindings"):
             (found.get("metadata") or {}).pop("uid", None)
         elif (target := found.get("target") or {}).get("kind") == "Node":

@@ -9,6 +9,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
+from gpu_scheduler import documents
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.protobuf import CONTENT_TYPE, decode_protobuf
@@ -34,9 +35,9 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def parse_yaml(data: bytes | str) -> Any:
-    """One YAML document; raises yaml.YAMLError."""
-    return yaml.load(data, Loader=_Loader)
+def parse_yaml(data: bytes) -> Any:
+    """One YAML document; raises BadDocumentError."""
+    return documents.parse_yaml(data, _Loader)
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -77,12 +78,12 @@ def decode_body(data: bytes, media: str) -> Any:
     if media == JSON or media.endswith("+json"):
         try:
             return decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.UnreadableError(f"the body of the request is not JSON: {error}") from None
     if media in (YAML, "text/yaml", "application/x-yaml") or media.endswith("+yaml"):
         try:
             return parse_yaml(data)
-        except (yaml.YAMLError, ValueError) as error:
+        except documents.BadDocumentError as error:
             raise errors.UnreadableError(f"the body of the request is not YAML: {error}") from None
     if media == CONTENT_TYPE:
         return decode_protobuf(data)

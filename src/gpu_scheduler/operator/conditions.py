@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 
 from gpu_scheduler.kube.dialects.conditions import condition_in
+from gpu_scheduler.kube.dialects.options import as_dict, as_list
 from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.times import format_time, parse_time
 from gpu_scheduler.operator.actions import Action, Tell, UpdateStatus
@@ -16,6 +17,12 @@ SUCCEEDED, SUSPENDED, FAILED = "Succeeded", "Suspended", "Failed"
 INVALID = "InvalidSpec"
 """Why a job failed that makes no sense: corrected, it goes on."""
 
+_FORMS: dict[str, type] = {
+    **dict.fromkeys(("startTime", "completionTime", "lastReconcileTime"), str),
+    **dict.fromkeys(("replicaStatuses", "state", "taskStatusCount"), dict),
+    **dict.fromkeys(("retryCount", "version"), int),
+    "conditions": list,
+}
 _NEVER_BOTH = {RUNNING: RESTARTING, RESTARTING: RUNNING}
 
 
@@ -25,7 +32,7 @@ class Draft:
     def __init__(self, kind: str, status: Json, now: float) -> None:
         self._kind = kind
         self._old = status
-        self._new = deepcopy(status)
+        self._new = readable(status)
         self._now = now
         self._told: list[Tell] = []
 
@@ -94,7 +101,7 @@ class Draft:
 
     def rest(self, *, succeeded: bool) -> None:
         """No replica is active any more; those that were, count as succeeded if the job did."""
-        for found in (self._new.get("replicaStatuses") or {}).values():
+        for found in self._new.get("replicaStatuses", {}).values():
             active = found.pop("active", 0)
             if succeeded and active:
                 found["succeeded"] = found.get("succeeded", 0) + active
@@ -105,6 +112,23 @@ class Draft:
             return []
         self._new["lastReconcileTime"] = format_time(self._now)
         return [UpdateStatus(change(self._old, self._new)), *self._told]
+
+
+def readable(status: Json) -> Json:
+    """A copy of a status without what is not of the form that it must have: that is written anew."""
+    found: Json = {
+        name: deepcopy(value) for name, value in status.items() if isinstance(value, _FORMS.get(name, object))
+    }
+    if "conditions" in found:
+        found["conditions"] = as_list(found["conditions"])
+    if "replicaStatuses" in found:
+        found["replicaStatuses"] = {
+            role: {
+                name: value for name, value in as_dict(counts).items() if isinstance(value, int) or name == "selector"
+            }
+            for role, counts in found["replicaStatuses"].items()
+        }
+    return found
 
 
 def change(old: Json, new: Json) -> Json:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
+from gpu_scheduler.kube.dialects.options import MOST_MEMBERS
 from gpu_scheduler.kube.objects import Json, Meta
 from gpu_scheduler.kube.resources import Resource
 
@@ -178,6 +179,13 @@ class Job(ABC):
     def bears_failures(self, role: Role) -> bool:
         """Whether the job goes on although replicas of a role failed for good."""
         return False
+
+
+def check_size(field: str, roles: tuple[Role, ...]) -> None:
+    """Raises BadSpecError when a job has more replicas than a gang may have members."""
+    total = sum(role.replicas for role in roles)
+    if total > MOST_MEMBERS:
+        raise BadSpecError(f"{field}: {total} replicas are too many; give at most {MOST_MEMBERS} in all")
 
 
 def check_names(name: str, roles: tuple[Role, ...]) -> None:

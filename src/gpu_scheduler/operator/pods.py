@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from gpu_scheduler.kube.dialects.options import as_dict, as_list
 from gpu_scheduler.kube.objects import Json, RawObject
 from gpu_scheduler.kube.times import parse_time
 from gpu_scheduler.operator.jobs import Job, Restart, Role
@@ -107,21 +108,25 @@ def is_leaving(pod: RawObject) -> bool:
 
 def exit_code(pod: RawObject, container: str) -> int:
     """With which code the container ended that does the work."""
-    for status in pod.status.get("containerStatuses") or ():
-        ended = (status.get("state") or {}).get("terminated")
-        if status.get("name") == container and ended:
-            return int(ended.get("exitCode", UNKNOWN_CODE))
-    return UNKNOWN_CODE
+    codes = (ended.get("exitCode") for name, ended in endings(pod) if name == container)
+    return next((code for code in codes if isinstance(code, int)), UNKNOWN_CODE)
+
+
+def endings(pod: RawObject) -> list[tuple[object, Json]]:
+    """The containers that have ended, and how."""
+    statuses = as_list(pod.status.get("containerStatuses"))
+    found = [(one.get("name"), as_dict(as_dict(one.get("state")).get("terminated"))) for one in statuses]
+    return [(name, ended) for name, ended in found if ended]
 
 
 def ended_at(pod: RawObject) -> float | None:
     """When the last container of a pod ended; when the pod was made if none says so."""
-    found = [(one.get("state") or {}).get("terminated") or {} for one in pod.status.get("containerStatuses") or ()]
-    times = [when for when in (parse_time(ended.get("finishedAt")) for ended in found) if when is not None]
+    times = [when for _, ended in endings(pod) if (when := parse_time(ended.get("finishedAt"))) is not None]
     return max(times, default=parse_time(pod.metadata.creation_timestamp))
 
 
 def count_restarts(pod: RawObject) -> int:
     """How often the node has started the pod's containers again."""
-    lists = (pod.status.get("initContainerStatuses") or (), pod.status.get("containerStatuses") or ())
-    return sum(int(status.get("restartCount") or 0) for found in lists for status in found)
+    lists = (as_list(pod.status.get(name)) for name in ("initContainerStatuses", "containerStatuses"))
+    counts = (status.get("restartCount") for found in lists for status in found)
+    return sum(count for count in counts if isinstance(count, int))

@@ -22,6 +22,7 @@ from gpu_scheduler.operator.jobs import (
     RunPolicy,
     SchedulingPolicy,
     check_names,
+    check_size,
 )
 
 RESTARTS = f"{GROUP}/restarts"
@@ -151,7 +152,9 @@ def read_roles(spec: Json, rules: RoleRules) -> tuple[Role, ...]:
         named[name] = _read_role(name, read_object(found, given, f"spec.{field}"), f"spec.{field}.{given}", rules)
     if not named:
         raise BadSpecError(f"spec.{field}: names no replicas; give at least one of {', '.join(known)}")
-    return tuple(named[name] for name in known if name in named)
+    roles = tuple(named[name] for name in known if name in named)
+    check_size(f"spec.{field}", roles)
+    return roles
 
 
 def _read_role(name: str, found: Json, where: str, rules: RoleRules) -> Role:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_scheduler.kube.device_map import read_number
 from gpu_scheduler.kube.dialects.conditions import condition_in
 from gpu_scheduler.kube.objects import Meta, Object, RawObject
 from gpu_scheduler.operator.actions import (
@@ -251,7 +252,7 @@ def _is_new(job: Job, failure: _Failure) -> bool:
     """Whether the job does not say yet that this pod will be made anew."""
     meta = failure.pod.metadata
     before = (meta.annotations or {}).get(RESTARTS, "0")
-    return job.restarts.get(meta.name, 0) <= (int(before) if before.isdecimal() else 0)
+    return job.restarts.get(meta.name, 0) <= (read_number(before) or 0)
 
 
 def _judge(job: Job, members: _Members, draft: Draft) -> bool:

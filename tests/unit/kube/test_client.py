@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gpu_scheduler.kube import client as client_module
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.credentials import Access
 from gpu_scheduler.kube.errors import ApiError, ConfigError, Conflict, Gone, NotFound, Refused, TooMany, Undecided
@@ -344,6 +345,24 @@ async def test_a_watch_reads_lines_of_megabytes() -> None:
         first, second = await hear(client, 2)
     assert len(first.object.spec["data"]) == 4_000_000
     assert second.type == "MODIFIED"
+
+
+async def test_a_list_whose_pages_never_end_is_given_up() -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return listing(5, [thing("a", 1)], following="again")
+
+    async with client_of(answer) as client:
+        with pytest.raises(Undecided, match="followed by itself"):
+            await client.list(PODS, type=RawObject)
+
+
+async def test_a_watch_with_a_line_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "LONGEST_LINE", 100_000)
+    script = Script()
+    script.watches = [then_silence(line("ADDED", thing("big", 2, data="x" * 1_000_000))[:-1])]
+    async with client_of(script) as client:
+        with pytest.raises(Undecided, match="a line of more than 100000 bytes"):
+            await hear(client, 1)
 
 
 async def test_bookmarks_need_not_be_whole_objects() -> None:

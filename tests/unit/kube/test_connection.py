@@ -498,3 +498,68 @@ async def test_a_connection_can_be_made_by_hand() -> None:
     found = Connection("https://h", context)
     assert (await found.access()).ssl is context
     assert await found.headers() == {}
+
+
+# -- what fuzzing found
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "field"),
+    [
+        ({}, {"server": "https://[::1"}, "server"),
+        ({}, {"server": "https://host:99999"}, "server"),
+        ({}, {"server": "https://ho st"}, "server"),
+        ({}, {"proxy-url": "http://[::1"}, "proxy-url"),
+        ({"token": "a\nb"}, {}, "token"),
+        ({"token": "naïve"}, {}, "token"),
+        ({"client-certificate": "a\x00b", "client-key": "c"}, {}, "client-certificate"),
+    ],
+    ids=["bracket", "port", "space", "proxy", "line break", "letters", "NUL"],
+)
+def test_values_that_cannot_be_used_are_refused_by_their_field(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], field: str
+) -> None:
+    assert f".{field}: " in problem(write(tmp_path / "config", user, cluster))
+
+
+def test_a_file_that_would_overflow_the_stack_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[" * 100_000)
+    assert problem(tmp_path / "config").endswith(
+        "config: not YAML: line 1: nested too deep; at most 100 levels are read"
+    )
+
+
+def test_names_of_a_file_are_shown_on_one_line(tmp_path: Path) -> None:
+    assert problem(write(tmp_path / "config", name="a\nb", current="c")).endswith('no context "c"; there is a b')
+
+
+@pytest.mark.parametrize("token", [b"\xff", b"a b", b"a\x00"], ids=["bytes", "two words", "NUL"])
+async def test_a_token_file_with_something_else_in_it_is_refused(tmp_path: Path, token: bytes) -> None:
+    (tmp_path / "token").write_bytes(token)
+    connection = load_connection(write(tmp_path / "config", {"tokenFile": "token"}))
+    with pytest.raises(ConfigError, match="it must hold a bearer token"):
+        await connection.access()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"[" * 5000, "must print an ExecCredential"),
+        (b'"\xff"', "must print an ExecCredential"),
+        (b'{"apiVersion":"%b","kind":"ExecCredential","status":{"token":"a\\nb"}}', "printed a token with letters"),
+    ],
+    ids=["deep", "bytes", "line break"],
+)
+async def test_garbage_of_a_plugin_is_refused_in_one_line(tmp_path: Path, said: bytes, why: str) -> None:
+    version = "client.authentication.k8s.io/v1"
+    (tmp_path / "said").write_bytes(said.replace(b"%b", version.encode()))
+    plan = {"apiVersion": version, "command": "cat", "args": [str(tmp_path / "said")], "interactiveMode": "Never"}
+    with pytest.raises(ConfigError, match=why) as caught:
+        await load_connection(write(tmp_path / "config", {"exec": plan})).access()
+    assert str(caught.value).isprintable()
+
+
+async def test_what_no_program_can_be_given_is_refused(tmp_path: Path) -> None:
+    plan = {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": ["a\x00b"]}
+    with pytest.raises(ConfigError, match=r"exec\.args"):
+        await load_connection(write(tmp_path / "config", {"exec": {**plan, "interactiveMode": "Never"}})).access()

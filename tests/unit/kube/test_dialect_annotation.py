@@ -76,7 +76,7 @@ def test_pods_that_contradict_each_other_are_a_problem_that_says_so() -> None:
 def test_a_minimum_that_is_missing_or_no_number_is_a_problem(text: str) -> None:
     problem = decode(KEY, None, member(gang_min=text)).problem
     assert problem.startswith(f"{GROUP}/gang-min: ")
-    assert problem.endswith("write how many pods must start together, 1 or more")
+    assert problem.endswith("write how many pods must start together, from 1 to 20000")
 
 
 def test_notes_are_on_a_pod() -> None:

@@ -56,12 +56,12 @@ def test_a_podgroup_is_read() -> None:
         ({}, "spec.schedulingPolicy: missing; write gang: {minCount: n} or basic: {}"),
         (
             {"schedulingPolicy": {"gang": {}}},
-            "spec.schedulingPolicy.gang.minCount: missing; write how many pods must start together, 1 or more",
+            "spec.schedulingPolicy.gang.minCount: missing; write how many pods must start together, from 1 to 20000",
         ),
         (
             {"schedulingPolicy": {"gang": {"minCount": 0}}},
             "spec.schedulingPolicy.gang.minCount: '0' is no such number; write how many pods must start together, "
-            "1 or more",
+            "from 1 to 20000",
         ),
         (
             {"schedulingPolicy": POLICY, "parentCompositePodGroupName": "all"},

@@ -81,11 +81,12 @@ def test_network_tiers_are_topology_levels_from_the_tightest_up(rule: Json, foun
     [
         (
             {"minMember": -1},
-            "spec.minMember: '-1' is no such number; write how many pods must start together, 1 or more",
+            "spec.minMember: '-1' is no such number; write how many pods must start together, from 1 to 20000",
         ),
         (
             {"minTaskMember": {"ps": "one"}},
-            "spec.minTaskMember['ps']: 'one' is no such number; write how many pods must start together, 1 or more",
+            "spec.minTaskMember['ps']: 'one' is no such number; write how many pods must start together, "
+            "from 1 to 20000",
         ),
         (
             {"subGroupPolicy": [{"name": "a"}]},
@@ -383,3 +384,14 @@ def test_a_reservation_that_expires_goes_back_to_pending() -> None:
 def test_a_completed_group_whose_pods_are_cleared_away_stays_completed() -> None:
     raw = patched(group(**NEEDS), tell(KEY, group(**NEEDS), status(Phase.FINISHED, succeeded=4)))
     assert said(tell(KEY, raw, status(Phase.GATHERING))) == {"succeeded": 0}
+
+
+def test_a_group_of_billions_is_refused_and_no_slots_are_made_for_it() -> None:
+    found = decode(KEY, group(minMember=2**31 - 1, minResources={"cpu": "1"}))
+    assert "from 1 to 20000" in found.problem
+    assert sum(expected.count for expected in found.expected) <= 20_000
+
+
+def test_a_number_of_executors_without_end_is_refused() -> None:
+    found = decode(KEY, group(annotations={f"{GROUP}/executors": "9" * 5000}, minMember=1, minResources={"cpu": "1"}))
+    assert "is no number of executors" in found.problem

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.kube import intents as intents_module
 from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.intents import Intents, MissingIntentError
+from gpu_scheduler.kube.intents import BindEntry, Intents, MissingIntentError
 from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.resources import FINALIZER, PLACEMENTS, Resource
 from tests.unit.kube.live_api import answer_with, live_server, lose_answer, lose_request, wired
@@ -186,3 +186,10 @@ async def test_only_what_earlier_leaders_left_and_the_lease_does_not_name_is_voi
         wrote = [await intents.write(epoch, Commit(epoch, (bind(epoch),))) for epoch in (1, 2, 3, 4)]
         await intents.delete_void(3, wrote[0] | {"2-2-0": "another of that name"})
         assert await names(client) == ["1-1-0", "3-3-0", "4-4-0"]
+
+
+@pytest.mark.parametrize("device", [-1, 10**6, "0", 0.5])
+def test_a_placement_with_devices_that_cannot_be_is_not_read(device: object) -> None:
+    entry = {"uid": "u", "namespace": "x", "name": "p", "attempt": 0, "node": "n", "devices": [device]}
+    with pytest.raises(msgspec.ValidationError, match="devices"):
+        msgspec.convert(entry, BindEntry)

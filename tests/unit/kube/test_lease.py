@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gpu_scheduler.core.events import Bind, Commit
 from gpu_scheduler.kube import lease as lease_module
@@ -393,3 +394,27 @@ async def test_release_that_fails_is_no_failure() -> None:
         wire.plan(*PUT, answer_with(500))
         await lease.release()
         assert not lease.held
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"gpu-scheduler.io/epoch": "x"},
+        {"gpu-scheduler.io/epoch": "9" * 5000},
+        {"gpu-scheduler.io/committed": "[]"},
+        {"gpu-scheduler.io/committed": '{"1-1-0":1}'},
+        {"gpu-scheduler.io/committed": "{"},
+    ],
+    ids=["epoch", "long epoch", "list", "number", "cut"],
+)
+async def test_nobody_leads_by_a_lease_whose_promises_cannot_be_read(notes: dict[str, str]) -> None:
+    async with wired() as (client, _, _):
+        first = await take(client)
+        await first.release()
+        await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": notes}}, WHERE[1])
+        second = Lease(client, candidate("b"))
+        with capture_logs() as logs:
+            assert not await second.acquire_at_once()
+        assert next(iter(notes)) in logs[-1]["error"]
+        await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": dict.fromkeys(notes)}}, WHERE[1])
+        assert await second.acquire_at_once()

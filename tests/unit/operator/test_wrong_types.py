@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.objects import Json, Meta, RawObject
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import OURS
 from gpu_scheduler.operator.jobs import BadSpecError
@@ -177,3 +177,57 @@ def test_a_field_of_a_template_that_is_null_or_empty_is_as_good_as_none() -> Non
     assert look(kind, put(spec, (*worker, "metadata"), None)) == ""
     job = kind.decode(raw(put(spec, (*worker, "spec", "schedulerName"), "")), kind.resources[0])
     assert make_pod(job, job.roles[1], 0)["spec"]["schedulerName"] == "s"
+
+
+STATUS: Json = {
+    "conditions": [{"type": "Running", "status": "True", "lastTransitionTime": "2025-01-02T03:04:05Z"}],
+    "replicaStatuses": {"Worker": {"active": 1, "failed": 1, "selector": "a=b"}},
+    "startTime": "2025-01-02T03:04:05Z",
+    "completionTime": "2025-01-02T03:04:05Z",
+    "state": {"phase": "Running", "reason": "a", "lastTransitionTime": "2025-01-02T03:04:05Z"},
+    "retryCount": 1,
+    "version": 1,
+}
+ENDED: Json = {
+    "phase": "Failed",
+    "containerStatuses": [
+        {
+            "name": "pytorch",
+            "restartCount": 1,
+            "state": {"terminated": {"exitCode": 3, "finishedAt": "2025-01-02T03:04:05Z"}},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_wrong_value_anywhere_in_a_status_is_as_good_as_none(name: str) -> None:
+    kind, spec = SPECS[name]
+    for path in paths(STATUS):
+        for value in WRONG:
+            found = raw(spec, status=put(STATUS, path, value))
+            kind.plan(kind.decode(found, kind.resources[0]), Observed(gang=OURS), NOW)
+            kind.reject(kind.resources[0].kind, found, "no", NOW)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_wrong_value_anywhere_in_a_pods_status_is_as_good_as_none(name: str) -> None:
+    kind, spec = SPECS[name]
+    job = kind.decode(raw(spec), kind.resources[0])
+    pods = ("train-worker-0", "train-ps-0", "train-master-0")
+    for path in paths(ENDED):
+        for value in WRONG:
+            there = [RawObject(Meta(name=pod, uid=pod), {}, put(ENDED, path, value)) for pod in pods]
+            kind.plan(job, Observed(there, gang=OURS, group=group(job)), NOW)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_more_replicas_than_a_gang_may_have_are_refused_before_any_is_made(name: str) -> None:
+    kind, spec = SPECS[name]
+    many = next(path for path in paths(spec) if path[-1] == "replicas")
+    assert "replicas are too many; give at most 20000 in all" in look(kind, put(spec, many, 2**31 - 1))
+
+
+def test_a_number_of_processes_without_end_is_refused_in_one_line() -> None:
+    kind, spec = SPECS["PyTorchJob"]
+    assert look(kind, {**spec, "nprocPerNode": "9" * 5000}).startswith("spec.nprocPerNode: '999")

@@ -183,7 +183,7 @@ def test_wrong_gpus_are_refused_with_what_would_be_right(body: Json, said: str) 
     assert found.log == (f"Refusing pods x/{body['metadata']['name']}: {said}",)
 
 
-MORE_THAN = "write how many pods must start together, 1 or more"
+MORE_THAN = "write how many pods must start together, from 1 to 20000"
 SECONDS = 'is no number of seconds above 0; write for example "300"'
 
 

@@ -10,6 +10,7 @@ import msgspec
 from gpu_scheduler.core.model import Expected, Shape
 from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.core.requests import read_amounts
+from gpu_scheduler.kube.device_map import read_number
 from gpu_scheduler.kube.dialects.dialect import GangContext
 from gpu_scheduler.kube.dialects.options import LEADERS, BadOptionError, as_dict, as_list, note, quote, role_of
 from gpu_scheduler.kube.objects import Container, Json, Meta, PodObject, PodSpec, RawObject, Resources
@@ -180,15 +181,18 @@ def _count_like(shape: Shape, rest: Mapping[str, int]) -> int:
     """How many members like this one a sum was written for, by what matters most of what both speak of."""
     request = dict(shape.request)
     name = next((name for name in (shape.gpu_resource, "cpu", "memory") if name in rest and name in request), "")
-    return max(1, rest[name] // request[name]) if name else 1
+    return min(_MOST_PARTS, max(1, rest[name] // request[name])) if name else 1
 
 
 def _read_executors(raw: RawObject) -> int:
     """How many executors a group says that it is for; 0 where it does not."""
     text = note(raw.metadata, EXECUTORS)
-    if text and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_PARTS):
+    if not text:
+        return 0
+    number = read_number(text)
+    if number is None or not 1 <= number <= _MOST_PARTS:
         raise BadOptionError(f"{EXECUTORS}: {quote(text)} is no number of executors from 1 to {_MOST_PARTS}")
-    return int(text or 0)
+    return number
 
 
 def _shape_part(

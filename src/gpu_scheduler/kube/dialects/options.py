@@ -33,6 +33,9 @@ LEADER_RANK = -1
 NO_QUEUE = "default"
 """What Volcano calls the queue of those who name none."""
 
+MOST_MEMBERS = 20_000
+"""The largest minimum. Slots are kept for members that are still to come, and each takes time and memory."""
+
 _CUTS = 60
 
 
@@ -117,8 +120,9 @@ def read_minimum(value: object, field: str, absent: int | None = None) -> int:
     """How many members must start together; 0 and nothing mean `absent`, where a dialect has such a rule."""
     if absent is not None and value in (None, 0):
         return absent
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadOptionError(f"{field}: {_shown(value)}; write how many pods must start together, 1 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_MEMBERS:
+        right = f"write how many pods must start together, from 1 to {MOST_MEMBERS}"
+        raise BadOptionError(f"{field}: {_shown(value)}; {right}")
     return value
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gpu_scheduler.kube import device_map
 from gpu_scheduler.kube.objects import Json, RawObject
 from gpu_scheduler.kube.resources import Resource
 from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, Restart, Role, Standing
@@ -128,8 +129,10 @@ def _read_nproc(spec: Json, elastic: Json) -> str:
         old = read_number(elastic, "nProcPerNode", "spec.elasticPolicy", least=1)
         return "auto" if old is None else str(old)
     text = str(found)
-    if text not in _WORDS and not (text.isdecimal() and int(text) > 0):
-        raise BadSpecError(f'spec.nprocPerNode: "{text}" must be a number from 1 up, or one of {", ".join(_WORDS)}')
+    if text not in _WORDS and not device_map.read_number(text):
+        raise BadSpecError(
+            f"spec.nprocPerNode: {text[:60]!r} must be a number from 1 up, or one of {', '.join(_WORDS)}"
+        )
     return text
 
 

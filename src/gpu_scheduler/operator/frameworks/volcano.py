@@ -21,6 +21,7 @@ from gpu_scheduler.operator.jobs import (
     SchedulingPolicy,
     Standing,
     check_names,
+    check_size,
 )
 from gpu_scheduler.operator.pods import owner_of
 from gpu_scheduler.operator.reading import read_choice, read_number, read_object, read_template, read_text, read_texts
@@ -184,6 +185,7 @@ def decode(raw: RawObject, resource: Resource = VOLCANO_JOBS) -> VolcanoJob:
     """The job that an object describes, or BadSpecError."""
     spec = raw.spec
     tasks = _read_tasks(spec)
+    check_size("spec.tasks", tasks)
     check_names(raw.metadata.name, tasks)
     minimum = read_number(spec, "minAvailable", "spec")
     total = sum(task.replicas for task in tasks)

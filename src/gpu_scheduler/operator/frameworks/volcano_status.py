@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 
+from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.objects import Json, RawObject
 from gpu_scheduler.kube.times import format_time, parse_time
 from gpu_scheduler.operator.actions import (
@@ -24,7 +24,7 @@ from gpu_scheduler.operator.actions import (
     Tell,
     UpdateStatus,
 )
-from gpu_scheduler.operator.conditions import INVALID, change
+from gpu_scheduler.operator.conditions import INVALID, change, readable
 from gpu_scheduler.operator.frameworks.volcano import (
     ANY,
     JOB_VERSION,
@@ -36,7 +36,7 @@ from gpu_scheduler.operator.frameworks.volcano import (
     make_job_service,
     make_task_pod,
 )
-from gpu_scheduler.operator.pods import is_leaving, phase_of
+from gpu_scheduler.operator.pods import endings, is_leaving, phase_of
 from gpu_scheduler.operator.reconcile import Observed, open_gang, remove_group
 
 PENDING, RUNNING, RESTARTING, FAILED, COMPLETED = "Pending", "Running", "Restarting", "Failed", "Completed"
@@ -87,7 +87,7 @@ def reconcile(job: VolcanoJob, observed: Observed, now: float) -> Plan:
     """What to do about a job."""
     if job.meta.deletion_timestamp is not None:
         return Plan()
-    look = _Look(job, observed, now, deepcopy(job.status), [])
+    look = _Look(job, observed, now, readable(job.status), [])
     state = look.status.get("state") or {}
     if state.get("reason") == INVALID:
         look.status.pop("state")
@@ -111,7 +111,7 @@ def reconcile(job: VolcanoJob, observed: Observed, now: float) -> Plan:
 
 def reject(kind: str, raw: RawObject, message: str, now: float) -> Plan:
     """What to do about a job that makes no sense: say so, and touch nothing."""
-    state = raw.status.get("state") or {}
+    state = as_dict(raw.status.get("state"))
     over = state.get("phase") in _OVER and state.get("reason") != INVALID
     if raw.metadata.deletion_timestamp is not None or over or state.get("message") == message:
         return Plan()
@@ -224,11 +224,8 @@ def _happened(task: Task, pods: list[RawObject]) -> Iterator[tuple[str, int | No
 
 
 def _exit_code(pod: RawObject) -> int | None:
-    for status in pod.status.get("containerStatuses") or ():
-        ended = (status.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode"):
-            return int(ended["exitCode"])
-    return None
+    codes = (ended.get("exitCode") for _, ended in endings(pod))
+    return next((code for code in codes if code and isinstance(code, int)), None)
 
 
 def _find_policy(policies: Iterable[Policy], event: str, code: int | None) -> Do:

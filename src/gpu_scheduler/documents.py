@@ -1,0 +1,68 @@
+"""YAML that somebody else wrote. Whatever it is, reading it ends, with a value or with one line that says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+DEEPEST = 100
+LARGEST = 200_000
+"""How many values a document may have, each counted as often as it is referred to."""
+
+_LONGEST = 200
+"""How much of what PyYAML says is passed on, in characters: it quotes the document."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+# What PyYAML raises for a tag or a number that it cannot construct, besides its own errors.
+_ODD = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
+
+
+class BadDocumentError(ValueError):
+    """A text that is no YAML we read; the message is one line, with the number of the line where one is to blame."""
+
+
+def parse_yaml(data: bytes, loader: Any = _Loader) -> Any:
+    """The value of one YAML document, or BadDocumentError."""
+    try:
+        _measure(data)
+        return yaml.load(data, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "this is no YAML"
+        raise BadDocumentError(where + ascii(what)[1:-1][:_LONGEST]) from None
+    except BadDocumentError:
+        raise
+    except _ODD as error:
+        raise BadDocumentError(f"a value is not what it says it is: {ascii(str(error))[1:-1][:_LONGEST]}") from None
+
+
+def _measure(data: bytes) -> None:
+    """Refuses what would overflow the stack when it is put together, or the memory once its aliases are followed."""
+    sizes: dict[str, int] = {}
+    within: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(data, Loader=_Loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = within.pop()
+            if anchor is not None:
+                sizes[anchor] = total - before
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise BadDocumentError(f"line {line}: *{event.anchor} must refer to something that ended before")
+            total += sizes[event.anchor]
+        elif isinstance(event, yaml.CollectionStartEvent):
+            within.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+        if len(within) > DEEPEST:
+            raise BadDocumentError(f"line {line}: nested too deep; at most {DEEPEST} levels are read")
+        if total > LARGEST:
+            raise BadDocumentError(f"line {line}: too large; at most {LARGEST} values are read")

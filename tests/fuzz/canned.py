@@ -1,0 +1,78 @@
+"""An API server's answers, written down beforehand and given without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Self, cast
+
+import aiohttp
+
+from gpu_scheduler.kube.client import Client
+from gpu_scheduler.kube.connection import Connection
+
+
+class Reply(NamedTuple):
+    """An answer; what a watch tells comes in pieces."""
+
+    body: bytes = b"{}"
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    pieces: Iterable[bytes] = ()
+
+
+Answer = Callable[[str, str, Mapping[str, str], bytes], Reply | None]
+"""The answer to a method, a path, its parameters and a body; None: from then on nobody answers."""
+
+
+class Canned:
+    """What aiohttp's session is to a client. `over` is set once all that is written down has been told."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.over = asyncio.Event()
+        self._answer = answer
+
+    def client(self) -> Client:
+        """A client that is given the answers."""
+        return Client(Connection("http://api", transport=lambda _agent: cast(aiohttp.ClientSession, self)))
+
+    def request(self, method: str, url: str, **given: Any) -> _Exchange:
+        """A request, answered when its block begins."""
+        reply = self._answer(method, url.removeprefix("http://api"), given["params"] or {}, given["data"] or b"")
+        return _Exchange(reply, self.over)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Exchange:
+    def __init__(self, reply: Reply | None, over: asyncio.Event) -> None:
+        self._reply = reply or Reply()
+        self._silent = reply is None
+        self._over = over
+        self.status = self._reply.status
+        self.headers = self._reply.headers
+
+    async def __aenter__(self) -> Self:
+        if self._silent:
+            await self._stay_silent()
+        return self
+
+    async def _stay_silent(self) -> None:
+        self._over.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    @property
+    def content(self) -> Self:
+        return self
+
+    async def read(self) -> bytes:
+        return self._reply.body
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        for piece in self._reply.pieces:
+            yield piece
+        if self._reply.pieces:
+            await self._stay_silent()  # a watch that ended would be opened anew, after a pause

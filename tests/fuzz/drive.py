@@ -1,0 +1,146 @@
+"""Many inputs for one reader: each is made from the seed and its number, so any of them can be made again."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fuzz.mutate import change, write
+from tests.fuzz.target import MOST, Failure, Input, Target, give, peak_memory
+
+
+@dataclass
+class Tally:
+    """What came of the inputs so far. `failures` are the first of each kind, with their numbers."""
+
+    inputs: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
+    slowest_input: int = 0
+    grown: int = 0
+    failures: dict[Failure, int] = field(default_factory=dict)
+    ended: bool = False
+
+
+def make_input(target: Target, seed: int, number: int) -> Input:
+    """The input of a number: the valid ones as they are first, then changed ones."""
+    if number < len(target.inputs):
+        return target.inputs[number]
+    chance = random.Random(f"{seed} {target.name} {number}")
+    head, body = chance.choice(target.inputs)
+    return Input(head, change(chance, body, [other.body for other in target.inputs]))
+
+
+def drive(
+    target: Target, seed: int, *, first: int = 0, count: int | None = None, before: Callable[[int], None] | None = None
+) -> Iterator[Tally]:
+    """Gives inputs one after the other and tells after each how it stands; ends after `count`, else never."""
+    tally, number = Tally(), first
+    begun: int | None = None
+    while count is None or tally.inputs < count:
+        if before is not None:
+            before(number)
+        given = make_input(target, seed, number)
+        try:
+            outcome = give(target, given)
+        except Failure as failure:
+            tally.failures.setdefault(failure, number)
+            tally.outcomes[failure.how] += 1
+        else:
+            tally.outcomes[outcome.word] += 1
+            if outcome.seconds > tally.slowest:
+                tally.slowest, tally.slowest_input = outcome.seconds, number
+        # What the valid inputs take is no growth: modules and tables are loaded with them.
+        if begun is None and number >= 2 * len(target.inputs):
+            begun = peak_memory()
+        tally.grown = peak_memory() - begun if begun is not None else 0
+        if tally.grown > MOST:
+            leak = Failure("memory", target.name, f"{tally.inputs} inputs left {tally.grown >> 20} MiB behind")
+            tally.failures.setdefault(leak, number)
+            tally.ended = True
+        tally.inputs += 1
+        number += 1
+        yield tally
+        if tally.ended:
+            return
+
+
+# -- the smallest input that still fails
+
+
+def minimise(target: Target, given: Input, failure: Failure, seconds: float = 20.0) -> Input:
+    """An input as small as can be found in some seconds that fails in the same way."""
+    give_up = time.monotonic() + seconds
+
+    def fails(body: bytes) -> bool:
+        if time.monotonic() > give_up:
+            return False
+        try:
+            give(target, Input(given.head, body))
+        except Failure as found:
+            return found == failure
+        return False
+
+    if failure.how == "memory":
+        return given  # what has been taken is never given back, so nothing smaller could be told from it
+    body = given.body
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        body = _cut_parts(body, parsed, fails)
+    return Input(given.head, _cut_bytes(body, fails))
+
+
+def _cut_parts(body: bytes, parsed: Any, fails: Callable[[bytes], bool]) -> bytes:
+    """Takes out of a JSON value whatever the failure does not need."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for path in sorted(_paths(parsed), key=len):
+            tried = _without(parsed, path)
+            if tried is not None and fails(written := write(tried)):
+                parsed, body, smaller = tried, written, True
+    return body
+
+
+def _paths(found: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in items:
+        yield from _paths(value, *path, key)
+
+
+def _without(found: Any, path: tuple[Any, ...]) -> Any:
+    made = deepcopy(found)
+    holder = made
+    try:
+        for key in path[:-1]:
+            holder = holder[key]
+        del holder[path[-1]]
+    except (KeyError, IndexError, TypeError):
+        return None  # it went with something around it
+    return made
+
+
+def _cut_bytes(body: bytes, fails: Callable[[bytes], bool]) -> bytes:
+    """Takes out stretches of bytes, halving their length each time nothing can go."""
+    size = len(body) // 2
+    while size:
+        at = 0
+        while at < len(body):
+            tried = body[:at] + body[at + size :]
+            if fails(tried):
+                body = tried
+            else:
+                at += size
+        size //= 2
+    return body

@@ -1,0 +1,202 @@
+"""Objects of every kind that the scheduler watches, from an API server's bytes to its decisions.
+
+The damaged object stands between two good ones, once in a list and once in a watch. Whatever it is, the good ones must
+be seen, and pods beside it that have a node of their own must be placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import Commit, Effect, Report, TookOver
+from gpu_scheduler.kube.annotations import bind_annotations
+from gpu_scheduler.kube.dialects import DIALECTS
+from gpu_scheduler.kube.discovery import Served
+from gpu_scheduler.kube.feed import follow_optional, follow_required, make_translator
+from gpu_scheduler.kube.informer import Informer
+from gpu_scheduler.kube.messages import describe
+from gpu_scheduler.kube.resources import GROUP, QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.kube.surroundings import Lookout
+from gpu_scheduler.kube.translate import Translator
+from tests.fuzz import seeds
+from tests.fuzz.canned import Canned, Reply
+from tests.fuzz.seeds import Json, dump, stored
+from tests.fuzz.target import Input, Target
+from tests.unit.webhook.reviewing import container, pod
+
+_NOW = 1_750_000_000.0
+_SETTINGS = Settings(scheduler_names=("gpu-scheduler", "volcano"), identity="fuzz")
+_SERVED = Served((*(kind for dialect in DIALECTS for kind in dialect.resources[:1]), QUEUES, VOLCANO_QUEUES))
+
+
+def _neighbours() -> dict[str, list[Json]]:
+    """A gang of two that runs on a node of its own, and by a queue of its own, whatever else there is."""
+    mark = {"dedicated": "beside"}
+    amounts = {"cpu": "8", "memory": "8Gi", "pods": "9", "nvidia.com/gpu": "2"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+    taint = {"key": "dedicated", "value": "beside", "effect": "NoSchedule"}
+    node = {"metadata": {"name": "beside", "labels": mark}, "spec": {"taints": [taint]}, "status": status}
+    tolerated = [{"key": "dedicated", "operator": "Equal", "value": "beside", "effect": "NoSchedule"}]
+    notes = {f"{GROUP}/gang": "beside", f"{GROUP}/gang-min": "2", f"{GROUP}/queue": "beside"}
+    members = [
+        pod(
+            f"beside-{i}", notes, containers=[container(gpus="1")], nodeSelector=mark, tolerations=tolerated, priority=9
+        )
+        for i in range(2)
+    ]
+    return {
+        "nodes": [stored(node, namespace="")],
+        "pods": [stored(member, i, namespace="beside", uid=f"beside-{i}") for i, member in enumerate(members)],
+        "queues": [stored({"metadata": {"name": "beside"}, "spec": {"weight": 1}}, namespace="")],
+    }
+
+
+_NEIGHBOURS = {plural: [dump(one) for one in found] for plural, found in _neighbours().items()}
+_AROUND = {"nodes": seeds.nodes()[0], **seeds.others()}
+"""What objects refer to: there in its good form unless it is the one that is damaged."""
+
+
+def _lists(plural: str, damaged: bytes | None) -> bytes:
+    first, *rest = _NEIGHBOURS.get(plural, [b""]) or [b""]
+    around = [dump(_AROUND[plural])] if plural in _AROUND and damaged is None else []
+    items = [one for one in (first, *around, damaged or b"", *rest) if one]
+    return b'{"metadata":{"resourceVersion":"1000"},"items":[%b]}' % b",".join(items)
+
+
+def _watches(plural: str, damaged: bytes) -> bytes:
+    line = b'{"type":"ADDED","object":%b}\n'
+    # The neighbours come again, newer than the damaged one: those behind it on the same watch must arrive.
+    again = [one.replace(b'"resourceVersion": "1', b'"resourceVersion": "2', 1) for one in _NEIGHBOURS.get(plural, [])]
+    return b"".join(line % one for one in (damaged, *again))
+
+
+def _script(given: Input) -> tuple[str, Canned]:
+    kind, way = given.head.split()
+    body = given.body.replace(b"\n", b" ")
+    asked: set[tuple[str, str]] = set()
+
+    def answer(method: str, path: str, params: Mapping[str, str], _body: bytes) -> Reply | None:
+        plural = path.rpartition("/")[2] if kind not in _DIALECTS else path
+        found = plural == (_DIALECTS.get(kind, kind))
+        short = path.rpartition("/")[2]
+        if method != "GET" or (path, params.get("watch", "")) in asked:
+            return None
+        asked.add((path, params.get("watch", "")))
+        if "watch" not in params:
+            return Reply(_lists(short, body if found and way == "list" else b"" if found else None))
+        if found and way == "watch":
+            return Reply(pieces=[_watches(short, body)])
+        return None
+
+    return kind, Canned(answer)
+
+
+async def _follow(canned: Canned, see: Translator) -> None:
+    """Lists and watches every kind once, in the order in which a feed does."""
+    *first, last = follow_required(see)
+    async with canned.client() as client:
+        for resource, form, handler in (*first, *follow_optional(see, _SERVED), last):
+            canned.over.clear()
+            informer: Informer[Any] = Informer(client, resource, form, handler)
+            work = asyncio.ensure_future(informer.run())
+            over = asyncio.ensure_future(canned.over.wait())
+            await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
+            over.cancel()
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+            if informer.problem:
+                raise AssertionError(f"{resource.plural} are not followed any more: {informer.problem}")
+
+
+def _decide(see: Translator) -> tuple[Engine, list[Effect]]:
+    engine = Engine(_SETTINGS.core)
+    effects: list[Effect] = []
+    for event in see.take():
+        effects += engine.handle(event, _NOW)
+    effects += engine.handle(TookOver(()), _NOW)
+    for later in (0.0, 1.0, 400.0):
+        effects += engine.run_cycle(_NOW + later)
+    return engine, effects
+
+
+def _tell(see: Translator, engine: Engine, effects: list[Effect]) -> None:
+    """All that would be written about the gangs."""
+    look = Lookout(engine.state, lambda: _NOW)
+    for effect in effects:
+        if isinstance(effect, Report):
+            around = look(effect.key, effect.status)
+            told = describe(effect.status, around.gang, around.holders, around.context)
+            assert told.message.isprintable()
+            subject = see.book.object_of(effect.key)
+            if subject is not None:
+                dump([patch.body for patch in see.book.encode(effect.key, subject, effect.status, told, _NOW)])
+            engine.explain(effect.key, _NOW)
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether a server could send it: one that sends anything else cannot be followed at all."""
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    except RecursionError:
+        return body.count(b"[") == body.count(b"]") and body.count(b"{") == body.count(b"}")
+    return True
+
+
+def _read(given: Input) -> str:
+    if not _is_json(given.body.replace(b"\n", b" ")):
+        return "not JSON"
+    see = make_translator(_SETTINGS)
+    _, canned = _script(given)
+    asyncio.run(_follow(canned, see))
+    engine, effects = _decide(see)
+    _tell(see, engine, effects)
+    commits = [effect for effect in effects if isinstance(effect, Commit)]
+    binds = [bind for commit in commits for bind in commit.binds]
+    for bind in binds:
+        bind_annotations(see.pods[bind.uid], bind.devices, _SETTINGS.core.gpu_resources)
+    placed = {bind.uid: bind.node for bind in binds}
+    strangers = [uid for uid, node in placed.items() if node == "beside" and not uid.startswith("beside-")]
+    neighbours = [placed.get(f"beside-{i}") for i in range(2)]
+    assert strangers or neighbours == ["beside", "beside"], f"the neighbours were placed on {neighbours}"
+    others = len(see.pods) - 2
+    return f"{len(placed) - 2} placed" if len(placed) > 2 else "not placed" if others else "seen"
+
+
+_DIALECTS = {dialect.name: dialect.resources[0].path() for dialect in DIALECTS if dialect.resources}
+
+
+def _inputs() -> list[Input]:
+    found: dict[str, list[Json]] = {
+        "pods": seeds.pods(),
+        "nodes": seeds.nodes(),
+        "queues": seeds.queues(),
+        **{plural: [one] for plural, one in seeds.others().items()},
+        **seeds.groups(),
+    }
+    return [
+        Input(f"{kind} {way}", dump(one)) for kind, made in found.items() for one in made for way in ("list", "watch")
+    ]
+
+
+_ALL = _inputs()
+
+
+def _of(*kinds: str) -> list[Input]:
+    return [given for given in _ALL if given.head.split()[0] in kinds]
+
+
+TARGETS = (
+    Target("pods", _read, _of("pods")),
+    Target("nodes", _read, _of("nodes", *seeds.others())),
+    Target("gangs", _read, _of("queues", *_DIALECTS)),
+)

@@ -1,0 +1,12 @@
+"""Every reader that is fuzzed."""
+
+from __future__ import annotations
+
+from tests.fuzz import apis, jobs, kubeconfigs, leases, objects, reviews, streams, texts
+from tests.fuzz.target import Target
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (reviews, texts, objects, jobs, streams, leases, kubeconfigs, apis)
+    for target in module.TARGETS
+}

@@ -1,0 +1,93 @@
+"""A few damaged inputs for every reader, always the same ones; and that the fuzzer sees what it is to find."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import target as limits
+from tests.fuzz.__main__ import load, save
+from tests.fuzz.drive import drive, make_input, minimise
+from tests.fuzz.planted import CRASH, HANG, NUMBERS, RAMBLE
+from tests.fuzz.seeds import ROOT
+from tests.fuzz.target import Failure, Input, give
+from tests.fuzz.targets import TARGETS
+
+COUNTS = {
+    "map": 300,
+    "quantity": 300,
+    "review": 150,
+    "answers": 100,
+    "kubeconfig": 100,
+    "exec-plugin": 10,
+    "local-api": 20,
+}
+"""How many inputs beyond the valid ones; 40 for the others. More is what `make fuzz` is for."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_damaged_inputs_are_understood_or_refused(name: str) -> None:
+    target = TARGETS[name]
+    for number in range(len(target.inputs), len(target.inputs) + COUNTS.get(name, 40)):
+        give(target, make_input(target, 1, number))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_valid_inputs_are_understood(name: str) -> None:
+    target = TARGETS[name]
+    for given in target.inputs[:3]:
+        give(target, given)
+
+
+def test_inputs_are_made_from_the_seed_and_their_number_alone() -> None:
+    target = TARGETS["pods"]
+    made = [make_input(target, 7, number) for number in range(200)]
+    assert made == [make_input(target, 7, number) for number in range(200)]
+    assert made[100:] != [make_input(target, 8, number) for number in range(100, 200)]
+
+
+# -- readers that are wrong on purpose
+
+
+def test_a_crash_is_found_and_made_small() -> None:
+    with pytest.raises(Failure) as caught:
+        give(CRASH, NUMBERS[0])
+    assert (caught.value.how, caught.value.where.partition(" ")[0]) == ("crash", "KeyError")
+    assert minimise(CRASH, NUMBERS[0], caught.value) == Input("", b"7")
+
+
+def test_a_hang_is_found_by_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LONGEST", 0.1)
+    with pytest.raises(Failure, match="hang"):
+        give(HANG, NUMBERS[0])
+
+
+def test_a_leak_is_found() -> None:
+    # In a process of its own: what another test took at most would hide it.
+    program = (
+        "from tests.fuzz import drive, planted\n"
+        "drive.MOST = 20 << 20\n"
+        "*_, last = drive.drive(planted.GROW, 1, count=100)\n"
+        "print([failure.how for failure in last.failures])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout == "['memory']\n", done.stderr
+
+
+def test_a_refusal_of_two_lines_is_a_failure() -> None:
+    with pytest.raises(Failure, match="one line that can be shown"):
+        give(RAMBLE, NUMBERS[0])
+
+
+def test_all_failures_of_a_kind_are_told_once() -> None:
+    *_, last = drive(CRASH, 1, count=50)
+    assert len(last.failures) == 1
+    assert last.outcomes["crash"] > 1
+
+
+def test_an_input_that_was_kept_can_be_given_again(tmp_path: Path) -> None:
+    target, given = TARGETS["pods"], Input("pods list", b'{"a":\n\xff}')
+    assert load(save(target, given, tmp_path)) == (target, given)

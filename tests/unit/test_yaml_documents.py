@@ -1,0 +1,40 @@
+"""YAML that somebody else wrote: it is read, or refused in one line; nothing overflows."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.documents import BadDocumentError, parse_yaml
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "line 1: nested too deep; at most 100 levels are read"),
+        (BOMB, "too large; at most 200000 values are read"),
+        ("a: &a [*a]", r"line 1: \*a must refer to something that ended before"),
+        ("a: 2020-99-99", "a value is not what it says it is: month must be in 1..12"),
+        ("a: !!timestamp x", "a value is not what it says it is"),
+        ("a: !!int ''", "a value is not what it says it is"),
+        ("a: !!bool x", "a value is not what it says it is"),
+        ("a: [", "line 2: did not find expected node content"),
+        ("a: \x00", "control characters are not allowed"),
+        ("--- a\n--- b", "line 2: but found another document"),
+        ("!!" + "x" * 70_000 + " {}", "line 1: could not determine a constructor"),
+        ("!!python/object:os.system {}", "line 1: could not determine a constructor"),
+    ],
+    ids=["deep", "bomb", "itself", "month", "timestamp", "int", "bool", "cut", "control", "two", "long tag", "tag"],
+)
+def test_what_is_no_document_is_refused_in_one_line(text: str, why: str) -> None:
+    with pytest.raises(BadDocumentError, match=why) as caught:
+        parse_yaml(text.encode())
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_an_alias_stands_for_what_it_refers_to() -> None:
+    assert parse_yaml(b"a: &x [1, 2]\nb: *x\nc: &y z\nd: *y") == {"a": [1, 2], "b": [1, 2], "c": "z", "d": "z"}
