@@ -34,6 +34,7 @@ class Network:
         """Once set, nobody reaches the API any more."""
         self._place = loop.add("api")
         self._streams: list[Stream] = []
+        self._published = 0
         self._later(BOOKMARK_EVERY, self._mark_all)
 
     def open(self, _agent: str) -> aiohttp.ClientSession:
@@ -155,18 +156,23 @@ class Network:
         if stream.watch.failure is not None:
             stream.give(b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(stream.watch.failure.status()))
             stream.finish()
-        self.publish()
+        self._announce(stream)
         return stream
 
     def publish(self) -> None:
         """Lets every watch know that something may have happened."""
-        for stream in self._streams:
-            if not stream.due and stream.watch.subscription is not None and stream.watch.subscription.pending:
-                stream.due = True
-                delay = self.chances.latency()
-                if self.chances.strikes("watch-delay"):
-                    delay += self.chances.amount("watch-delay", 20.0)
-                self._later(delay, stream.flush)
+        if self._published != self.server.store.revision:
+            self._published = self.server.store.revision
+            for stream in self._streams:
+                self._announce(stream)
+
+    def _announce(self, stream: Stream) -> None:
+        if not stream.due and stream.watch.subscription is not None and stream.watch.subscription.pending:
+            stream.due = True
+            delay = self.chances.latency()
+            if self.chances.strikes("watch-delay"):
+                delay += self.chances.amount("watch-delay", 20.0)
+            self._later(delay, stream.flush)
 
     def forget(self, stream: Stream) -> None:
         """Nobody reads it any more."""

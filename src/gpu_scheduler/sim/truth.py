@@ -76,9 +76,14 @@ class Truth:
         self._revision = 0
         self._queues = {name: store.subscribe(name) for name in ("pods", "nodes", "leases.coordination.k8s.io")}
 
+    @property
+    def behind(self) -> bool:
+        """Whether something was written since it last took everything in."""
+        return self._store.revision != self._revision
+
     def catch_up(self) -> None:
         """Takes in what was written since."""
-        if self._store.revision == self._revision:
+        if not self.behind:
             return
         self._revision = self._store.revision
         changes: list[tuple[int, str, Change]] = []

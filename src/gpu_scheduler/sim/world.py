@@ -145,7 +145,8 @@ class World:
             self._breach = BrokenPromise("crash", what)
 
     def _look(self) -> None:
-        self.truth.catch_up()
+        if self.truth.behind:
+            self.truth.catch_up()
         if self._breach is not None:
             raise self._breach
 
@@ -262,8 +263,9 @@ class World:
     def _give_up_broken(self) -> None:
         """Bare gangs that nobody can make whole are deleted by their users, who have been told."""
         for gang in self.users.gangs.values():
-            lasts = gang.on_lost == "shrink" or self.observer.is_degraded(gang)
-            if not gang.owned and not gang.given_up and not gang.hopeless and lasts:
+            if gang.owned or gang.given_up or gang.hopeless:
+                continue
+            if gang.on_lost == "shrink" or self.observer.is_degraded(gang):
                 self.users.give_up(gang)
 
     async def _wait_for_tidiness(self) -> None:
