@@ -74,8 +74,8 @@ class Network:
         if refused is not None:
             self._reply(refused, answer)
             return
-        if request.query.get("resourceVersion") == "0" and self.chances.strikes("stale-read"):
-            request = self._look_back(sender, request)
+        if request.query.get("resourceVersion") == "0":
+            request = self._look_back(request)
         reply = self.server.answer(request)
         writes = request.method not in _READS
         record = self.story.tell if writes else self.story.note
@@ -100,11 +100,9 @@ class Network:
             return _fail(409, "Conflict")
         return None
 
-    def _look_back(self, sender: Process, request: Request) -> Request:
-        """The same request about the past."""
-        self._tell(sender, "stale-read", request)
-        now = self.server.store.revision
-        past = str(max(1, now - int(self.chances.amount("stale-read", 200.0))))
+    def _look_back(self, request: Request) -> Request:
+        """The same request about the past: no fault, but what whoever sends resourceVersion=0 asks for."""
+        past = str(max(1, self.server.store.revision - self.chances.past()))
         return request._replace(query={**request.query, "resourceVersion": past, "resourceVersionMatch": "Exact"})
 
     def _return(self, sender: Process, request: Request, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:

@@ -55,7 +55,7 @@ class Users:
             size,
             minimum,
             gpus,
-            priority=chance.choice(("", "", "high")),
+            priority=chance.choice(("", "", "", "high", "high", "never")),
             on_lost=chance.choice(("hold", "hold", "restart", "shrink")),
             owned=chance.random() < 0.75,
             duration=1.0 + 10.0 * action.much,
@@ -113,6 +113,7 @@ class Users:
         if change is not None and found is not None:
             gang.minimum = minimum
             gang.minima.append(minimum)
+            gang.edited_at = self._truth.clock()
             self._server.edit(found[0], found[1], change)
 
     def _do_delete_object(self, action: Action) -> None:
@@ -174,12 +175,19 @@ class Users:
 
     # -- one that needs all, among many that need little
 
-    def _do_stream(self, _action: Action) -> None:
+    @property
+    def starved(self) -> str:
+        """The gang that has not started although small pods have come and gone for long."""
+        begun = any(pod.gang == self._stream and pod.node for pod in self._truth.pods.values())
+        return "" if begun or self._fed < LONGEST_STREAM else self._stream
+
+    def _do_stream(self, action: Action) -> None:
         """A gang of whole nodes waits, while small pods keep coming until it has started."""
         if not self._stream:
             machines = self._machines()
             gpus = min(node.capacity for node in machines)
-            gang = Gang(self._name(), "annotation", len(machines), len(machines), gpus, duration=2.0)
+            dialect = ("annotation", "volcano", "plugins")[action.pick % 3]
+            gang = Gang(self._name(), dialect, len(machines), len(machines), gpus, duration=2.0)
             self._stream = gang.label
             self._make(gang)
 
