@@ -18,6 +18,8 @@ class Bug(NamedTuple):
     new: str
     suites: tuple[str, ...]
     """Where it should be caught, the fastest first."""
+    unseen: str = ""
+    """Why no world of the simulation can show it."""
 
 
 CORE, KUBE = "src/gpu_scheduler/core", "src/gpu_scheduler/kube"
@@ -128,6 +130,7 @@ GANGS = (
         "            self.changes |= Wake.FREED\n        self.quota.refund(uid)",
         "            self.changes |= Wake.FREED",
         (QUOTA,),
+        "no queue of a simulated world has a quota",
     ),
 )
 

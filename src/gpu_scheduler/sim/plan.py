@@ -25,6 +25,7 @@ USERS = {
     "rival-waits": 0.7,
     "rival-preempts": 0.7,
     "end-namespace": 0.5,
+    "delete-placements": 0.5,
     "stream": 0.4,
 }
 """What users and other schedulers do, and how often compared with each other."""

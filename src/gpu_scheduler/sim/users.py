@@ -13,6 +13,7 @@ from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang, edit_minimum, make_object, make_owner, make_pod
 from gpu_scheduler.sim.plan import Action, Plan
+from gpu_scheduler.sim.rules import PLACEMENTS
 from gpu_scheduler.sim.server import ApiServer
 from gpu_scheduler.sim.truth import ENDED, Machine, Seen, Truth
 
@@ -136,6 +137,12 @@ class Users:
         found = self._find_object(gang)
         if found is not None:
             self._server.delete(*found)
+
+    def _do_delete_placements(self, _action: Action) -> None:
+        """Somebody clears away what it does not know: what the scheduler has written down."""
+        for found in self._server.all(PLACEMENTS):
+            if not found["metadata"].get("deletionTimestamp"):
+                self._server.delete(PLACEMENTS, found)
 
     def _do_delete_pod(self, action: Action) -> None:
         self._delete(self._choose(self.pods(), action.pick), None)
