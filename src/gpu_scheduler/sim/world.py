@@ -216,7 +216,7 @@ class World:
             self.nodes.look(self.loop.now, self.loop.now - last)
             last = self.loop.now
             self.users.look()
-            if self.observer.settled.reached:
+            if self.network.chances.quiet:
                 self.observer.settled.look()
             self.network.publish()
 
