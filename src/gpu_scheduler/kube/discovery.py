@@ -102,8 +102,8 @@ async def find_served(client: Client) -> Served:
     answers = await asyncio.gather(*(client.read_as(path, _FORMS) for path in ("/api", "/apis")))
     found: list[Resource] = []
     asked: list[tuple[str, str]] = []
-    for resources, versions in (_read_answer(data) for data in answers):
-        found += resources
+    for told, versions in (_read_answer(data) for data in answers):
+        found += told
         asked += versions
     for resources in await asyncio.gather(*(_ask_version(client, group, version) for group, version in asked)):
         found += resources

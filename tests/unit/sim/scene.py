@@ -64,7 +64,7 @@ class Scene:
         entries = [_entry(*bind) for bind in binds]
         gone = [{**_name(pod), "cause": cause} for pod in deletes]
         spec = {"epoch": 1, "sequence": number, "chunk": 0, "chunks": 1, "size": len(entries) + len(gone)}
-        body = {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Placement"}
+        body: Json = {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Placement"}
         body |= {
             "metadata": {"name": f"1-{number}-0", "namespace": SYSTEM},
             "spec": {**spec, "binds": entries, "deletes": gone},

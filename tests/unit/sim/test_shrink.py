@@ -7,8 +7,9 @@ import pytest
 from gpu_scheduler.sim.__main__ import main
 from gpu_scheduler.sim.faults import KINDS
 from gpu_scheduler.sim.gangs import OTHERS
-from gpu_scheduler.sim.observer import BrokenPromise, Observer
+from gpu_scheduler.sim.observer import Observer
 from gpu_scheduler.sim.plan import make_plan
+from gpu_scheduler.sim.rules import BrokenPromise
 from gpu_scheduler.sim.shrink import Case, shrink
 from gpu_scheduler.sim.truth import Seen
 
