@@ -36,6 +36,8 @@ class Gang:
     duration: float = 5.0
     namespace: str = "default"
     scheduler: str = OURS
+    slow: float = 0.0
+    """How long its controller takes to make a missing pod again, in seconds."""
     hopeless: bool = False
     """It must never start."""
     owner: Json | None = None

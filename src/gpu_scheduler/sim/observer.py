@@ -118,10 +118,10 @@ class Observer:
             ("S1", settled.find_haunted),
             ("S1", settled.find_overfull),
             ("L2", settled.find_robbed),
-            ("L2", settled.find_trespass),
         ):
             if wrong := find(binds):
                 raise BrokenPromise(promise, wrong)
+        settled.note_trespass(binds)
         for label, count in _count(binds, self._truth).items():
             gang = self._gangs.get(label)
             if gang is not None and label not in self._begun:

@@ -27,6 +27,7 @@ USERS = {
     "end-namespace": 0.5,
     "delete-placements": 0.5,
     "stream": 0.4,
+    "siege": 0.3,
 }
 """What users and other schedulers do, and how often compared with each other."""
 

@@ -19,11 +19,14 @@ GRACE = 3.0
 SETTLE = 25.0
 """So long after the trouble nobody's view lags any more, in seconds: what was on its way for longest has come."""
 
-FRESH = 1.0
+FRESH = 0.2
 """What is younger than this, in seconds, may not have been seen by all."""
 
 KEPT = 7.0
 """For how long at least a slot is kept, in seconds: the hold of a program whose clock runs twice as fast."""
+
+WRITTEN = 5.0
+"""How long the notes on a gang may be behind what was decided about it, in seconds."""
 
 _NOTES = "gpu-scheduler.io/notes"
 
@@ -33,6 +36,15 @@ class Ghost(NamedTuple):
 
     pod: Seen
     since: float
+
+
+class Trespass(NamedTuple):
+    """Somebody has entered nodes that were drained for another, as far as was noted then."""
+
+    label: str
+    nodes: frozenset[str]
+    what: str
+    at: float
 
 
 class Settled:
@@ -45,6 +57,7 @@ class Settled:
         self._ghosts: list[Ghost] = []
         self._short_since: dict[str, float] = {}
         self._targets: dict[str, frozenset[str]] = {}
+        self._trespasses: list[Trespass] = []
         self.since: float | None = None
         """Since when nothing goes wrong."""
         truth.on_pod.append(self.see_pod)
@@ -59,15 +72,18 @@ class Settled:
         return self._truth.clock() - at < FRESH
 
     def see_pod(self, old: Seen | None, pod: Seen | None) -> None:
-        """Notes pods that vanish while they run, and nobody wrote that they ended."""
+        """Notes gangs that lose members, and pods that vanish while they run though nobody wrote that they ended."""
+        seen = pod or old
+        gang = self._gangs.get(seen.gang) if seen is not None else None
+        if gang is not None and self._missing(gang) > 0 and gang.on_lost == "hold":
+            self._short_since.setdefault(gang.label, self._truth.clock())
+        elif gang is not None:
+            self._short_since.pop(gang.label, None)
         if pod is None and old is not None and old.phase == "Running" and old.devices and not old.stopped:
             self._ghosts.append(Ghost(old, self._truth.clock()))
 
     def look(self) -> None:
-        """Notes which gangs are short of members, and for whom nodes are drained."""
-        now = self._truth.clock()
-        short = {gang.label for gang in self._gangs.values() if self._missing(gang) > 0 and gang.on_lost == "hold"}
-        self._short_since = {label: self._short_since.get(label, now) for label in short}
+        """Notes for whom nodes are drained."""
         found = self._read_targets()
         self._targets = {label: nodes for label, nodes in found.items() if self._targets.get(label, nodes) == nodes}
 
@@ -119,17 +135,23 @@ class Settled:
                 return f"{rivals[0]['name']} gets the place that is kept for {label}"
         return ""
 
-    def find_trespass(self, binds: Sequence[Json]) -> str:
-        """A gang that starts on nodes that are drained for another of its priority or a higher one."""
+    def note_trespass(self, binds: Sequence[Json]) -> None:
+        """Notes who starts on nodes that are drained for another of its priority or a higher one."""
         for label, nodes in self._targets.items() if self.reached else ():
             for entry in binds:
                 pod = self._truth.pods.get(entry["uid"])
                 gang = self._gangs.get(pod.gang) if pod is not None else None
                 if gang is None or gang.label == label or entry["node"] not in nodes or self._has_begun(gang):
                     continue
-                if self._read_targets().get(label) == nodes and self._outranks(self._gangs[label], entry):
-                    return f"{entry['name']} enters {entry['node']}, which is drained for {label}"
-        return ""
+                if self._outranks(self._gangs[label], entry):
+                    what = f"{entry['name']} has entered {entry['node']}, which is drained for {label}"
+                    self._trespasses.append(Trespass(label, nodes, what, self._truth.clock()))
+
+    def find_trespass(self) -> str:
+        """Who has entered nodes that are drained for another; notes follow decisions, so it is told a while later."""
+        due = [one for one in self._trespasses if self._truth.clock() - one.at > WRITTEN]
+        self._trespasses = [one for one in self._trespasses if one not in due]
+        return next((one.what for one in due if self._targets.get(one.label) == one.nodes), "")
 
     # -- counting
 

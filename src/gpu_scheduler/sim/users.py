@@ -37,6 +37,7 @@ class Users:
         self._numbers = iter(range(1_000_000))
         self._stream = ""
         self._fed = 0
+        self._missed: dict[tuple[str, int], float] = {}
         self.acts: dict[str, Callable[[Action], None]] = {
             name.removeprefix("_do_").replace("_", "-"): getattr(self, name) for name in dir(self) if name[:4] == "_do_"
         }
@@ -204,6 +205,20 @@ class Users:
         if not begun and self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
             self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=4.0))
 
+    def _do_siege(self, _action: Action) -> None:
+        """A gang and others fill the cluster, more wait, and one of its members goes: who gets the place?"""
+        held = sum(pod.gpus for pod in self._truth.pods.values() if pod.node and pod.live)
+        free = sum(node.gpus for node in self._machines()) - held
+        gang = Gang(self._name(), "annotation", 2, 2, slow=4.0, duration=8.0)
+        self._make(gang)
+        for _ in range(max(0, free - gang.size) + 2):
+            self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=8.0))
+
+        def delete() -> None:
+            self._delete(next((pod for pod in self.pods() if pod.gang == gang.label), None), None)
+
+        asyncio.get_running_loop().call_later(2.3, delete)
+
     # -- a rival
 
     def _do_rival_binds(self, action: Action) -> None:
@@ -271,8 +286,11 @@ class Users:
             if pod.phase == "Failed" and not pod.deleting:
                 self._delete(pod, None)
         present = {pod.name for pod in pods}
+        now = self._truth.clock()
         for index in range(gang.size):
-            if f"{gang.name}-{index}" not in present:
+            if f"{gang.name}-{index}" in present:
+                self._missed.pop((gang.label, index), None)
+            elif now - self._missed.setdefault((gang.label, index), now) >= gang.slow:
                 self._server.create("pods", make_pod(gang, index))
 
     # -- choosing

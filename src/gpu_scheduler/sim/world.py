@@ -62,7 +62,7 @@ AFTERWARDS = (
     "rival-binds",
     "create-gang",
     "delete-pod",
-    "create-alone",
+    "siege",
 )
 """What is done in some worlds while nothing goes wrong: there everybody sees everything, and more can be judged."""
 
@@ -218,6 +218,8 @@ class World:
             self.users.look()
             if self.network.chances.quiet:
                 self.observer.settled.look()
+                if wrong := self.observer.settled.find_trespass():
+                    raise BrokenPromise("L2", wrong)
             self.network.publish()
 
     async def _live_on(self) -> None:
@@ -227,6 +229,7 @@ class World:
         for kind in AFTERWARDS:
             self._do(Action(self.loop.now, kind, chance.randrange(1 << 30), chance.random() / 2))
             await asyncio.sleep(3.0 * chance.random())
+        await asyncio.sleep(3.0)
         for name, gpus, _ in self._plan.nodes:
             self.nodes.restore(name, gpus)
         self._begun = self.loop.now

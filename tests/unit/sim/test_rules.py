@@ -161,9 +161,9 @@ def give_away_a_slot_that_is_kept(scene: Scene) -> None:
     pods = _start_pair(scene)
     for pod in scene.make(Gang("rival", "alone", 2, 1, scheduler=OTHERS)):
         scene.bind_at_once(pod, "counted")
+    scene.settle()
     scene.server.delete("pods", pods[0], 0)
     scene.truth.catch_up()
-    scene.settle()
     scene.now += 4.0
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
 
@@ -176,6 +176,8 @@ def enter_what_is_drained(scene: Scene) -> None:
     scene.server.edit(VOLCANO, group, lambda found: found["metadata"]["annotations"].update(notes))
     scene.settle()
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
+    scene.now += 6.0
+    raise BrokenPromise("L2", scene.observer.settled.find_trespass() or pytest.fail("nothing was noticed"))
 
 
 @pytest.mark.parametrize(
