@@ -25,7 +25,7 @@ from gpu_scheduler.sim.loop import CircleError, WorldLoop
 from gpu_scheduler.sim.network import Network
 from gpu_scheduler.sim.nodes import Nodes
 from gpu_scheduler.sim.observer import PATIENCE, Observer
-from gpu_scheduler.sim.plan import NODES, TROUBLE, Action, Plan, make_plan
+from gpu_scheduler.sim.plan import LEADERS, NODES, TROUBLE, Action, Plan, make_plan
 from gpu_scheduler.sim.programs import Programs
 from gpu_scheduler.sim.rules import PLACEMENTS, SYSTEM, BrokenPromise
 from gpu_scheduler.sim.server import ApiServer, prepare
@@ -202,7 +202,7 @@ class World:
         await asyncio.sleep(TROUBLE)
         self._calm()
         await self._wait_for_all()
-        if plan.seed % 4 == 1:
+        if plan.seed % 8 == 1:
             await self._live_on()
         await self._wait_for_tidiness()
         self.programs.compare()
@@ -216,7 +216,7 @@ class World:
             self.nodes.look(self.loop.now, self.loop.now - last)
             last = self.loop.now
             self.users.look()
-            if self.network.chances.quiet:
+            if self.observer.settled.reached:
                 self.observer.settled.look()
                 if wrong := self.observer.settled.find_trespass():
                     raise BrokenPromise("L2", wrong)
@@ -256,7 +256,12 @@ class World:
             self.loop.call_at(self.loop.now + delay, self._act, aimed, context=self.loop.outside.context)
 
     def _aim(self, action: Action, entry: Json) -> int:
-        """The pick that means the node, or the pod, of an entry."""
+        """The pick that means the node, the pod, or the leader of an entry."""
+        if action.kind in LEADERS:
+            names = [program.process.name for program in self.programs.all]
+            holder = self.truth.reign.holder
+            rest = action.pick - action.pick % len(names)
+            return rest + names.index(holder) if holder in names else action.pick
         if action.kind in NODES or action.kind == "rival-binds":
             return [name for name, _, _ in self._plan.nodes].index(entry["node"])
         uids = [pod.uid for pod in self.users.pods()]
