@@ -74,7 +74,7 @@ class Settled:
     def see_pod(self, old: Seen | None, pod: Seen | None) -> None:
         """Notes gangs that lose members, and pods that vanish while they run though nobody wrote that they ended."""
         seen = pod or old
-        gang = self._gangs.get(seen.gang) if seen is not None and self.since is not None else None
+        gang = self._gangs.get(seen.gang) if seen is not None else None
         if gang is not None and self._missing(gang) > 0 and gang.on_lost == "hold":
             self._short_since.setdefault(gang.label, self._truth.clock())
         elif gang is not None:

@@ -16,7 +16,8 @@ from gpu_scheduler.sim.truth import Seen
 SEED = next(
     seed
     for seed in range(1, 200)
-    if [(a.kind, a.waits_for_commit) for a in make_plan(seed).actions].count(("rival-binds", False)) == 1
+    if seed % 8 != 1  # there a rival comes in any case
+    and [(a.kind, a.waits_for_commit) for a in make_plan(seed).actions].count(("rival-binds", False)) == 1
     and len(make_plan(seed).actions) > 4
 )
 
