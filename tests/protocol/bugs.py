@@ -18,6 +18,8 @@ class Bug(NamedTuple):
     new: str
     suites: tuple[str, ...]
     """Where it should be caught, the fastest first."""
+    unseen: str = ""
+    """Why no world of the simulation can show it."""
 
 
 CORE, KUBE = "src/gpu_scheduler/core", "src/gpu_scheduler/kube"
@@ -96,6 +98,7 @@ GANGS = (
         "self.config.gangs and pod.gang.namespace == pod.namespace:",
         "self.config.gangs:",
         (ENGINE, PROMISES),
+        "every dialect looks for a pod's gang in the pod's own namespace, so the core is never asked",
     ),
     Bug(
         "A parked gang is not woken when GPUs become free",
@@ -128,6 +131,7 @@ GANGS = (
         "            self.changes |= Wake.FREED\n        self.quota.refund(uid)",
         "            self.changes |= Wake.FREED",
         (QUOTA,),
+        "no queue of a simulated world has a quota",
     ),
 )
 
@@ -206,6 +210,7 @@ DEVICES = (
         "    return [effect for entry in broken for effect in give_up(state, entry, now)]\n\n\ndef lose_pod",
         "    return []\n\n\ndef lose_pod",
         (ENGINE,),
+        "an API server binds to broken GPUs all the same; the kubelet refuses the pod, and it is made again",
     ),
     Bug(
         "Binds to a node that is not ready are waited for, for ever",
@@ -214,6 +219,7 @@ DEVICES = (
         "if event.node.ready else give_up_node(state, name, now)",
         "if event.node.ready else []",
         (ENGINE,),
+        "an API server binds to a node that is not ready all the same, so nothing waits",
     ),
     Bug(
         "Pods of other schedulers use nothing",

@@ -91,6 +91,7 @@ COMMITS = (
         "                raise MissingIntentError(",
         "                continue\n                raise MissingIntentError(",
         (INTENTS,),
+        "intents have a finalizer, so none is ever missing; see the next one",
     ),
     Bug(
         "Intents have no finalizer",
@@ -199,6 +200,7 @@ CACHES = (
         "        if listed.resource_version < before:",
         "        if listed.resource_version < 0:",
         (INFORMER,),
+        "a list that does not ask for the past is never of the past",
     ),
     Bug(
         "A pod that was deleted and made again looks like one that changed",
@@ -223,6 +225,7 @@ CACHES = (
         "if not reading or retries > _RETRIES",
         "if retries > _RETRIES",
         (CLIENT,),
+        "whatever the scheduler sends is safe to send twice",
     ),
     Bug(
         "Retry-After is not waited for",
@@ -231,5 +234,6 @@ CACHES = (
         "delay = 1.0 if error.retry_after is None else max(error.retry_after, _FIRST_DELAY)",
         "delay = _FIRST_DELAY",
         (CLIENT,),
+        "no promise depends on how soon a server is asked again",
     ),
 )

@@ -1,5 +1,5 @@
-"""Plants known bugs into a copy of the code, one at a time, and tells which tests catch them, or after how many seeds
-the simulation does: `python -m tests.protocol.plant [--seeds N] [NUMBER...]`."""
+"""Plants known bugs into a copy of the code, one at a time, and tells which tests catch them and after how many seeds
+the simulation sees them: `python -m tests.protocol.plant [--seeds N] [--results FILE] [NUMBER...]`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from tests.protocol.bugs import DEVICES, GANGS, PREEMPTION, Bug
 from tests.protocol.commit_bugs import CACHES, COMMITS
@@ -61,18 +63,30 @@ def run_suite(root: Path, suite: str) -> Catch | None:
 
 SEEDS = """
 import sys
-from gpu_scheduler.sim.plan import make_plan
-from gpu_scheduler.sim.world import run_plan
-print(next((seed for seed in range(1, int(sys.argv[1]) + 1) if run_plan(make_plan(seed)).breach), 0))
+from multiprocessing import get_context
+from gpu_scheduler.sim.world import run_seed
+with get_context("spawn").Pool(int(sys.argv[2])) as pool:
+    results = pool.imap(run_seed, range(1, int(sys.argv[1]) + 1))
+    print(next((f"{found.seed} {found.promise}" for found in results if found.breach), "0 -"))
 """
 
 
-def run_seeds(root: Path, seeds: int) -> int:
-    """How many seeds the simulation below a folder takes to break a promise; 0 when it keeps them all."""
-    command = [sys.executable, "-c", SEEDS, str(seeds)]
+class Sighting(NamedTuple):
+    """The promise or rule that the simulation sees broken, and how many seeds that took."""
+
+    promise: str
+    seeds: int
+
+
+def run_seeds(root: Path, seeds: int, jobs: int) -> Sighting | None:
+    """Runs the simulation below a folder until something is broken."""
+    command = [sys.executable, "-c", SEEDS, str(seeds), str(jobs)]
     where = {**_surroundings(root), "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, cwd=root, env=where, capture_output=True, text=True, check=True)
-    return int(done.stdout.split()[-1])
+    done = subprocess.run(command, cwd=root, env=where, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return Sighting("does not start", 1)
+    seed, promise = done.stdout.splitlines()[-1].split(maxsplit=1)
+    return Sighting(promise, int(seed)) if int(seed) else None
 
 
 def _surroundings(root: Path) -> dict[str, str]:
@@ -92,52 +106,75 @@ def planted(*bugs: Bug) -> Iterator[Path]:
         yield root
 
 
-def catch(bug: Bug) -> Catch | None:
-    """The first test of the bug's suites that notices it."""
+class Finding(NamedTuple):
+    """What became of one bug."""
+
+    number: int
+    name: str
+    caught: Catch | None
+    seen: Sighting | None
+    seeds: int
+    """How many seeds the simulation was given."""
+    seconds: float
+
+    def __str__(self) -> str:
+        tests = f"caught by {self.caught.test}, test {self.caught.tests}" if self.caught else "NOT CAUGHT by its tests"
+        if self.seen:
+            simulated = f"seen by the simulation ({self.seen.promise}) after {self.seen.seeds} seeds"
+        elif unseen := BUGS[self.number].unseen:
+            simulated = f"not to be seen by the simulation: {unseen}"
+        else:
+            simulated = f"not seen by {self.seeds} seeds"
+        return f"{self.number:2} {self.name}: {tests}; {simulated} ({self.seconds:.0f} s)"
+
+
+def try_bug(number: int, seeds: int, jobs: int) -> Finding:
+    """Plants a bug; who notices it, among its tests and in the simulation."""
+    bug = BUGS[number]
+    begun = time.perf_counter()
     with planted(bug) as root:
-        return next(filter(None, (run_suite(root, suite) for suite in bug.suites)), None)
+        caught = next(filter(None, (run_suite(root, suite) for suite in bug.suites)), None)
+        given = 0 if bug.unseen else seeds
+        seen = run_seeds(root, given, jobs) if given else None
+    return Finding(number, bug.name, caught, seen, given, time.perf_counter() - begun)
 
 
-def simulate(bug: Bug, seeds: int) -> int:
-    """After how many seeds the simulation notices a bug; 0 if it does not."""
-    with planted(bug) as root:
-        return run_seeds(root, seeds)
-
-
-def find_failures(bugs: Iterable[Bug], seeds: int) -> list[str]:
+def find_failures(numbers: Iterable[int], seeds: int, jobs: int) -> list[str]:
     """What fails without any bug: it would seem to catch them all."""
     with planted() as root:
-        if seeds:
-            return [f"seed {seed} of the simulation" for seed in [run_seeds(root, seeds)] if seed]
-        suites = {suite: None for bug in bugs for suite in bug.suites}
-        return [found.test for found in (run_suite(root, suite) for suite in suites) if found]
+        seen = run_seeds(root, seeds, jobs) if seeds else None
+        suites = {suite: None for number in numbers for suite in BUGS[number].suites}
+        failed = [found.test for found in (run_suite(root, suite) for suite in suites) if found]
+    return failed + ([f"seed {seen.seeds} of the simulation"] if seen else [])
 
 
 def main() -> int:
-    """Plants the bugs that are named, or all; fails if one is not caught."""
+    """Plants the bugs that are named, or all; fails if the tests of one do not catch it."""
     parser = argparse.ArgumentParser(description="Plant known bugs into a copy of the code and see who catches them.")
     parser.add_argument("numbers", type=int, nargs="*", metavar="NUMBER", help="only these bugs")
-    parser.add_argument("--seeds", type=int, default=0, help="ask the simulation with so many seeds, not the tests")
+    parser.add_argument("--seeds", type=int, default=200, help="how many worlds may see each (default: 200; 0: none)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many worlds at once (default: 2)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keep findings here, and go on where it ends")
     options = parser.parse_args()
     chosen = options.numbers or range(len(BUGS))
-    if failures := find_failures([BUGS[number] for number in chosen], options.seeds):
+    known: dict[int, Finding] = {}
+    if options.results is not None and options.results.exists():
+        found = (msgspec.json.decode(line, type=Finding) for line in options.results.read_bytes().splitlines())
+        known = {finding.number: finding for finding in found}
+    left = [number for number in chosen if number not in known]
+    if failures := find_failures(left, options.seeds, options.jobs) if left else []:
         print(f"without any bug there fails already: {', '.join(failures)}")
         return 1
-    missed = 0
-    for number in chosen:
-        bug = BUGS[number]
-        begun = time.perf_counter()
-        if options.seeds:
-            seeds = simulate(bug, options.seeds)
-            told = f"caught after {seeds} seeds" if seeds else f"not caught by {options.seeds} seeds"
-            missed += not seeds
-        else:
-            found = catch(bug)
-            told = f"caught by {found.test}, test {found.tests}" if found else "NOT CAUGHT"
-            missed += not found
-        print(f"{number:2} {bug.name}: {told} ({time.perf_counter() - begun:.0f} s)", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} planted bugs caught")
-    return missed > 0 and not options.seeds
+    for number in left:
+        known[number] = finding = try_bug(number, options.seeds, options.jobs)
+        print(finding, flush=True)
+        if options.results is not None:
+            with options.results.open("ab") as kept:
+                kept.write(msgspec.json.encode(finding) + b"\n")
+    findings = [known[number] for number in chosen]
+    caught, seen = sum(bool(one.caught) for one in findings), sum(bool(one.seen) for one in findings)
+    print(f"{caught} of {len(findings)} planted bugs caught by their tests, {seen} seen by the simulation")
+    return caught < len(findings)
 
 
 if __name__ == "__main__":

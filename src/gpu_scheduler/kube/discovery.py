@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -101,14 +102,25 @@ async def find_served(client: Client) -> Served:
     answers = await asyncio.gather(*(client.read_as(path, _FORMS) for path in ("/api", "/apis")))
     found: list[Resource] = []
     asked: list[tuple[str, str]] = []
-    for answer in (read_object(data, _Answer) for data in answers):
-        for aggregated in answer.items:
-            found += _list_group(aggregated)
-        asked += [("", version) for version in answer.versions]
-        asked += [(plain.name, version.version) for plain in answer.groups or () for version in plain.versions]
+    for told, versions in (_read_answer(data) for data in answers):
+        found += told
+        asked += versions
     for resources in await asyncio.gather(*(_ask_version(client, group, version) for group, version in asked)):
         found += resources
     return Served(tuple(found))
+
+
+@lru_cache(maxsize=4)
+def _read_answer(data: bytes) -> tuple[tuple[Resource, ...], tuple[tuple[str, str], ...]]:
+    """The resources in an answer, and the group versions that have to be asked one by one.
+
+    It is asked again and again, and is 200 KB that hardly ever change.
+    """
+    answer = read_object(data, _Answer)
+    found = tuple(resource for aggregated in answer.items for resource in _list_group(aggregated))
+    core = (("", version) for version in answer.versions)
+    others = ((plain.name, version.version) for plain in answer.groups or () for version in plain.versions)
+    return found, (*core, *others)
 
 
 def _list_group(group: _FoundGroup) -> Iterable[Resource]:

@@ -74,6 +74,8 @@ class Intents:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
+        self._left: dict[str, str] = {}
+        """What is void and could not be deleted yet."""
 
     async def write(self, epoch: int, commit: Commit) -> dict[str, str]:
         """Writes a commit down, whatever it takes; returns names and uids of its pieces."""
@@ -124,26 +126,43 @@ class Intents:
         return tuple(_join(sequence, specs) for sequence, specs in sorted(found.items()))
 
     async def delete(self, placements: Mapping[str, str]) -> None:
-        """Deletes intents that the Lease no longer names; what cannot be deleted is void, and left for later."""
+        """Deletes intents that the Lease no longer names; what cannot be deleted is void, and goes with the next."""
+        self._left |= placements
         for name, uid in placements.items():
             for pause in PAUSES:
                 try:
-                    patch = {"metadata": {"uid": uid, "finalizers": None}}
-                    await self._client.patch(PLACEMENTS, name, patch, self._namespace)
-                    await self._client.delete(PLACEMENTS, name, self._namespace, uid=uid)
-                except (NotFound, Conflict):
-                    break  # gone; what has that name now is another
+                    await self._try_delete(name, uid)
+                    self._left.pop(name, None)
+                    break
                 except ApiError as error:
                     _log.info("a Placement was not deleted", placement=name, error=error.message)
                     await asyncio.sleep(pause)
-                else:
-                    break
+
+    async def _try_delete(self, name: str, uid: str) -> None:
+        """Deletes a piece unless it is gone, or another has its name."""
+        try:
+            patch = {"metadata": {"uid": uid, "finalizers": None}}
+            await self._client.patch(PLACEMENTS, name, patch, self._namespace)
+            await self._client.delete(PLACEMENTS, name, self._namespace, uid=uid)
+        except NotFound:
+            return
+        except Conflict:
+            # Another of that name, or a server that met itself: only a look can tell.
+            if await self._is_there(name, uid):
+                raise
+
+    async def _is_there(self, name: str, uid: str) -> bool:
+        try:
+            return (await self._client.get(PLACEMENTS, name, self._namespace, type=Object)).metadata.uid == uid
+        except NotFound:
+            return False
 
     async def delete_void(self, epoch: int, committed: Mapping[str, str]) -> None:
-        """Deletes what leaders before this epoch wrote and never committed, or committed and finished."""
+        """Deletes what leaders before this epoch wrote and never committed, or committed and finished; and what could
+        not be deleted so far: a reign may last for months."""
         listed = await self._client.list(PLACEMENTS, self._namespace, type=PlacementObject)
         void = [p for p in listed.items if p.spec.epoch < epoch and committed.get(p.metadata.name) != p.metadata.uid]
-        await self.delete({placement.metadata.name: placement.metadata.uid for placement in void})
+        await self.delete({**self._left, **{placement.metadata.name: placement.metadata.uid for placement in void}})
 
 
 def _split(commit: Commit) -> Iterator[tuple[list[BindEntry], list[DeleteEntry]]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from gpu_scheduler.local.kinds import VERBS, Kind, Kinds
 from gpu_scheduler.local.store import Json
 
@@ -50,6 +52,7 @@ class Discovery:
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
+        self._written: dict[tuple[str, bool], tuple[int, bytes]] = {}
 
     def groups(self) -> dict[str, list[str]]:
         """Every group but the core one with its versions, in the order that decides what a bare name means.
@@ -109,6 +112,14 @@ class Discovery:
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": title, "resources": resources}
 
     # -- all in one
+
+    def write_aggregated(self, version: str, core: bool) -> bytes:
+        """/api or /apis in the aggregated form, as bytes; every client asks for them, and they hardly ever change."""
+        edition, data = self._written.get((version, core), (-1, b""))
+        if edition != self._kinds.edition:
+            data = msgspec.json.encode(self.aggregated(version, core))
+            self._written[version, core] = self._kinds.edition, data
+        return data
 
     def aggregated(self, version: str, core: bool) -> Json:
         """/api or /apis in the aggregated form."""

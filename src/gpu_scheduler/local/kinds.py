@@ -59,6 +59,8 @@ class Kinds:
 
     def __init__(self, built_in: tuple[Kind, ...]) -> None:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
+        self.edition = 0
+        """Another number whenever anything has changed."""
         for kind in built_in:
             self.put(kind)
 
@@ -68,11 +70,13 @@ class Kinds:
     def put(self, kind: Kind) -> None:
         """Adds or replaces a kind."""
         self._kinds[kind.group, kind.version, kind.plural] = kind
+        self.edition += 1
 
     def remove(self, group: str, plural: str) -> None:
         """Takes every version of a resource away."""
         for key in [key for key in self._kinds if key[0] == group and key[2] == plural]:
             del self._kinds[key]
+            self.edition += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """The kind behind a path of the API."""

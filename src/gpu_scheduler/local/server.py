@@ -20,7 +20,7 @@ from gpu_scheduler.local.schemas import Schemas
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.local.verbs import Verbs
 from gpu_scheduler.local.watch import Watches
-from gpu_scheduler.local.wire import LARGEST_BODY, Accept, encode, read_object, send, send_bytes, send_error
+from gpu_scheduler.local.wire import LARGEST_BODY, Accept, read_object, send, send_bytes, send_error
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ADMIN = User("kubernetes-admin")
@@ -190,7 +190,7 @@ class Server:
             address = request.headers.get("Host", "")
             return send(self._discovery.core_versions(address) if core else self._discovery.group_list())
         form = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-        response = send_bytes(encode(self._discovery.aggregated(version, core)))
+        response = send_bytes(self._discovery.write_aggregated(version, core))
         response.headers["Content-Type"] = form
         response.headers["Vary"] = "Accept"
         return response

@@ -117,23 +117,25 @@ class _Resource:
 
 
 class Store:
-    """The truth. Every write is in SQLite before it returns, so what was acknowledged survives a kill."""
+    """The truth. Every write is in SQLite before it returns, so what was acknowledged survives a kill; without a path
+    nothing is to survive, and nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
-        self._database = sqlite3.connect(str(path) if path is not None else ":memory:", isolation_level=None)
-        for statement in _SCHEMA:
-            self._database.execute(statement)
-        self.revision: int = self._database.execute(_LATEST).fetchone()[0]
+        self.revision = 1
+        self._database = _open_database(path) if path is not None else None
+        if self._database is not None:
+            self.revision = self._database.execute(_LATEST).fetchone()[0]
         # Nobody can watch from before the start: what was deleted until then is not known any more.
         self._started = self.revision
         self._resources: dict[str, _Resource] = {}
-        for resource, namespace, name, revision, data in self._database.execute(_EVERYTHING):
+        for resource, namespace, name, revision, data in self._database.execute(_EVERYTHING) if self._database else ():
             labels = _labels(_decode(data))
             self._remember(resource, Entry((namespace, name), revision, data, labels))
 
     def close(self) -> None:
         """Lets go of the database."""
-        self._database.close()
+        if self._database is not None:
+            self._database.close()
 
     def get(self, resource: str, namespace: str, name: str) -> Entry | None:
         """One object."""
@@ -187,7 +189,8 @@ class Store:
         # What an object is comes first, so that lists can leave it out without reading the rest.
         typed = {word: found[word] for word in ("apiVersion", "kind") if word in found}
         entry = Entry(name, revision, _encode({**typed, **found}), _labels(found))
-        self._database.execute(_PUT, (resource, *name, revision, entry.data))  # one statement commits by itself
+        if self._database is not None:
+            self._database.execute(_PUT, (resource, *name, revision, entry.data))  # one statement commits by itself
         self.revision = revision
         before = self._remember(resource, entry)
         self._publish(resource, Change("ADDED" if before is None else "MODIFIED", entry, before))
@@ -201,7 +204,9 @@ class Store:
         revision = self.revision + 1
         last["metadata"]["resourceVersion"] = str(revision)
         entry = Entry((namespace, name), revision, _encode(last), before.labels)
-        self._delete(resource, namespace, name, revision)
+        if self._database is not None:
+            _delete(self._database, (resource, namespace, name), revision)
+        self.revision = revision
         del held.entries[namespace, name]
         del held.names[bisect_left(held.names, (namespace, name))]
         self._publish(resource, Change("DELETED", entry, before))
@@ -220,19 +225,6 @@ class Store:
         held.watchers.append(subscription)
         return subscription
 
-    def _delete(self, resource: str, namespace: str, name: str, revision: int) -> None:
-        """Deletes a row and, in the same transaction, notes the revision that no row is left to tell."""
-        database = self._database
-        database.execute("BEGIN")
-        try:
-            database.execute(_DROP, (resource, namespace, name))
-            database.execute(_NOTE, (revision,))
-            database.execute("COMMIT")
-        except sqlite3.Error:
-            database.execute("ROLLBACK")
-            raise
-        self.revision = revision
-
     def _remember(self, resource: str, entry: Entry) -> Entry | None:
         held = self._resources.setdefault(resource, _Resource(self._started))
         name = (entry.namespace, entry.name)
@@ -249,6 +241,25 @@ class Store:
         held.history.append(change)
         for watcher in held.watchers:
             watcher.push(change)
+
+
+def _open_database(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(str(path), isolation_level=None)
+    for statement in _SCHEMA:
+        database.execute(statement)
+    return database
+
+
+def _delete(database: sqlite3.Connection, row: tuple[str, str, str], revision: int) -> None:
+    """Deletes a row and, in the same transaction, notes the revision that no row is left to tell."""
+    database.execute("BEGIN")
+    try:
+        database.execute(_DROP, row)
+        database.execute(_NOTE, (revision,))
+        database.execute("COMMIT")
+    except sqlite3.Error:
+        database.execute("ROLLBACK")
+        raise
 
 
 def _labels(found: Json) -> dict[str, str]:

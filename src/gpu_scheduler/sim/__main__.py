@@ -8,10 +8,11 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from gpu_scheduler.sim.faults import KINDS
+from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS
 from gpu_scheduler.sim.shrink import Case, shrink
 from gpu_scheduler.sim.world import Result, run_seed
 
@@ -20,6 +21,9 @@ TOLD = 3
 
 EVERY = 5.0
 """How often it is said how far the run is, in seconds."""
+
+ENOUGH = 300
+"""In so many worlds everything that may happen has to happen at least once."""
 
 RECYCLE = 200
 """After so many seeds a worker is replaced by a fresh one."""
@@ -88,6 +92,7 @@ def _run_all(seeds: range, jobs: int) -> int:
         for done, result in enumerate(pool.imap_unordered(run_seed, seeds), 1):
             virtual, cpu = virtual + result.virtual, cpu + result.cpu
             struck.update(result.struck)
+            struck.update(result.done)
             if result.breach:
                 broken.append(result)
                 print(_say(result), flush=True)
@@ -104,7 +109,15 @@ def _run_all(seeds: range, jobs: int) -> int:
         f"{len(seeds)} seeds from {seeds.start}: {len(broken)} broken; {virtual / 3600:.1f} h of simulated time in "
         f"{spent:.0f} s, {len(seeds) / spent:.1f} seeds a second, {cpu / len(seeds):.2f} s of CPU a seed"
     )
-    return 1 if broken else 0
+    idle = find_idle(struck) if len(seeds) >= ENOUGH else []
+    if idle:
+        print(f"never happened: {', '.join(idle)}")
+    return 1 if broken or idle else 0
+
+
+def find_idle(struck: Mapping[str, int]) -> list[str]:
+    """Faults and actions that never happened: what is not tried is not proved."""
+    return [name for name in (*KINDS, *USERS, *NODES, *PROGRAMS) if not struck.get(name)]
 
 
 def _tell_shortest(seed: int) -> None:

@@ -35,8 +35,7 @@ WATCHES = (
     Fault("watch-stall", 0.02, "a watch stays open and says nothing any more"),
     Fault("watch-gone", 0.05, "a watch ends with 410: all has to be listed anew"),
 )
-STALE = Fault("stale-read", 1.0, "whoever allows it (resourceVersion=0) is shown the past")
-KINDS = {fault.name: fault for fault in (*REQUESTS, *WATCHES, STALE)}
+KINDS = {fault.name: fault for fault in (*REQUESTS, *WATCHES)}
 
 
 class Chances:
@@ -75,6 +74,10 @@ class Chances:
     def choice(self, name: str) -> random.Random:
         """A fault's own stream, for whatever else has to be chosen."""
         return self._streams[name]
+
+    def past(self) -> int:
+        """How many revisions behind a server is that is asked by somebody who allows it."""
+        return 0 if self.quiet else int(200 * self._plain.random() ** 2)
 
     def latency(self) -> float:
         """How long a message takes when nothing is wrong."""

@@ -36,11 +36,17 @@ class Gang:
     duration: float = 5.0
     namespace: str = "default"
     scheduler: str = OURS
+    slow: float = 0.0
+    """How long its controller takes to make a missing pod again, in seconds."""
     hopeless: bool = False
     """It must never start."""
     owner: Json | None = None
     minima: list[int] = field(default_factory=list)
     """Every minimum it has had."""
+    edited_at: float = 0.0
+    """When its minimum last changed."""
+    whole: bool = False
+    """Its minimum has been at work together."""
     worked: float = 0.0
     """For how long its minimum has been at work together."""
     orphaned: bool = False
@@ -50,6 +56,11 @@ class Gang:
 
     def __post_init__(self) -> None:
         self.minima.append(self.minimum)
+
+    @property
+    def rank(self) -> int:
+        """Its priority: "high", or the same without a right to evict ("never"), or none."""
+        return 1000 if self.priority else 0
 
     @property
     def label(self) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import itertools
 import random
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
@@ -40,10 +39,10 @@ class Process:
         """With its next write but so many, the steps begin to be counted."""
         self.then: Callable[[], None] = lambda: None
         self._steps_after = 0
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._many = 64
         self.context = contextvars.copy_context()
         self.context.run(_current.set, self)
-        self.corpse: list[asyncio.Task[Any]] = []
 
     def set_trap(self, then: Callable[[], None], steps: int, writes: int = -1) -> None:
         """Will do something to it after so many steps; with `writes`, so many steps after it has sent a write."""
@@ -57,11 +56,20 @@ class Process:
             self.steps_left = self._steps_after
         self.writes_left = max(-1, self.writes_left - 1)
 
+    def add_task(self, task: asyncio.Task[Any]) -> None:
+        """Keeps a task until it is done: a coroutine that is forgotten is closed, and its `finally` would run."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._many:
+            self._tasks = self.tasks_left()
+            self._many = 64 + 2 * len(self._tasks)
+
+    def tasks_left(self) -> list[asyncio.Task[Any]]:
+        """What it has begun and not finished."""
+        return [task for task in self._tasks if not task.done()]
+
     def kill(self) -> None:
         """Ends it as SIGKILL does: nothing of it runs any more, no `finally`, no farewell."""
         self.dead = True
-        # Kept until the world ends: a coroutine that is forgotten is closed, and its `finally` would run after all.
-        self.corpse = list(self.tasks)
 
 
 _current: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
@@ -78,6 +86,18 @@ class NumberedTask(asyncio.Task[T]):
 
     def __hash__(self) -> int:
         return self._number
+
+
+class _Step(asyncio.Handle):
+    """What a process has to do next. asyncio's own asks twice for things that never change here."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: WorldLoop, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
 
 
 class _NoSocket:
@@ -138,9 +158,8 @@ class WorldLoop(asyncio.BaseEventLoop):
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """Will run in its process, after what that has to do already."""
-        handle = asyncio.Handle(callback, args, self, context)
-        process = _owner(handle, self.outside)
-        process.ready.append(handle)
+        handle = _Step(callback, args, self, context)
+        handle._context.get(_current, self.outside).ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -150,7 +169,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """Will run in its process, once its clock shows that time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        process = _owner(timer, self.outside)
+        process: Process = timer._context.get(_current, self.outside)  # type: ignore[attr-defined]
         heappush(self._timers, (when / process.rate, next(self._numbers), process, timer))
         return timer
 
@@ -159,7 +178,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[T]:
         """A task of the process that asks."""
         task: asyncio.Task[T] = NumberedTask(coro, loop=self, name=name or "task", context=context)
-        self.here().tasks.add(task)
+        self.here().add_task(task)
         return task
 
     async def create_server(self, *_args: Any, **_more: Any) -> Any:
@@ -178,20 +197,21 @@ class WorldLoop(asyncio.BaseEventLoop):
     # -- turns
 
     def _run_once(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self.now:
-            _, _, process, timer = heappop(timers)
-            if not timer._cancelled and not process.dead:
-                process.ready.append(timer)
-        waiting = [process for process in self.processes if process.ready and not (process.paused or process.dead)]
-        if not waiting:
-            if not timers:
+        """Turns until somebody says stop: asyncio would do no more between two turns than ask whether to."""
+        timers, choose = self._timers, self._turns.random
+        while not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][0] <= self.now:
+                _, _, process, timer = heappop(timers)
+                if not timer._cancelled and not process.dead:
+                    process.ready.append(timer)
+            waiting = [found for found in self.processes if found.ready and not (found.paused or found.dead)]
+            if waiting:
+                self._step(waiting[0] if len(waiting) == 1 else waiting[int(choose() * len(waiting))])
+            elif timers:
+                self.now = max(self.now, timers[0][0])
+                self._idle = 0
+            else:
                 raise CircleError("everything waits, and nothing will ever happen")
-            self.now = max(self.now, timers[0][0])
-            self._idle = 0
-            return
-        process = waiting[0] if len(waiting) == 1 else waiting[int(self._turns.random() * len(waiting))]
-        self._step(process)
 
     def _step(self, process: Process) -> None:
         if process.steps_left == 0:
@@ -216,8 +236,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         for process in self.processes:
             process.dead = process.paused = False
             process.steps_left = process.writes_left = -1
-            left += [task for task in process.tasks if not task.done()]
-            process.corpse.clear()
+            left += process.tasks_left()
         self._idle = 0
         while left:
             # More than once: who is cancelled while it fails may take the failure for all that happened.
@@ -226,8 +245,3 @@ class WorldLoop(asyncio.BaseEventLoop):
             self.run_until_complete(asyncio.wait(left, timeout=1.0))
             left = [task for task in left if not task.done()]
         self.close()
-
-
-def _owner(handle: asyncio.Handle, default: Process) -> Process:
-    context: contextvars.Context = handle._context  # type: ignore[attr-defined]
-    return context.get(_current, default)

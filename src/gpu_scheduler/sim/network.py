@@ -34,6 +34,7 @@ class Network:
         """Once set, nobody reaches the API any more."""
         self._place = loop.add("api")
         self._streams: list[Stream] = []
+        self._published = 0
         self._later(BOOKMARK_EVERY, self._mark_all)
 
     def open(self, _agent: str) -> aiohttp.ClientSession:
@@ -73,8 +74,8 @@ class Network:
         if refused is not None:
             self._reply(refused, answer)
             return
-        if request.query.get("resourceVersion") == "0" and self.chances.strikes("stale-read"):
-            request = self._look_back(sender, request)
+        if request.query.get("resourceVersion") == "0":
+            request = self._look_back(request)
         reply = self.server.answer(request)
         writes = request.method not in _READS
         record = self.story.tell if writes else self.story.note
@@ -99,11 +100,9 @@ class Network:
             return _fail(409, "Conflict")
         return None
 
-    def _look_back(self, sender: Process, request: Request) -> Request:
-        """The same request about the past."""
-        self._tell(sender, "stale-read", request)
-        now = self.server.store.revision
-        past = str(max(1, now - int(self.chances.amount("stale-read", 200.0))))
+    def _look_back(self, request: Request) -> Request:
+        """The same request about the past: no fault, but what whoever sends resourceVersion=0 asks for."""
+        past = str(max(1, self.server.store.revision - self.chances.past()))
         return request._replace(query={**request.query, "resourceVersion": past, "resourceVersionMatch": "Exact"})
 
     def _return(self, sender: Process, request: Request, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
@@ -155,18 +154,23 @@ class Network:
         if stream.watch.failure is not None:
             stream.give(b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(stream.watch.failure.status()))
             stream.finish()
-        self.publish()
+        self._announce(stream)
         return stream
 
     def publish(self) -> None:
         """Lets every watch know that something may have happened."""
-        for stream in self._streams:
-            if not stream.due and stream.watch.subscription is not None and stream.watch.subscription.pending:
-                stream.due = True
-                delay = self.chances.latency()
-                if self.chances.strikes("watch-delay"):
-                    delay += self.chances.amount("watch-delay", 20.0)
-                self._later(delay, stream.flush)
+        if self._published != self.server.store.revision:
+            self._published = self.server.store.revision
+            for stream in self._streams:
+                self._announce(stream)
+
+    def _announce(self, stream: Stream) -> None:
+        if not stream.due and stream.watch.subscription is not None and stream.watch.subscription.pending:
+            stream.due = True
+            delay = self.chances.latency()
+            if self.chances.strikes("watch-delay"):
+                delay += self.chances.amount("watch-delay", 20.0)
+            self._later(delay, stream.flush)
 
     def forget(self, stream: Stream) -> None:
         """Nobody reads it any more."""

@@ -16,6 +16,9 @@ LOST_AFTER = 5.0
 EVICT_AFTER = 15.0
 """The pods of a silent node are deleted after so many seconds; nobody there hears of it."""
 
+LATER = 0.7
+"""How much longer each member works than the one before it, in seconds."""
+
 COLLECT_AFTER = 10.0
 """The pods of a node that was deleted are gone after so many seconds."""
 
@@ -57,8 +60,12 @@ class Nodes:
                 working[pod.gang] = working.get(pod.gang, 0) + 1
         for label, count in working.items():
             gang = self._gangs.get(label)
-            # A job gets on only while enough of it runs: half a gang would wait for ever, unless it may shrink.
-            if gang is not None and count >= (1 if gang.on_lost == "shrink" else gang.minimum):
+            if gang is None:
+                continue
+            gang.whole = gang.whole or count >= gang.minimum
+            # A job gets on only while enough of it runs: half a gang would wait for ever. One that may shrink goes on
+            # with fewer, once all have met.
+            if count >= (1 if gang.on_lost == "shrink" and gang.whole else gang.minimum):
                 gang.worked += passed
 
     def say_ready(self, name: str, ready: bool) -> None:
@@ -117,12 +124,14 @@ class Nodes:
             return
         self._missing.pop(pod.uid, None)
         if pod.deleting:
+            pod.stopped = True
             self._try(pod, grace=0)
         elif pod.phase == "Pending":
             self._start(pod)
         elif pod.phase == "Running":
             gang = self._gangs.get(pod.gang)
-            if gang is not None and gang.worked >= gang.duration:
+            # Members end one after the other, as those of a real job do.
+            if gang is not None and gang.worked >= gang.duration + LATER * int(pod.name.rpartition("-")[2]):
                 self._say(pod, "Succeeded")
 
     def _start(self, pod: Seen) -> None:

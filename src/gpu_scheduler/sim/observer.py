@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.gangs import JOBS, OURS, Gang
 from gpu_scheduler.sim.loop import Process
+from gpu_scheduler.sim.rules import PLACEMENTS, SYSTEM, BrokenPromise, Rules
 from gpu_scheduler.sim.server import ApiServer, Reply, Request
+from gpu_scheduler.sim.settled import Settled
 from gpu_scheduler.sim.truth import Machine, Seen, Truth
 
 MEMORY = 180.0
@@ -19,17 +21,7 @@ MEMORY = 180.0
 PATIENCE = 60.0
 """How long a gang may be half there once nothing goes wrong any more: promise S2."""
 
-PLACEMENTS = "placements.gpu-scheduler.io"
-SYSTEM = "gpu-scheduler-system"
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
-
-
-class BrokenPromise(Exception):  # noqa: N818 - named for what happened
-    """A promise was not kept."""
-
-    def __init__(self, promise: str, what: str) -> None:
-        super().__init__(f"{promise}: {what}")
-        self.promise = promise
 
 
 class Observer:
@@ -43,6 +35,8 @@ class Observer:
         self._foreign: dict[str, str] = {}
         self._begun: set[str] = set()
         self._half_since: dict[str, float] = {}
+        self.settled = Settled(server, truth, gangs)
+        self.rules = Rules(server, truth, gangs)
         truth.on_pod.append(self.see_pod)
         truth.on_lease.append(self.see_commit)
 
@@ -109,23 +103,36 @@ class Observer:
 
     def see_commit(self, names: Mapping[str, str]) -> None:
         """What is committed concerns our pods only, and what starts has its minimum."""
-        placements = [self._server.get(PLACEMENTS, SYSTEM, name) for name in names]
-        if None in placements:
+        read = {name: self._server.get(PLACEMENTS, SYSTEM, name) for name in names}
+        placements = {name: found for name, found in read.items() if found is not None}
+        if len(placements) < len(names):
             raise BrokenPromise("S2", f"committed without being written: {', '.join(names)}")
-        binds = [entry for found in placements if found is not None for entry in found["spec"].get("binds") or ()]
-        deletes = [entry for found in placements if found is not None for entry in found["spec"].get("deletes") or ()]
+        binds = [entry for found in placements.values() for entry in found["spec"].get("binds") or ()]
+        deletes = [entry for found in placements.values() for entry in found["spec"].get("deletes") or ()]
         for entry in (*binds, *deletes):
             if self._foreign.get(f"{entry['namespace']}/{entry['name']}") == entry["uid"]:
                 raise BrokenPromise("S5", f"{entry['namespace']}/{entry['name']} of another scheduler was decided")
+        self.rules.see_commit(placements)
+        settled = self.settled
+        for promise, find in (
+            ("S1", settled.find_haunted),
+            ("S1", settled.find_overfull),
+            ("L2", settled.find_robbed),
+        ):
+            if wrong := find(binds):
+                raise BrokenPromise(promise, wrong)
+        settled.note_trespass(binds)
         for label, count in _count(binds, self._truth).items():
             gang = self._gangs.get(label)
             if gang is not None and label not in self._begun:
                 self._begun.add(label)
-                if count < min(gang.minima):
+                least = gang.minimum if settled.reached and not settled.is_fresh(gang.edited_at) else min(gang.minima)
+                if count < least:
                     raise BrokenPromise("S2", f"{count} members of {label} start, and its minimum is {gang.minimum}")
 
     def see_request(self, sender: Process, request: Request, reply: Reply) -> None:
         """S5: nobody of ours writes to pods of others."""
+        self.rules.see_request(sender, request, reply)
         if request.method not in _WRITES or "/pods/" not in request.path or reply.status >= 300:
             return
         parts = request.path.split("/")
@@ -138,7 +145,7 @@ class Observer:
     def check_whole(self, now: float) -> None:
         """S2: who is half there is made whole, made to start anew, or reported."""
         for gang in self._gangs.values():
-            if gang.scheduler != OURS or gang.given_up or gang.orphaned or gang.on_lost == "shrink":
+            if gang.scheduler != OURS or gang.given_up or gang.orphaned or (gang.on_lost == "shrink" and gang.whole):
                 continue
             pods = [pod for pod in self._truth.pods.values() if pod.gang == gang.label]
             there = sum(pod.works for pod in pods)
@@ -146,7 +153,8 @@ class Observer:
                 self._half_since.pop(gang.label, None)
                 continue
             since = self._half_since.setdefault(gang.label, now)
-            if now - since > PATIENCE and not (not gang.owned and self.is_degraded(gang)):
+            told = gang.on_lost == "shrink" or self.is_degraded(gang)
+            if now - since > PATIENCE and (gang.owned or not told):
                 raise BrokenPromise("S2", f"{gang.label} has had {there} of {gang.minimum} for {PATIENCE:g} s")
 
     def is_degraded(self, gang: Gang) -> bool:
@@ -180,13 +188,9 @@ class Observer:
         return any(one["type"] in ("Succeeded", "Failed") and one["status"] == "True" for one in conditions)
 
     def left_over(self) -> list[str]:
-        """What nobody will carry out, and what is committed though all is done.
-
-        What a leader could not delete is void, and the next one's to delete.
-        """
-        epochs = {found["metadata"]["name"]: found["spec"]["epoch"] for found in self._server.all(PLACEMENTS)}
-        names = [name for name, epoch in epochs.items() if epoch < self._truth.epoch]
-        return [*names, *(f"committed {name}" for name in self._truth.committed)]
+        """What nobody will carry out, and what is committed though all is done."""
+        names = {found["metadata"]["name"] for found in self._server.all(PLACEMENTS)} - self._truth.committed.keys()
+        return [*sorted(names), *(f"committed {name}" for name in self._truth.committed)]
 
 
 def _mapped(pod: Seen) -> tuple[str, tuple[int, ...]] | None:

@@ -25,12 +25,15 @@ USERS = {
     "rival-waits": 0.7,
     "rival-preempts": 0.7,
     "end-namespace": 0.5,
+    "delete-placements": 0.5,
     "stream": 0.4,
+    "siege": 0.3,
 }
 """What users and other schedulers do, and how often compared with each other."""
 
 NODES = {"lose-node": 1.0, "flap-node": 1.0, "shrink-node": 1.0, "remove-node": 1.0, "break-device": 2.0}
-_AIMED = frozenset({"delete-pod", "force-delete-pod", "recreate-pod", "rival-binds", "rival-preempts"})
+LEADERS = frozenset({"kill", "pause"})
+_AIMED = LEADERS | {"delete-pod", "force-delete-pod", "recreate-pod", "rival-binds", "rival-preempts", "kill-all"}
 PROGRAMS = {"kill": 4.0, "kill-all": 1.0, "pause": 3.0, "jump-clock": 1.0, "delete-lease": 0.3}
 """Two leaders come of a pause: whoever wakes up still thinks that it leads."""
 
@@ -46,7 +49,7 @@ class Action:
 
     @property
     def waits_for_commit(self) -> bool:
-        """Whether it is done the moment something is committed, to the node or the pod that this is about."""
+        """Whether it is done the moment something is committed, to the node, the pod or the leader of it."""
         return bool(self.pick & 16) and (self.kind in NODES or self.kind in _AIMED)
 
     def __str__(self) -> str:

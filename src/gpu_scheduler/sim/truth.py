@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,6 +32,15 @@ class Seen:
     milli: int
     device_map: str
     bound_at: float = 0.0
+    attempt: int = 0
+    nominated: str = ""
+    stopped: bool = False
+    """Its kubelet has ended its containers."""
+
+    @property
+    def place(self) -> str:
+        """The node that it is on, or that another scheduler is making room for it on."""
+        return self.node or self.nominated
 
     @property
     def live(self) -> bool:
@@ -54,7 +63,18 @@ class Machine:
     gpus: int
     capacity: int
     assigns: bool
+    flawed: bool = False
+    """It has been away, not ready, or without one of its GPUs."""
     history: list[tuple[float, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """The Lease as it is: who leads, how often it was taken, and what will be carried out."""
+
+    holder: str = ""
+    epoch: int = 0
+    committed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Truth:
@@ -65,8 +85,11 @@ class Truth:
         self.past: dict[str, Seen] = {}
         """Pods that are gone, as they were last."""
         self.nodes: dict[str, Machine] = {}
-        self.committed: dict[str, str] = {}
-        self.epoch = 0
+        self.reign = Reign()
+        self.on_swap: list[Callable[[Reign, Reign], None]] = []
+        """Told of every change of the Lease: as it was, as it is."""
+        self.first_commits: dict[str, float] = {}
+        """When each leader has first committed something: by then it had seen everything."""
         self.on_pod: list[Callable[[Seen | None, Seen | None], None]] = []
         """Told of every change of a pod: as it was, as it is."""
         self.on_lease: list[Callable[[dict[str, str]], None]] = []
@@ -76,9 +99,14 @@ class Truth:
         self._revision = 0
         self._queues = {name: store.subscribe(name) for name in ("pods", "nodes", "leases.coordination.k8s.io")}
 
+    @property
+    def behind(self) -> bool:
+        """Whether something was written since it last took everything in."""
+        return self._store.revision != self._revision
+
     def catch_up(self) -> None:
         """Takes in what was written since."""
-        if self._store.revision == self._revision:
+        if not self.behind:
             return
         self._revision = self._store.revision
         changes: list[tuple[int, str, Change]] = []
@@ -102,7 +130,7 @@ class Truth:
             self.past[found.uid] = self.pods.pop(found.uid, found)
             now = None
         else:
-            found.bound_at = old.bound_at if old is not None and old.node else self.clock() if found.node else 0.0
+            found.bound_at = old.bound_at if old is not None and old.place else self.clock() if found.place else 0.0
             self.pods[found.uid] = now = found
         for look in self.on_pod:
             look(old, now)
@@ -113,20 +141,34 @@ class Truth:
         # A node that comes back is the same place: old pods may still be there.
         found.history = old.history if old is not None else []
         gone = change.kind == "DELETED"
+        found.flawed = gone or not found.ready or found.gpus < found.capacity or (old is not None and old.flawed)
         if not found.history or found.history[-1][1] != found.gpus or gone:
             found.history.append((self.clock(), 0 if gone else found.gpus))
         found.ready = found.ready and not gone
         self.nodes[found.name] = found
 
     def _take_lease(self, change: Change) -> None:
-        notes = change.entry.object()["metadata"].get("annotations") or {}
-        text = "" if change.kind == "DELETED" else notes.get("gpu-scheduler.io/committed", "")
-        before, self.committed = self.committed, msgspec.json.decode(text) if text else {}
-        self.epoch = int(notes.get("gpu-scheduler.io/epoch", "0"))
-        new = {name: uid for name, uid in self.committed.items() if before.get(name) != uid}
+        lease = change.entry.object()
+        notes = lease["metadata"].get("annotations") or {}
+        text = notes.get("gpu-scheduler.io/committed", "")
+        epoch = int(notes.get("gpu-scheduler.io/epoch", "0"))
+        holder = lease.get("spec", {}).get("holderIdentity", "")
+        if change.kind == "DELETED":
+            self.reign = Reign()
+            return
+        before, self.reign = self.reign, Reign(holder, epoch, msgspec.json.decode(text) if text else {})
+        for see in self.on_swap:
+            see(before, self.reign)
+        new = {name: uid for name, uid in self.committed.items() if before.committed.get(name) != uid}
         if new:
             for look in self.on_lease:
                 look(new)
+            self.first_commits.setdefault(holder, self.clock())
+
+    @property
+    def committed(self) -> Mapping[str, str]:
+        """The names and uids of what will be carried out."""
+        return self.reign.committed
 
 
 def read_pod(raw: Json) -> Seen:
@@ -149,6 +191,8 @@ def read_pod(raw: Json) -> Seen:
         sum(int(limit.get(GPU, 0)) for limit in limits),
         int(notes.get("gpu-scheduler.io/gpu-milli", 0)),
         notes.get("gpu-scheduling-map", ""),
+        attempt=int(notes.get("gpu-scheduler.io/attempt", 0)),
+        nominated=raw.get("status", {}).get("nominatedNodeName", ""),
     )
 
 

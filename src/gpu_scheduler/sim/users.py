@@ -13,6 +13,7 @@ from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang, edit_minimum, make_object, make_owner, make_pod
 from gpu_scheduler.sim.plan import Action, Plan
+from gpu_scheduler.sim.rules import PLACEMENTS
 from gpu_scheduler.sim.server import ApiServer
 from gpu_scheduler.sim.truth import ENDED, Machine, Seen, Truth
 
@@ -36,6 +37,7 @@ class Users:
         self._numbers = iter(range(1_000_000))
         self._stream = ""
         self._fed = 0
+        self._missed: dict[tuple[str, int], float] = {}
         self.acts: dict[str, Callable[[Action], None]] = {
             name.removeprefix("_do_").replace("_", "-"): getattr(self, name) for name in dir(self) if name[:4] == "_do_"
         }
@@ -55,7 +57,7 @@ class Users:
             size,
             minimum,
             gpus,
-            priority=chance.choice(("", "", "high")),
+            priority=chance.choice(("", "", "", "high", "high", "never")),
             on_lost=chance.choice(("hold", "hold", "restart", "shrink")),
             owned=chance.random() < 0.75,
             duration=1.0 + 10.0 * action.much,
@@ -113,6 +115,7 @@ class Users:
         if change is not None and found is not None:
             gang.minimum = minimum
             gang.minima.append(minimum)
+            gang.edited_at = self._truth.clock()
             self._server.edit(found[0], found[1], change)
 
     def _do_delete_object(self, action: Action) -> None:
@@ -135,6 +138,12 @@ class Users:
         found = self._find_object(gang)
         if found is not None:
             self._server.delete(*found)
+
+    def _do_delete_placements(self, _action: Action) -> None:
+        """Somebody clears away what it does not know: what the scheduler has written down."""
+        for found in self._server.all(PLACEMENTS):
+            if not found["metadata"].get("deletionTimestamp"):
+                self._server.delete(PLACEMENTS, found)
 
     def _do_delete_pod(self, action: Action) -> None:
         self._delete(self._choose(self.pods(), action.pick), None)
@@ -174,12 +183,19 @@ class Users:
 
     # -- one that needs all, among many that need little
 
-    def _do_stream(self, _action: Action) -> None:
+    @property
+    def starved(self) -> str:
+        """The gang that has not started although small pods have come and gone for long."""
+        begun = any(pod.gang == self._stream and pod.node for pod in self._truth.pods.values())
+        return "" if begun or self._fed < LONGEST_STREAM else self._stream
+
+    def _do_stream(self, action: Action) -> None:
         """A gang of whole nodes waits, while small pods keep coming until it has started."""
         if not self._stream:
             machines = self._machines()
             gpus = min(node.capacity for node in machines)
-            gang = Gang(self._name(), "annotation", len(machines), len(machines), gpus, duration=2.0)
+            dialect = ("annotation", "volcano", "plugins")[action.pick % 3]
+            gang = Gang(self._name(), dialect, len(machines), len(machines), gpus, duration=2.0)
             self._stream = gang.label
             self._make(gang)
 
@@ -188,6 +204,20 @@ class Users:
         self._fed += 1
         if not begun and self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
             self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=4.0))
+
+    def _do_siege(self, _action: Action) -> None:
+        """A gang and others fill the cluster, more wait, and one of its members goes: who gets the place?"""
+        held = sum(pod.gpus for pod in self._truth.pods.values() if pod.node and pod.live)
+        free = sum(node.gpus for node in self._machines()) - held
+        gang = Gang(self._name(), "annotation", 2, 2, slow=4.0, duration=8.0)
+        self._make(gang)
+        for _ in range(max(0, free - gang.size) + 2):
+            self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=8.0))
+
+        def delete() -> None:
+            self._delete(next((pod for pod in self.pods() if pod.gang == gang.label), None), None)
+
+        asyncio.get_running_loop().call_later(2.3, delete)
 
     # -- a rival
 
@@ -256,8 +286,11 @@ class Users:
             if pod.phase == "Failed" and not pod.deleting:
                 self._delete(pod, None)
         present = {pod.name for pod in pods}
+        now = self._truth.clock()
         for index in range(gang.size):
-            if f"{gang.name}-{index}" not in present:
+            if f"{gang.name}-{index}" in present:
+                self._missed.pop((gang.label, index), None)
+            elif now - self._missed.setdefault((gang.label, index), now) >= gang.slow:
                 self._server.create("pods", make_pod(gang, index))
 
     # -- choosing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
@@ -17,15 +18,18 @@ import structlog
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.chance import replaced
+from gpu_scheduler.sim.damage import Damage
 from gpu_scheduler.sim.faults import Chances
 from gpu_scheduler.sim.gangs import OURS
 from gpu_scheduler.sim.loop import CircleError, WorldLoop
 from gpu_scheduler.sim.network import Network
 from gpu_scheduler.sim.nodes import Nodes
-from gpu_scheduler.sim.observer import PATIENCE, PLACEMENTS, SYSTEM, BrokenPromise, Observer
-from gpu_scheduler.sim.plan import NODES, TROUBLE, Action, Plan, make_plan
+from gpu_scheduler.sim.observer import PATIENCE, Observer
+from gpu_scheduler.sim.plan import LEADERS, NODES, TROUBLE, Action, Plan, make_plan
 from gpu_scheduler.sim.programs import Programs
+from gpu_scheduler.sim.rules import PLACEMENTS, SYSTEM, BrokenPromise
 from gpu_scheduler.sim.server import ApiServer, prepare
+from gpu_scheduler.sim.settled import SETTLE
 from gpu_scheduler.sim.story import Line, Story
 from gpu_scheduler.sim.truth import Truth
 from gpu_scheduler.sim.users import Users
@@ -42,6 +46,25 @@ RELEASED = 45.0
 TIDY = 90.0
 """How long after that a Placement that nobody will carry out may be left, in seconds; this takes long to wait for."""
 
+
+AFTERWARDS = (
+    "rival-binds",
+    "create-gang",
+    "create-gang",
+    "create-alone",
+    "create-gang",
+    "edit-minimum",
+    "delete-pod",
+    "break-device",
+    "rival-preempts",
+    "create-alone",
+    "force-delete-pod",
+    "rival-binds",
+    "create-gang",
+    "delete-pod",
+    "siege",
+)
+"""What is done in some worlds while nothing goes wrong: there everybody sees everything, and more can be judged."""
 
 COMPARED = 3.0
 """How long schedulers take to compare what they remember with what the API has, in seconds."""
@@ -61,6 +84,8 @@ class Result:
     steps: int
     requests: int
     struck: dict[str, int] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+    """How often each kind of action was done."""
 
 
 def run_plan(plan: Plan, without: Collection[str] = ()) -> Result:
@@ -81,7 +106,7 @@ def run_plan(plan: Plan, without: Collection[str] = ()) -> Result:
     promise = breach.promise if isinstance(breach, BrokenPromise) else "crash" if breach else ""
     story = world.story
     return Result(plan.seed, str(breach or ""), promise, story.lines, story.mark, loop.now, cpu, loop.steps,
-                  world.network.requests, world.network.chances.struck)  # fmt: skip
+                  world.network.requests, world.network.chances.struck, world.done)  # fmt: skip
 
 
 def run_seed(seed: int) -> Result:
@@ -106,6 +131,7 @@ class World:
         self.observer = Observer(self.server, self.truth, self.users.gangs)
         self.programs = Programs(loop, self.network, self.story, self.complain)
         self.deaf = False
+        self.done: dict[str, int] = {}
         self._plan = plan
         self._breach: Exception | None = None
         self._begun = 0.0
@@ -114,12 +140,7 @@ class World:
         self._acts = {
             **self.users.acts,
             **self.programs.acts,
-            "delete-lease": self._delete_lease,
-            "lose-node": self._lose_node,
-            "flap-node": self._flap_node,
-            "shrink-node": self._shrink_node,
-            "remove-node": self._remove_node,
-            "break-device": self._break_device,
+            **Damage(self.network, self.nodes, plan).acts,
         }
         self.network.onlookers.append(self.observer.see_request)
 
@@ -145,7 +166,8 @@ class World:
             self._breach = BrokenPromise("crash", what)
 
     def _look(self) -> None:
-        self.truth.catch_up()
+        if self.truth.behind:
+            self.truth.catch_up()
         if self._breach is not None:
             raise self._breach
 
@@ -164,7 +186,9 @@ class World:
     async def _live(self) -> None:
         plan, loop = self._plan, self.loop
         self.server.create("namespaces", {"metadata": {"name": "other"}})
-        self.server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "high"}, "value": 1000})
+        for name, policy in (("high", "PreemptLowerPriority"), ("never", "Never")):
+            priority = {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": policy}
+            self.server.create("priorityclasses.scheduling.k8s.io", priority)
         for name, gpus, assigns in plan.nodes:
             self.nodes.add(name, gpus, assigns)
         self.truth.catch_up()
@@ -178,6 +202,8 @@ class World:
         await asyncio.sleep(TROUBLE)
         self._calm()
         await self._wait_for_all()
+        if plan.seed % 8 == 1:
+            await self._live_on()
         await self._wait_for_tidiness()
         self.programs.compare()
         await asyncio.sleep(COMPARED)
@@ -190,7 +216,24 @@ class World:
             self.nodes.look(self.loop.now, self.loop.now - last)
             last = self.loop.now
             self.users.look()
+            if self.observer.settled.reached:
+                self.observer.settled.look()
+                if wrong := self.observer.settled.find_trespass():
+                    raise BrokenPromise("L2", wrong)
             self.network.publish()
+
+    async def _live_on(self) -> None:
+        """A little more happens once everything has settled, and all who can run do so again."""
+        chance = random.Random(f"{self._plan.seed} afterwards")
+        await asyncio.sleep(max(0.0, self._begun + SETTLE + 1.0 - self.loop.now))
+        for kind in AFTERWARDS:
+            self._do(Action(self.loop.now, kind, chance.randrange(1 << 30), chance.random() / 2))
+            await asyncio.sleep(3.0 * chance.random())
+        await asyncio.sleep(3.0)
+        for name, gpus, _ in self._plan.nodes:
+            self.nodes.restore(name, gpus)
+        self._begun = self.loop.now
+        await self._wait_for_all()
 
     def _begin(self, action: Action) -> None:
         """Acts now; or when something is committed next, on what it is about: nothing else hurts as much."""
@@ -213,16 +256,24 @@ class World:
             self.loop.call_at(self.loop.now + delay, self._act, aimed, context=self.loop.outside.context)
 
     def _aim(self, action: Action, entry: Json) -> int:
-        """The pick that means the node, or the pod, of an entry."""
+        """The pick that means the node, the pod, or the leader of an entry."""
+        if action.kind in LEADERS:
+            names = [program.process.name for program in self.programs.all]
+            holder = self.truth.reign.holder
+            rest = action.pick - action.pick % len(names)
+            return rest + names.index(holder) if holder in names else action.pick
         if action.kind in NODES or action.kind == "rival-binds":
             return [name for name, _, _ in self._plan.nodes].index(entry["node"])
         uids = [pod.uid for pod in self.users.pods()]
         return uids.index(entry["uid"]) if entry["uid"] in uids else action.pick
 
     def _act(self, action: Action) -> None:
-        if self.network.chances.quiet:
-            return
+        if not self.network.chances.quiet:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
         self._tell("world", str(action))
+        self.done[action.kind] = self.done.get(action.kind, 0) + 1
         try:
             self._acts[action.kind](action)
         except ApiError as error:
@@ -234,7 +285,7 @@ class World:
     def _calm(self) -> None:
         """From now on nothing goes wrong, and all that was broken is whole again."""
         self._tell("world", "calm")
-        self._begun = self.loop.now
+        self._begun = self.observer.settled.since = self.loop.now
         self.network.chances.quiet = True
         self.network.heal()
         self.programs.calm()
@@ -256,14 +307,17 @@ class World:
             self.observer.check_whole(self.loop.now)
             if passed > PATIENCE:
                 self._give_up_broken()
+            if self.users.starved:
+                raise BrokenPromise("L2", f"{self.users.starved} has not started, and small pods keep coming")
             if passed > CALM:
                 raise BrokenPromise("L1", f"after {CALM:g} s of calm there wait: " + "; ".join(waiting))
 
     def _give_up_broken(self) -> None:
         """Bare gangs that nobody can make whole are deleted by their users, who have been told."""
         for gang in self.users.gangs.values():
-            lasts = gang.on_lost == "shrink" or self.observer.is_degraded(gang)
-            if not gang.owned and not gang.given_up and not gang.hopeless and lasts:
+            if gang.owned or gang.given_up or gang.hopeless:
+                continue
+            if gang.on_lost == "shrink" or self.observer.is_degraded(gang):
                 self.users.give_up(gang)
 
     async def _wait_for_tidiness(self) -> None:
@@ -280,63 +334,6 @@ class World:
             if not committed and not patient:
                 return
             await asyncio.sleep(1.0)
-
-    # -- what is done to nodes and to the Lease
-
-    def _choose_node(self, action: Action) -> str:
-        return self._plan.nodes[action.pick % len(self._plan.nodes)][0]
-
-    def _lose_node(self, action: Action) -> None:
-        """A node is silent for a while, and its pods with it."""
-        name = self._choose_node(action)
-        self.nodes.silent.setdefault(name, self.loop.now)
-        self._later(5.0 + 40.0 * action.much, self.nodes.wake, name)
-
-    def _flap_node(self, action: Action) -> None:
-        """A node is not ready, and ready again."""
-        name = self._choose_node(action)
-        self.nodes.say_ready(name, False)
-        self._later(0.1 + 5.0 * action.much, self.nodes.say_ready, name, True)
-
-    def _remove_node(self, action: Action) -> None:
-        """A node is deleted, and comes back with fewer GPUs or as many."""
-        number = action.pick % len(self._plan.nodes)
-        name, gpus, assigns = self._plan.nodes[number]
-        found = self.server.get("nodes", "", name)
-        if found is not None:
-            self.server.delete("nodes", found)
-            left = max(1, gpus - action.pick // 8 % 2)
-
-            def come_back() -> None:
-                if self.server.get("nodes", "", name) is None:
-                    self.nodes.add(name, left, assigns)
-                    self.network.publish()
-
-            self._later(2.0 + 30.0 * action.much, come_back)
-
-    def _shrink_node(self, action: Action) -> None:
-        """A node has less to give, for good or for a while."""
-        self._break_device(action)
-
-    def _break_device(self, action: Action) -> None:
-        """A device is not healthy, and later it is again."""
-        number = action.pick % len(self._plan.nodes)
-        name, gpus, _ = self._plan.nodes[number]
-        self.nodes.set_gpus(name, gpus - 1)
-        self._later(1.0 + 30.0 * action.much, self.nodes.set_gpus, name, gpus)
-
-    def _delete_lease(self, _action: Action) -> None:
-        found = self.server.get("leases.coordination.k8s.io", "gpu-scheduler-system", "gpu-scheduler")
-        if found is not None:
-            self.server.delete("leases.coordination.k8s.io", found)
-
-    def _later(self, seconds: float, act: Any, *args: Any) -> None:
-        def do() -> None:
-            act(*args)
-            self.network.publish()
-
-        if self.loop.now + seconds < TROUBLE:
-            self.loop.call_at(self.loop.now + seconds, do)
 
 
 WRONG = "remembered wrongly"

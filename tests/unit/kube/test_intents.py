@@ -180,6 +180,32 @@ async def test_what_is_over_is_deleted_and_nothing_else_of_that_name(monkeypatch
         assert await names(bystander) == []
 
 
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_what_is_over_is_deleted_although_a_server_meets_itself(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intents_module, "PAUSES", (0.01,) * 3)
+    async with wired() as (client, wire, bystander):
+        intents = Intents(client, HERE)
+        written = await intents.write(1, Commit(0, (bind(1),)))
+        wire.plan(method, "1-0-0", answer_with(409))
+        await intents.delete(written)
+        assert await names(bystander) == []
+
+
+async def test_what_could_not_be_deleted_goes_when_its_leader_clears_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents_module, "PAUSES", (0.01,))
+    async with wired() as (client, wire, bystander):
+        intents = Intents(client, HERE)
+        written = await intents.write(1, Commit(0, (bind(1),)))
+        kept = await intents.write(1, Commit(1, (bind(2),)))
+        wire.plan("PATCH", "1-0-0", answer_with(500))
+        await intents.delete(written)
+        assert await names(bystander) == ["1-0-0", "1-1-0"]
+        await intents.delete_void(1, kept)
+        assert await names(bystander) == ["1-1-0"]
+
+
 async def test_only_what_earlier_leaders_left_and_the_lease_does_not_name_is_void() -> None:
     async with live_server() as (client, _):
         intents = Intents(client, HERE)

@@ -2,69 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.store import Json
-from gpu_scheduler.sim.gangs import OTHERS, Gang, make_object, make_pod
+from gpu_scheduler.sim.gangs import OTHERS, Gang
 from gpu_scheduler.sim.loop import Process
-from gpu_scheduler.sim.nodes import Nodes
-from gpu_scheduler.sim.observer import PLACEMENTS, SYSTEM, BrokenPromise, Observer
-from gpu_scheduler.sim.server import ApiServer, Reply, Request
-from gpu_scheduler.sim.truth import Truth
-
-DEVICES = "gpu-scheduler.io/devices"
-
-
-class Scene:
-    """Two nodes of two GPUs, one whose devices we assign and one that only counts them; and whoever looks on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.server = ApiServer()
-        self.truth = Truth(self.server.store, lambda: self.now)
-        self.gangs: dict[str, Gang] = {}
-        self.nodes = Nodes(self.server, self.truth, self.gangs)
-        self.observer = Observer(self.server, self.truth, self.gangs)
-        self.server.create("namespaces", {"metadata": {"name": "other"}})
-        self.nodes.add("chosen", 2, True)
-        self.nodes.add("counted", 2, False)
-        self.truth.catch_up()
-
-    def make(self, gang: Gang) -> list[Json]:
-        """The pods of a gang."""
-        self.gangs[gang.label] = gang
-        found = make_object(gang)
-        if found is not None:
-            self.server.create(*found)
-        return [self.server.create("pods", make_pod(gang, index)) for index in range(gang.size)]
-
-    def bind(self, pod: Json, node: str, devices: str = "") -> None:
-        """Binds as a scheduler would, rightly or wrongly."""
-        meta = pod["metadata"]
-        notes = {DEVICES: devices} if devices else {}
-        target = {"metadata": {"annotations": notes}, "target": {"kind": "Node", "name": node}}
-        bind(self.server.api, meta["namespace"], meta["name"], target)
-        self.truth.catch_up()
-
-    def commit(self, *pods: Json) -> None:
-        """Writes an intent and puts it into the Lease."""
-        entries = [
-            {"uid": pod["metadata"]["uid"], "namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]}
-            | {"attempt": 0, "node": "chosen", "devices": []}
-            for pod in pods
-        ]
-        spec = {"epoch": 1, "sequence": 0, "chunk": 0, "chunks": 1, "size": len(entries), "binds": entries}
-        body = {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Placement", "spec": {**spec, "deletes": []}}
-        made = self.server.create(PLACEMENTS, {**body, "metadata": {"name": "1-0-0", "namespace": SYSTEM}})
-        committed = json.dumps({"1-0-0": made["metadata"]["uid"]})
-        notes = {"gpu-scheduler.io/committed": committed, "gpu-scheduler.io/epoch": "1"}
-        meta = {"name": "gpu-scheduler", "namespace": SYSTEM, "annotations": notes}
-        self.server.create("leases.coordination.k8s.io", {"metadata": meta, "spec": {}})
-        self.truth.catch_up()
+from gpu_scheduler.sim.rules import BrokenPromise
+from gpu_scheduler.sim.server import Reply, Request
+from tests.unit.sim.scene import DEVICES, Scene
 
 
 @pytest.fixture
@@ -117,7 +63,7 @@ def change_devices_later(scene: Scene) -> None:
 
 
 def start_half_a_gang(scene: Scene) -> None:
-    scene.commit(scene.make(_pair())[0])
+    scene.commit((scene.make(_pair())[0], "chosen", "0"))
 
 
 def start_a_gang_that_cannot_be_whole(scene: Scene) -> None:
@@ -137,7 +83,7 @@ def join_across_namespaces(scene: Scene) -> None:
 def decide_about_a_pod_of_another_scheduler(scene: Scene) -> None:
     pods = scene.make(_pair(scheduler=OTHERS))
     scene.truth.catch_up()
-    scene.commit(*pods)
+    scene.commit(*((pod, "chosen", "0") for pod in pods))
 
 
 def write_to_a_pod_of_another_scheduler(scene: Scene) -> None:

@@ -7,15 +7,17 @@ import pytest
 from gpu_scheduler.sim.__main__ import main
 from gpu_scheduler.sim.faults import KINDS
 from gpu_scheduler.sim.gangs import OTHERS
-from gpu_scheduler.sim.observer import BrokenPromise, Observer
+from gpu_scheduler.sim.observer import Observer
 from gpu_scheduler.sim.plan import make_plan
+from gpu_scheduler.sim.rules import BrokenPromise
 from gpu_scheduler.sim.shrink import Case, shrink
 from gpu_scheduler.sim.truth import Seen
 
 SEED = next(
     seed
     for seed in range(1, 200)
-    if [(a.kind, a.waits_for_commit) for a in make_plan(seed).actions].count(("rival-binds", False)) == 1
+    if seed % 8 != 1  # there a rival comes in any case
+    and [(a.kind, a.waits_for_commit) for a in make_plan(seed).actions].count(("rival-binds", False)) == 1
     and len(make_plan(seed).actions) > 4
 )
 

@@ -1,0 +1,82 @@
+"""What is done to nodes and to the Lease of a world while things go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpu_scheduler.sim.network import Network
+from gpu_scheduler.sim.nodes import Nodes
+from gpu_scheduler.sim.plan import TROUBLE, Action, Plan
+
+
+class Damage:
+    """Does what actions on nodes and on the Lease say; what it breaks it mends, unless the trouble ends first."""
+
+    def __init__(self, network: Network, nodes: Nodes, plan: Plan) -> None:
+        self._network = network
+        self._nodes = nodes
+        self._plan = plan
+        self.acts: dict[str, Callable[[Action], None]] = {
+            "delete-lease": self._delete_lease,
+            "lose-node": self._lose_node,
+            "flap-node": self._flap_node,
+            "shrink-node": self._shrink_node,
+            "remove-node": self._remove_node,
+            "break-device": self._break_device,
+        }
+
+    def _choose_node(self, action: Action) -> str:
+        return self._plan.nodes[action.pick % len(self._plan.nodes)][0]
+
+    def _lose_node(self, action: Action) -> None:
+        """A node is silent for a while, and its pods with it."""
+        name = self._choose_node(action)
+        self._nodes.silent.setdefault(name, self._network.loop.now)
+        self._later(5.0 + 40.0 * action.much, self._nodes.wake, name)
+
+    def _flap_node(self, action: Action) -> None:
+        """A node is not ready, and ready again."""
+        name = self._choose_node(action)
+        self._nodes.say_ready(name, False)
+        self._later(0.1 + 5.0 * action.much, self._nodes.say_ready, name, True)
+
+    def _remove_node(self, action: Action) -> None:
+        """A node is deleted, and comes back with fewer GPUs or as many."""
+        number = action.pick % len(self._plan.nodes)
+        name, gpus, assigns = self._plan.nodes[number]
+        found = self._network.server.get("nodes", "", name)
+        if found is not None:
+            self._network.server.delete("nodes", found)
+            left = max(1, gpus - action.pick // 8 % 2)
+
+            def come_back() -> None:
+                if self._network.server.get("nodes", "", name) is None:
+                    self._nodes.add(name, left, assigns)
+                    self._network.publish()
+
+            self._later(2.0 + 30.0 * action.much, come_back)
+
+    def _shrink_node(self, action: Action) -> None:
+        """A node has less to give, for good or for a while."""
+        self._break_device(action)
+
+    def _break_device(self, action: Action) -> None:
+        """A device is not healthy, and later it is again."""
+        number = action.pick % len(self._plan.nodes)
+        name, gpus, _ = self._plan.nodes[number]
+        self._nodes.set_gpus(name, gpus - 1)
+        self._later(1.0 + 30.0 * action.much, self._nodes.set_gpus, name, gpus)
+
+    def _delete_lease(self, _action: Action) -> None:
+        found = self._network.server.get("leases.coordination.k8s.io", "gpu-scheduler-system", "gpu-scheduler")
+        if found is not None:
+            self._network.server.delete("leases.coordination.k8s.io", found)
+
+    def _later(self, seconds: float, act: Any, *args: Any) -> None:
+        def do() -> None:
+            act(*args)
+            self._network.publish()
+
+        if self._network.loop.now + seconds < TROUBLE:
+            self._network.loop.call_at(self._network.loop.now + seconds, do)

@@ -1,0 +1,52 @@
+"""The store of the local cluster: what it has acknowledged is there, whatever happens to the disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from gpu_scheduler.local.store import Store
+
+FILL = """
+import resource, signal, sqlite3, sys
+from pathlib import Path
+from gpu_scheduler.local.store import Store
+
+store = Store(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+kept = []
+try:
+    for number in range(1000):
+        kept.append(store.write("pods", {"metadata": {"name": f"p{number}"}, "spec": "x" * 10_000}).revision)
+except sqlite3.Error as error:
+    print(len(kept), kept[-1], store.revision, store.count("pods"), len(list(store.entries("pods"))))
+"""
+
+
+def test_what_finds_the_disk_full_is_not_there_and_what_was_acknowledged_is(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(tmp_path / "db")], capture_output=True, text=True, check=True
+    )
+    kept, last, revision, count, listed = map(int, done.stdout.split())
+    assert 0 < kept == count == listed
+    assert last == revision
+    store = Store(tmp_path / "db")
+    assert [store.count("pods"), store.revision] == [kept, last]
+    assert store.write("pods", {"metadata": {"name": "another"}}).revision == last + 1
+    store.close()
+
+
+def test_without_a_path_nothing_is_written_and_all_else_is_the_same(tmp_path: Path) -> None:
+    stores = (Store(None), Store(tmp_path / "db"))
+    for store in stores:
+        store.write("pods", {"metadata": {"name": "a"}})
+        store.write("pods", {"metadata": {"name": "b"}})
+        store.remove("pods", "", "a")
+    alone, kept = stores
+    assert alone.revision == kept.revision
+    assert [entry.data for entry in alone.entries("pods")] == [entry.data for entry in kept.entries("pods")]
+    assert [entry.name for entry in alone.entries_at("pods", "", alone.revision - 1)] == ["a", "b"]
+    for store in stores:
+        store.close()
