@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "no processes": (
         spec(nprocPerNode="0"),
-        'spec.nprocPerNode: "0" must be a number from 1 up, or one of auto, cpu, gpu',
+        "spec.nprocPerNode: '0' must be a number from 1 up, or one of auto, cpu, gpu",
     ),
     "a policy without workers": (
         spec(MASTER, elasticPolicy={}),
