@@ -34,6 +34,7 @@ class Observer:
         self._devices: dict[str, tuple[int, ...]] = {}
         self._foreign: dict[str, str] = {}
         self._begun: set[str] = set()
+        self._committed: set[str] = set()
         self._half_since: dict[str, float] = {}
         self.settled = Settled(server, truth, gangs)
         self.rules = Rules(server, truth, gangs)
@@ -103,6 +104,7 @@ class Observer:
 
     def see_commit(self, names: Mapping[str, str]) -> None:
         """What is committed concerns our pods only, and what starts has its minimum."""
+        self._committed.update(names.values())
         read = {name: self._server.get(PLACEMENTS, SYSTEM, name) for name in names}
         placements = {name: found for name, found in read.items() if found is not None}
         if len(placements) < len(names):
@@ -188,9 +190,18 @@ class Observer:
         return any(one["type"] in ("Succeeded", "Failed") and one["status"] == "True" for one in conditions)
 
     def left_over(self) -> list[str]:
-        """What nobody will carry out, and what is committed though all is done."""
-        names = {found["metadata"]["name"] for found in self._server.all(PLACEMENTS)} - self._truth.committed.keys()
-        return [*sorted(names), *(f"committed {name}" for name in self._truth.committed)]
+        """What nobody will carry out, and what is committed though all is done.
+
+        A Placement that came so late that its twin was done by then was never committed: it is void, and the next
+        leader's to delete.
+        """
+        committed, epoch = self._truth.committed, self._truth.reign.epoch
+        names = [
+            found["metadata"]["name"]
+            for found in self._server.all(PLACEMENTS)
+            if found["metadata"]["uid"] in self._committed or found["spec"]["epoch"] < epoch
+        ]
+        return [*(name for name in names if name not in committed), *(f"committed {name}" for name in committed)]
 
 
 def _mapped(pod: Seen) -> tuple[str, tuple[int, ...]] | None:

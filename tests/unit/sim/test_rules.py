@@ -13,7 +13,7 @@ from gpu_scheduler.sim.faults import KINDS
 from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang
 from gpu_scheduler.sim.loop import Process
 from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS
-from gpu_scheduler.sim.rules import BrokenPromise
+from gpu_scheduler.sim.rules import PLACEMENTS, SYSTEM, BrokenPromise
 from gpu_scheduler.sim.server import Reply, Request
 from tests.unit.sim.scene import Scene
 
@@ -224,6 +224,21 @@ def test_what_is_over_may_be_forgotten_and_what_vanished_long_ago_given_away(sce
     scene.settle()
     scene.now += 20.0
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
+
+
+def test_what_was_committed_is_left_over_until_it_is_deleted_and_a_late_twin_of_it_is_not(scene: Scene) -> None:
+    _start_pair(scene)
+    (name,) = scene.committed
+    assert scene.observer.left_over() == [f"committed {name}"]
+    scene.committed.clear()
+    scene.swap()
+    assert scene.observer.left_over() == [name]
+    found = scene.server.get(PLACEMENTS, SYSTEM, name)
+    assert found is not None
+    scene.server.delete(PLACEMENTS, found)
+    twin = {**found, "metadata": {"name": name, "namespace": SYSTEM}}
+    scene.server.create(PLACEMENTS, twin)
+    assert scene.observer.left_over() == []
 
 
 def test_a_kind_of_fault_that_never_strikes_is_named() -> None:
