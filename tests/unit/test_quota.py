@@ -273,3 +273,18 @@ def test_queues_are_those_that_have_been_put_and_not_removed() -> None:
     book.remove("unknown")
     book.charge([a_pod("a", shape_of(1))], "used but not there")
     assert book.queues == {"q": Queue("q", weight=3)}
+
+
+def test_deleted_queue_keeps_what_runs_takes_nothing_more_and_goes_on_when_it_is_back() -> None:
+    world = a_world(4)
+    queue = Queue("q", quota={GPU: 2})
+    world.put_queue(queue)
+    running = world.start("a", 2, queue="q")
+    world.settle()
+    world.remove_queue("q")
+    waiting = world.start("b", 1, queue="q")
+    world.pass_time(600)
+    assert (len(world.bound(running)), world.bound(waiting), world.reasons(waiting)) == (2, [], {Reason.NO_QUEUE})
+    world.put_queue(queue)
+    world.settle()
+    assert len(world.bound(waiting)) == 1
