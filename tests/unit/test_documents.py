@@ -8,6 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gpu_scheduler.sim.faults import KINDS
+from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 PICTURES = sorted(ROOT.glob("docs/pictures/*.svg"))
@@ -18,6 +21,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
         assert (page.parent / target).exists(), target
+
+
+def test_every_fault_is_tried_by_a_test_or_a_simulated_fault_that_there_is() -> None:
+    page = (ROOT / "docs/reliability.md").read_text("utf-8")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in re.findall(r"^\| \d+ \|.*$", page, re.MULTILINE)
+    ]
+    assert [int(number) for number, *_ in rows] == list(range(1, 43))
+    for _, _, kinds, tests in rows:
+        assert set(re.findall("`(.+?)`", kinds)) <= {*KINDS, *USERS, *NODES, *PROGRAMS}
+        named = re.findall(r"`(tests/\S+?)::(\w+)`", tests)
+        assert named
+        for file, name in named:
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), name
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)

@@ -6,6 +6,7 @@ import argparse
 import multiprocessing
 import os
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.faults:
         for fault in KINDS.values():
             print(f"{fault.name:<20} {fault.meaning}")
+        print("\nand what is done by users, rivals, nodes and to programs:")
+        print(textwrap.fill(", ".join((*USERS, *NODES, *PROGRAMS)), 100, break_on_hyphens=False))
         return 0
     if options.replay is not None:
         return _replay(parser, options)
