@@ -36,6 +36,7 @@ class Users:
         self._room = sum(gpus for _, gpus, _ in plan.nodes)
         self._numbers = iter(range(1_000_000))
         self._stream = ""
+        self._feeding = False
         self._fed = 0
         self._missed: dict[tuple[str, int], float] = {}
         self.acts: dict[str, Callable[[Action], None]] = {
@@ -186,8 +187,7 @@ class Users:
     @property
     def starved(self) -> str:
         """The gang that has not started although small pods have come and gone for long."""
-        begun = any(pod.gang == self._stream and pod.node for pod in self._truth.pods.values())
-        return "" if begun or self._fed < LONGEST_STREAM else self._stream
+        return self._stream if self._feeding and self._fed >= LONGEST_STREAM else ""
 
     def _do_stream(self, action: Action) -> None:
         """A gang of whole nodes waits, while small pods keep coming until it has started."""
@@ -196,13 +196,17 @@ class Users:
             gpus = min(node.capacity for node in machines)
             dialect = ("annotation", "volcano", "plugins")[action.pick % 3]
             gang = Gang(self._name(), dialect, len(machines), len(machines), gpus, duration=2.0)
-            self._stream = gang.label
+            self._stream, self._feeding = gang.label, True
             self._make(gang)
 
     def _feed_stream(self) -> None:
-        begun = any(pod.gang == self._stream and pod.node for pod in self._truth.pods.values())
+        gang = self.gangs[self._stream]
+        begun = any(pod.gang == gang.label and pod.node for pod in self._truth.pods.values())
+        if begun or gang.given_up or gang.orphaned:
+            self._feeding = False
+            return
         self._fed += 1
-        if not begun and self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
+        if self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
             self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=4.0))
 
     def _do_siege(self, _action: Action) -> None:
@@ -259,7 +263,7 @@ class Users:
 
     def look(self) -> None:
         """Makes the pods that are missing, and clears away what its users have given up."""
-        if self._stream:
+        if self._feeding:
             self._feed_stream()
         held: dict[str, list[Seen]] = {}
         for pod in self._truth.pods.values():
