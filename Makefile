@@ -24,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs up check lint types imports sizes fix \
+.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs chaos up check lint types imports sizes fix \
   bench lock clean
 .DELETE_ON_ERROR:
 
@@ -84,6 +84,9 @@ crash-points: $(READY) ## Let leaders die at every API call of a commit, alone a
 
 planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that the tests catch them; ARGS="0 7" names some
 	@$(BIN)/python -m tests.protocol.plant $(ARGS)
+
+chaos: $(READY) ## Kill, pause, cut off schedulers on a real control plane; ARGS="--kills 300 --others 100 --seed 1" VERSION=1.37
+	@$(BIN)/python -m tests.chaos $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)

@@ -12,6 +12,7 @@ bound is whole or gone.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import re
 import shutil
@@ -25,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
-from tests.chaos.crowd import PROBE, Crowd, ask_surely, make_probe
+from tests.chaos.crowd import PROBE, Crowd, Party, ask_surely, make_probe
 from tests.chaos.faults import DEATHS, KINDS, OTHERS, Stage, struck
 from tests.chaos.judge import Judge, Wanted
 from tests.chaos.watching import Observer
@@ -50,8 +51,8 @@ CALM = 300.0
 TIDY = 90.0
 """How long after that anything may be left over, in seconds."""
 
-SETTLE = 0.15
-"""How long after a strike the observer has heard of what had landed by then, in seconds."""
+SETTLE = 1.0
+"""How long after a strike the observer may need to hear of what had landed by then, in seconds: less than a lease."""
 
 
 class Chaos:
@@ -106,10 +107,15 @@ class Chaos:
                 self._tell(f"{number}/{len(bag)} faults in {passed:.0f} s, {self._counts()}; {self._figures()}")
             if self.judge.breaches:
                 return
+            if time.monotonic() - begun > 60 * self.options.minutes:
+                self._tell(f"{self.options.minutes:g} minutes are over: no more faults")
+                break
         self._be_calm()
 
     def _strike(self, number: int, kind: str) -> None:
         chance = random.Random(self._chance.random())
+        if chance.random() < 0.75:  # a Deployment whose replicas fail one after the other; else faster than they start
+            self._wait_ready()
         probe = make_probe(f"probe{number}", "pytorch" if kind == "kill-operator" else "annotation")
         with struck(KINDS[kind], self.stage, chance) as ambushed:
             since = time.monotonic()
@@ -119,18 +125,32 @@ class Chaos:
             if kind in DEATHS:
                 self.crowd.make(probe, self._live)
                 self._revive(chance)
-            time.sleep(max(0.0, since + SETTLE - time.monotonic()))
-            half = self.judge.half_started() - {probe.wanted.label}
-            self.half[kind] += bool(half)
+            half = self._find_half(probe, since + (SETTLE if kind in DEATHS else SETTLE / 2))
             healed = kind in DEATHS and self._wait_healed(kind, probe.wanted.label, half, since, 3 * self.options.lease)
         if kind not in DEATHS:
             since = time.monotonic()
+            half |= self._find_half(probe, since)
             self.crowd.make(probe, self._live)
+        self.half[kind] += bool(half)
         self.observer.trouble = False
         self.judge.tell(f"fault {number} is over")
         patience = PATIENCE + 3 * self.options.lease
         if not healed and not self._wait_healed(kind, probe.wanted.label, half, since, patience):
             self.judge.blame("L1", f"not healed: {probe.name}, {half & self.judge.half_started()}")
+
+    def _wait_ready(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while not all(one.scheduler.is_ready() for one in self.stage.replicas) and time.monotonic() < end:
+            self._check_alive()
+            time.sleep(0.05)
+
+    def _find_half(self, probe: Party, until: float) -> set[str]:
+        """The gangs that a fault finds half bound, as soon as the observer has heard of one."""
+        while True:
+            half = self.judge.half_started() - {probe.wanted.label}
+            if half or time.monotonic() > until:
+                return half
+            time.sleep(0.02)
 
     def _revive(self, chance: random.Random) -> None:
         """The dead are started again, as a Deployment would, sooner or later."""
@@ -255,6 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="which faults, in which order, at which moments")
     parser.add_argument("--lease", type=float, default=2.0, help="how long a silent leader is waited for, in seconds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no faults any more after so long")
     parser.add_argument("--version", default="1.35", choices=binaries.versions(), help="of Kubernetes")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy all logs there at the end")
     options = parser.parse_args(arguments)
