@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
+from typing import Protocol
 
 from tests.chaos.judge import Judge
 from tests.integration.commits import PLACEMENTS
@@ -22,15 +24,23 @@ WATCHED = {
 _GLANCE = 0.1
 
 
+class Wire(Protocol):
+    """What a watch needs of an `Http`."""
+
+    def ask(self, method: str, path: str) -> tuple[int, Json]: ...
+    def follow(self, path: str) -> Iterator[Json]: ...
+    def close(self) -> None: ...
+
+
 class Watch(threading.Thread):
     """One resource. A watch that ends is taken up where it ended; where the API no longer knows that far back, a list
     tells what is different, and the judge is told of the gap."""
 
-    def __init__(self, cluster: Cluster, resource: str, judge: Judge) -> None:
+    def __init__(self, wire: Wire, resource: str, judge: Judge) -> None:
         super().__init__(name=f"watch of {resource}", daemon=True)
         self.listed = threading.Event()
         self.over = threading.Event()
-        self._http = Http(cluster.folder)
+        self._wire = wire
         self._resource = resource
         self._judge = judge
         self._known: dict[str, Json] = {}
@@ -44,10 +54,10 @@ class Watch(threading.Thread):
                     self._list()
                 self._follow()
             self.over.wait(_GLANCE)
-        self._http.close()
+        self._wire.close()
 
     def _list(self) -> None:
-        status, found = self._http.ask("GET", WATCHED[self._resource])
+        status, found = self._wire.ask("GET", WATCHED[self._resource])
         assert status == 200, found
         if self.listed.is_set():
             self._tell("GAP", {})
@@ -62,7 +72,7 @@ class Watch(threading.Thread):
 
     def _follow(self) -> None:
         path = f"{WATCHED[self._resource]}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
-        for event in self._http.follow(path):
+        for event in self._wire.follow(path):
             if event["type"] == "ERROR":
                 self._version = ""
                 return
@@ -93,7 +103,7 @@ class Observer:
     def __init__(self, cluster: Cluster, judge: Judge) -> None:
         self.trouble = False
         self.judge = judge
-        self._watches = [Watch(cluster, resource, judge) for resource in WATCHED]
+        self._watches = [Watch(Http(cluster.folder), resource, judge) for resource in WATCHED]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="observer", daemon=True)
 
