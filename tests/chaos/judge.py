@@ -173,6 +173,8 @@ class Judge:
         """Keeps count of a gang, and of who left which GPU when."""
         if gone:
             gang.pods.pop(pod.uid, None)
+            if not gang.pods:
+                gang.began = 0  # whoever makes it again makes another
         else:
             gang.pods[pod.uid] = pod
         ended = gone or not pod.live
