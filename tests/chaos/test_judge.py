@@ -75,8 +75,8 @@ class Scene:
     def end(self, name: str, phase: str = "Succeeded") -> Scene:
         return self._pod(name, "MODIFIED", phase)
 
-    def remove(self, name: str) -> Scene:
-        return self._pod(name, "DELETED", "Running")
+    def remove(self, name: str, phase: str = "Running") -> Scene:
+        return self._pod(name, "DELETED", phase)
 
     # -- commits
 
@@ -144,9 +144,9 @@ GOOD: dict[str, Story] = {
         half(s).lease("1-1-0", epoch=2, holder="second").bind("a-1", 1).lease().wait(LAG + 1)
     ),
     "a gang that is made again when all of it was gone": lambda s: (
-        s.both().end("a-0").end("a-1").remove("a-0").remove("a-1").make(*B).commit("1-2-0", b_0=(2,), b_1=(3,))
-        .bind("b-0", 2).bind("b-1", 3).end("b-0").end("b-1").make("a-2", "a-3").commit("1-3-0", a_2=(2,), a_3=(3,))
-        .bind("a-2", 2).bind("a-3", 3).wait(LAG + 1)
+        s.both().end("a-0").end("a-1").remove("a-0", "Succeeded").remove("a-1", "Succeeded")
+        .make(*B).commit("1-2-0", b_0=(2,), b_1=(3,)).bind("b-0", 2).bind("b-1", 3).end("b-0").end("b-1")
+        .make("a-2", "a-3").commit("1-3-0", a_2=(2,), a_3=(3,)).bind("a-2", 2).bind("a-3", 3).wait(LAG + 1)
     ),
     "a half gang is made whole in time": lambda s: half(s).wait(HEAL - 1).bind("a-1", 1).wait(HEAL),
     "a half gang while faults last": lambda s: half(s).wait(HEAL + 1, calm=False),
