@@ -127,6 +127,11 @@ def _signal(program: Program, number: int) -> None:
         os.kill(program.process.pid, number)
 
 
+def _is_stopped(program: Program) -> bool:
+    assert program.process is not None
+    return Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 # -- what is done: it has struck when it yields, and is over when it ends
 
 
@@ -174,6 +179,8 @@ def pause(stage: Stage, chance: random.Random) -> Generator[bool, None, None]:
     try:
         yield ambushed
         time.sleep(max(0.0, end - time.monotonic()))
+        # The kernel lets stopped processes go on when whoever started all of this ends: then it was no pause.
+        assert all(_is_stopped(replica.scheduler) for replica in frozen), "somebody else has let it go on"
     finally:
         for replica in frozen:
             _signal(replica.scheduler, signal.SIGCONT)
