@@ -251,7 +251,8 @@ class Chaos:
             f"chaos on Kubernetes {self.options.version}, seed {self.options.seed}, lease {self.options.lease:g} s: "
             f"{sum(map(len, self.heals.values()))} faults healed, {self.ambushed} struck in a commit, "
             f"{sum(self.half.values())} found a gang half bound; time to heal p50/p99: {self._figures()}; "
-            f"{self._counts()}, {judge.gaps} gaps in watches, {judge.unproved} not judged for them; "
+            f"{self._counts()}, {self.crowd.unmade} not made whole by Kubernetes, {judge.gaps} gaps in watches, "
+            f"{judge.unproved} not judged for them; "
             f"{len(judge.breaches)} breaches"
         )
         return not judge.breaches

@@ -43,6 +43,8 @@ class Party:
     gpus: int
     seconds: float
     made: float = field(default_factory=time.monotonic)
+    seen: float = field(default_factory=time.monotonic)
+    """When there last was a pod of it that had not ended, or it was up to our operator to make one."""
     fate: str = ""
     """What its users do to it as soon as the first member has a node: "delete" it, or a "member" of it."""
     since: float = 0.0
@@ -80,7 +82,7 @@ class Crowd(threading.Thread):
     def __init__(self, live: Live, judge: Judge, gangs: dict[str, Wanted], chance: random.Random, gpus: int) -> None:
         super().__init__(name="crowd", daemon=True)
         self.failure: BaseException | None = None
-        self.done = 0
+        self.done = self.unmade = 0
         self._live = live
         self._judge = judge
         self._gangs = gangs
@@ -196,7 +198,12 @@ class Crowd(threading.Thread):
         ended = {"set": complete and lasted > party.seconds, "bare": idle and begun}.get(party.kind, idle and complete)
         vanished = not party.owned and not pods and bool(party.since)
         late = party.kind == "pytorch" and not complete and now - party.made > _GLANCE
-        hopeless = (hurt and lasted > _LINGER) or lasted > _LONGEST
+        # kube-controller-manager may take five minutes to make a pod again whose making or end it has missed. Nobody
+        # waits for a scheduler then; of our own operator more is expected.
+        if not idle or party.kind == "pytorch":
+            party.seen = now
+        self.unmade += (unmade := now - party.seen > _LONGEST)
+        hopeless = (hurt and lasted > _LINGER) or lasted > _LONGEST or unmade
         if ended or vanished or hopeless or (late and self._is_finished(party)):
             self.give_up(party)
 
