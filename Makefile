@@ -28,8 +28,8 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate fuzz model crash-points planted-bugs up check lint types imports sizes fix \
-  bench lock clean
+.PHONY: help demo test test-kubernetes simulate fuzz model crash-points planted-bugs chaos up check lint types imports sizes \
+  fix bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -92,6 +92,9 @@ planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that 
 fuzz: $(READY) ## Give damaged inputs to all that reads from outside; SECONDS=600 SEED=2, COUNT=1000 or REPLAY=file
 	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seed $(SEED) \
 	  $(if $(COUNT),--count $(COUNT),--seconds $(SECONDS))) $(ARGS)
+
+chaos: $(READY) ## Kill, pause, cut off schedulers on a real control plane; ARGS="--kills 300 --others 100 --seed 1" VERSION=1.37
+	@$(BIN)/python -m tests.chaos $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)

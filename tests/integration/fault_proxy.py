@@ -67,6 +67,7 @@ class Kind(Enum):
     DELAY = auto()
     DROP = auto()
     LOSE_REPLY = auto()
+    MISREPORT = auto()
     STALL = auto()
     BEFORE = auto()
     AFTER = auto()
@@ -100,6 +101,11 @@ def drop() -> Fault:
 def lose_reply() -> Fault:
     """The API does what was asked, and the connection breaks before the client hears of it."""
     return Fault(Kind.LOSE_REPLY)
+
+
+def misreport(status: int) -> Fault:
+    """The API does what was asked, and the client hears of a failure."""
+    return Fault(Kind.MISREPORT, status)
 
 
 def stall() -> Fault:
@@ -313,7 +319,7 @@ class FaultProxy:
         body = await request.read()
         rules = [rule for rule in list(self._rules) if rule.befalls(request.method, path, body, self._random.random)]
         watching = request.query.get("watch") in ("1", "true") or request.query.get("follow") == "true"
-        lost, calls = False, []
+        lost, instead, calls = False, None, []
         for rule in rules:
             fault = rule.fault
             match fault.kind:
@@ -330,24 +336,29 @@ class FaultProxy:
                     await asyncio.Event().wait()
                 case Kind.LOSE_REPLY:
                     lost = True
+                case Kind.MISREPORT:
+                    instead = fault
                 case Kind.BEFORE if fault.call is not None:
                     fault.call()
                 case Kind.AFTER if fault.call is not None:
                     calls.append(fault.call)
         try:
             async with self._forward(request, body) as reply:
-                if watching and reply.status == 200 and not lost:
+                if watching and reply.status == 200 and not lost and instead is None:
                     stalled = any(rule.fault.kind is Kind.STALL for rule in rules)
                     return await self._relay(request, reply, stalled)
-                text = await reply.read()
+                # A stream has no end to wait for.
+                text = b"" if watching and reply.status == 200 else await reply.read()
         except aiohttp.ClientError:
             self._note(request, body, 0, 0)
             return _break(request)
         for call in calls:
             call()
-        self._note(request, body, reply.status, 0 if lost else reply.status)
+        self._note(request, body, reply.status, 0 if lost else instead.status if instead else reply.status)
         if lost:
             return _break(request)
+        if instead is not None:
+            return _answer(instead)
         return web.Response(status=reply.status, body=text, headers=_headers(reply.headers))
 
     def _note(self, request: web.Request, body: bytes, status: int, told: int) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.fault_proxy import FaultProxy, after, answer, before, delay, drop, lose_reply, stall
+from tests.integration.fault_proxy import FaultProxy, after, answer, before, delay, drop, lose_reply, misreport, stall
 from tests.integration.running import Cluster, Json, Kube, eventually
 
 pytestmark = pytest.mark.local("the tests' own broken wire")
@@ -146,6 +146,19 @@ def test_a_lost_reply_has_landed(talk: Talk, home: Kube, proxy: FaultProxy) -> N
         talk.make("one")
     assert made(home) == ["one"]
     assert [(one.status, one.told) for one in proxy.writes] == [(201, 0)]
+
+
+def test_a_request_that_is_said_to_have_failed_has_landed(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
+    proxy.inject(misreport(500), method="POST")
+    assert talk.make("one") == 500
+    assert made(home) == ["one"]
+    assert [(one.status, one.told) for one in proxy.writes] == [(201, 500)]
+
+
+def test_a_watch_whose_reply_is_lost_ends_at_once(talk: Talk, proxy: FaultProxy) -> None:
+    proxy.inject(lose_reply(), path="watch=true")
+    with pytest.raises(ConnectionError):
+        talk.ask("GET", f"{talk.path}?watch=true")
 
 
 def test_a_delayed_request_arrives_late(talk: Talk, proxy: FaultProxy) -> None:

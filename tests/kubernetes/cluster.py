@@ -3,6 +3,8 @@
 The integration tests start it in place of the local cluster: `pytest tests/integration --cluster=kubernetes`. Its nodes
 are the local cluster's node agent. The scheduler and the operator sign in as their accounts in the chart, which may do
 what charts/gpu-scheduler/files say and nothing else.
+
+SIGUSR1 kills kube-apiserver and starts it again, SIGUSR2 etcd with it; running.json counts how often that is over.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tests.kubernetes.volumes import provide_volumes
 SYSTEM = "gpu-scheduler-system"
 ACCOUNTS = {"scheduler": "gpu-scheduler", "operator": "gpu-scheduler-operator"}
 """Who signs in with a kubeconfig of its own, by its account in the chart."""
+_RESTARTED = {signal.SIGUSR1: ("kube-apiserver",), signal.SIGUSR2: ("etcd", "kube-apiserver")}
 _FLAGS = {
     "kube-controller-manager": ["--node-monitor-grace-period=40s", "--node-monitor-period=1s"],
 }
@@ -44,13 +47,43 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
             config["users"][0]["user"]["token"] = await sign_in(api, account)
             certificates.write_private(plane.folder / f"{part}.kubeconfig", json.dumps(config).encode())
         async with running_nodes(client, settings):
-            announced = {"pid": os.getpid(), "server": plane.server}
-            (plane.folder / "running.json").write_text(json.dumps(announced))
+            announce(plane, 0)
             volumes = asyncio.create_task(provide_volumes(client, plane.folder / "volumes"))
             await asyncio.wait((volumes, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
             if volumes.done():
                 await volumes
             volumes.cancel()
+
+
+def announce(plane: ControlPlane, restarts: int) -> None:
+    """Says where the cluster is, and how often its API server was started again."""
+    announced = {"pid": os.getpid(), "server": plane.server, "restarts": restarts}
+    file = plane.folder / "running.json"
+    file.with_suffix(".new").write_text(json.dumps(announced))
+    file.with_suffix(".new").rename(file)
+
+
+class Restarts:
+    """Kills programs and starts them again, one restart after the other, beside the nodes, which go on."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._count = 0
+        self._last: asyncio.Task[None] | None = None
+
+    def begin(self, *programs: str) -> None:
+        """Kills them all at once, and starts them in order."""
+        self._last = asyncio.create_task(self._restart(self._last, programs))
+
+    async def _restart(self, before: asyncio.Task[None] | None, programs: Sequence[str]) -> None:
+        if before is not None:
+            await before
+        for program in reversed(programs):
+            self._plane.stop(program)
+        for program in programs:
+            await asyncio.to_thread(self._plane.start, program)
+        self._count += 1
+        announce(self._plane, self._count)
 
 
 async def sign_in(api: Api, account: str) -> str:
@@ -65,6 +98,9 @@ async def _until_signalled(plane: ControlPlane, settings: FleetSettings) -> None
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    restarts = Restarts(plane)
+    for number, programs in _RESTARTED.items():
+        asyncio.get_running_loop().add_signal_handler(number, restarts.begin, *programs)
     await run(plane, settings, stop)
 
 
