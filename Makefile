@@ -7,6 +7,8 @@ VERSION ?=
 TESTS ?=
 SEEDS ?= 200
 START ?= 1
+COUNT ?= 500
+SEED ?= 1
 KUBECONFIG ?=
 
 VENV := .venv
@@ -24,7 +26,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs up check lint types imports sizes fix \
+.PHONY: help demo test test-kubernetes simulate model crash-points planted-bugs mutants up check lint types imports sizes fix \
   bench lock clean
 .DELETE_ON_ERROR:
 
@@ -84,6 +86,9 @@ crash-points: $(READY) ## Let leaders die at every API call of a commit, alone a
 
 planted-bugs: $(READY) ## Plant known bugs into a copy of the code and see that the tests catch them; ARGS="0 7" names some
 	@$(BIN)/python -m tests.protocol.plant $(ARGS)
+
+mutants: $(READY) ## Change the code at random places and list what no test notices; COUNT=500 SEED=1 ARGS="--jobs 2"
+	@PYTHONHASHSEED=0 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.protocol.mutants --count $(COUNT) --seed $(SEED) $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)
