@@ -106,21 +106,24 @@ class Index:
         return order_tests(names, self._reach)
 
 
-def find_reach(root: Path, files: list[str], tests: list[str], folder: Path) -> Reach:
-    """What each test runs: found out in a process of its own for those test files of which it is not known yet."""
+def find_reach(root: Path, files: list[str], tests: list[str], folder: Path, jobs: int) -> Reach:
+    """What each test runs: found out in processes of its own for those test files of which it is not known yet."""
     paths = {test: folder / f"{Path(test).stem}-{reaching.digest(root, [test])}.json" for test in tests}
-    if unknown := [test for test, path in paths.items() if not path.exists()]:
-        child = os.fork()
-        if not child:
-            settle(tempfile.mkdtemp(), 3600)
-            recorder = Recorder(root, files)
-            recorder.start()
-            pytest.main([*OPTIONS, *unknown], plugins=[recorder])
-            for test in unknown:
-                reaching.save(recorder.of_file(test), paths[test])
-            os._exit(0)
-        os.waitpid(child, 0)
-    return reaching.join(reaching.load(path) for path in paths.values())
+    unknown = [test for test, path in paths.items() if not path.exists()]
+    workers: list[int] = []
+    with tempfile.TemporaryDirectory() as place:
+        for part in filter(None, (unknown[i::jobs] for i in range(jobs))):
+            worker = os.fork()
+            if not worker:
+                settle(place, 3600)
+                recorder = Recorder(root, files, paths)
+                recorder.start()
+                pytest.main([*OPTIONS, *part], plugins=[recorder])
+                os._exit(0)
+            workers.append(worker)
+        for worker in workers:
+            os.waitpid(worker, 0)
+    return reaching.join(reaching.load(path) for path in paths.values() if path.exists())
 
 
 def try_mutants(trials: list[Trial], root: Path, tests: list[str], reach: Reach, jobs: int) -> Iterator[Result]:
@@ -229,7 +232,7 @@ def main() -> int:
     print(f"results: {path.relative_to(ROOT)}; first, which lines each test runs ...", flush=True)
     prepare()
     begun = time.monotonic()
-    reach = find_reach(ROOT, files, tests, BUILD / f"reach-{state}")
+    reach = find_reach(ROOT, files, tests, BUILD / f"reach-{state}", options.jobs)
     print(f"{len(reach) - 1} tests pass without a mutant ({time.monotonic() - begun:.0f} s)", flush=True)
     if options.again:
         chosen, known = find_again(ROOT, load_results(options.again))

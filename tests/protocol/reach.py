@@ -32,13 +32,15 @@ Reach = dict[str, Test]
 
 
 class Recorder:
-    """A pytest plugin that notes the lines of some files that are run, test by test."""
+    """A pytest plugin that notes the lines of some files that are run, test by test, and saves them by test file."""
 
-    def __init__(self, root: Path, files: list[str]) -> None:
+    def __init__(self, root: Path, files: list[str], paths: dict[str, Path]) -> None:
         self._seen: dict[str, set[int]] = {file: set() for file in files}
         self._notes = {str(root / file): _make_note(lines) for file, lines in self._seen.items()}
-        self._failed: set[str] = set()
-        self.reach: Reach = {}
+        self._paths = paths
+        self._importing: Reach = {}
+        self._reach: Reach = {}
+        self._failed = False
 
     def start(self) -> None:
         """Begins to watch; what runs before the first test counts as importing."""
@@ -49,35 +51,33 @@ class Recorder:
         code = frame.f_code
         return self._notes.get(code.co_filename) if code.co_flags & CO_OPTIMIZED else None
 
-    def _keep(self, name: str, seconds: float) -> None:
-        self.reach[name] = Test(seconds, {file: sorted(lines) for file, lines in self._seen.items() if lines})
+    def _take(self, seconds: float) -> Test:
+        taken = Test(seconds, {file: sorted(lines) for file, lines in self._seen.items() if lines})
         for lines in self._seen.values():
             lines.clear()
+        return taken
 
-    def of_file(self, file: str) -> Reach:
-        """What was noted of the tests of one file."""
-        return {name: test for name, test in self.reach.items() if name == IMPORTING or name.startswith(f"{file}::")}
+    def pytest_collection_finish(self) -> None:
+        self._importing = {IMPORTING: self._take(0.0)}
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        if not self.reach:
-            self._keep(IMPORTING, 0.0)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         begun = time.process_time()
+        self._failed = False
         # A test that traces, or a library that does, ends our own tracing.
         sys.settrace(self._enter)
         done = yield
-        self._keep(item.nodeid, time.process_time() - begun)
+        taken = self._take(time.process_time() - begun)
+        if not self._failed:
+            self._reach[item.nodeid] = taken
+        file = item.nodeid.split("::")[0]
+        if nextitem is None or nextitem.nodeid.split("::")[0] != file:
+            save(self._importing | self._reach, self._paths[file])
+            self._reach.clear()
         return done
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.outcome != "passed":
-            self._failed.add(report.nodeid)
-
-    def pytest_sessionfinish(self) -> None:
-        sys.settrace(None)
-        threading.settrace(None)
-        for name in self._failed:
-            self.reach.pop(name, None)
+        self._failed = self._failed or report.outcome != "passed"
 
 
 def _make_note(lines: set[int]) -> Callable[[FrameType, str, object], Any]:

@@ -157,7 +157,7 @@ def test_tests_tell_mutants_apart(
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
     monkeypatch.chdir(tmp_path)
     files, tests = ["src/sums/adding.py"], ["test_adding.py"]
-    reach = find_reach(tmp_path, files, tests, tmp_path / "build")
+    reach = find_reach(tmp_path, files, tests, tmp_path / "build", jobs=1)
     index = Index(tmp_path, files, reach)
     mutants = find_mutants(files[0], CODE)
     trials = [Trial(number, mutant, index.find_tests(mutant)) for number, mutant in enumerate(mutants)]
