@@ -41,9 +41,6 @@ COLUMNS = ("killed", "timeout", *SURVIVED, "equivalent", "gone")
 WANTED = 0.85
 """The share of mutants that tests must notice."""
 
-BUDGET = 40.0
-"""How many seconds of tests a mutant has to survive, as measured without it; the fastest of each kind go first."""
-
 _NOT_YET = Outcome("", "", 0, 0.0)
 
 
@@ -60,8 +57,8 @@ class Result(NamedTuple):
     seconds: float
 
 
-def order_tests(names: set[str], reach: Reach) -> list[str]:
-    """The fastest case of every test first, then the second fastest of every test, and so on, within the budget."""
+def order_tests(names: set[str], reach: Reach, budget: float) -> list[str]:
+    """The fastest case of every test first, then the second fastest of every test, and so on, for so many seconds."""
     cases: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names, key=lambda name: (reach[name].seconds, name)):
         cases[name.split("[")[0]].append(name)
@@ -70,7 +67,7 @@ def order_tests(names: set[str], reach: Reach) -> list[str]:
     spent = 0.0
     for name in sorted(rounds, key=lambda name: (rounds[name], name)):
         spent += reach[name].seconds
-        if chosen and spent > BUDGET:
+        if chosen and spent > budget:
             break
         chosen.append(name)
     return chosen
@@ -92,7 +89,7 @@ class Index:
         of_tests = {name.split("::")[0] for name in reach if name != IMPORTING}
         self._test_texts = {file: (root / file).read_text() for file in of_tests}
 
-    def find_tests(self, mutant: Mutant) -> list[str]:
+    def find_tests(self, mutant: Mutant, budget: float) -> list[str]:
         """Those that run its lines; where those are only imported, those that run or say the name defined there."""
         first, last = mutant.lines
         names = set[str]().union(*(self._by_line.get((mutant.file, line), ()) for line in range(first, last + 1)))
@@ -103,7 +100,7 @@ class Index:
                     names |= self._by_line.get((file, number), set())
             saying = {file for file, text in self._test_texts.items() if used.search(text)}
             names |= {name for name in self._reach if name.split("::")[0] in saying}
-        return order_tests(names, self._reach)
+        return order_tests(names, self._reach, budget)
 
 
 def find_reach(root: Path, files: list[str], tests: list[str], folder: Path, jobs: int) -> Reach:
@@ -219,12 +216,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500, help="how many mutants (default 500)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default 1)")
+    parser.add_argument(
+        "--budget", type=float, default=40.0, help="seconds of tests a mutant must survive (default 40)"
+    )
+    parser.add_argument("--without", metavar="PATTERN", default="^$", help="leave out test files whose path matches")
     parser.add_argument("--again", type=Path, metavar="RESULTS", help="only those that survived according to this file")
     options = parser.parse_args()
     os.chdir(ROOT)
     files = sorted(str(path.relative_to(ROOT)) for pattern in CHANGED for path in ROOT.glob(pattern))
     tests = [str(path.relative_to(ROOT)) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
-    tests = [test for test in tests if not APART.search(test)]
+    tests = [test for test in tests if not APART.search(test) and not re.search(options.without, test)]
     python = [str(path.relative_to(ROOT)) for folder in ("src", "tests/unit") for path in (ROOT / folder).rglob("*.py")]
     code = [file for file in python if not Path(file).name.startswith("test_")]
     state, said = reaching.digest(ROOT, code), reaching.digest(ROOT, [*code, *tests])
@@ -242,7 +243,7 @@ def main() -> int:
         known = [result for result in load_results(path) if result[:4] in keys]
     index = Index(ROOT, files, reach)
     done = {result[:4] for result in known}
-    trials = [Trial(number, mutant, index.find_tests(mutant)) for number, mutant in enumerate(chosen)]
+    trials = [Trial(number, mutant, index.find_tests(mutant, options.budget)) for number, mutant in enumerate(chosen)]
     trials = [trial for trial in trials if _make_result(ROOT, trial, _NOT_YET)[:4] not in done]
     words: Counter[str] = Counter()
     with path.open("a") as lines:

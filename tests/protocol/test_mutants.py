@@ -160,7 +160,7 @@ def test_tests_tell_mutants_apart(
     reach = find_reach(tmp_path, files, tests, tmp_path / "build", jobs=1)
     index = Index(tmp_path, files, reach)
     mutants = find_mutants(files[0], CODE)
-    trials = [Trial(number, mutant, index.find_tests(mutant)) for number, mutant in enumerate(mutants)]
+    trials = [Trial(number, mutant, index.find_tests(mutant, budget=10)) for number, mutant in enumerate(mutants)]
     results = list(try_mutants(trials, tmp_path, tests, reach, jobs=1))
     told = {(result.function, result.diff.splitlines()[-1][1:].strip()): result.status for result in results}
     assert {

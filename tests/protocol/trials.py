@@ -225,17 +225,23 @@ def run_fresh(trial: Trial, root: Path, note: Note) -> None:
 
 
 def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach, tell: Tell) -> None:
-    """Tries mutants one after the other, those first that need a fresh import; this process must not have any."""
+    """Tries mutants one after the other; those that need a fresh import last, and this process stays without any."""
     swaps: list[tuple[Trial, CodeType]] = []
+    fresh: list[Trial] = []
     for trial in trials:
         path = root / trial.mutant.file
         new = swap_of(trial.mutant, path.read_text(), str(path))
-        if new is not None and not _runs_early(trial.mutant, new, reach):
-            swaps.append((trial, new))
+        if new is None or _runs_early(trial.mutant, new, reach):
+            fresh.append(trial)
         else:
-            tell(trial, attempt(partial(run_fresh, trial, root), trial, reach))
-    if swaps:
+            swaps.append((trial, new))
+    server = os.fork()
+    if not server:
         pytest.main([*OPTIONS, *tests], plugins=[Server(swaps, reach, tell)])
+        os._exit(0)
+    os.waitpid(server, 0)
+    for trial in fresh:
+        tell(trial, attempt(partial(run_fresh, trial, root), trial, reach))
 
 
 def _runs_early(mutant: Mutant, function: CodeType, reach: Reach) -> bool:
