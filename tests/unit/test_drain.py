@@ -201,6 +201,22 @@ def test_members_beyond_the_minimum_drain_no_nodes() -> None:
     assert world.gangs[elastic].target == ()
 
 
+@pytest.mark.parametrize(("priority", "owner"), [(1, "rival"), (0, "large")], ids=["higher", "equal"])
+def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_are_told(
+    priority: int, owner: str
+) -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0",)
+    rival = world.start("rival", 1, shape_of(2), priority=priority)
+    world.pass_time(301)
+    told = {key.name: world.gangs[key].target for key in (large, rival)}
+    assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
+
+
 def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:
     world, large = drained(2)
     world.put_queue(Queue("q", limit={GPU: 1}))
