@@ -93,3 +93,4 @@ def test_a_cluster_grows_with_its_nodes() -> None:
         cluster.remove_node(f"n{number}")
     assert capacity_of(cluster, plain()).total == 0
     assert not cluster.table.alive.any()
+    assert not any(cluster.table.nodes), "nothing is kept of nodes that went"

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.devices import bits_of, choose_share, choose_whole
-from tests.unit.clusters import build_cluster, gpu_node, pod, share, whole
+from tests.unit.clusters import build_cluster, gpu_node, mapped, pod, share, whole
 from tests.unit.oracle import Fleet, Placed
 
 
@@ -153,3 +154,18 @@ def test_unhealthy_and_used_cards_are_never_chosen() -> None:
     cluster = build_cluster(fleet)
     picks = cluster.assume([pod("w", whole(5))], cluster.table.slots["n1"])
     assert picks == [(1, 2, 4, 6, 7)]
+
+
+def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() -> None:
+    users = [Placed(pod(f"p{i}", mapped("n1", 0)), "n1", (0,)) for i in range(3)]
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)], users))
+    free = []
+    for user in users:
+        cluster.forget(user.pod.uid)
+        free.append((capacity_of(cluster, whole(1)).total, cluster.devices.free(cluster.table.slots["n1"])))
+    assert free == [(1, 0b10), (1, 0b10), (2, 0b11)]
+
+
+def test_indices_beyond_those_that_a_node_tells_of_are_counted() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)], [Placed(pod("p", mapped("n1", 2)), "n1", (2,))]))
+    assert cluster.devices.used[2, cluster.table.slots["n1"]] == 1000

@@ -16,6 +16,7 @@ from gpu_scheduler.core.events import (
     Commit,
     Committed,
     Fenced,
+    PodGone,
     PodSeen,
     RaiseAttempt,
     Release,
@@ -25,7 +26,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DeviceMap, Gang, GangKey, Gate, GateKind, PodPhase, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.core.state import Config
+from gpu_scheduler.core.state import Config, State
 from tests.unit.world import (
     GPU,
     Fate,
@@ -788,3 +789,35 @@ def test_members_beyond_the_minimum_come_one_by_one_as_room_appears() -> None:
     world.end("a-0")
     world.settle()
     assert len(world.bound(key)) == 2
+
+
+# -- failing now and then
+@pytest.mark.parametrize(
+    ("pause", "wait"),
+    [(-1.0, 0.0), (0.0, 4.0), (300.0, 4.0), (300.1, 2.0)],
+    ids=["of the same try", "at once", "within five minutes", "long after"],
+)
+def test_gang_that_fails_again_waits_longer_unless_the_last_time_is_long_ago(pause: float, wait: float) -> None:
+    state = State(Config(longest_back_off=60.0))
+    record = state.record_of(a_key("a"))
+    state.back_off(record, 1000.0)
+    assert record.not_before == 1002.0
+    again = record.not_before + pause
+    state.back_off(record, again)
+    assert record.not_before == (again + wait if wait else 1002.0)
+
+
+def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off() -> None:
+    state = State(Config(longest_back_off=60.0))
+    record = state.record_of(a_key("a"))
+    waits = []
+    for _ in range(8):
+        now = record.not_before
+        state.back_off(record, now)
+        waits.append(record.not_before - now)
+    assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+def test_pod_that_was_never_seen_may_go() -> None:
+    world = a_world(1)
+    assert world.handle(PodGone("nobody")) == []

@@ -38,8 +38,15 @@ def group(app: str, shape: Shape, size: int = 1) -> Group:
     return Group(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
 
 
+LICENCE = "example.com/licence"
+
+
 def near(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
     return replace(shape, affinity=(PodTerm(apps(app), key),))
+
+
+def licensed(shape: Shape) -> Shape:
+    return replace(shape, request=(*shape.request, (LICENCE, 1)))
 
 
 def away(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
@@ -111,6 +118,12 @@ CASES = [
         [group("a", share(600)), group("b", share(500), 2), group("c", share(400))],
         [gpu_node("n1", 2)],
         {"a": "n1", "b": "n1 n1", "c": "n1"},
+    ),
+    Case(
+        "the role that comes last takes as few nodes as it can",
+        [group("last", whole(1), 3), group("first", licensed(plain()))],
+        [gpu_node("n1", 3), gpu_node("n2", 1), gpu_node("n3", 2), node("n4", allocatable={LICENCE: 1})],
+        {"last": "n1 n1 n1", "first": "n4"},
     ),
     Case(
         "a lone card too few",

@@ -44,6 +44,19 @@ def test_surplus_members_are_evicted_before_a_whole_gang() -> None:
     assert [len(world.bound(key)) for key in (elastic, fixed, urgent)] == [1, 1, 2]
 
 
+def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
+    world = a_world(4)
+    fixed = world.start("a", 4, priority=1)
+    world.settle()
+    urgent = world.start("b", 1, priority=2)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert {delete.uid for delete in commit.deletes} == {"a-0", "a-1", "a-2", "a-3"}
+    world.settle()
+    assert [len(world.bound(key)) for key in (fixed, urgent)] == [0, 1]
+
+
 def test_smallest_victim_that_makes_room_is_chosen() -> None:
     world = a_world(4, 4)
     large, small = world.start("a", 1, shape_of(4)), world.start("b", 1, shape_of(2))

@@ -251,3 +251,13 @@ def test_gang_that_no_longer_fits_says_so_while_its_slots_are_kept_and_nodes_are
     assert refusal is not None
     assert refusal.short
     assert world.engine.explain(gang.key, world.now) is not None
+
+
+def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> None:
+    world = a_world(8)
+    expected = (Expected(shape_of(1), 2, "worker"), Expected(shape_of(2), 3, "worker"))
+    world.submit(Gang(a_key("a"), minimum=5, expected=expected))
+    world.settle()
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == [], "all eight GPUs are kept"
