@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.fit import fits
-from gpu_scheduler.core.model import Shape
+from gpu_scheduler.core.model import HostPort, Shape
 from tests.unit.clusters import GPU, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet
 
@@ -94,3 +96,14 @@ def test_a_cluster_grows_with_its_nodes() -> None:
     assert capacity_of(cluster, plain()).total == 0
     assert not cluster.table.alive.any()
     assert not any(cluster.table.nodes), "nothing is kept of nodes that went"
+
+
+def test_a_port_is_taken_from_the_moment_its_pod_is_assumed() -> None:
+    serving = replace(plain(), host_ports=(HostPort(80),))
+    cluster = build_cluster(Fleet([node("n0"), node("n1")]))
+    assert capacity_of(cluster, serving).total == 2
+    cluster.assume([pod("p", serving)], cluster.table.slots["n0"])
+    assert capacity_of(cluster, serving).total == 1
+    assert not fits(cluster, pod("q", serving), cluster.table.slots["n0"])
+    cluster.forget("p")
+    assert capacity_of(cluster, serving).total == 2

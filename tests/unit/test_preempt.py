@@ -300,3 +300,19 @@ def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for
     assert [delete.uid for delete in commit.deletes] == [low.uid]
     effects = engine.handle(NodeSeen(replace(node, labels={**node.labels, "new": "label"})), 4.0)
     assert effects == []
+
+
+def test_nomination_whose_victims_do_not_go_expires() -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    urgent = world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    phases = []
+    for wait in (0.0, 300.0, 299.0, 1.0):
+        world.now += wait
+        world.run_cycle()  # and nothing that is sent arrives
+        phases.append(world.phase(urgent))
+    assert phases[:3] == [Phase.NOMINATED] * 3
+    assert phases[3] is not Phase.NOMINATED
