@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import (
     Commit,
@@ -67,6 +69,17 @@ def test_smallest_victim_that_makes_room_is_chosen() -> None:
     bound = [len(world.bound(key)) for key in (large, small, other, urgent)]
     assert sum(bound) == 3
     assert bound[2:] == [1, 1]
+
+
+def test_of_equal_victims_the_youngest_goes() -> None:
+    world = a_world(2)
+    gangs = []
+    for name in ("b", "a"):
+        gangs.append(world.start(name, 1))
+        world.pass_time(10)
+    urgent = world.start("c", 1, priority=5)
+    world.settle()
+    assert [len(world.bound(key)) for key in (*gangs, urgent)] == [1, 0, 1]
 
 
 def test_no_more_victims_go_than_it_takes() -> None:
@@ -302,17 +315,31 @@ def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for
     assert effects == []
 
 
-def test_nomination_whose_victims_do_not_go_expires() -> None:
+@pytest.mark.parametrize(
+    ("timeout", "waits"),
+    [(None, (0.0, 301.0, 298.0, 1.0)), (60.0, (0.0, 30.0, 29.0, 1.0))],
+    ids=["in the end", "with its gang's patience"],
+)
+@pytest.mark.parametrize("crash", [False, True], ids=["of this leader", "of the one before"])
+def test_nomination_whose_victims_do_not_go_expires(
+    timeout: float | None, waits: tuple[float, ...], crash: bool
+) -> None:
     world = a_world(2)
     world.start("a", 2)
     world.settle()
-    urgent = world.start("b", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    urgent = world.start("b", 2, priority=9, timeout=timeout)
     phases = []
-    for wait in (0.0, 300.0, 299.0, 1.0):
+    for wait in waits:
         world.now += wait
-        world.run_cycle()  # and nothing that is sent arrives
+        while world.streams:
+            world.deliver()
+        world.run_cycle()
+        for flight in world.flights:
+            if isinstance(flight.effect, Commit | Report):
+                world.carry_out(flight)
+        world.flights.clear()  # what should make room does not arrive
         phases.append(world.phase(urgent))
+        if crash and len(phases) == 1:
+            world.crash()
     assert phases[:3] == [Phase.NOMINATED] * 3
     assert phases[3] is not Phase.NOMINATED
