@@ -97,6 +97,15 @@ def test_only_what_is_sure_to_end_before_the_occupants_enters_a_target(deadline:
     assert (world.pods["next"].node is not None) is enters
 
 
+def test_what_is_sure_to_end_in_time_does_not_wait_behind_what_is_not() -> None:
+    world, _ = drained(2, deadline=1000.0)
+    world.create(a_pod("long", deadline=5000.0))
+    world.settle()
+    world.create(a_pod("brief", deadline=100.0))
+    world.settle()
+    assert (world.pods["long"].node, world.pods["brief"].node) == (None, "n0")
+
+
 def test_nothing_enters_a_target_that_has_just_run_empty() -> None:
     world, large = drained(2, deadline=1000.0)
     world.put_queue(Queue("idle"))

@@ -273,3 +273,29 @@ def test_queues_are_those_that_have_been_put_and_not_removed() -> None:
     book.remove("unknown")
     book.charge([a_pod("a", shape_of(1))], "used but not there")
     assert book.queues == {"q": Queue("q", weight=3)}
+
+
+@pytest.mark.parametrize(
+    ("queue", "wanted", "within"),
+    [
+        (Queue("q", quota={GPU: 3}), {GPU: 1000}, True),
+        (Queue("q", quota={GPU: 3}), {GPU: 1001}, False),
+        (Queue("q", quota={GPU: 3}), {}, True),
+        (Queue("q", quota={GPU: 2}), {}, True),
+        (Queue("q", quota={GPU: 1}), {}, False),
+        (Queue("q", quota={GPU: 3, "memory": 0}), {GPU: 1000}, True),
+        (Queue("q", quota={GPU: 3, "memory": 5}), {GPU: 1000, "memory": 6}, False),
+        (Queue("q", limit={GPU: 9}), {GPU: 1000}, False),
+        (Queue("another", quota={GPU: 9}), {GPU: 1000}, False),
+    ],
+    ids=[
+        *("all of it", "a little more", "nothing", "used up", "used too much", "none of another resource"),
+        *("too much of another resource", "nothing granted", "no such queue"),
+    ],
+)
+def test_queue_is_within_its_quota_with_what_it_uses_and_wants(
+    queue: Queue, wanted: dict[str, int], within: bool
+) -> None:
+    book = a_book(queue)
+    book.charge([a_pod("a", shape_of(2))], "q")
+    assert book.within_quota("q", wanted) is within

@@ -89,6 +89,15 @@ def test_domains_follow_the_nodes() -> None:
     assert frozenset({"n3", *(f"more-{i}" for i in range(40))}) in domains(cluster, "rack")
 
 
+def test_domains_are_numbered_once_while_nodes_stay() -> None:
+    cluster = build_cluster(Fleet(TREE))
+    known = cluster.topology.required_codes("rack", RACK_REQUIRED)
+    assert cluster.topology.required_codes("rack", RACK_REQUIRED) is known
+    assert cluster.topology.codes("rack") is cluster.topology.codes("rack")
+    cluster.remove_node("n1")
+    assert cluster.topology.required_codes("rack", RACK_REQUIRED) is not known
+
+
 def test_a_rack_without_a_zone_is_a_domain_of_its_own() -> None:
     cluster = build_cluster(Fleet([host("n1", "a/1"), host("n2", "/1"), host("n3", "/1")]))
     assert domains(cluster, "rack") == {frozenset({"n1"}), frozenset({"n2", "n3"})}

@@ -72,6 +72,18 @@ async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytes
             assert await ask(first) == "HTTP/1.1 200 OK"
 
 
+async def test_who_has_left_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    async with served() as serving, held(serving, 1, b"") as (first,):
+        assert await ask(first) == "HTTP/1.1 200 OK"
+        for _ in range(5):
+            async with held(serving, 1, b"") as (brief,):
+                assert await ask(brief) == "HTTP/1.1 200 OK"
+        async with held(serving, 2, b"") as late:
+            for stream in (*late, first):
+                assert await ask(stream) == "HTTP/1.1 200 OK"
+
+
 async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was_answered_may_be_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
