@@ -142,6 +142,20 @@ SHARINGS = [
         {"n0": 1, "n2": 1},
     ),
     Sharing(
+        "as many as there is room for outside all zones",
+        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        zoned("a", "", gpus=2),
+        3,
+        {"n0": 1, "n1": 2},
+    ),
+    Sharing(
+        "none where there is no room",
+        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        [*zoned("a"), node("n1", labels={ZONE: "b"})],
+        2,
+        None,
+    ),
+    Sharing(
         "two in one zone are too many", company(anti_affinity=(PodTerm(apps("a"), ZONE),)), zoned("a", "a"), 2, None
     ),
     Sharing(

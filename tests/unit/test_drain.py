@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.core.model import Gang, GangKey, Pod, Queue, Role
 from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, members, shape_of
 
 
@@ -224,6 +225,26 @@ def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_ar
     world.pass_time(301)
     told = {key.name: world.gangs[key].target for key in (large, rival)}
     assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
+
+
+def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    gangs = [world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("a", 0), ("b", 1), ("c", 0))]
+    world.pass_time(301)
+    assert [world.gangs[key].target for key in gangs] == [(), ("n0",), ()]
+
+
+def test_emptiest_nodes_are_drained() -> None:
+    world = a_world(4, 4, 4)
+    for i, gpus in enumerate((3, 1, 2)):
+        world.put_node(a_node(f"n{i}", 4, labels={"name": f"n{i}"}))
+        world.create(a_pod(f"p{i}", shape_of(gpus, node_labels=labels_equal({"name": f"n{i}"}))))
+    world.settle()
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n1",)
 
 
 def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:

@@ -24,11 +24,25 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import DeviceMap, Gang, GangKey, Gate, GateKind, PodPhase, Queue, Role, Shape
+from gpu_scheduler.core.model import (
+    HOSTNAME,
+    DeviceMap,
+    Gang,
+    GangKey,
+    Gate,
+    GateKind,
+    PodPhase,
+    PodTerm,
+    Queue,
+    Role,
+    Shape,
+)
 from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.core.selectors import LabelSelector, PodMatch, labels_equal
 from gpu_scheduler.core.state import Config, State
 from tests.unit.world import (
     GPU,
+    NAMESPACE,
     Fate,
     Flight,
     World,
@@ -821,3 +835,44 @@ def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off() -> 
 def test_pod_that_was_never_seen_may_go() -> None:
     world = a_world(1)
     assert world.handle(PodGone("nobody")) == []
+
+
+def test_gang_that_waits_on_loses_patience_again_and_again() -> None:
+    world = a_world(1)
+    world.start("a", 1, priority=1)
+    world.settle()
+    late = world.start("b", 1, timeout=60.0)
+    world.settle()
+    record = world.engine.state.records[late]
+    tries = []
+    for _ in range(400):
+        world.pass_time(1)
+        if record.failures > len(tries):
+            tries.append(world.now - 1000.0)
+    # A minute of waiting each time, after a back-off of 2, 4, 8 and 16 seconds.
+    assert tries == [60.0, 122.0, 186.0, 254.0, 330.0]
+
+
+def test_map_that_two_nodes_answer_to_starts_when_one_of_them_goes() -> None:
+    world = a_world()
+    for name in ("n0", "n1"):
+        world.put_node(a_node(name, 1, labels={"gpu-node-name": "twin"}))
+    world.create(a_pod("p", Shape(gpu_resource=GPU, device_map=DeviceMap("twin", (0,), "team/map"))))
+    world.settle()
+    assert world.pods["p"].node is None
+    world.remove_node("n1")
+    world.settle()
+    assert world.pods["p"].node == "n0"
+
+
+def test_gang_that_waits_for_another_pod_to_leave_starts_when_that_pod_is_relabelled() -> None:
+    world = a_world(2)
+    world.create(a_pod("theirs", shape_of(0), ours=False, node="n0", labels={"app": "a"}, phase=PodPhase.RUNNING))
+    away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
+    world.change_node("n0", labels={HOSTNAME: "n0"})
+    world.create(a_pod("p", shape_of(1, anti_affinity=(away,))))
+    world.settle()
+    assert world.pods["p"].node is None
+    world.change_pod("theirs", labels={"app": "b"})
+    world.settle()
+    assert world.pods["p"].node == "n0"

@@ -298,3 +298,31 @@ def test_slot_stays_held_while_deciding_pauses() -> None:
     assert len(world.engine.state.ledger.binds) == 2, "no more may be decided"
     world.run_cycle()
     assert record.reserved
+
+
+def test_slot_of_a_role_is_held_though_nobody_knows_what_another_role_looks_like() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
+    world.submit(gang, *members(key, 1, role="lead"), *members(key, 2, role="work"))
+    world.settle()
+    for uid in ("a-lead-0", "a-work-1"):
+        world.change_pod(uid, deleting=True)
+    world.settle(controllers=False)
+    pair, single = world.start("b", 2), world.start("c", 1)
+    world.settle(controllers=False)
+    assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1), "one of two free GPUs is held"
+
+
+def test_second_replacement_in_one_role_does_not_take_the_slot_of_another_role() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
+    world.submit(gang, *members(key, 1, role="lead"), *members(key, 2, role="work"))
+    world.settle()
+    for uid in ("a-lead-0", "a-work-1"):
+        world.change_pod(uid, deleting=True)
+    world.settle(controllers=False)
+    world.create(*(a_pod(f"new-{i}", gang=key, role="lead", index=i) for i in range(2)))
+    world.settle(controllers=False)
+    assert [world.pods[f"new-{i}"].node for i in range(2)] == ["n0", None]

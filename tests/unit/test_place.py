@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from gpu_scheduler.core.domains import Bid, Group
 from gpu_scheduler.core.model import HOSTNAME, HostPort, Node, PodTerm, Shape, Spread, Taint, TaintEffect, TopologyRule
 from gpu_scheduler.core.place import least_counts, place_gang
-from gpu_scheduler.core.reasons import Reason, Unplaceable
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.core.refuse import refuse_bid, tally
 from tests.unit.clusters import (
     GPU,
@@ -314,3 +314,30 @@ def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
     cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
     bid = Bid([group("few", whole(2), 2), group("many", plain(), 3)], needed, role_needs)
     assert least_counts(cluster, bid) == expected
+
+
+@pytest.mark.parametrize(
+    ("racks", "short_by"),
+    [(("1", "1", "2"), 1), (("1", "2", "3"), 2), (("", "", ""), 3)],
+    ids=["two in the largest", "one in each", "no racks at all"],
+)
+def test_gang_that_no_rack_can_hold_is_told_how_far_the_largest_falls_short(
+    racks: tuple[str, ...], short_by: int
+) -> None:
+    nodes = [gpu_node(f"n{i}", 1, labels={RACK: rack} if rack else {}) for i, rack in enumerate(racks)]
+    told = first_refused(nodes, gang_of(whole(1), 3, topology=(TopologyRule("rack"),)))
+    assert [(refusal.reason, refusal.short_by) for refusal in told.refusals] == [(Reason.TOPOLOGY, short_by)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopeless"),
+    [
+        (Reason.RESOURCE, False),
+        (Reason.POD_AFFINITY, False),
+        (Reason.BACK_OFF, False),
+        (Reason.TOO_LARGE, True),
+        (Reason.UNKNOWN_NODE, True),
+    ],
+)
+def test_only_what_neither_time_nor_others_can_cure_is_hopeless(reason: Reason, hopeless: bool) -> None:
+    assert Unplaceable((Refusal(reason),), 1, 0).hopeless is hopeless
