@@ -9,7 +9,7 @@ import numpy as np
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.fit import fits
-from gpu_scheduler.core.model import HostPort, Shape
+from gpu_scheduler.core.model import HOSTNAME, HostPort, PodTerm, Shape
 from tests.unit.clusters import GPU, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet
 
@@ -107,3 +107,15 @@ def test_a_port_is_taken_from_the_moment_its_pod_is_assumed() -> None:
     assert not fits(cluster, pod("q", serving), cluster.table.slots["n0"])
     cluster.forget("p")
     assert capacity_of(cluster, serving).total == 2
+
+
+def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
+    shy = replace(plain(), anti_affinity=(PodTerm(apps("a"), HOSTNAME),))
+    cluster = build_cluster(Fleet([node("n0"), node("n1")]))
+    for number in range(2):
+        cluster.add(pod(f"shy-{number}", shy, labels={"app": "shy"}), f"n{number}", None)
+    may_enter = []
+    for number in range(3):
+        may_enter.append([fits(cluster, pod("p"), cluster.table.slots[name]) for name in ("n0", "n1")])
+        cluster.forget(f"shy-{number}")
+    assert may_enter == [[False, False], [True, False], [True, True]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.devices import bits_of, choose_share, choose_whole
-from tests.unit.clusters import build_cluster, gpu_node, mapped, pod, share, whole
+from tests.unit.clusters import build_cluster, gpu_node, mapped, node, pod, share, whole
 from tests.unit.oracle import Fleet, Placed
 
 
@@ -169,3 +169,13 @@ def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() 
 def test_indices_beyond_those_that_a_node_tells_of_are_counted() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 2)], [Placed(pod("p", mapped("n1", 2)), "n1", (2,))]))
     assert cluster.devices.used[2, cluster.table.slots["n1"]] == 1000
+
+
+def test_a_map_on_a_node_without_cards_takes_nothing_else_of_it() -> None:
+    cluster = build_cluster(Fleet([node("n1")]))
+    slot = cluster.table.slots["n1"]
+    before = cluster.free[:, slot].tolist()
+    cluster.assume([pod("p", replace(mapped("n1", 0), request=()))], slot)
+    cluster.add(pod("q", replace(mapped("n1", 1), request=())), "n1", (1,))
+    taken = {name: before[row] - int(cluster.free[row, slot]) for name, row in cluster.row_of.items()}
+    assert {name: amount for name, amount in taken.items() if amount} in ({}, {"pods": 2})

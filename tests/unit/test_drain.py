@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -234,6 +235,19 @@ def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> No
     gangs = [world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("a", 0), ("b", 1), ("c", 0))]
     world.pass_time(301)
     assert [world.gangs[key].target for key in gangs] == [(), ("n0",), ()]
+
+
+def test_gang_waits_from_the_moment_its_last_member_came() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    key = a_key("a")
+    pods = [replace(pod, created=created) for pod, created in zip(members(key, 2), (500.0, 900.0), strict=True)]
+    world.submit(Gang(key, minimum=2), *pods)
+    world.settle()
+    assert world.gangs[key].target == ()
+    world.pass_time(201)
+    assert world.gangs[key].target == ("n0",)
 
 
 def test_emptiest_nodes_are_drained() -> None:

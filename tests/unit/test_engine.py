@@ -876,3 +876,17 @@ def test_gang_that_waits_for_another_pod_to_leave_starts_when_that_pod_is_relabe
     world.change_pod("theirs", labels={"app": "b"})
     world.settle()
     assert world.pods["p"].node == "n0"
+
+
+def test_gang_that_another_pod_keeps_away_starts_when_that_pod_ends() -> None:
+    world = a_world(2)
+    world.change_node("n0", labels={HOSTNAME: "n0"})
+    away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
+    world.create(a_pod("first", shape_of(1, anti_affinity=(away,))))
+    world.settle()
+    world.create(a_pod("p", labels={"app": "a"}))
+    world.settle()
+    assert world.pods["p"].node is None
+    world.end("first")
+    world.settle()
+    assert world.pods["p"].node == "n0"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
+from aiohttp import StreamReader
 
 from gpu_scheduler.webhook import server
+from gpu_scheduler.webhook.connections import Bodies
 from gpu_scheduler.webhook.reviews import Answer
 from tests.unit.webhook.serving import Serving, head, served
 
@@ -113,6 +116,32 @@ async def test_large_reviews_that_arrive_at_once_wait_for_each_other(monkeypatch
     async with served() as serving, held(serving, 8, b"") as streams:
         answers = await asyncio.gather(*(ask(stream, b"x" * 1_000_000) for stream in streams))
     assert answers == ["HTTP/1.1 200 OK"] * 8
+
+
+class Arriving:
+    """A body that arrives piece by piece; one that does not end keeps us waiting after the last."""
+
+    def __init__(self, *pieces: bytes, ends: bool = True) -> None:
+        self._pieces = list(pieces)
+        self._ends = ends
+
+    def at_eof(self) -> bool:
+        return self._ends and not self._pieces
+
+    async def readany(self) -> bytes:
+        if not self._pieces:
+            await asyncio.Event().wait()
+        return self._pieces.pop(0)
+
+
+async def test_room_is_given_back_by_those_who_are_done() -> None:
+    bodies = Bodies(room=10, wait=0.1)
+    for _ in range(3):
+        assert await bodies.collect(cast(StreamReader, Arriving(b"01234", b"56789")), 10, 600.0) == b"0123456789"
+    oldest = asyncio.create_task(bodies.collect(cast(StreamReader, Arriving(b"x", ends=False)), 10, 600.0))
+    await asyncio.sleep(0)
+    assert await bodies.collect(cast(StreamReader, Arriving(b"012345678")), 10, 600.0) == b"012345678"
+    oldest.cancel()
 
 
 async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
