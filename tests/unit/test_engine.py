@@ -362,6 +362,21 @@ def test_deciding_goes_on_when_half_of_what_is_open_is_over() -> None:
 
 
 # -- binds that fail
+@pytest.mark.parametrize(("seconds", "given_up"), [(59.9, False), (60.0, True)])
+def test_bind_is_given_up_after_a_minute_of_refusals(seconds: float, given_up: bool) -> None:
+    world = a_world(4)
+    world.start("a", 1)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(commit.sequence))
+    world.handle(BindFailed("a-0", BindFailure.REFUSED))
+    world.now += seconds
+    world.handle(BindFailed("a-0", BindFailure.REFUSED))
+    world.now += 10
+    assert bool(sent(world.run_cycle(), RaiseAttempt)) is given_up
+
+
 def test_bind_refused_for_a_minute_is_given_up_and_decided_again() -> None:
     world = a_world(4)
     key = world.start("a", 1)
