@@ -26,7 +26,8 @@ from tests.protocol.plant import ROOT
 from tests.protocol.reach import IMPORTING, Reach, Recorder
 from tests.protocol.trials import OPTIONS, Outcome, Trial, settle, try_all
 
-CHANGED = ("src/gpu_scheduler/core/*.py", "src/gpu_scheduler/kube/commit.py", "src/gpu_scheduler/webhook/*.py")
+PACKAGE = "src/gpu_scheduler/"
+CHANGED = tuple(f"{PACKAGE}{name}" for name in ("core/*.py", "kube/commit.py", "webhook/*.py"))
 TESTS = ("tests/unit/test_*.py", "tests/unit/*/test_*.py", "tests/protocol/test_*.py")
 APART = re.compile(
     r"/(operator|cli)/|/test_(local_\w+|model|plant|mutants|documents|charts|images|installing|certificates|client\w*"
@@ -166,7 +167,7 @@ def load_results(path: Path) -> list[Result]:
 
 def report(results: list[Result]) -> bool:
     """Lists the survivors and a table; whether enough mutants are killed."""
-    equal = {(file, function, diff) for file, function, diff, _ in EQUIVALENT}
+    equal = {(f"{PACKAGE}{one.file}", one.function, f"-{one.old}\n+{one.new}") for one in EQUIVALENT}
     words: dict[str, Counter[str]] = defaultdict(Counter)
     for result in sorted(results):
         word = result.status
@@ -177,7 +178,7 @@ def report(results: list[Result]) -> bool:
         words[result.file][word] += 1
     print(f"\n{'file':28}" + "".join(f"{column:>12}" for column in COLUMNS))
     for file, counts in sorted(words.items()):
-        print(f"{file.removeprefix('src/gpu_scheduler/'):28}" + "".join(f"{counts[column]:12}" for column in COLUMNS))
+        print(f"{file.removeprefix(PACKAGE):28}" + "".join(f"{counts[column]:12}" for column in COLUMNS))
     total = sum(words.values(), Counter[str]())
     killed = total["killed"] + total["timeout"]
     judged = killed + sum(total[word] for word in SURVIVED)

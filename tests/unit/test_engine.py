@@ -905,3 +905,15 @@ def test_gang_that_another_pod_keeps_away_starts_when_that_pod_ends() -> None:
     world.end("first")
     world.settle()
     assert world.pods["p"].node == "n0"
+
+
+def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first() -> None:
+    world = a_world(8)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("late", 1, rank=2), Role("early", 1, rank=1)))
+    pods = [*members(key, 1, shape_of(4), role="late"), *members(key, 1, shape_of(2), role="early"), *members(key, 1)]
+    world.submit(gang, *pods)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert [bind.name for bind in commit.binds] == ["a-0", "a-early-0", "a-late-0"]

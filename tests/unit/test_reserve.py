@@ -261,3 +261,7 @@ def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> Non
     rival = world.start("b", 1)
     world.settle()
     assert world.bound(rival) == [], "all eight GPUs are kept"
+    world.remove_job(a_key("b"))
+    large = world.start("c", 1, shape_of(8))
+    world.pass_time(1000)
+    assert len(world.bound(large)) == 1, "and all eight are given back"
