@@ -178,7 +178,6 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
             record.timed_out = True
             _drop_nomination(state, record)
             state.back_off(record, now)
-            state.at(record.not_before + timeout, record.key)
         elif now >= record.waiting_since + timeout:
             state.at(due, record.key)
     if facts.started and not facts.missing:
