@@ -167,8 +167,10 @@ def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() 
 
 
 def test_indices_beyond_those_that_a_node_tells_of_are_counted() -> None:
-    cluster = build_cluster(Fleet([gpu_node("n1", 2)], [Placed(pod("p", mapped("n1", 2)), "n1", (2,))]))
-    assert cluster.devices.used[2, cluster.table.slots["n1"]] == 1000
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)]))
+    for index in (2, len(cluster.devices.used), len(cluster.devices.used) + 5):
+        cluster.add(pod(f"p{index}", mapped("n1", index)), "n1", (index,))
+        assert cluster.devices.used[index, cluster.table.slots["n1"]] == 1000
 
 
 def test_a_map_on_a_node_without_cards_takes_nothing_else_of_it() -> None:

@@ -265,3 +265,16 @@ def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> Non
     large = world.start("c", 1, shape_of(8))
     world.pass_time(1000)
     assert len(world.bound(large)) == 1, "and all eight are given back"
+
+
+def test_slots_of_a_gang_whose_object_is_deleted_are_given_back() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 3)
+    world.settle()
+    assert world.bound(rival) == []
+    world.remove_gang(gang.key)
+    world.settle()
+    assert len(world.bound(rival)) == 3

@@ -92,11 +92,11 @@ def test_domains_follow_the_nodes() -> None:
 
 def test_domains_are_numbered_once_while_nodes_stay() -> None:
     cluster = build_cluster(Fleet(TREE))
-    known = cluster.topology.required_codes("rack", RACK_REQUIRED)
-    assert cluster.topology.required_codes("rack", RACK_REQUIRED) is known
+    known = cluster.topology.required_codes("rack", ZONE_REQUIRED)
+    assert cluster.topology.required_codes("rack", ZONE_REQUIRED) is known
     assert cluster.topology.codes("rack") is cluster.topology.codes("rack")
     cluster.remove_node("n1")
-    assert cluster.topology.required_codes("rack", RACK_REQUIRED) is not known
+    assert cluster.topology.required_codes("rack", ZONE_REQUIRED) is not known
 
 
 def test_a_rack_without_a_zone_is_a_domain_of_its_own() -> None:
