@@ -228,6 +228,13 @@ EQUIVALENT = (
         "what has one template by definition has no others",
     ),
     Equivalent(
+        "webhook/pods.py",
+        "_check_gang",
+        "return",
+        "pass",
+        "a short cut: only annotations have anything to say about gangs that could be wrong",
+    ),
+    Equivalent(
         "webhook/renewal.py",
         "Renewal._read",
         "raise NotFound(404, error.reason, text) from error",

@@ -181,3 +181,9 @@ def test_a_map_on_a_node_without_cards_takes_nothing_else_of_it() -> None:
     cluster.add(pod("q", replace(mapped("n1", 1), request=())), "n1", (1,))
     taken = {name: before[row] - int(cluster.free[row, slot]) for name, row in cluster.row_of.items()}
     assert {name: amount for name, amount in taken.items() if amount} in ({}, {"pods": 2})
+
+
+def test_a_share_opens_no_card_when_all_that_the_node_counts_are_in_use() -> None:
+    there = [Placed(pod("half", share(500)), "n1", (0,)), Placed(pod("beyond", mapped("n1", 5)), "n1", (5,))]
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)], there))
+    assert cluster.assume([pod("tiny", share(1))], cluster.table.slots["n1"]) == [(0,)]

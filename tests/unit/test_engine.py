@@ -859,7 +859,7 @@ def test_gang_that_waits_on_loses_patience_again_and_again() -> None:
     late = world.start("b", 1, timeout=60.0)
     world.settle()
     record = world.engine.state.records[late]
-    tries = []
+    tries: list[float] = []
     for _ in range(400):
         world.pass_time(1)
         if record.failures > len(tries):
