@@ -60,6 +60,13 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/decide.py",
+        "advance",
+        "return",
+        "pass",
+        "a gang that is dropped has nobody to decide anything for",
+    ),
+    Equivalent(
+        "core/decide.py",
         "_check_inherited",
         "if not record.nomination or not facts.ready:",
         "if not record.nomination and not facts.ready:",
@@ -191,6 +198,27 @@ EQUIVALENT = (
         "_LOWEST_SHIFT: Final = -300",
         "_LOWEST_SHIFT: Final = -301",
         "beyond it digits no longer matter",
+    ),
+    Equivalent(
+        "core/quantity.py",
+        "",
+        '"": (10, 0),',
+        '"": (11, 0),',
+        "a base is 2 or something else",
+    ),
+    Equivalent(
+        "core/quantity.py",
+        "",
+        '"G": (10, 9),',
+        '"G": (11, 9),',
+        "a base is 2 or something else",
+    ),
+    Equivalent(
+        "core/quantity.py",
+        "",
+        '"E": (10, 18),',
+        '"E": (11, 18),',
+        "a base is 2 or something else",
     ),
     Equivalent(
         "core/topology.py",

@@ -250,6 +250,8 @@ def main() -> int:
     trials = [trial for trial in trials if _make_result(ROOT, trial, _NOT_YET)[:4] not in done]
     words: Counter[str] = Counter()
     with path.open("a") as lines:
+        if options.again:
+            lines.writelines(json.dumps(result._asdict()) + "\n" for result in known)
         for result in try_mutants(trials, ROOT, tests, reach, options.jobs):
             lines.write(json.dumps(result._asdict()) + "\n")
             lines.flush()

@@ -142,6 +142,13 @@ SHARINGS = [
         {"n0": 1, "n2": 1},
     ),
     Sharing(
+        "one in each zone that takes just one",
+        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        zoned("a", "b", gpus=1),
+        2,
+        {"n0": 1, "n1": 1},
+    ),
+    Sharing(
         "as many as there is room for outside all zones",
         company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
         zoned("a", "", gpus=2),

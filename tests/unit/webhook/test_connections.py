@@ -87,6 +87,14 @@ async def test_who_has_left_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> No
                 assert await ask(stream) == "HTTP/1.1 200 OK"
 
 
+async def test_silent_connections_end_with_the_server() -> None:
+    async with served() as serving:
+        stream = await serving.open()
+        assert await ask(stream) == "HTTP/1.1 200 OK"
+    assert await is_dropped(stream)
+    stream[1].close()
+
+
 async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was_answered_may_be_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
