@@ -208,6 +208,11 @@ def settle(folder: str, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    _hush()
+
+
+def _hush() -> None:
+    """Nobody wants to hear of every test of every mutant."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
@@ -237,6 +242,7 @@ def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach,
             swaps.append((trial, new))
     server = os.fork()
     if not server:
+        _hush()
         pytest.main([*OPTIONS, *tests], plugins=[Server(swaps, reach, tell)])
         os._exit(0)
     os.waitpid(server, 0)
