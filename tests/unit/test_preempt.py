@@ -21,7 +21,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase
 from gpu_scheduler.core.state import Config
-from tests.unit.world import a_key, a_node, a_world, binds_in, members, sent, shape_of
+from tests.unit.world import a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
 
 def test_only_lower_priority_is_evicted() -> None:
@@ -343,3 +343,17 @@ def test_nomination_whose_victims_do_not_go_expires(
             world.crash()
     assert phases[:3] == [Phase.NOMINATED] * 3
     assert phases[3] is not Phase.NOMINATED
+
+
+def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> None:
+    world = a_world(1)
+    low = world.start("a", 1)
+    world.settle()
+    world.create(a_pod("urgent", priority=9))
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert len(commit.deletes) == 1
+    world.remove_pod("urgent")
+    world.settle()
+    assert len(world.bound(low)) == 1
