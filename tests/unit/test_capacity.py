@@ -10,6 +10,7 @@ from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.fit import fits
 from gpu_scheduler.core.model import HOSTNAME, HostPort, PodTerm, Shape
+from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.clusters import GPU, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet
 
@@ -119,3 +120,30 @@ def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
         may_enter.append([fits(cluster, pod("p"), cluster.table.slots[name]) for name in ("n0", "n1")])
         cluster.forget(f"shy-{number}")
     assert may_enter == [[False, False], [True, False], [True, True]]
+
+
+def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what_they_are() -> None:
+    cluster = build_cluster(Fleet([node("kept", labels={"job": "kept"})]))
+    for number in range(500):
+        cluster.put_node(node("brief", labels={"job": f"job-{number}"}))
+        cluster.remove_node("brief")
+    cluster.put_node(node("new", labels={"job": "new"}))
+    assert len(cluster.table.column("job").values) < 400
+    for name in ("kept", "new"):
+        wanted = replace(plain(), node_labels=labels_equal({"job": name}))
+        assert [fits(cluster, pod("p", wanted), cluster.table.slots[each]) for each in ("kept", "new")] == [
+            name == "kept",
+            name == "new",
+        ]
+
+
+def test_pods_are_counted_on_nodes_that_came_after_the_question() -> None:
+    cluster = build_cluster(Fleet([node("n0")]))
+    cluster.add(pod("first"), "n0", None)
+    assert cluster.census.matching(apps("a")).sum() == 1
+    for number in range(1, 300):
+        cluster.put_node(node(f"n{number}"))
+        cluster.add(pod(f"p{number}"), f"n{number}", None)
+    counts = cluster.census.matching(apps("a"))
+    assert [counts[cluster.table.slots[name]] for name in ("n0", "n150", "n299")] == [1, 1, 1]
+    assert counts.sum() == 300

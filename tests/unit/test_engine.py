@@ -917,3 +917,19 @@ def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first()
         world.deliver()
     (commit,) = sent(world.run_cycle(), Commit)
     assert [bind.name for bind in commit.binds] == ["a-0", "a-early-0", "a-late-0"]
+
+
+def test_gang_is_told_to_be_committed_then_bound_then_running() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    while world.streams:
+        world.deliver()
+    phases = []
+    (commit,) = sent(world.run_cycle(), Commit)
+    phases.append(world.phase(key))
+    world.handle(Committed(commit.sequence))
+    world.run_cycle()
+    phases.append(world.phase(key))
+    world.settle()
+    phases.append(world.phase(key))
+    assert phases == [Phase.COMMITTING, Phase.BINDING, Phase.RUNNING]

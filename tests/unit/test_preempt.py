@@ -19,7 +19,7 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase
+from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
 from gpu_scheduler.core.state import Config
 from tests.unit.world import a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
@@ -356,4 +356,31 @@ def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> No
     assert len(commit.deletes) == 1
     world.remove_pod("urgent")
     world.settle()
+    assert len(world.bound(low)) == 1
+
+
+def test_no_more_of_a_role_is_surplus_than_it_has_beyond_its_own_minimum() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    world.submit(Gang(key, minimum=1, roles=(Role("work", 2),)), *members(key, 3, role="work"))
+    world.settle()
+    world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert len(commit.deletes) == 3, "with one left too few would run"
+
+
+def test_winner_that_is_paused_gives_its_slots_up() -> None:
+    world = a_world(1)
+    low = world.start("a", 1)
+    world.settle()
+    urgent = world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.change_gang(urgent, paused=True)
+    world.settle()
+    assert world.phase(urgent) is Phase.BLOCKED
     assert len(world.bound(low)) == 1

@@ -167,6 +167,14 @@ def test_bind_is_not_sent_with_a_version_of_its_pod_that_does_not_carry_its_atte
     assert not [effect for effect in engine.handle(TookOver((raised,)), NOW) if isinstance(effect, SendBind)]
 
 
+def test_commit_of_pods_that_are_gone_is_over_for_the_next_leader() -> None:
+    engine = watching()
+    left = Commit(3, binds=(Bind("gone", "team", "gone", 0, "n0", (0,)),))
+    assert engine.handle(TookOver((left,)), NOW) == []
+    assert engine.run_cycle(NOW) == [Release(3)]
+    assert not engine.state.cluster.usage
+
+
 def test_leader_that_steps_down_keeps_no_slots_for_anybody() -> None:
     engine = watching()
     key = a_key("a")
