@@ -103,6 +103,10 @@ def test_a_port_is_taken_from_the_moment_its_pod_is_assumed() -> None:
     serving = replace(plain(), host_ports=(HostPort(80),))
     cluster = build_cluster(Fleet([node("n0"), node("n1")]))
     assert capacity_of(cluster, serving).total == 2
+    with cluster.trial():
+        cluster.assume([pod("p", serving)], cluster.table.slots["n0"])
+        assert capacity_of(cluster, serving).total == 1
+    assert capacity_of(cluster, serving).total == 2
     cluster.assume([pod("p", serving)], cluster.table.slots["n0"])
     assert capacity_of(cluster, serving).total == 1
     assert not fits(cluster, pod("q", serving), cluster.table.slots["n0"])

@@ -370,3 +370,15 @@ def test_no_more_slots_are_held_than_members_are_missing() -> None:
     pair, single = world.start("b", 2), world.start("c", 1)
     world.settle(controllers=False)
     assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1)
+
+
+def test_replacement_does_not_go_back_to_a_card_that_has_broken() -> None:
+    world = a_world(3)
+    key = world.start("a", 2)
+    world.settle()
+    (lost,) = world.pods["a-1"].devices or ()
+    world.lose("a-1")
+    world.change_node("n0", unhealthy=frozenset({lost}))
+    world.settle()
+    devices = sorted(device for pod in world.bound(key) for device in pod.devices or ())
+    assert devices == sorted({0, 1, 2} - {lost})

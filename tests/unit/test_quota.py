@@ -242,6 +242,8 @@ def test_share_of_a_queue_is_its_scarcest_resource_over_its_weight() -> None:
     book.charge([a_pod("a", shape_of(2))], "q")
     assert book.share("q", {"cpu": 10_000, GPU: 4}) == pytest.approx(0.25)
     assert book.share("other", {"cpu": 10_000, GPU: 4}) == 0.0
+    book.charge([a_pod("b", shape_of(2))], "other")
+    assert book.share("other", {"cpu": 10_000, GPU: 4}) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpu_scheduler.core.explain import refuse_now
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, GangKey
+from gpu_scheduler.core.model import Expected, Gang, GangKey, Queue
 from gpu_scheduler.core.state import Config
-from tests.unit.world import NAMESPACE, a_key, a_world, members, shape_of
+from tests.unit.world import GPU, NAMESPACE, a_key, a_world, members, shape_of
 
 
 def expecting(name: str, count: int, **changes: Any) -> Gang:
@@ -278,3 +278,15 @@ def test_slots_of_a_gang_whose_object_is_deleted_are_given_back() -> None:
     world.remove_gang(gang.key)
     world.settle()
     assert len(world.bound(rival)) == 3
+
+
+def test_kept_slots_cost_their_queue_only_while_they_are_kept() -> None:
+    world = a_world(6, config=Config(reserve=300))
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    world.submit(expecting("a", 3, queue="q"))
+    world.settle()
+    other = world.start("b", 3, queue="q")
+    world.pass_time(299)
+    assert world.bound(other) == []
+    world.pass_time(2)
+    assert len(world.bound(other)) == 3
