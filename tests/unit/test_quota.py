@@ -26,6 +26,17 @@ def test_gang_within_quota_gets_back_what_another_queue_borrowed() -> None:
     assert sum(len(world.bound(key)) for key in borrowers) == 2
 
 
+def test_what_a_gang_of_higher_priority_borrowed_is_not_reclaimed() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("rich", quota={GPU: 2}))
+    world.put_queue(Queue("poor", quota={GPU: 1}))
+    borrowers = [world.start(f"poor-{i}", 1, queue="poor", priority=5) for i in range(4)]
+    world.settle()
+    rich = world.start("rich", 2, queue="rich", priority=1)
+    world.settle()
+    assert ([len(world.bound(key)) for key in borrowers], world.bound(rich)) == ([1] * 4, [])
+
+
 def test_reclaim_never_pushes_a_queue_below_its_quota() -> None:
     world = a_world(4)
     world.put_queue(Queue("lender", quota={GPU: 2}))
