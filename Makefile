@@ -28,8 +28,8 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate fuzz model crash-points planted-bugs chaos up check lint types imports sizes \
-  fix bench lock clean
+.PHONY: help demo test test-kubernetes simulate fuzz model crash-points planted-bugs mutants chaos up check lint types \
+  imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -95,6 +95,9 @@ fuzz: $(READY) ## Give damaged inputs to all that reads from outside; SECONDS=60
 
 chaos: $(READY) ## Kill, pause, cut off schedulers on a real control plane; ARGS="--kills 300 --others 100 --seed 1" VERSION=1.37
 	@$(BIN)/python -m tests.chaos $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
+mutants: $(READY) ## Change the code at random places and list what no test notices; COUNT=500 SEED=1 ARGS="--jobs 2"
+	@PYTHONHASHSEED=0 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.protocol.mutants --count $(or $(COUNT),500) --seed $(SEED) $(ARGS)
 
 bench: $(READY) ## Run the benchmarks; NAME=decisions runs benchmarks/decisions.py alone
 ifneq ($(NAME),)

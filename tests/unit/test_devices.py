@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.devices import bits_of, choose_share, choose_whole
-from tests.unit.clusters import build_cluster, gpu_node, pod, share, whole
+from tests.unit.clusters import build_cluster, gpu_node, mapped, node, pod, share, whole
 from tests.unit.oracle import Fleet, Placed
 
 
@@ -153,3 +154,36 @@ def test_unhealthy_and_used_cards_are_never_chosen() -> None:
     cluster = build_cluster(fleet)
     picks = cluster.assume([pod("w", whole(5))], cluster.table.slots["n1"])
     assert picks == [(1, 2, 4, 6, 7)]
+
+
+def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() -> None:
+    users = [Placed(pod(f"p{i}", mapped("n1", 0)), "n1", (0,)) for i in range(3)]
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)], users))
+    free = []
+    for user in users:
+        cluster.forget(user.pod.uid)
+        free.append((capacity_of(cluster, whole(1)).total, cluster.devices.free(cluster.table.slots["n1"])))
+    assert free == [(1, 0b10), (1, 0b10), (2, 0b11)]
+
+
+def test_indices_beyond_those_that_a_node_tells_of_are_counted() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)]))
+    for index in (2, len(cluster.devices.used), len(cluster.devices.used) + 5):
+        cluster.add(pod(f"p{index}", mapped("n1", index)), "n1", (index,))
+        assert cluster.devices.used[index, cluster.table.slots["n1"]] == 1000
+
+
+def test_a_map_on_a_node_without_cards_takes_nothing_else_of_it() -> None:
+    cluster = build_cluster(Fleet([node("n1")]))
+    slot = cluster.table.slots["n1"]
+    before = cluster.free[:, slot].tolist()
+    cluster.assume([pod("p", replace(mapped("n1", 0), request=()))], slot)
+    cluster.add(pod("q", replace(mapped("n1", 1), request=())), "n1", (1,))
+    taken = {name: before[row] - int(cluster.free[row, slot]) for name, row in cluster.row_of.items()}
+    assert {name: amount for name, amount in taken.items() if amount} in ({}, {"pods": 2})
+
+
+def test_a_share_opens_no_card_when_all_that_the_node_counts_are_in_use() -> None:
+    there = [Placed(pod("half", share(500)), "n1", (0,)), Placed(pod("beyond", mapped("n1", 5)), "n1", (5,))]
+    cluster = build_cluster(Fleet([gpu_node("n1", 2)], there))
+    assert cluster.assume([pod("tiny", share(1))], cluster.table.slots["n1"]) == [(0,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.core.model import Gang, GangKey, Pod, Queue, Role
 from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, members, shape_of
 
 
@@ -89,12 +91,21 @@ def test_nothing_enters_a_target_whose_occupant_has_no_enforced_end() -> None:
     assert world.pods["brief"].node is None
 
 
-@pytest.mark.parametrize(("deadline", "enters"), [(100.0, True), (5000.0, False), (None, False)])
+@pytest.mark.parametrize(("deadline", "enters"), [(690.0, True), (710.0, False), (None, False)])
 def test_only_what_is_sure_to_end_before_the_occupants_enters_a_target(deadline: float | None, enters: bool) -> None:
     world, _ = drained(2, deadline=1000.0)
     world.create(a_pod("next", deadline=deadline))
     world.settle()
     assert (world.pods["next"].node is not None) is enters
+
+
+def test_what_is_sure_to_end_in_time_does_not_wait_behind_what_is_not() -> None:
+    world, _ = drained(2, deadline=1000.0)
+    world.create(a_pod("long", deadline=5000.0))
+    world.settle()
+    world.create(a_pod("brief", deadline=100.0))
+    world.settle()
+    assert (world.pods["long"].node, world.pods["brief"].node) == (None, "n0")
 
 
 def test_nothing_enters_a_target_that_has_just_run_empty() -> None:
@@ -228,6 +239,55 @@ def test_members_beyond_the_minimum_drain_no_nodes() -> None:
     world.settle()
     world.pass_time(400)
     assert world.gangs[elastic].target == ()
+
+
+@pytest.mark.parametrize(("priority", "owner"), [(1, "rival"), (0, "large")], ids=["higher", "equal"])
+def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_are_told(
+    priority: int, owner: str
+) -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0",)
+    rival = world.start("rival", 1, shape_of(2), priority=priority)
+    world.pass_time(301)
+    told = {key.name: world.gangs[key].target for key in (large, rival)}
+    assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
+
+
+def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    gangs = [world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("a", 0), ("b", 1), ("c", 0))]
+    world.pass_time(301)
+    assert [world.gangs[key].target for key in gangs] == [(), ("n0",), ()]
+
+
+def test_gang_waits_from_the_moment_its_last_member_came() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    key = a_key("a")
+    pods = [replace(pod, created=created) for pod, created in zip(members(key, 2), (500.0, 900.0), strict=True)]
+    world.submit(Gang(key, minimum=2), *pods)
+    world.settle()
+    assert world.gangs[key].target == ()
+    world.pass_time(201)
+    assert world.gangs[key].target == ("n0",)
+
+
+def test_emptiest_nodes_are_drained() -> None:
+    world = a_world(4, 4, 4)
+    for i, gpus in enumerate((3, 1, 2)):
+        world.put_node(a_node(f"n{i}", 4, labels={"name": f"n{i}"}))
+        world.create(a_pod(f"p{i}", shape_of(gpus, node_labels=labels_equal({"name": f"n{i}"}))))
+    world.settle()
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n1",)
 
 
 def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:

@@ -16,6 +16,7 @@ from gpu_scheduler.core.events import (
     Commit,
     Committed,
     Fenced,
+    PodGone,
     PodSeen,
     RaiseAttempt,
     Release,
@@ -23,11 +24,25 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import DeviceMap, Gang, GangKey, Gate, GateKind, PodPhase, Queue, Role, Shape
+from gpu_scheduler.core.model import (
+    HOSTNAME,
+    DeviceMap,
+    Gang,
+    GangKey,
+    Gate,
+    GateKind,
+    PodPhase,
+    PodTerm,
+    Queue,
+    Role,
+    Shape,
+)
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.core.state import Config
+from gpu_scheduler.core.selectors import LabelSelector, PodMatch, labels_equal
+from gpu_scheduler.core.state import Config, State
 from tests.unit.world import (
     GPU,
+    NAMESPACE,
     Fate,
     Flight,
     World,
@@ -347,6 +362,21 @@ def test_deciding_goes_on_when_half_of_what_is_open_is_over() -> None:
 
 
 # -- binds that fail
+@pytest.mark.parametrize(("seconds", "given_up"), [(59.9, False), (60.0, True)])
+def test_bind_is_given_up_after_a_minute_of_refusals(seconds: float, given_up: bool) -> None:
+    world = a_world(4)
+    world.start("a", 1)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(commit.sequence))
+    world.handle(BindFailed("a-0", BindFailure.REFUSED))
+    world.now += seconds
+    world.handle(BindFailed("a-0", BindFailure.REFUSED))
+    world.now += 10
+    assert bool(sent(world.run_cycle(), RaiseAttempt)) is given_up
+
+
 def test_bind_refused_for_a_minute_is_given_up_and_decided_again() -> None:
     world = a_world(4)
     key = world.start("a", 1)
@@ -788,3 +818,118 @@ def test_members_beyond_the_minimum_come_one_by_one_as_room_appears() -> None:
     world.end("a-0")
     world.settle()
     assert len(world.bound(key)) == 2
+
+
+# -- failing now and then
+@pytest.mark.parametrize(
+    ("pause", "wait"),
+    [(-1.0, 0.0), (0.0, 4.0), (300.0, 4.0), (300.1, 2.0)],
+    ids=["of the same try", "at once", "within five minutes", "long after"],
+)
+def test_gang_that_fails_again_waits_longer_unless_the_last_time_is_long_ago(pause: float, wait: float) -> None:
+    state = State(Config(longest_back_off=60.0))
+    record = state.record_of(a_key("a"))
+    state.back_off(record, 1000.0)
+    assert record.not_before == 1002.0
+    again = record.not_before + pause
+    state.back_off(record, again)
+    assert record.not_before == (again + wait if wait else 1002.0)
+
+
+def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off() -> None:
+    state = State(Config(longest_back_off=60.0))
+    record = state.record_of(a_key("a"))
+    waits = []
+    for _ in range(8):
+        now = record.not_before
+        state.back_off(record, now)
+        waits.append(record.not_before - now)
+    assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+def test_pod_that_was_never_seen_may_go() -> None:
+    world = a_world(1)
+    assert world.handle(PodGone("nobody")) == []
+
+
+def test_gang_that_waits_on_loses_patience_again_and_again() -> None:
+    world = a_world(1)
+    world.start("a", 1, priority=1)
+    world.settle()
+    late = world.start("b", 1, timeout=60.0)
+    world.settle()
+    record = world.engine.state.records[late]
+    tries: list[float] = []
+    for _ in range(400):
+        world.pass_time(1)
+        if record.failures > len(tries):
+            tries.append(world.now - 1000.0)
+    # A minute of waiting each time, after a back-off of 2, 4, 8 and 16 seconds.
+    assert tries == [60.0, 122.0, 186.0, 254.0, 330.0]
+
+
+def test_map_that_two_nodes_answer_to_starts_when_one_of_them_goes() -> None:
+    world = a_world()
+    for name in ("n0", "n1"):
+        world.put_node(a_node(name, 1, labels={"gpu-node-name": "twin"}))
+    world.create(a_pod("p", Shape(gpu_resource=GPU, device_map=DeviceMap("twin", (0,), "team/map"))))
+    world.settle()
+    assert world.pods["p"].node is None
+    world.remove_node("n1")
+    world.settle()
+    assert world.pods["p"].node == "n0"
+
+
+def test_gang_that_waits_for_another_pod_to_leave_starts_when_that_pod_is_relabelled() -> None:
+    world = a_world(2)
+    world.create(a_pod("theirs", shape_of(0), ours=False, node="n0", labels={"app": "a"}, phase=PodPhase.RUNNING))
+    away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
+    world.change_node("n0", labels={HOSTNAME: "n0"})
+    world.create(a_pod("p", shape_of(1, anti_affinity=(away,))))
+    world.settle()
+    assert world.pods["p"].node is None
+    world.change_pod("theirs", labels={"app": "b"})
+    world.settle()
+    assert world.pods["p"].node == "n0"
+
+
+def test_gang_that_another_pod_keeps_away_starts_when_that_pod_ends() -> None:
+    world = a_world(2)
+    world.change_node("n0", labels={HOSTNAME: "n0"})
+    away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
+    world.create(a_pod("first", shape_of(1, anti_affinity=(away,))))
+    world.settle()
+    world.create(a_pod("p", labels={"app": "a"}))
+    world.settle()
+    assert world.pods["p"].node is None
+    world.end("first")
+    world.settle()
+    assert world.pods["p"].node == "n0"
+
+
+def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first() -> None:
+    world = a_world(8)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("late", 1, rank=2), Role("early", 1, rank=1)))
+    pods = [*members(key, 1, shape_of(4), role="late"), *members(key, 1, shape_of(2), role="early"), *members(key, 1)]
+    world.submit(gang, *pods)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert [bind.name for bind in commit.binds] == ["a-0", "a-early-0", "a-late-0"]
+
+
+def test_gang_is_told_to_be_committed_then_bound_then_running() -> None:
+    world = a_world(2)
+    key = world.start("a", 2)
+    while world.streams:
+        world.deliver()
+    phases = []
+    (commit,) = sent(world.run_cycle(), Commit)
+    phases.append(world.phase(key))
+    world.handle(Committed(commit.sequence))
+    world.run_cycle()
+    phases.append(world.phase(key))
+    world.settle()
+    phases.append(world.phase(key))
+    assert phases == [Phase.COMMITTING, Phase.BINDING, Phase.RUNNING]

@@ -449,6 +449,13 @@ AFFINITY_CASES = [
 ]
 ANTI_CASES = [
     Case(
+        "anti-affinity by a label that no node has",
+        asks(with_terms(anti_affinity=(PodTerm(apps("a"), "example.com/none"),))),
+        PAIR,
+        "n1 n2",
+        placed=on("n1", pod("p")),
+    ),
+    Case(
         "anti-affinity within a zone",
         away(PodTerm(B, ZONE)),
         ZONES,

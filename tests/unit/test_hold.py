@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendBind, SendDelete, TookOver
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
+from gpu_scheduler.core.model import Gang, Node, OnMemberLost, PodPhase, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.world import Fate, a_key, a_pod, a_world, members, sent, shape_of
+from tests.unit.world import Fate, a_key, a_node, a_pod, a_world, members, sent, shape_of
 
 
 def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> None:
@@ -298,3 +300,85 @@ def test_slot_stays_held_while_deciding_pauses() -> None:
     assert len(world.engine.state.ledger.binds) == 2, "no more may be decided"
     world.run_cycle()
     assert record.reserved
+
+
+def test_slot_of_a_role_is_held_though_nobody_knows_what_another_role_looks_like() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
+    world.submit(gang, *members(key, 1, role="lead"), *members(key, 2, role="work"))
+    world.settle()
+    for uid in ("a-lead-0", "a-work-1"):
+        world.change_pod(uid, deleting=True)
+    world.settle(controllers=False)
+    pair, single = world.start("b", 2), world.start("c", 1)
+    world.settle(controllers=False)
+    assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1), "one of two free GPUs is held"
+
+
+def test_second_replacement_in_one_role_does_not_take_the_slot_of_another_role() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
+    world.submit(gang, *members(key, 1, role="lead"), *members(key, 2, role="work"))
+    world.settle()
+    for uid in ("a-lead-0", "a-work-1"):
+        world.change_pod(uid, deleting=True)
+    world.settle(controllers=False)
+    world.create(*(a_pod(f"new-{i}", gang=key, role="lead", index=i) for i in range(2)))
+    world.settle(controllers=False)
+    assert [world.pods[f"new-{i}"].node for i in range(2)] == ["n0", None]
+
+
+def rack(name: str, number: str, gpus: int = 1) -> Node:
+    return a_node(name, gpus, labels={"gpu-scheduler.io/rack": number})
+
+
+RACK = (TopologyRule("rack"),)
+
+
+@pytest.mark.parametrize(
+    "gang",
+    [
+        Gang(a_key("a"), minimum=2, topology=RACK),
+        Gang(a_key("a"), minimum=2, roles=(Role("work", 2, topology=RACK),)),
+    ],
+    ids=["of the gang", "of a role"],
+)
+def test_replacement_waits_for_room_in_the_rack_that_the_others_are_in(gang: Gang) -> None:
+    world = a_world()
+    for node in (rack("n0", "1"), rack("n1", "1"), rack("n2", "2")):
+        world.put_node(node)
+    world.submit(gang, *members(gang.key, 2, role="work"))
+    world.settle()
+    assert {pod.node for pod in world.bound(gang.key)} == {"n0", "n1"}
+    world.remove_node("n1")
+    world.settle()
+    assert {pod.node for pod in world.bound(gang.key)} == {"n0"}, "n2 is in another rack"
+    world.put_node(rack("n3", "1"))
+    world.settle()
+    assert {pod.node for pod in world.bound(gang.key)} == {"n0", "n3"}
+
+
+def test_no_more_slots_are_held_than_members_are_missing() -> None:
+    world = a_world(4)
+    key = a_key("a")
+    gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
+    world.submit(gang, *members(key, 1, role="lead"), *members(key, 2, role="work"))
+    world.settle()
+    world.lose("a-work-1")
+    pair, single = world.start("b", 2), world.start("c", 1)
+    world.settle(controllers=False)
+    assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1)
+
+
+def test_replacement_does_not_go_back_to_a_card_that_has_broken() -> None:
+    world = a_world(3)
+    key = world.start("a", 2)
+    world.settle()
+    (lost,) = world.pods["a-1"].devices or ()
+    world.lose("a-1")
+    world.change_node("n0", unhealthy=frozenset({lost}))
+    world.settle()
+    devices = sorted(device for pod in world.bound(key) for device in pod.devices or ())
+    assert devices == sorted({0, 1, 2} - {lost})

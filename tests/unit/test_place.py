@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gpu_scheduler.core.domains import Bid, Group
-from gpu_scheduler.core.model import HOSTNAME, HostPort, Node, PodTerm, Shape, Spread, TopologyRule
-from gpu_scheduler.core.place import place_gang
-from gpu_scheduler.core.reasons import Reason, Unplaceable
-from gpu_scheduler.core.refuse import refuse_bid
+from gpu_scheduler.core.model import HOSTNAME, HostPort, Node, PodTerm, Shape, Spread, Taint, TaintEffect, TopologyRule
+from gpu_scheduler.core.place import least_counts, place_gang
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from gpu_scheduler.core.refuse import refuse_bid, tally
 from tests.unit.clusters import (
     GPU,
     RACK,
@@ -38,8 +38,16 @@ def group(app: str, shape: Shape, size: int = 1) -> Group:
     return Group(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
 
 
+HARD = Taint("k", "v", TaintEffect.NO_SCHEDULE)
+LICENCE = "example.com/licence"
+
+
 def near(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
     return replace(shape, affinity=(PodTerm(apps(app), key),))
+
+
+def licensed(shape: Shape) -> Shape:
+    return replace(shape, request=(*shape.request, (LICENCE, 1)))
 
 
 def away(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
@@ -111,6 +119,12 @@ CASES = [
         [group("a", share(600)), group("b", share(500), 2), group("c", share(400))],
         [gpu_node("n1", 2)],
         {"a": "n1", "b": "n1 n1", "c": "n1"},
+    ),
+    Case(
+        "the role that comes last takes as few nodes as it can",
+        [group("last", whole(1), 3), group("first", licensed(plain()))],
+        [gpu_node("n1", 3), gpu_node("n2", 1), gpu_node("n3", 2), node("n4", allocatable={LICENCE: 1})],
+        {"last": "n1 n1 n1", "first": "n4"},
     ),
     Case(
         "a lone card too few",
@@ -259,3 +273,71 @@ def test_refused_gang_is_always_told_something_and_only_what_it_asked_for(proble
         assert refusal.reason is not Reason.HOST_PORT or any(shape.host_ports for shape in shapes)
         assert refusal.nodes <= len(problem.fleet.nodes)
         assert refusal.short_by >= 0
+
+
+def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None:
+    small = {"allocatable": {"cpu": 100}}
+    nodes = [
+        node("n1", taints=(HARD,), **small),
+        node("n2", **small),
+        node("n3", **small),
+        node("n4", unschedulable=True),
+    ]
+    told = tally(build_cluster(Fleet(nodes)), pod("p", plain(200)))
+    assert [(refusal.reason, refusal.nodes) for refusal in told] == [
+        (Reason.RESOURCE, 2),
+        (Reason.UNSCHEDULABLE, 1),
+        (Reason.TAINT, 1),
+    ]
+
+
+def test_nodes_that_take_none_at_all_are_counted() -> None:
+    told = first_refused([gpu_node("n1", 4), gpu_node("n2", 1), gpu_node("n3", 1)], gang_of(whole(2), 3))
+    assert (told.refusals[0].reason, told.refusals[0].nodes) == (Reason.RESOURCE, 2)
+
+
+@pytest.mark.parametrize(
+    ("needed", "role_needs", "expected"),
+    [
+        (0, {}, (0, 0)),
+        (3, {}, (0, 3)),
+        (4, {}, (1, 3)),
+        (3, {"few": 1}, (1, 2)),
+        (3, {"few": 2}, (2, 1)),
+        (1, {"few": 2, "many": 1}, (2, 1)),
+        (9, {"few": 1}, (2, 3)),
+    ],
+)
+def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
+    needed: int, role_needs: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
+    bid = Bid([group("few", whole(2), 2), group("many", plain(), 3)], needed, role_needs)
+    assert least_counts(cluster, bid) == expected
+
+
+@pytest.mark.parametrize(
+    ("racks", "short_by"),
+    [(("1", "1", "2"), 1), (("1", "2", "3"), 2), (("", "", ""), 3)],
+    ids=["two in the largest", "one in each", "no racks at all"],
+)
+def test_gang_that_no_rack_can_hold_is_told_how_far_the_largest_falls_short(
+    racks: tuple[str, ...], short_by: int
+) -> None:
+    nodes = [gpu_node(f"n{i}", 1, labels={RACK: rack} if rack else {}) for i, rack in enumerate(racks)]
+    told = first_refused(nodes, gang_of(whole(1), 3, topology=(TopologyRule("rack"),)))
+    assert [(refusal.reason, refusal.short_by) for refusal in told.refusals] == [(Reason.TOPOLOGY, short_by)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopeless"),
+    [
+        (Reason.RESOURCE, False),
+        (Reason.POD_AFFINITY, False),
+        (Reason.BACK_OFF, False),
+        (Reason.TOO_LARGE, True),
+        (Reason.UNKNOWN_NODE, True),
+    ],
+)
+def test_only_what_neither_time_nor_others_can_cure_is_hopeless(reason: Reason, hopeless: bool) -> None:
+    assert Unplaceable((Refusal(reason),), 1, 0).hopeless is hopeless

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import (
     Commit,
@@ -17,9 +19,9 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase
+from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
 from gpu_scheduler.core.state import Config
-from tests.unit.world import a_key, a_node, a_world, binds_in, members, sent, shape_of
+from tests.unit.world import a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
 
 def test_only_lower_priority_is_evicted() -> None:
@@ -44,6 +46,19 @@ def test_surplus_members_are_evicted_before_a_whole_gang() -> None:
     assert [len(world.bound(key)) for key in (elastic, fixed, urgent)] == [1, 1, 2]
 
 
+def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
+    world = a_world(4)
+    fixed = world.start("a", 4, priority=1)
+    world.settle()
+    urgent = world.start("b", 1, priority=2)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert {delete.uid for delete in commit.deletes} == {"a-0", "a-1", "a-2", "a-3"}
+    world.settle()
+    assert [len(world.bound(key)) for key in (fixed, urgent)] == [0, 1]
+
+
 def test_smallest_victim_that_makes_room_is_chosen() -> None:
     world = a_world(4, 4)
     large, small = world.start("a", 1, shape_of(4)), world.start("b", 1, shape_of(2))
@@ -54,6 +69,17 @@ def test_smallest_victim_that_makes_room_is_chosen() -> None:
     bound = [len(world.bound(key)) for key in (large, small, other, urgent)]
     assert sum(bound) == 3
     assert bound[2:] == [1, 1]
+
+
+def test_of_equal_victims_the_youngest_goes() -> None:
+    world = a_world(2)
+    gangs = []
+    for name in ("b", "a"):
+        gangs.append(world.start(name, 1))
+        world.pass_time(10)
+    urgent = world.start("c", 1, priority=5)
+    world.settle()
+    assert [len(world.bound(key)) for key in (*gangs, urgent)] == [1, 0, 1]
 
 
 def test_no_more_victims_go_than_it_takes() -> None:
@@ -287,3 +313,74 @@ def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for
     assert [delete.uid for delete in commit.deletes] == [low.uid]
     effects = engine.handle(NodeSeen(replace(node, labels={**node.labels, "new": "label"})), 4.0)
     assert effects == []
+
+
+@pytest.mark.parametrize(
+    ("timeout", "waits"),
+    [(None, (0.0, 301.0, 298.0, 1.0)), (60.0, (0.0, 30.0, 29.0, 1.0))],
+    ids=["in the end", "with its gang's patience"],
+)
+@pytest.mark.parametrize("crash", [False, True], ids=["of this leader", "of the one before"])
+def test_nomination_whose_victims_do_not_go_expires(
+    timeout: float | None, waits: tuple[float, ...], crash: bool
+) -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    urgent = world.start("b", 2, priority=9, timeout=timeout)
+    phases = []
+    for wait in waits:
+        world.now += wait
+        while world.streams:
+            world.deliver()
+        world.run_cycle()
+        for flight in world.flights:
+            if isinstance(flight.effect, Commit | Report):
+                world.carry_out(flight)
+        world.flights.clear()  # what should make room does not arrive
+        phases.append(world.phase(urgent))
+        if crash and len(phases) == 1:
+            world.crash()
+    assert phases[:3] == [Phase.NOMINATED] * 3
+    assert phases[3] is not Phase.NOMINATED
+
+
+def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> None:
+    world = a_world(1)
+    low = world.start("a", 1)
+    world.settle()
+    world.create(a_pod("urgent", priority=9))
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert len(commit.deletes) == 1
+    world.remove_pod("urgent")
+    world.settle()
+    assert len(world.bound(low)) == 1
+
+
+def test_no_more_of_a_role_is_surplus_than_it_has_beyond_its_own_minimum() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    world.submit(Gang(key, minimum=1, roles=(Role("work", 2),)), *members(key, 3, role="work"))
+    world.settle()
+    world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert len(commit.deletes) == 3, "with one left too few would run"
+
+
+def test_winner_that_is_paused_gives_its_slots_up() -> None:
+    world = a_world(1)
+    low = world.start("a", 1)
+    world.settle()
+    urgent = world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.change_gang(urgent, paused=True)
+    world.settle()
+    assert world.phase(urgent) is Phase.BLOCKED
+    assert len(world.bound(low)) == 1

@@ -112,6 +112,13 @@ def test_gang_whose_priority_changed_takes_its_new_place() -> None:
     assert drain(queue) == ["b", "a"]
 
 
+def test_gang_that_asks_for_other_things_again_and_again_keeps_its_place() -> None:
+    queue = filled(a=standing(object(), created=1.0), b=standing(object(), created=2.0))
+    for _ in range(5):
+        queue.offer(a_key("a"), standing(object(), created=1.0))
+    assert drain(queue) == ["a", "b"]
+
+
 class Model:
     """The same queue, written without a thought for speed."""
 

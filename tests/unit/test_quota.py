@@ -26,6 +26,17 @@ def test_gang_within_quota_gets_back_what_another_queue_borrowed() -> None:
     assert sum(len(world.bound(key)) for key in borrowers) == 2
 
 
+def test_what_a_gang_of_higher_priority_borrowed_is_not_reclaimed() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("rich", quota={GPU: 2}))
+    world.put_queue(Queue("poor", quota={GPU: 1}))
+    borrowers = [world.start(f"poor-{i}", 1, queue="poor", priority=5) for i in range(4)]
+    world.settle()
+    rich = world.start("rich", 2, queue="rich", priority=1)
+    world.settle()
+    assert ([len(world.bound(key)) for key in borrowers], world.bound(rich)) == ([1] * 4, [])
+
+
 def test_reclaim_never_pushes_a_queue_below_its_quota() -> None:
     world = a_world(4)
     world.put_queue(Queue("lender", quota={GPU: 2}))
@@ -242,6 +253,8 @@ def test_share_of_a_queue_is_its_scarcest_resource_over_its_weight() -> None:
     book.charge([a_pod("a", shape_of(2))], "q")
     assert book.share("q", {"cpu": 10_000, GPU: 4}) == pytest.approx(0.25)
     assert book.share("other", {"cpu": 10_000, GPU: 4}) == 0.0
+    book.charge([a_pod("b", shape_of(2))], "other")
+    assert book.share("other", {"cpu": 10_000, GPU: 4}) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -288,3 +301,29 @@ def test_deleted_queue_keeps_what_runs_takes_nothing_more_and_goes_on_when_it_is
     world.put_queue(queue)
     world.settle()
     assert len(world.bound(waiting)) == 1
+
+
+@pytest.mark.parametrize(
+    ("queue", "wanted", "within"),
+    [
+        (Queue("q", quota={GPU: 3}), {GPU: 1000}, True),
+        (Queue("q", quota={GPU: 3}), {GPU: 1001}, False),
+        (Queue("q", quota={GPU: 3}), {}, True),
+        (Queue("q", quota={GPU: 2}), {}, True),
+        (Queue("q", quota={GPU: 1}), {}, False),
+        (Queue("q", quota={GPU: 3, "memory": 0}), {GPU: 1000}, True),
+        (Queue("q", quota={GPU: 3, "memory": 5}), {GPU: 1000, "memory": 6}, False),
+        (Queue("q", limit={GPU: 9}), {GPU: 1000}, False),
+        (Queue("another", quota={GPU: 9}), {GPU: 1000}, False),
+    ],
+    ids=[
+        *("all of it", "a little more", "nothing", "used up", "used too much", "none of another resource"),
+        *("too much of another resource", "nothing granted", "no such queue"),
+    ],
+)
+def test_queue_is_within_its_quota_with_what_it_uses_and_wants(
+    queue: Queue, wanted: dict[str, int], within: bool
+) -> None:
+    book = a_book(queue)
+    book.charge([a_pod("a", shape_of(2))], "q")
+    assert book.within_quota("q", wanted) is within

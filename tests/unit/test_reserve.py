@@ -7,9 +7,9 @@ from typing import Any
 
 from gpu_scheduler.core.explain import refuse_now
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, GangKey
+from gpu_scheduler.core.model import Expected, Gang, GangKey, Queue
 from gpu_scheduler.core.state import Config
-from tests.unit.world import NAMESPACE, a_key, a_world, members, shape_of
+from tests.unit.world import GPU, NAMESPACE, a_key, a_world, members, shape_of
 
 
 def expecting(name: str, count: int, **changes: Any) -> Gang:
@@ -251,3 +251,42 @@ def test_gang_that_no_longer_fits_says_so_while_its_slots_are_kept_and_nodes_are
     assert refusal is not None
     assert refusal.short
     assert world.engine.explain(gang.key, world.now) is not None
+
+
+def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> None:
+    world = a_world(8)
+    expected = (Expected(shape_of(1), 2, "worker"), Expected(shape_of(2), 3, "worker"))
+    world.submit(Gang(a_key("a"), minimum=5, expected=expected))
+    world.settle()
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == [], "all eight GPUs are kept"
+    world.remove_job(a_key("b"))
+    large = world.start("c", 1, shape_of(8))
+    world.pass_time(1000)
+    assert len(world.bound(large)) == 1, "and all eight are given back"
+
+
+def test_slots_of_a_gang_whose_object_is_deleted_are_given_back() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 3)
+    world.settle()
+    assert world.bound(rival) == []
+    world.remove_gang(gang.key)
+    world.settle()
+    assert len(world.bound(rival)) == 3
+
+
+def test_kept_slots_cost_their_queue_only_while_they_are_kept() -> None:
+    world = a_world(6, config=Config(reserve=300))
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    world.submit(expecting("a", 3, queue="q"))
+    world.settle()
+    other = world.start("b", 3, queue="q")
+    world.pass_time(299)
+    assert world.bound(other) == []
+    world.pass_time(2)
+    assert len(world.bound(other)) == 3

@@ -160,6 +160,54 @@ def test_late_answer_to_an_earlier_bind_does_not_hurry_the_next_one() -> None:
     assert due is None or due > later
 
 
+def test_bind_is_not_sent_with_a_version_of_its_pod_that_does_not_carry_its_attempt() -> None:
+    engine = watching()
+    engine.handle(PodSeen(a_pod("p", version="1")), NOW)
+    raised = Commit(3, binds=(Bind("p", "team", "p", 1, "n0", (0,)),))
+    assert not [effect for effect in engine.handle(TookOver((raised,)), NOW) if isinstance(effect, SendBind)]
+
+
+def test_commit_of_pods_that_are_gone_is_over_for_the_next_leader() -> None:
+    engine = watching()
+    left = Commit(3, binds=(Bind("gone", "team", "gone", 0, "n0", (0,)),))
+    assert engine.handle(TookOver((left,)), NOW) == []
+    assert engine.run_cycle(NOW) == [Release(3)]
+    assert not engine.state.cluster.usage
+
+
+def test_leader_that_steps_down_keeps_no_slots_for_anybody() -> None:
+    engine = watching()
+    key = a_key("a")
+    engine.handle(GangSeen(Gang(key, minimum=2)), NOW)
+    for i, pod in enumerate(members(key, 2)):
+        engine.handle(PodSeen(replace(pod, node="n0", devices=(i,), phase=PodPhase.RUNNING)), NOW)
+    engine.handle(TookOver(), NOW)
+    engine.run_cycle(NOW)
+    engine.handle(PodSeen(replace(engine.state.pods["a-1"], phase=PodPhase.FAILED)), NOW)
+    engine.handle(PodGone("a-1"), NOW)
+    engine.run_cycle(NOW)
+    assert len(engine.state.cluster.usage) == 2, "one runs, and the slot of the other is held"
+    engine.handle(Fenced(), NOW)
+    assert list(engine.state.cluster.usage) == ["a-0"]
+
+
+def test_waits_between_two_tries_double() -> None:
+    engine = watching()
+    engine.handle(TookOver(), NOW)
+    engine.handle(PodSeen(a_pod("p", version="1", created=NOW)), NOW)
+    engine.run_cycle(NOW)
+    engine.handle(Committed(0), NOW)
+    waits, now = [], NOW
+    for _ in range(6):
+        engine.handle(BindFailed("p", BindFailure.UNKNOWN), now)
+        due = engine.next_timer()
+        assert due is not None
+        waits.append(due - now)
+        now = due
+        engine.run_cycle(now)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
 def test_bind_that_nobody_answers_is_sent_less_and_less_often() -> None:
     engine = watching()
     engine.handle(TookOver(), NOW)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 
 from gpu_scheduler.core.cluster import Cluster
@@ -87,6 +88,15 @@ def test_domains_follow_the_nodes() -> None:
     for i in range(40):
         cluster.put_node(host(f"more-{i}", "b/1"))
     assert frozenset({"n3", *(f"more-{i}" for i in range(40))}) in domains(cluster, "rack")
+
+
+def test_domains_are_numbered_once_while_nodes_stay() -> None:
+    cluster = build_cluster(Fleet(TREE))
+    known = cluster.topology.required_codes("rack", ZONE_REQUIRED)
+    assert cluster.topology.required_codes("rack", ZONE_REQUIRED) is known
+    assert cluster.topology.codes("rack") is cluster.topology.codes("rack")
+    cluster.remove_node("n1")
+    assert cluster.topology.required_codes("rack", ZONE_REQUIRED) is not known
 
 
 def test_a_rack_without_a_zone_is_a_domain_of_its_own() -> None:
@@ -378,3 +388,12 @@ def test_a_selector_narrows_the_domain_that_counts() -> None:
     ]
     cluster = build_cluster(Fleet(nodes))
     assert nodes_of(place_gang(cluster, gang_of(picky, 2, topology=RACK_REQUIRED))) == ["n3", "n4"]
+
+
+def test_surplus_goes_to_the_rack_with_most_room_that_may_be_used() -> None:
+    nodes = [host("n1", "a/1"), host("n2", "a/2", 4), host("n3", "a/3", 2)]
+    cluster = build_cluster(Fleet(nodes))
+    bid = gang_of(whole(1), 3, needed=0, topology=RACK_REQUIRED)
+    bid.excluded = np.zeros(cluster.table.size, bool)
+    bid.excluded[cluster.table.slots["n2"]] = True
+    assert nodes_of(place_gang(cluster, bid)) == ["n3", "n3"]

@@ -107,14 +107,21 @@ def advance(state: State, record: GangRecord, now: float, plan: Plan) -> None:
         state.queue.withdraw(record.key)
         if not facts.ready:
             record.waiting_since = None
+        elif record.nomination:
+            _note_wait(state, record, facts, now)
         return
+    _note_wait(state, record, facts, now)
+    _offer(state, record, facts, now)
+
+
+def _note_wait(state: State, record: GangRecord, facts: Facts, now: float) -> None:
+    """Notes since when a gang waits, also for room that an earlier leader began to make for it."""
     if record.waiting_since is None:
         # A new leader must agree about how long a gang has waited, so the pods' own times count.
         record.waiting_since = min(now, max((pod.created for pod in facts.ready), default=now))
         if record.gang is not None and record.gang.timeout is not None:
             state.at(record.waiting_since + record.gang.timeout, record.key)
         state.at(record.waiting_since + state.config.drain_after, record.key)
-    _offer(state, record, facts, now)
 
 
 def _offer(state: State, record: GangRecord, facts: Facts, now: float) -> None:
@@ -171,7 +178,6 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
             record.timed_out = True
             _drop_nomination(state, record)
             state.back_off(record, now)
-            state.at(record.not_before + timeout, record.key)
         elif now >= record.waiting_since + timeout:
             state.at(due, record.key)
     if facts.started and not facts.missing:

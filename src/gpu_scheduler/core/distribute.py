@@ -82,11 +82,7 @@ def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares 
     counts = cap_nodes(cluster, pod, counts)
     wide = [t.key for t in pod.shape.anti_affinity if t.key != HOSTNAME and matches_itself(pod, t.match)]
     even = [s for s in pod.shape.spread if matches_itself(pod, s.match)]
-    for spread in pod.shape.spread:
-        counts[cluster.table.domain_codes(spread.key) < 0] = 0
-        if spread not in even:
-            return None
-    if len(wide) + len(even) > 1:
+    if len(even) < len(pod.shape.spread) or len(wide) + len(even) > 1:
         return None
 
     def spend(within: Ints) -> Shares | None:

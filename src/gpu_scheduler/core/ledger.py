@@ -81,13 +81,12 @@ class Ledger:
         """Whether the Lease names the commit."""
         return sequence in self._committed
 
-    def end_bind(self, uid: str) -> OpenBind | None:
+    def end_bind(self, uid: str) -> None:
         """Takes out a bind that is over."""
         entry = self.binds.pop(uid, None)
         if entry is not None:
             del self.stages[uid]
             self._end(uid, entry.sequence)
-        return entry
 
     def end_delete(self, uid: str) -> None:
         """Takes out a delete that is over."""

@@ -47,9 +47,10 @@ def read_integer(text: str | None) -> int | None:
     if text is None or not text.isascii():
         return None
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not digits.isdigit() or len(digits) > 19:
+    if not digits.isdigit():
         return None
-    number = int(text)
+    digits = digits.lstrip("0")[:20]  # one more than any such integer has; Python refuses to read very long ones
+    number = int(digits or "0") * (-1 if text[0] == "-" else 1)
     return number if -(2**63) <= number < 2**63 else None
 
 

@@ -79,7 +79,7 @@ class Topology:
         for name, label in self._levels:
             column = self._table.column(label)
             own = column.codes
-            path = path * (len(column.values) + 1) + own + 1
+            path = path * (len(column.values) + 1) + own
             if name == level:
                 break
             _, path = np.unique(path, return_inverse=True)

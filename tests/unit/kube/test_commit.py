@@ -148,6 +148,20 @@ async def test_many_finished_commits_do_not_wait() -> None:
     assert desk.swaps[1] == ([], names(0, 1, 2))
 
 
+@pytest.mark.usefixtures("slow")
+async def test_finished_commits_that_become_many_one_by_one_do_not_wait_either() -> None:
+    desk = Desk()
+    async with working(desk):
+        for number in range(3):
+            desk.committer.commit(a_commit(number))
+        await until(lambda: len(desk.told) == 3)
+        for number in range(3):
+            desk.committer.release(number)
+            await asyncio.sleep(0.05)
+        await until(lambda: len(desk.swaps) == 2)
+    assert desk.swaps[1] == ([], names(0, 1, 2))
+
+
 async def test_finished_commit_goes_after_a_while_when_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
     desk = Desk()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
+from aiohttp import StreamReader
 
 from gpu_scheduler.webhook import server
+from gpu_scheduler.webhook.connections import Bodies
 from gpu_scheduler.webhook.reviews import Answer
 from tests.unit.webhook.serving import Serving, head, served
 
@@ -72,6 +75,26 @@ async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytes
             assert await ask(first) == "HTTP/1.1 200 OK"
 
 
+async def test_who_has_left_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    async with served() as serving, held(serving, 1, b"") as (first,):
+        assert await ask(first) == "HTTP/1.1 200 OK"
+        for _ in range(5):
+            async with held(serving, 1, b"") as (brief,):
+                assert await ask(brief) == "HTTP/1.1 200 OK"
+        async with held(serving, 2, b"") as late:
+            for stream in (*late, first):
+                assert await ask(stream) == "HTTP/1.1 200 OK"
+
+
+async def test_silent_connections_end_with_the_server() -> None:
+    async with served() as serving:
+        stream = await serving.open()
+        assert await ask(stream) == "HTTP/1.1 200 OK"
+    assert await is_dropped(stream)
+    stream[1].close()
+
+
 async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was_answered_may_be_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,6 +124,32 @@ async def test_large_reviews_that_arrive_at_once_wait_for_each_other(monkeypatch
     async with served() as serving, held(serving, 8, b"") as streams:
         answers = await asyncio.gather(*(ask(stream, b"x" * 1_000_000) for stream in streams))
     assert answers == ["HTTP/1.1 200 OK"] * 8
+
+
+class Arriving:
+    """A body that arrives piece by piece; one that does not end keeps us waiting after the last."""
+
+    def __init__(self, *pieces: bytes, ends: bool = True) -> None:
+        self._pieces = list(pieces)
+        self._ends = ends
+
+    def at_eof(self) -> bool:
+        return self._ends and not self._pieces
+
+    async def readany(self) -> bytes:
+        if not self._pieces:
+            await asyncio.Event().wait()
+        return self._pieces.pop(0)
+
+
+async def test_room_is_given_back_by_those_who_are_done() -> None:
+    bodies = Bodies(room=10, wait=0.1)
+    for _ in range(3):
+        assert await bodies.collect(cast(StreamReader, Arriving(b"01234", b"56789")), 10, 600.0) == b"0123456789"
+    oldest = asyncio.create_task(bodies.collect(cast(StreamReader, Arriving(b"x", ends=False)), 10, 600.0))
+    await asyncio.sleep(0)
+    assert await bodies.collect(cast(StreamReader, Arriving(b"012345678")), 10, 600.0) == b"012345678"
+    oldest.cancel()
 
 
 async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,3 +390,10 @@ def test_a_thousand_tasks_are_all_looked_at() -> None:
 
 def test_as_many_tasks_of_others_as_they_like_are_let_in() -> None:
     assert validate(many_tasks(1001, {"spec": {"containers": [{}]}}), VOLCANO).allowed
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_gang_that_has_all_it_needs_from_one_object_is_not_warned_of_others(replicas: int) -> None:
+    said = check(maker("Deployment", template({GANG: "train", GANG_MIN: "2"}), replicas=replicas))
+    assert said.allowed
+    assert not said.warnings

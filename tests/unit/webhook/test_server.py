@@ -142,6 +142,7 @@ async def test_a_review_that_says_it_is_too_large_is_refused_before_it_is_sent()
         writer.write(head(content_length=str(LARGEST + 1)))
         assert await status(reader) == (413, f"the review is larger than {LARGEST} bytes\n")
         writer.close()
+    assert 'reviews_total{outcome="refused",path="mutate"} 1.0' in serving.metrics.text().decode()
 
 
 async def test_a_review_that_turns_out_too_large_is_refused_in_the_middle() -> None:

@@ -19,10 +19,10 @@ import structlog
 from gpu_scheduler.certificates import Certificate, issue, make_authority, read_period
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.kube.errors import ApiError, ConfigError
 from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK_SECRET
 from gpu_scheduler.webhook.nodes import NodeNames
-from gpu_scheduler.webhook.renewal import Place
+from gpu_scheduler.webhook.renewal import Place, Renewal
 from gpu_scheduler.webhook.rotation import Policy
 from gpu_scheduler.webhook.rules import Rules
 from gpu_scheduler.webhook.service import Options, run_webhook
@@ -174,6 +174,25 @@ async def test_a_secret_that_does_not_exist_is_said_once(logs: pytest.LogCapture
     async with speaker() as api, running(Connection(str(api.client.make_url(""))), options(None), logs):
         await until(lambda: text in logs.text)
     assert logs.text.count(text) == 1
+
+
+class Failing(Renewal):
+    """Looks, and finds that it cannot."""
+
+    looks = 0
+
+    async def look(self) -> bool:
+        self.looks += 1
+        raise ApiError(500, "InternalError", "the store is closed")
+
+
+async def test_what_goes_wrong_again_and_again_is_said_once(logs: pytest.LogCaptureFixture) -> None:
+    async with Client(NOBODY) as client:
+        renewal = Failing(client, Place(), POLICY, lambda _: None)
+        running = asyncio.create_task(renewal.run())
+        await until(lambda: renewal.looks > 3)
+        running.cancel()
+    assert logs.text.count("the certificate cannot be looked after: the store is closed") == 1
 
 
 async def test_a_folder_without_a_certificate_is_one_line(tmp_path: Path) -> None:

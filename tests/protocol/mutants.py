@@ -1,0 +1,277 @@
+"""Changes the code at random places, one at a time, and tells which changes no test notices:
+`python -m tests.protocol.mutants [--count N] [--seed N]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import hypothesis
+import pytest
+
+from tests.protocol import reach as reaching
+from tests.protocol.equivalents import EQUIVALENT
+from tests.protocol.mutators import Mutant, choose_mutants, find_mutants
+from tests.protocol.plant import ROOT
+from tests.protocol.reach import IMPORTING, Reach, Recorder
+from tests.protocol.trials import OPTIONS, Outcome, Trial, settle, try_all
+
+PACKAGE = "src/gpu_scheduler/"
+CHANGED = tuple(f"{PACKAGE}{name}" for name in ("core/*.py", "kube/commit.py", "webhook/*.py"))
+TESTS = ("tests/unit/test_*.py", "tests/unit/*/test_*.py", "tests/protocol/test_*.py")
+APART = re.compile(
+    r"/(operator|cli)/|/test_(local_\w+|model|plant|mutants|documents|charts|images|installing|certificates|client\w*"
+    r"|informer|connection|crds|discovery|recorder|health|metrics|logs|lanes|lease|times|dialect_\w+|annotations|settings"
+    r"|owners|shrink)\.py$"
+)
+"""Tests that run next to nothing of the changed code, or not in their own process."""
+
+BUILD = ROOT / "build" / "mutants"
+SURVIVED = ("survived", "not run")
+COLUMNS = ("killed", "timeout", *SURVIVED, "equivalent", "gone")
+WANTED = 0.85
+"""The share of mutants that tests must notice."""
+
+_NOT_YET = Outcome("", "", 0, 0.0)
+
+
+class Result(NamedTuple):
+    """What became of a mutant."""
+
+    file: str
+    function: str
+    diff: str
+    line: int
+    status: str
+    test: str
+    tests: int
+    seconds: float
+
+
+def order_tests(names: set[str], reach: Reach, budget: float) -> list[str]:
+    """So many seconds of tests, fast ones first, and the cases of one test not all at once: later ones tell less."""
+    cases: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names, key=lambda name: (reach[name].seconds, name)):
+        cases[name.split("[")[0]].append(name)
+    costs = {
+        name: turn * max(0.01, reach[name].seconds) for part in cases.values() for turn, name in enumerate(part, 1)
+    }
+    chosen: list[str] = []
+    spent = 0.0
+    for name in sorted(costs, key=lambda name: (costs[name], name)):
+        spent += reach[name].seconds
+        if chosen and spent > budget:
+            break
+        chosen.append(name)
+    return chosen
+
+
+class Index:
+    """Finds the tests that run what a mutant changes."""
+
+    def __init__(self, root: Path, files: list[str], reach: Reach) -> None:
+        self._reach = reach
+        self._by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for name, test in reach.items():
+            for file, lines in test.lines.items():
+                for line in lines:
+                    self._by_line[file, line].add(name)
+        for tests in self._by_line.values():
+            tests.discard(IMPORTING)
+        self._texts = {file: (root / file).read_text().splitlines() for file in files}
+        of_tests = {name.split("::")[0] for name in reach if name != IMPORTING}
+        self._test_texts = {file: (root / file).read_text() for file in of_tests}
+
+    def find_tests(self, mutant: Mutant, budget: float) -> list[str]:
+        """Those that run its lines; where those are only imported, those that run or say the name defined there."""
+        first, last = mutant.lines
+        names = set[str]().union(*(self._by_line.get((mutant.file, line), ()) for line in range(first, last + 1)))
+        if not names and mutant.name:
+            used = re.compile(rf"\b{re.escape(mutant.name)}\b")
+            for file, lines in self._texts.items():
+                for number in (number for number, line in enumerate(lines, 1) if used.search(line)):
+                    names |= self._by_line.get((file, number), set())
+            saying = {file for file, text in self._test_texts.items() if used.search(text)}
+            names |= {name for name in self._reach if name.split("::")[0] in saying}
+        return order_tests(names, self._reach, budget)
+
+
+def find_reach(root: Path, files: list[str], tests: list[str], folder: Path, jobs: int) -> Reach:
+    """What each test runs: found out in processes of its own for those test files of which it is not known yet."""
+    paths = {test: folder / f"{Path(test).stem}-{reaching.digest(root, [test])}.json" for test in tests}
+    unknown = [test for test, path in paths.items() if not path.exists()]
+    workers: list[int] = []
+    with tempfile.TemporaryDirectory() as place:
+        for part in filter(None, (unknown[i::jobs] for i in range(jobs))):
+            worker = os.fork()
+            if not worker:
+                settle(place, 3600)
+                recorder = Recorder(root, files, paths)
+                recorder.start()
+                pytest.main([*OPTIONS, *part], plugins=[recorder])
+                os._exit(0)
+            workers.append(worker)
+        for worker in workers:
+            os.waitpid(worker, 0)
+    return reaching.join(reaching.load(path) for path in paths.values() if path.exists())
+
+
+def try_mutants(trials: list[Trial], root: Path, tests: list[str], reach: Reach, jobs: int) -> Iterator[Result]:
+    """Tries mutants in some processes at once, and yields each result as it comes."""
+    yield from (_make_result(root, trial, Outcome("not run", "", 0, 0.0)) for trial in trials if not trial.tests)
+    tried = [trial for trial in trials if trial.tests]
+    reading, writing = os.pipe()
+    workers: list[int] = []
+    for part in range(jobs):
+        worker = os.fork()
+        if not worker:
+            os.close(reading)
+            try_all(tried[part::jobs], root, tests, reach, lambda trial, outcome: _send(writing, trial, outcome))
+            os._exit(0)
+        workers.append(worker)
+    os.close(writing)
+    by_number = {trial.number: trial for trial in tried}
+    with open(reading) as pipe:
+        for line in pipe:
+            number, *outcome = json.loads(line)
+            yield _make_result(root, by_number[number], Outcome(*outcome))
+    for worker in workers:
+        os.waitpid(worker, 0)
+
+
+def _send(pipe: int, trial: Trial, outcome: Outcome) -> None:
+    os.write(pipe, (json.dumps([trial.number, *outcome]) + "\n").encode())
+
+
+def _make_result(root: Path, trial: Trial, outcome: Outcome) -> Result:
+    mutant = trial.mutant
+    return Result(
+        mutant.file, mutant.function, mutant.diff((root / mutant.file).read_text()), mutant.lines[0], *outcome
+    )
+
+
+def load_results(path: Path) -> list[Result]:
+    """What was written down line by line."""
+    return [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def report(results: list[Result]) -> bool:
+    """Lists the survivors and a table; whether enough mutants are killed."""
+    equal = {(f"{PACKAGE}{one.file}", one.function, f"-{one.old}\n+{one.new}") for one in EQUIVALENT}
+    words: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in sorted(results):
+        word = result.status
+        if word in SURVIVED and (result.file, result.function, squeeze(result.diff)) in equal:
+            word = "equivalent"
+        elif word in SURVIVED:
+            print(f"\n{result.file}:{result.line} {result.function}: {word}\n{result.diff}")
+        words[result.file][word] += 1
+    print(f"\n{'file':28}" + "".join(f"{column:>12}" for column in COLUMNS))
+    for file, counts in sorted(words.items()):
+        print(f"{file.removeprefix(PACKAGE):28}" + "".join(f"{counts[column]:12}" for column in COLUMNS))
+    total = sum(words.values(), Counter[str]())
+    killed = total["killed"] + total["timeout"]
+    judged = killed + sum(total[word] for word in SURVIVED)
+    share = killed / judged if judged else 1.0
+    print(
+        f"{killed} of {judged} mutants killed ({share:.1%}), {total['timeout']} of them by time; "
+        f"{total['survived']} survived, {total['not run']} are in lines that no test runs; "
+        f"{total['equivalent']} more change nothing, the code of {total['gone']} is gone"
+    )
+    return share >= WANTED
+
+
+def squeeze(diff: str) -> str:
+    """A diff without indentation."""
+    return "\n".join(line[0] + line[1:].strip() for line in diff.splitlines())
+
+
+def find_again(root: Path, results: list[Result]) -> tuple[list[Mutant], list[Result]]:
+    """The mutants that survived before, as they are in the code of today, and the results that stand."""
+    mutants: list[Mutant] = []
+    standing = [result for result in results if result.status not in SURVIVED]
+    for result in results:
+        if result.status in SURVIVED:
+            text = (root / result.file).read_text()
+            same = [
+                m
+                for m in find_mutants(result.file, text)
+                if (m.function, m.diff(text)) == (result.function, result.diff)
+            ]
+            mutants += sorted(same, key=lambda mutant: abs(mutant.lines[0] - result.line))[:1]
+            standing += [] if same else [result._replace(status="gone")]
+    return mutants, standing
+
+
+def main() -> int:
+    """Tries so many mutants of a seed, going on where a run was interrupted; fails if too few are killed."""
+    parser = argparse.ArgumentParser(description="Change the code at random places and see whether tests notice.")
+    parser.add_argument("--count", type=int, default=500, help="how many mutants (default 500)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default 1)")
+    parser.add_argument(
+        "--budget", type=float, default=40.0, help="seconds of tests a mutant must survive (default 40)"
+    )
+    parser.add_argument("--without", metavar="PATTERN", default="^$", help="leave out test files whose path matches")
+    parser.add_argument("--again", type=Path, metavar="RESULTS", help="only those that survived according to this file")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    files = sorted(str(path.relative_to(ROOT)) for pattern in CHANGED for path in ROOT.glob(pattern))
+    tests = [str(path.relative_to(ROOT)) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
+    tests = [test for test in tests if not APART.search(test) and not re.search(options.without, test)]
+    python = [str(path.relative_to(ROOT)) for folder in ("src", "tests/unit") for path in (ROOT / folder).rglob("*.py")]
+    code = [file for file in python if not Path(file).name.startswith("test_")]
+    state, said = reaching.digest(ROOT, code), reaching.digest(ROOT, [*code, *tests])
+    path = BUILD / f"seed-{options.seed}-{said}.jsonl"
+    print(f"results: {path.relative_to(ROOT)}; first, which lines each test runs ...", flush=True)
+    prepare()
+    begun = time.monotonic()
+    reach = find_reach(ROOT, files, tests, BUILD / f"reach-{state}", options.jobs)
+    print(f"{len(reach) - 1} tests pass without a mutant ({time.monotonic() - begun:.0f} s)", flush=True)
+    if options.again:
+        chosen, known = find_again(ROOT, load_results(options.again))
+    else:
+        chosen = choose_mutants(ROOT, files, options.count, options.seed)
+        keys = {_make_result(ROOT, Trial(0, mutant, []), _NOT_YET)[:4] for mutant in chosen}
+        known = [result for result in load_results(path) if result[:4] in keys]
+    index = Index(ROOT, files, reach)
+    done = {result[:4] for result in known}
+    trials = [Trial(number, mutant, index.find_tests(mutant, options.budget)) for number, mutant in enumerate(chosen)]
+    trials = [trial for trial in trials if _make_result(ROOT, trial, _NOT_YET)[:4] not in done]
+    words: Counter[str] = Counter()
+    with path.open("a") as lines:
+        if options.again:
+            lines.writelines(json.dumps(result._asdict()) + "\n" for result in known)
+        for result in try_mutants(trials, ROOT, tests, reach, options.jobs):
+            lines.write(json.dumps(result._asdict()) + "\n")
+            lines.flush()
+            known.append(result)
+            words[result.status] += 1
+            told = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+            print(f"{words.total()}/{len(trials)} ({told}) {result.file}:{result.line} {result.status}", flush=True)
+    enough = report(known)
+    print(f"{(time.monotonic() - begun) / 60:.0f} minutes")
+    return not enough
+
+
+def prepare() -> None:
+    """Imports what all tests use and no mutant changes; examples are the same every time, one that fails is enough."""
+    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None, phases=phases)
+    hypothesis.settings.load_profile("mutants")
+    for name in ("aiohttp.web", "cryptography.x509", "msgspec", "numpy", "prometheus_client", "structlog", "yaml"):
+        importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

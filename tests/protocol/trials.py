@@ -1,0 +1,257 @@
+"""Tries mutants: a process that has everything imported forks for each, and the child runs the tests in question."""
+
+from __future__ import annotations
+
+import gc
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import NamedTuple, NoReturn
+
+import pytest
+
+from tests.protocol.mutators import Mutant
+from tests.protocol.reach import IMPORTING, Reach, functions_of
+
+OPTIONS = (
+    *("-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--capture=sys"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # libraries are imported before pytest starts
+)
+MEMORY = 4 << 30
+"""What a mutant may take, in bytes."""
+
+
+class Trial(NamedTuple):
+    """A mutant, and the tests that run what it changes, in order."""
+
+    number: int
+    mutant: Mutant
+    tests: list[str]
+
+
+class Outcome(NamedTuple):
+    """How a trial ended, in which test, after how many of them."""
+
+    status: str
+    test: str
+    tests: int
+    seconds: float
+
+
+Note = Callable[[str], object]
+"""Says which test begins."""
+
+Tell = Callable[[Trial, Outcome], None]
+
+
+def swap_of(mutant: Mutant, text: str, path: str) -> CodeType | None:
+    """The new code of the function that a mutant changes; None where the module must be imported with the change."""
+    changed = (compile(version, path, "exec", dont_inherit=True) for version in (text, mutant.apply(text)))
+    functions = (
+        max(
+            (function for function in functions_of(code) if function.co_firstlineno <= mutant.lines[0]),
+            key=lambda function: function.co_firstlineno,
+            default=None,
+        )
+        for code in changed
+    )
+    old, new = functions
+    if old is None or new is None or old == new:
+        return None
+    same = old.co_freevars == new.co_freevars and old.co_flags == new.co_flags
+    return new if same else None
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module with another text than its file has."""
+
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._text, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module with another text."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._loader.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self._loader.path, loader=self._loader)
+
+
+class _Chosen:
+    """A pytest plugin that runs some tests, in an order, until one fails."""
+
+    def __init__(self, names: list[str], note: Note) -> None:
+        self._names = names
+        self._note = note
+
+    def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
+        items = {item.nodeid: item for item in session.items}
+        run_items(session, [items[name] for name in self._names if name in items], self._note)
+
+
+def run_items(session: pytest.Session, items: list[pytest.Item], note: Note) -> NoReturn:
+    """Runs tests until one fails, and ends the process: 1 if one did."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        note(item.nodeid)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            os._exit(1)
+    os._exit(0)
+
+
+class Server:
+    """A pytest plugin that, once all tests are collected, forks for each mutant and gives a function its new code."""
+
+    def __init__(self, trials: list[tuple[Trial, CodeType]], reach: Reach, tell: Tell) -> None:
+        self._trials = trials
+        self._reach = reach
+        self._tell = tell
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        functions: dict[tuple[str, int, str], list[FunctionType]] = defaultdict(list)
+        for found in gc.get_objects():
+            if isinstance(found, FunctionType):
+                code = found.__code__
+                functions[code.co_filename, code.co_firstlineno, code.co_qualname].append(found)
+        gc.collect()
+        gc.freeze()
+        for trial, new in self._trials:
+            targets = functions[new.co_filename, new.co_firstlineno, new.co_qualname]
+            chosen = [items[name] for name in trial.tests if name in items]
+            run = partial(_run_swapped, session, chosen, targets, new)
+            self._tell(trial, attempt(run, trial, self._reach))
+        return True
+
+
+def _run_swapped(
+    session: pytest.Session, items: list[pytest.Item], targets: list[FunctionType], new: CodeType, note: Note
+) -> None:
+    if not targets:
+        raise LookupError(f"{new.co_qualname} of {new.co_filename} is not imported by any test")
+    for function in targets:
+        function.__code__ = new
+    run_items(session, items, note)
+
+
+def attempt(run: Callable[[Note], None], trial: Trial, reach: Reach) -> Outcome:
+    """Runs something that notes the tests it begins in a process of its own, which may neither hang nor grow."""
+    begun = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="mutant-")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setpgid(0, 0)
+            os.close(reading)
+            settle(folder, 60 + round(5 * sum(reach[name].seconds for name in trial.tests)))
+            run(lambda name: os.write(writing, f"{name}\n".encode()))
+        except BaseException as error:
+            os.write(writing, f"! {type(error).__name__}: {error}".replace("\n", " ")[:500].encode() + b"\n")
+        finally:
+            os._exit(1)
+    os.close(writing)
+    begun_tests: list[str] = []
+    hangs = False
+    with open(reading, "rb", buffering=0) as pipe:
+        rest = b""
+        while True:
+            patience = 60 + 20 * (reach[begun_tests[-1]].seconds if begun_tests and begun_tests[-1] in reach else 3)
+            if not select.select([pipe], [], [], patience)[0]:
+                hangs = True
+                break
+            data = pipe.read(65536)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            begun_tests += [line.decode() for line in lines]
+    for target in (child, -child):
+        try:
+            if hangs or target < 0:
+                os.kill(target, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    _, status = os.waitpid(child, 0)
+    shutil.rmtree(folder, ignore_errors=True)
+    last = begun_tests[-1] if begun_tests else ""
+    hangs = hangs or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL))
+    word = "timeout" if hangs else "survived" if status == 0 else "killed"
+    return Outcome(word, last, len(begun_tests), time.monotonic() - begun)
+
+
+def settle(folder: str, seconds: int) -> None:
+    """Makes this process one that leaves nothing behind and says nothing."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    _hush()
+
+
+def _hush() -> None:
+    """Nobody wants to hear of every test of every mutant."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+
+def run_fresh(trial: Trial, root: Path, note: Note) -> None:
+    """Imports the module with the change in it, then the tests, and runs them; ends the process."""
+    mutant = trial.mutant
+    path = root / mutant.file
+    name = ".".join(Path(mutant.file).relative_to("src").with_suffix("").parts)
+    sys.meta_path.insert(0, _Finder(_Loader(name, str(path), mutant.apply(path.read_text()))))
+    files = dict.fromkeys(test.split("::")[0] for test in trial.tests)
+    pytest.main([*OPTIONS, *files], plugins=[_Chosen(trial.tests, note)])
+    raise ImportError("the tests cannot be collected")
+
+
+def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach, tell: Tell) -> None:
+    """Tries mutants one after the other; those that need a fresh import last, and this process stays without any."""
+    swaps: list[tuple[Trial, CodeType]] = []
+    fresh: list[Trial] = []
+    for trial in trials:
+        path = root / trial.mutant.file
+        new = swap_of(trial.mutant, path.read_text(), str(path))
+        if new is None or _runs_early(trial.mutant, new, reach):
+            fresh.append(trial)
+        else:
+            swaps.append((trial, new))
+    server = os.fork()
+    if not server:
+        _hush()
+        pytest.main([*OPTIONS, *tests], plugins=[Server(swaps, reach, tell)])
+        os._exit(0)
+    os.waitpid(server, 0)
+    for trial in fresh:
+        tell(trial, attempt(partial(run_fresh, trial, root), trial, reach))
+
+
+def _runs_early(mutant: Mutant, function: CodeType, reach: Reach) -> bool:
+    """Whether a function runs while modules are imported: what it made by then would stay as it was."""
+    last = max(line for _, _, line in function.co_lines() if line is not None)
+    early = reach[IMPORTING].lines.get(mutant.file, [])
+    return any(function.co_firstlineno <= line <= last for line in early)

@@ -1,0 +1,78 @@
+"""The search that goes back: it finds a place where there is one, within the nodes and domains it is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.nodes import Codes
+from gpu_scheduler.core.search import Seekers, search
+from tests.unit.clusters import build_cluster, gpu_node, node, plain, pod, whole
+from tests.unit.oracle import Fleet
+
+
+def cluster_of(*gpus: int) -> Cluster:
+    return build_cluster(Fleet([gpu_node(f"n{i}", count) if count else node(f"n{i}") for i, count in enumerate(gpus)]))
+
+
+def in_domains(cluster: Cluster, *codes: int) -> Codes:
+    """The domain of each node; -1 for none."""
+    found: Codes = np.full(cluster.table.size, -1, np.int32)
+    for number, code in enumerate(codes):
+        found[cluster.table.slots[f"n{number}"]] = code
+    return found
+
+
+def workers(count: int, gpus: int = 1, role: str = "worker") -> list[Pod]:
+    return [pod(f"{role}-{i}", whole(gpus), role=role) for i in range(count)]
+
+
+def found(cluster: Cluster, groups: list[Seekers], tries: int = 100) -> list[str] | None:
+    slots = search(cluster, groups, None, tries)
+    return None if slots is None else [slot.node for slot in slots]
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ((0, -1, 1), ["n0", "n0"]),
+        ((-1, 0, 1), ["n2", "n2"]),
+        ((0, 1, 0), ["n0", "n0"]),
+        ((-1, 0, -1), None),
+        ((-1, -1, -1), None),
+    ],
+    ids=["the first domain", "one that has room", "a domain of two nodes", "too small a domain", "no domain"],
+)
+def test_a_role_stays_in_one_of_its_domains(codes: tuple[int, ...], expected: list[str] | None) -> None:
+    cluster = cluster_of(2, 1, 3)
+    assert found(cluster, [Seekers(workers(2), in_domains(cluster, *codes))]) == expected
+
+
+def test_nodes_without_room_are_not_tried() -> None:
+    assert found(cluster_of(0, 1), [Seekers(workers(1))], tries=1) == ["n1"]
+
+
+def test_only_allowed_nodes_are_used() -> None:
+    cluster = cluster_of(1, 4)
+    allowed = in_domains(cluster, 0) == 0
+    assert search(cluster, [Seekers(workers(2))], allowed, 100) is None
+    slots = search(cluster, [Seekers(workers(1))], allowed, 100)
+    assert slots is not None
+    assert [slot.node for slot in slots] == ["n0"]
+
+
+def test_what_stands_in_the_way_is_moved() -> None:
+    cluster = cluster_of(1, 2)
+    licensed = [pod("small", plain(), role="small")]
+    groups = [Seekers(workers(1)), Seekers(workers(1, 2, "large")), Seekers(licensed)]
+    assert found(cluster, groups) is not None
+    assert len(cluster.usage) == 3
+
+
+def test_nothing_is_left_behind_by_a_search_that_finds_nothing() -> None:
+    cluster = cluster_of(1, 2)
+    assert found(cluster, [Seekers(workers(4))]) is None
+    assert not cluster.usage
+    assert np.array_equal(cluster.free, cluster.allocatable)
