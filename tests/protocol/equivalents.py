@@ -159,7 +159,7 @@ EQUIVALENT = (
     Equivalent(
         "core/drain.py",
         "choose_target",
-        "state.target_version = state.empty.table.version",
+        "state.target_version = _version_of_empty(state)",
         "pass",
         "the next cycle proves the target once more and finds the same",
     ),

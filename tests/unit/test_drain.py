@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.model import Gang, GangKey, Pod, Queue, Role
+from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, Queue, Role
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, members, shape_of
@@ -115,6 +115,19 @@ def test_nothing_enters_a_target_that_has_just_run_empty() -> None:
     world.create(a_pod("early", deadline=500.0, created=0.5))
     world.settle()
     assert len(world.bound(large)) == 1
+
+
+def test_gang_that_shrank_below_its_minimum_may_grow_back_into_a_target_and_not_beyond() -> None:
+    world = a_world(2, 2)
+    shrunk = world.start("a", 3, on_member_lost=OnMemberLost.SHRINK)
+    world.settle()
+    large = world.start("large", 2, shape_of(2))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0", "n1")
+    world.lose(world.bound(shrunk)[0].uid)
+    world.create(*members(shrunk, 1, index=3, role="late"))
+    world.settle()
+    assert len(world.bound(shrunk)) == 3
 
 
 def test_higher_priority_enters_a_target_and_equal_does_not() -> None:

@@ -101,9 +101,10 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     """The nodes that are being drained for somebody else, unless this gang may enter them all the same.
 
     It may when it has strictly higher priority, or when it is sure to end before anyone who is there now: then the
-    drain is not delayed. Where slots are kept for it already, it may always go: else each would wait for the other.
+    drain is not delayed. Where slots are kept for it already, it may always go, and so may one that runs below its
+    minimum: else each would wait for the other.
     """
-    if state.target is None or state.target == record.key:
+    if state.target is None or state.target == record.key or facts.broken:
         return None
     owner = state.records[state.target]
     if rank_of(record, facts) > owner.priority:

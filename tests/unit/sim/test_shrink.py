@@ -8,7 +8,7 @@ from gpu_scheduler.sim.__main__ import main
 from gpu_scheduler.sim.faults import KINDS
 from gpu_scheduler.sim.gangs import OTHERS
 from gpu_scheduler.sim.observer import Observer
-from gpu_scheduler.sim.plan import make_plan
+from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS, make_plan
 from gpu_scheduler.sim.rules import BrokenPromise
 from gpu_scheduler.sim.shrink import Case, shrink
 from gpu_scheduler.sim.truth import Seen
@@ -73,4 +73,6 @@ def test_bad_arguments_are_refused_in_one_line(
 
 def test_faults_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--faults"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(KINDS)
+    faults, _, actions = capsys.readouterr().out.partition("\n\n")
+    assert [line.split()[0] for line in faults.splitlines()] == list(KINDS)
+    assert {*USERS, *NODES, *PROGRAMS} <= set(actions.replace(",", " ").split())
