@@ -24,6 +24,7 @@ from gpu_scheduler.local.node_agent.environment import (
     field_value,
     resource_value,
 )
+from gpu_scheduler.local.node_agent.launch import Launch, Process
 from gpu_scheduler.local.node_agent.output import Output
 from tests.unit.local_nodes import PATIENCE, Nodes, nodes, processes_with
 
@@ -474,6 +475,28 @@ async def test_a_deleted_pod_has_its_grace_and_its_end_is_written_first(tmp_path
         assert last["phase"] == "Failed"
         assert last["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
         assert ("MODIFIED", "Failed") in [(kind, pod["status"]["phase"]) for kind, pod in changes]
+
+
+async def test_a_pod_that_is_deleted_while_its_container_starts_has_its_grace_too(
+    tmp_path: Path, isolate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = Launch.start
+
+    async def start_slowly(self: Launch, *args: Any) -> Process:
+        process = await at_once(self, *args)
+        await asyncio.sleep(1)
+        return process
+
+    async with nodes(tmp_path, isolate=isolate) as found:
+        monkeypatch.setattr(Launch, "start", start_slowly)
+        await found.run("one", "trap 'echo bye; exit 3' TERM; echo up; while true; do sleep 0.02; done")
+        await found.until_log("one", "up")
+        watch = found.store.subscribe("pods")
+        await found.client.delete("pods", "default", "one")
+        await found.until_gone("one")
+        last = watch.pending[-1].entry.object()["status"]
+        watch.close()
+        assert last["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
 async def test_a_container_that_ignores_the_signal_is_killed_after_its_grace(tmp_path: Path, isolate: bool) -> None:

@@ -203,27 +203,41 @@ class ProcessPod:
 
     async def _start(self, container: Container) -> Process | None:
         """Starts a container, waiting for what it needs; None when it could not be run, which is then its end."""
-        attempt = self._attempts[container.name] = container.restarts
-        identity = f"process://{self.sandbox.uid}/{container.name}/{attempt}"
+        self._attempts[container.name] = container.restarts
         while True:
             try:
-                process = await self.sandbox.start(container.spec, attempt)
+                process = await self._launch(container)
             except (ConfigError, OSError) as error:
                 container.wait("CreateContainerConfigError", str(error))
                 self._event("FailedToStart", f"container {container.name}: {error}", warning=True)
                 self.report()
                 await asyncio.sleep(_RETRY)
             except StartError as error:
-                container.identity = identity
+                container.identity = self._identify(container)
                 container.end(128, "StartError", str(error))
                 self._event("FailedToStart", f"Error: container {container.name}: {error}", warning=True)
                 return None
             else:
-                break
+                self._event("Started", f"Started container {container.name}")
+                return process
+
+    async def _launch(self, container: Container) -> Process:
+        """Starts a process, also if the pod is stopped meanwhile: what has begun must be known to be ended."""
+        starting = asyncio.ensure_future(self.sandbox.start(container.spec, self._attempts[container.name]))
+        try:
+            return self._note_start(container, await asyncio.shield(starting))
+        except asyncio.CancelledError:
+            with contextlib.suppress(ConfigError, StartError, OSError):
+                self._note_start(container, await starting)
+            raise
+
+    def _note_start(self, container: Container, process: Process) -> Process:
         self.processes[container.name] = process
-        container.run(identity)
-        self._event("Started", f"Started container {container.name}")
+        container.run(self._identify(container))
         return process
+
+    def _identify(self, container: Container) -> str:
+        return f"process://{self.sandbox.uid}/{container.name}/{self._attempts[container.name]}"
 
     async def _watch(self, container: Container, process: Process) -> None:
         """Everything between a container's start and its end."""
