@@ -9,9 +9,9 @@ import pytest
 
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.distribute import Shares, distribute, fill_nodes, likings
-from gpu_scheduler.core.model import HOSTNAME, Node, Pod, PodTerm, Spread, Taint, TaintEffect, Toleration
+from gpu_scheduler.core.model import HOSTNAME, Node, Pod, PodTerm, Preference, Spread, Taint, TaintEffect, Toleration
 from tests.unit.clusters import GPU, ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
-from tests.unit.oracle import Fleet
+from tests.unit.oracle import Fleet, Placed
 
 SOFT = Taint("k", "v", TaintEffect.PREFER_NO_SCHEDULE)
 OTHER = Taint("other", "", TaintEffect.PREFER_NO_SCHEDULE)
@@ -204,3 +204,13 @@ def test_nobody_is_moved_by_the_question() -> None:
     distribute(cluster, company(spread=(EVEN,)), counts, 3)
     assert counts.tolist() == before
     assert cluster.free[cluster.row_of[GPU]].sum() == 8
+
+
+def test_company_is_liked_in_every_domain_that_has_some() -> None:
+    near = Preference(5, pods=PodTerm(apps("a"), ZONE))
+    nodes = zoned("a", "a", "b", "")
+    there = [Placed(pod("here"), "n0", ()), Placed(pod("too"), "n1", ()), Placed(pod("there"), "n2", ())]
+    cluster = build_cluster(Fleet(nodes, there))
+    liking = likings(cluster, company(preferences=(near,)))
+    assert liking is not None
+    assert [liking[cluster.table.slots[each.name]] for each in nodes] == [10, 10, 5, 0]
