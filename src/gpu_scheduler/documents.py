@@ -30,7 +30,8 @@ def parse_yaml(data: bytes, loader: Any = _Loader) -> Any:
         return yaml.load(data, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
+        # What is missing at the end is missed behind the last line.
+        where = f"line {min(mark.line + 1, max(1, len(data.splitlines())))}: " if mark is not None else ""
         what = getattr(error, "problem", None) or getattr(error, "reason", None) or "this is no YAML"
         raise BadDocumentError(where + ascii(what)[1:-1][:_LONGEST]) from None
     except BadDocumentError:
