@@ -21,7 +21,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: !!timestamp x", "a value is not what it says it is"),
         ("a: !!int ''", "a value is not what it says it is"),
         ("a: !!bool x", "a value is not what it says it is"),
-        ("a: [", "line 2: did not find expected node content"),
+        ("a: [", "line 1: did not find expected node content"),
         ("a: \x00", "control characters are not allowed"),
         ("--- a\n--- b", "line 2: but found another document"),
         ("!!" + "x" * 70_000 + " {}", "line 1: could not determine a constructor"),

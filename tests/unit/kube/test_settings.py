@@ -125,7 +125,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("- a\n", "must be a mapping of settings, such as schedulerNames: [gpu-scheduler]"),
-        ("a: [\n", ", line 2: did not find expected node content"),
+        ("a: [\n", ", line 1: did not find expected node content"),
         ("inFlight: 1\ninFlight: 2\n", ", line 1: inFlight is given twice"),
     ],
 )
