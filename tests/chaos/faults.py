@@ -162,6 +162,7 @@ def kill_operator(stage: Stage, chance: random.Random) -> Generator[bool, None, 
         stage.wire.inject(drop(), **where)
     ambushed = struck.wait(AMBUSH)
     _signal(stage.operator, signal.SIGKILL)
+    stage.wire.clear()  # the next one's pods are not lost
     yield ambushed
 
 
