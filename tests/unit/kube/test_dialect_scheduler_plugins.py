@@ -27,6 +27,7 @@ def test_a_podgroup_is_read() -> None:
     gang = decode(KEY, group(minMember=4, scheduleTimeoutSeconds=30, minResources={"cpu": "4"}))
     assert (gang.minimum, gang.timeout, gang.expected, gang.problem) == (4, 30.0, (), "")
     assert decode(KEY, group(minMember=4, scheduleTimeoutSeconds=0)).timeout is None
+    assert decode(KEY, group(minMember=4, scheduleTimeoutSeconds=10**400)).timeout == 2**31 - 1
     assert decode(KEY, group()).minimum == 1
     assert decode(KEY, group(minMember="4")).problem.startswith("spec.minMember: '4' is no such number")
 

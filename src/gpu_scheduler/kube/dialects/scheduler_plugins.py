@@ -38,6 +38,9 @@ from gpu_scheduler.kube.times import format_time
 _GROUP = "scheduling.x-k8s.io"
 POD_GROUP = f"{_GROUP}/pod-group"
 
+_LONGEST = 2**31 - 1
+"""The longest time-out that the API takes, in seconds; a webhook sees numbers that it does not."""
+
 _OVER = ("Finished", "Failed")
 _PHASES = {
     Phase.NOMINATED: "Scheduling",
@@ -88,7 +91,7 @@ class SchedulerPlugins(Dialect):
             roles=rank_roles((), pods),
             expected=expected,
             created=created_at(raw.metadata),
-            timeout=float(timeout) if isinstance(timeout, int) and timeout > 0 else None,
+            timeout=float(min(timeout, _LONGEST)) if isinstance(timeout, int) and timeout > 0 else None,
             problem=problem,
         )
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
