@@ -115,9 +115,12 @@ def change(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes
     if found is None:
         return _change_text(chance, data)
     donors = [chance.choice(others)] if others else []
-    for _ in range(chance.choice((1, 1, 2, 3, 4))):
-        found = _change_part(chance, found, donors)
-    written = write(found)
+    try:
+        for _ in range(chance.choice((1, 1, 2, 3, 4))):
+            found = _change_part(chance, found, donors)
+        written = write(found)
+    except RecursionError:  # deeper than can be walked through
+        written = data
     return _change_bytes(chance, written, others) if kind > 0.97 else written
 
 
