@@ -19,6 +19,7 @@ import msgspec
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.kubeconfig import Entry, Exec, User
 from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.kube.wording import one_line
 
 REREAD = 60.0
 """A token file is read at most this often, in seconds."""
@@ -101,7 +102,7 @@ class TokenFile:
         if self._access is not None:
             # Somebody may be writing it just now, and a token that worked a minute ago most likely still does.
             return self._access
-        raise ConfigError(f"{self._path}: {problem}; it must hold a bearer token")
+        raise ConfigError(f"{one_line(str(self._path))}: {problem}; it must hold a bearer token")
 
 
 class _Status(msgspec.Struct, rename="camel"):

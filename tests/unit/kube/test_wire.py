@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpu_scheduler.kube.errors import ApiError, Undecided
-from gpu_scheduler.kube.objects import NodeObject, PodObject, RawObject
+from gpu_scheduler.kube.objects import NodeObject, RawObject
 from gpu_scheduler.kube.wire import UNREADABLE, read_error, read_events, read_object, read_page
 from tests.unit.kube.scripted_api import thing
 
@@ -47,10 +47,20 @@ def test_a_watch_goes_on_behind_an_object_that_cannot_be_read(odd: str) -> None:
     assert known == ["good", "good"]
 
 
-@pytest.mark.parametrize("data", [b'{"metadata":{"name":"\xff"}}', b"[" * 5000, b"{"], ids=["bytes", "deep", "cut"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"metadata":{"name":"\xff"}}',
+        b"[" * 5000,
+        b"{",
+        b'{"metadata":{"name":"a"},"spec":' + b'{"a":' * 5000,
+        b'{"metadata":{"name":"a"},"spec":' + b'{"a":' * 2000 + b'"' + b'\\"' * 100_000,
+    ],
+    ids=["bytes", "deep", "cut", "deep and cut", "a text that never ends"],
+)
 def test_an_answer_that_cannot_be_read_is_undecided(data: bytes) -> None:
     with pytest.raises(Undecided, match="cannot be read"):
-        read_object(data, PodObject)
+        read_object(data, RawObject)
 
 
 def test_a_bookmark_without_metadata_is_passed_over() -> None:
