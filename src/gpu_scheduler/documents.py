@@ -54,7 +54,9 @@ def _measure(data: bytes) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise BadDocumentError(f"line {line}: *{str(event.anchor)[:60]} must refer to something that ended before")
+                raise BadDocumentError(
+                    f"line {line}: *{str(event.anchor)[:60]} must refer to something that ended before"
+                )
             total += sizes[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
             within.append((event.anchor, total))
