@@ -94,7 +94,11 @@ async def test_a_part_is_a_real_process_whatever_the_other_nodes_are(tmp_path: P
     async with cluster(tmp_path, command, **nodes) as client:
         pod = await ready_pod(client)
         assert pod["spec"]["nodeName"] == "control-plane"
-        assert len(processes_with(mark)) == 1
+
+        async def look() -> bool:
+            return len(processes_with(mark)) == 1
+
+        await until(look)  # its shell has started, and may not have come to the command yet
     assert processes_with(mark) == []
 
 
