@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 
 from tests.integration.commits import Pair, Replica, Start, make_home, names_of, wait_settled
-from tests.integration.fault_proxy import answer, before
+from tests.integration.fault_proxy import answer, before, stall
 from tests.integration.gangs import gang
 from tests.integration.live import DeviceGuard, Live, World
 from tests.integration.running import eventually
@@ -67,6 +67,20 @@ def test_namespace_that_ends_under_a_committed_gang_frees_its_gpus(world: World)
             live.create(*gang("annotation", "next", 2, gpus=8))
             live.wait_bound("next-0", "next-1")
             wait_settled(live)
+
+
+def test_namespace_whose_binds_hang_keeps_nobody_else_waiting(world: World) -> None:
+    live = world.cluster("--nodes", "2")
+    with ExitStack() as stack:
+        replica = Replica(live.cluster, stack, {"inFlight": 4}).start()
+        stuck = make_home(live.cluster, "stuck", stack)
+        hanging = replica.proxy.inject(stall(), method="POST", path="/stuck/pods/[^/]+/binding$")
+        with DeviceGuard(live.cluster):
+            stuck.create(*gang("annotation", "train", 8, gpus=1))
+            eventually(lambda: hanging.hits == 2, "binds that hang")
+            live.create(*gang("annotation", "next", 2, gpus=4))
+            live.wait_bound("next-0", "next-1")
+            assert hanging.hits == 2  # the others of theirs wait for these, and nobody else does
 
 
 def test_pod_that_is_made_again_under_a_flying_bind_is_another_pod(pair: Pair, home: Live) -> None:

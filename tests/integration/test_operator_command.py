@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import running
-from tests.integration.fault_proxy import Fault, FaultProxy, after, answer, before
+from tests.integration.fault_proxy import Fault, FaultProxy, after, answer, before, stall
 from tests.integration.jobs import SLEEP, operating, torch_job, wait_for_kinds
 from tests.integration.live import SYSTEM, Scheduler
 from tests.integration.running import PATIENCE, Cluster, Kube, as_list, eventually, opened, run_program
@@ -132,6 +132,22 @@ def test_without_gangs_there_are_no_groups(scheduled: Cluster, kube: Kube) -> No
         kube.apply(torch_job(SLEEP))
         kube.wait("pytorchjob/train", "condition=Running")
         assert [kube.names(groups) for groups in GROUPS.values()] == [[], [], []]
+
+
+@pytest.mark.local("whose requests are sent is the operator's choice, on any server")
+def test_jobs_of_a_namespace_where_requests_hang_keep_no_other_waiting(
+    scheduled: Cluster, kube: Kube, proxy: FaultProxy
+) -> None:
+    stuck = f"{kube.namespace[:50]}-stuck"
+    hanging = proxy.inject(stall(), method="POST", path=f"/{stuck}/pods$")
+    flags = ("--enable-gang-scheduling=false", "--watch-namespace", stuck)
+    with opened(scheduled, stuck) as other, operating(proxy.kubeconfig, kube, *flags):
+        wait_for_kinds(scheduled)
+        other.apply(*(torch_job(SLEEP, workers=15, name=f"stuck{number}") for number in range(8)))
+        eventually(lambda: hanging.hits == 32, "pods that are made and do not come")
+        kube.apply(torch_job(SLEEP))
+        eventually(lambda: kube.names("pods") == ALL, "the job of another namespace")
+        assert hanging.hits == 32
 
 
 def test_of_two_operators_one_works_and_the_other_takes_over(scheduled: Cluster, kube: Kube) -> None:

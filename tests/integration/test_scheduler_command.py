@@ -126,6 +126,7 @@ NUMBERS = (
     "quarantined_pods",
     "open_binds",
     "open_deletes",
+    "refused_deletes",
     "open_commits",
     "gpus_total",
     "gpus_allocated",

@@ -17,6 +17,7 @@ from gpu_scheduler import certificates
 from gpu_scheduler.webhook.rotation import make_pair
 from tests.kubernetes.api import Api, Json
 from tests.kubernetes.combinations import SYSTEM
+from tests.tls_server import serving
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -64,19 +65,12 @@ async def late_scheduler(api: Api, namespace: str, scheduler: str) -> AsyncItera
 
     app = web.Application()
     app.router.add_post("/", rename)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificates.server_context(made.pair))
-        await site.start()
-        port = runner.addresses[0][1]
+    async with serving(app, certificates.server_context(made.pair)) as port:
         await api.must("POST", _CONFIGURATIONS, _late_configuration(namespace, port, made.authority))
         try:
             yield
         finally:
             await api.must("DELETE", f"{_CONFIGURATIONS}/zz-late")
-    finally:
-        await runner.cleanup()
 
 
 def _late_configuration(namespace: str, port: int, authority: bytes) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 
 from gpu_scheduler.core.events import (
@@ -22,6 +23,7 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.core.lifecycle import ENTERED_FROM, Phase
 from gpu_scheduler.core.model import MILLI, GangKey, OnMemberLost, Pod, PodPhase, Shape
+from gpu_scheduler.core.reasons import Wake
 from tests.unit.world import GPU, World
 
 
@@ -35,7 +37,7 @@ class Holder:
 
 
 class Promises:
-    """Watches a world and says when a promise is broken. It believes the world, never the engine."""
+    """Watches a world and says when a promise is broken. It believes the world; the engine only about who sleeps."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -54,7 +56,7 @@ class Promises:
             self.ghosts.clear()
             self.decided.clear()
         if isinstance(event, PodGone):
-            pod = self.world.seen_pods.get(event.uid)
+            pod = self.world.gone.get(event.uid) if event.uid in self.world.seen_pods else None
             if pod is not None and pod.live and pod.devices and pod.ours and not pod.permanent:
                 until = self.world.now + pod.grace + self.world.config.quarantine
                 self.ghosts[pod.uid] = Holder(pod, pod.node or "", pod.devices), until
@@ -209,6 +211,18 @@ class Promises:
                 assert _milli(there, device) <= MILLI, f"S1: device {device} of {node} is used twice"
         for record in world.engine.state.records.values():
             assert all(pod.namespace == record.key.namespace for pod in record.members.values()), "S4"
+
+    def check_nobody_oversleeps(self) -> None:
+        """Who is left waiting until something happens would be refused again if it were asked at once."""
+        engine, now = self.world.engine, self.world.now
+        state, due = engine.state, engine.next_timer()
+        unsettled = state.dirty or state.changes or state.new_victim is not None or state.ledger.uncommitted
+        if not state.leading or unsettled or (due is not None and due <= now):
+            return
+        again = deepcopy(engine)
+        again.state.queue.wake(~Wake.NOTHING, lambda *_: True)
+        started = [effect for effect in again.run_cycle(now) if isinstance(effect, Commit)]
+        assert not started, f"L1: nobody wakes whom there is room for: {started}"
 
     def check_no_half_gangs(self) -> None:
         """S2: started and short of its minimum means that the engine says so and has nothing left to delete."""

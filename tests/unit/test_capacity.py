@@ -11,7 +11,7 @@ from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.fit import fits
 from gpu_scheduler.core.model import HOSTNAME, HostPort, PodTerm, Shape
 from gpu_scheduler.core.selectors import labels_equal
-from tests.unit.clusters import GPU, apps, build_cluster, gpu_node, node, plain, pod, whole
+from tests.unit.clusters import GPU, RACK, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet
 
 
@@ -60,6 +60,18 @@ def test_a_node_in_the_place_of_one_that_went_has_only_its_own() -> None:
     cluster.put_node(gpu_node("n1", 1))
     assert capacity_of(cluster, licences).total == 0
     assert capacity_of(cluster, whole(1)).total == 1
+
+
+def test_a_node_in_the_place_of_one_that_went_is_looked_at_anew() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 1, labels={RACK: "1"})]))
+    slot = cluster.table.slots["n0"]
+    assert capacity_of(cluster, whole(1)).total == 1
+    assert cluster.topology.codes(RACK)[slot] >= 0
+    cluster.remove_node("n0")
+    cluster.put_node(gpu_node("n1", 1, unschedulable=True))
+    assert cluster.table.slots["n1"] == slot
+    assert capacity_of(cluster, whole(1)).total == 0
+    assert cluster.topology.codes(RACK)[slot] < 0
 
 
 def test_resources_that_are_first_named_in_a_trial_do_not_disturb_its_undoing() -> None:

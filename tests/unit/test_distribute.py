@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.distribute import Shares, distribute, fill_nodes, likings
 from gpu_scheduler.core.model import HOSTNAME, Node, Pod, PodTerm, Preference, Spread, Taint, TaintEffect, Toleration
-from tests.unit.clusters import GPU, ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
+from tests.unit.clusters import GPU, RACK, ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet, Placed
 
 SOFT = Taint("k", "v", TaintEffect.PREFER_NO_SCHEDULE)
@@ -110,6 +111,7 @@ class Sharing:
     nodes: list[Node]
     wanted: int
     expected: dict[str, int] | None
+    placed: Sequence[Placed] = ()
 
 
 EVEN = Spread(apps("a"), ZONE, 1)
@@ -132,6 +134,13 @@ SHARINGS = [
         [*zoned("a"), *zoned("", "b", gpus=1)[1:]],
         4,
         {"n0": 3, "n1": 1},
+    ),
+    Sharing(
+        "as if one zone were empty, where there are fewer than there should be",
+        company(spread=(replace(EVEN, min_domains=3),)),
+        zoned("a", "b"),
+        3,
+        None,
     ),
     Sharing("not outside all zones", company(spread=(EVEN,)), zoned("a", "", "b"), 4, {"n0": 2, "n2": 2}),
     Sharing(
@@ -183,12 +192,38 @@ SHARINGS = [
         "together where no zone takes all", company(affinity=(PodTerm(apps("a"), ZONE),)), zoned("a", "b"), 5, None
     ),
     Sharing("together where there are no zones", company(affinity=(PodTerm(apps("a"), ZONE),)), zoned("", ""), 2, None),
+    Sharing(
+        "together only where there are both a zone and a rack",
+        company(affinity=(PodTerm(apps("a"), ZONE), PodTerm(apps("a"), RACK))),
+        [*zoned("a"), gpu_node("n1", 4, labels={ZONE: "a", RACK: "1"})],
+        3,
+        {"n1": 3},
+    ),
+    Sharing(
+        "away from those who are there",
+        company(anti_affinity=(PodTerm(apps("b"), ZONE),)),
+        zoned("a", "a", "b"),
+        2,
+        {"n2": 2},
+        [Placed(pod("other", labels={"app": "b"}), "n0")],
+    ),
+    Sharing(
+        "the emptiest zone first", company(spread=(EVEN,)), zoned("a", "b"), 1, {"n1": 1}, [Placed(pod("there"), "n0")]
+    ),
+    Sharing(
+        "a zone that has one more has its turn once the others have as many",
+        company(spread=(EVEN,)),
+        zoned("a", "b"),
+        3,
+        {"n0": 1, "n1": 2},
+        [Placed(pod("there"), "n0")],
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", SHARINGS, ids=[case.id for case in SHARINGS])
 def test_a_group_is_shared_out_by_its_rules(case: Sharing) -> None:
-    cluster = build_cluster(Fleet(case.nodes))
+    cluster = build_cluster(Fleet(case.nodes, list(case.placed)))
     counts = capacity_of(cluster, case.pod.shape).counts
     shares = distribute(cluster, case.pod, counts, case.wanted)
     found: dict[str, int] = {}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, Queue, Role
+from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
-from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, members, shape_of
+from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, binds_in, members, shape_of
 
 
 def small_job(world: World, number: int, **changes: Any) -> GangKey:
@@ -200,6 +200,23 @@ def test_gang_whose_target_lost_a_node_gets_another() -> None:
     assert world.gangs[large].target == (("n1",) if node == "n0" else ("n0",))
 
 
+def test_target_is_kept_although_another_node_has_become_emptier_and_the_nodes_have_changed() -> None:
+    world = a_world()
+    for name, pods in (("n0", 2), ("n1", 3)):
+        world.put_node(a_node(name, 4, labels={"name": name}))
+        shape = shape_of(1, node_labels=labels_equal({"name": name}))
+        world.create(*(a_pod(f"{name}-{i}", shape) for i in range(pods)))
+    world.settle()
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0",)
+    world.end("n1-0")
+    world.end("n1-1")
+    world.put_node(a_node("n2", 1))
+    world.settle()
+    assert world.gangs[large].target == ("n0",)
+
+
 def agent_on(node: str, gpus: int) -> Pod:
     """A pod of a DaemonSet: it is not ours and never ends."""
     return a_pod(f"agent-{node}", shape_of(gpus), ours=False, node=node, permanent=True)
@@ -229,6 +246,17 @@ def test_gang_that_no_longer_fits_does_not_keep_the_next_from_a_target() -> None
     assert Reason.TOO_LARGE in world.reasons(first)
 
 
+def test_gang_larger_than_the_limit_of_its_queue_drains_no_nodes() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    waiting = world.start("a", 3, queue="q")
+    world.pass_time(400)
+    assert world.status[waiting].target == ()
+    other = world.start("b", 4)
+    world.settle()
+    assert len(world.bound(other)) == 4
+
+
 def test_gang_that_waits_for_quota_drains_no_nodes() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))
@@ -244,14 +272,31 @@ def test_gang_that_waits_for_quota_drains_no_nodes() -> None:
 
 def test_members_beyond_the_minimum_drain_no_nodes() -> None:
     world = a_world(2, 2)
-    elastic = world.start("a", 2, shape_of(2), minimum=1)
-    blocker = world.start("b", 1)
+    world.start("a", 1)
     world.settle()
-    world.finish(blocker)
-    world.start("c", 1, shape_of(1))
-    world.settle()
+    elastic = world.start("b", 2, shape_of(2), minimum=1)
     world.pass_time(400)
+    assert (len(world.bound(elastic)), world.status[elastic].waiting) == (1, 1)
     assert world.gangs[elastic].target == ()
+    small = world.start("c", 1)
+    world.settle()
+    assert len(world.bound(small)) == 1
+
+
+def test_nodes_are_no_longer_kept_for_a_gang_that_starts_on_them() -> None:
+    world = a_world(4)
+    world.create(a_pod("occupant", shape_of(2)))
+    world.settle()
+    large = world.start("large", 1, shape_of(3))
+    world.pass_time(301)
+    small = world.start("small", 1)
+    world.settle()
+    assert (world.gangs[large].target, world.bound(small)) == (("n0",), [])
+    world.end("occupant")
+    while world.streams:
+        world.deliver()
+    assert {bind.name for bind in binds_in(world.run_cycle())} == {"large-0", "small-0"}
+    assert world.status[large].target == ()
 
 
 @pytest.mark.parametrize(("priority", "owner"), [(1, "rival"), (0, "large")], ids=["higher", "equal"])
@@ -268,6 +313,23 @@ def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_ar
     world.pass_time(301)
     told = {key.name: world.gangs[key].target for key in (large, rival)}
     assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asks", "sleeps"])
+def test_nodes_that_another_took_over_are_drained_again_before_those_behind_enter_them(asks: bool) -> None:
+    world = a_world(4)
+    world.create(a_pod("leaves", shape_of(3), priority=5), a_pod("stays", priority=5))
+    world.settle()
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(301)
+    rival, small = world.start("rival", 1, shape_of(2), priority=1), world.start("small", 1)
+    world.pass_time(301)
+    assert [world.gangs[key].target for key in (large, rival)] == [(), ("n0",)]
+    if asks:
+        world.put_node(a_node("n1", 0))
+    world.end("leaves")
+    world.settle()
+    assert (len(world.bound(rival)), world.bound(small), world.gangs[large].target) == (1, [], ("n0",))
 
 
 def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> None:
@@ -292,6 +354,32 @@ def test_gang_waits_from_the_moment_its_last_member_came() -> None:
     assert world.gangs[key].target == ("n0",)
 
 
+def test_gang_whose_members_went_and_came_again_waits_anew() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant", priority=5))
+    world.settle()
+    key = world.start("a", 1, shape_of(2), controlled=False)
+    world.pass_time(200)
+    world.remove_pod("a-0")
+    world.settle()
+    world.create(*members(key, 1, shape_of(2), controlled=False))
+    world.pass_time(200)
+    assert world.gangs[key].target == ()
+    world.pass_time(101)
+    assert world.gangs[key].target == ("n0",)
+
+
+def test_node_that_is_almost_full_is_drained_before_a_full_one() -> None:
+    world = a_world()
+    for name, gpus in (("n0", 2), ("n1", 1)):
+        world.put_node(a_node(name, 2, labels={"name": name}))
+        world.create(a_pod(f"on-{name}", shape_of(gpus, node_labels=labels_equal({"name": name}))))
+    world.settle()
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n1",)
+
+
 def test_emptiest_nodes_are_drained() -> None:
     world = a_world(4, 4, 4)
     for i, gpus in enumerate((3, 1, 2)):
@@ -301,6 +389,16 @@ def test_emptiest_nodes_are_drained() -> None:
     large = world.start("large", 1, shape_of(4))
     world.pass_time(301)
     assert world.gangs[large].target == ("n1",)
+
+
+def test_free_gpu_that_is_the_only_one_of_its_node_makes_the_node_no_fuller() -> None:
+    world = a_world()
+    for name, gpus, used in (("n0", 1, 400), ("n1", 2, 450)):
+        world.put_node(a_node(name, gpus, cpu=1000))
+        world.create(a_pod(f"on-{name}", Shape(request=(("cpu", used),)), ours=False, node=name))
+    large = world.start("large", 1, shape_of(1))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0",)
 
 
 def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:
@@ -340,6 +438,20 @@ def test_new_leader_that_finds_two_targets_keeps_one_and_may_give_the_other_anew
         world.finish(a_key(f"small-{i}"))
     world.settle()
     assert [len(world.bound(key)) for key in keys] == [1, 1]
+
+
+def test_of_two_targets_the_new_leader_keeps_that_of_the_higher_gang() -> None:
+    world = a_world(2, 2)
+    for i in range(4):
+        small_job(world, i, priority=9)
+    world.settle()
+    low, high = (world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("x", 1), ("y", 2)))
+    world.pass_time(310)
+    world.change_gang(low, target=("n0",))
+    world.change_gang(high, target=("n1",))
+    world.crash()
+    world.settle()
+    assert (world.gangs[low].target, world.gangs[high].target) == ((), ("n1",))
 
 
 def test_gang_that_can_never_fit_gets_no_target_and_delays_nobody() -> None:

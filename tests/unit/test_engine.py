@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -377,27 +378,124 @@ def test_bind_is_given_up_after_a_minute_of_refusals(seconds: float, given_up: b
     assert bool(sent(world.run_cycle(), RaiseAttempt)) is given_up
 
 
-def test_bind_refused_for_a_minute_is_given_up_and_decided_again() -> None:
+def refuse_until_given_up(world: World) -> float:
+    """Refuses the bind that is decided next until its pod's attempt is raised, and tells how long that took."""
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(commit.sequence))
+    (bind,) = commit.binds
+    start = world.now
+    raised: list[RaiseAttempt] = []
+    while not raised and world.now < start + 120:
+        world.handle(BindFailed(bind.uid, BindFailure.REFUSED))
+        timer = world.engine.next_timer()
+        assert timer is not None
+        world.now = timer
+        raised = sent(world.run_cycle(), RaiseAttempt)
+    world.flights = [Flight(raised[0], world.epoch)]
+    world.carry_out_all()
+    while world.streams:
+        world.deliver()
+    return world.now - start
+
+
+def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_growing_pause() -> None:
     world = a_world(4)
     key = world.start("a", 1)
     while world.streams:
         world.deliver()
+    for attempt, pause in ((1, 2.0), (2, 4.0)):
+        assert 60 <= refuse_until_given_up(world) <= 63
+        assert world.pods["a-0"].attempt == attempt
+        world.now += pause - 0.1
+        assert binds_in(world.run_cycle()) == []
+        world.now += 0.1
+    world.settle()
+    assert len(world.bound(key)) == 1
+
+
+def test_gpus_of_a_bind_that_nobody_knows_of_stay_taken() -> None:
+    world = a_world(1)
+    world.start("a", 1)
+    while world.streams:
+        world.deliver()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
-    world.flights.clear()
-    raised: list[float] = []
-    start = world.now
-    while not raised and world.now < start + 120:
-        world.handle(BindFailed("a-0", BindFailure.REFUSED))
-        timer = world.engine.next_timer()
-        assert timer is not None
-        world.now = timer
-        if sent(world.run_cycle(), RaiseAttempt):
-            raised.append(world.now - start)
-    assert 60 <= raised[0] <= 63
-    world.pass_time(70)
-    assert world.pods["a-0"].attempt == 1
-    assert len(world.bound(key)) == 1
+    world.handle(BindFailed("a-0", BindFailure.UNKNOWN))
+    world.start("b", 1)
+    while world.streams:
+        world.deliver()
+    assert binds_in(world.run_cycle()) == []
+    assert world.engine.state.cluster.usage["a-0"].devices == commit.binds[0].devices
+
+
+def send_binds(world: World) -> list[SendBind]:
+    """Commits what is decided next, and takes its binds off the wire."""
+    world.run_cycle()
+    world.carry_out_all()
+    world.deliver()
+    flights, world.flights = world.flights, []
+    return sent([flight.effect for flight in flights], SendBind)
+
+
+@pytest.mark.parametrize("reply_first", [False, True])
+def test_bind_of_a_pod_that_another_has_bound_is_over_and_the_pod_is_where_it_is(reply_first: bool) -> None:
+    world = a_world(4, 4)
+    world.start("a", 1)
+    while world.streams:
+        world.deliver()
+    (send,) = send_binds(world)
+    other = "n1" if send.bind.node == "n0" else "n0"
+    world.change_pod("a-0", node=other, devices=(3,))
+    world.carry_out(Flight(send, world.epoch))
+    assert world.streams["reply", "a-0"] == deque([BindFailed("a-0", BindFailure.MOVED)])
+    effects: list[SendBind] = []
+    world.watchers.append(lambda those: effects.extend(sent(those, SendBind)))
+    world.deliver(turn=reply_first)
+    world.pass_time(100)
+    usage = world.engine.state.cluster.usage["a-0"]
+    assert (usage.node, usage.devices) == (other, (3,))
+    assert effects == []
+    assert world.lease == {}
+
+
+def test_bind_of_a_pod_that_has_changed_is_sent_again_for_the_pod_as_it_is_now() -> None:
+    world = a_world(4)
+    key = world.start("a", 1)
+    while world.streams:
+        world.deliver()
+    (send,) = send_binds(world)
+    world.change_pod("a-0", labels={"x": "y"})
+    changed = world.pods["a-0"].version
+    (seen,) = world.streams.pop(("pod", "a-0"))
+    versions: list[str] = []
+    world.watchers.append(lambda those: versions.extend(again.version for again in sent(those, SendBind)))
+    world.carry_out(Flight(send, world.epoch))
+    world.pass_time(10)
+    assert set(versions) == {send.version}
+    assert len(versions) <= 10  # no more than once a second, as long as nothing newer is seen
+    assert list(world.lease.values()) == [Commit(0, (send.bind,))]  # never over on a reply
+    versions.clear()
+    world.handle(seen)
+    world.pass_time(10)
+    assert versions == [changed]
+    assert [(pod.node, pod.devices) for pod in world.bound(key)] == [(send.bind.node, send.bind.devices)]
+    assert world.lease == {}
+
+
+@pytest.mark.parametrize("change", [{"attempt": 1}, {"deleting": True}, {"phase": PodPhase.FAILED}], ids="|".join)
+def test_bind_of_a_pod_that_has_changed_so_that_it_is_void_is_not_sent_again(change: dict[str, Any]) -> None:
+    world = a_world(4)
+    world.start("a", 1, controlled=False)
+    while world.streams:
+        world.deliver()
+    (send,) = send_binds(world)
+    world.change_pod("a-0", **change)
+    world.carry_out(Flight(send, world.epoch))
+    while world.streams:
+        world.deliver(turn=1)
+    world.now += 1
+    assert sent(world.run_cycle(), SendBind) == []
+    assert world.engine.state.ledger.retries == {}
 
 
 def test_pod_bound_elsewhere_is_believed() -> None:
@@ -578,6 +676,24 @@ def test_raised_minimum_of_a_running_gang_is_held_for_and_lowered_one_is_enough(
     assert world.phase(key) is Phase.RUNNING
 
 
+def test_minimum_raised_while_binds_are_on_their_way_is_held_for_and_then_starts_the_gang_anew() -> None:
+    world = a_world(3)
+    world.create(a_pod("stranger", ours=False, node="n0", devices=(2,)))
+    key = world.start("a", 3, minimum=2)
+    while world.streams:
+        world.deliver()
+    assert len(binds_in(world.run_cycle())) == 2
+    world.change_gang(key, minimum=3)
+    world.settle()
+    assert world.phase(key) is Phase.HOLDING
+    assert len(world.bound(key)) == 2
+    world.pass_time(400)
+    assert world.bound(key) == []
+    world.remove_pod("stranger")
+    world.settle()
+    assert len(world.bound(key)) == 3
+
+
 def test_lowered_minimum_lets_a_waiting_gang_start() -> None:
     world = a_world(2)
     key = world.start("a", 3)
@@ -649,6 +765,51 @@ def test_devices_of_a_pod_that_vanished_are_quarantined() -> None:
     assert world.pods["b"].node == "n0"
 
 
+def _commit_and_vanish(*, in_a_gap: bool, lands: bool = True) -> World:
+    """A pod whose bind is committed vanishes before it is seen bound, and another waits for its GPU."""
+    world = a_world(1)
+    world.create(a_pod("a", grace=30.0))
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    world.carry_out_all()
+    world.deliver()
+    world.carry_out(world.flights.pop(), Fate.LANDS if lands else Fate.LOST)
+    assert (world.pods["a"].node == "n0") == lands
+    assert world.seen_pods["a"].node is None
+    world.remove_pod("a", in_a_gap=in_a_gap)
+    world.create(a_pod("b"))
+    return world
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_devices_of_a_pod_that_may_have_been_bound_before_it_vanished_are_quarantined(lands: bool) -> None:
+    world = _commit_and_vanish(in_a_gap=True, lands=lands)
+    world.pass_time(59)
+    assert world.pods["b"].node is None
+    assert world.lease == {}
+    world.pass_time(2)
+    assert world.pods["b"].node == "n0"
+
+
+def test_devices_of_a_pod_that_was_not_bound_until_it_vanished_are_free_at_once() -> None:
+    world = _commit_and_vanish(in_a_gap=False, lands=False)
+    world.settle()
+    assert world.pods["b"].node == "n0"
+
+
+def test_devices_of_a_pod_that_vanished_before_its_bind_was_committed_are_free_at_once() -> None:
+    world = a_world(1)
+    world.create(a_pod("a"))
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    world.remove_pod("a", in_a_gap=True)
+    world.create(a_pod("b"))
+    world.settle()
+    assert world.pods["b"].node == "n0"
+
+
 def test_devices_of_a_pod_whose_end_was_written_are_free_at_once() -> None:
     world = a_world(1)
     world.create(a_pod("a"))
@@ -658,6 +819,24 @@ def test_devices_of_a_pod_whose_end_was_written_are_free_at_once() -> None:
     world.create(a_pod("b"))
     world.settle()
     assert world.pods["b"].node == "n0"
+
+
+def test_node_that_comes_back_with_fewer_gpus_gives_none_away_twice() -> None:
+    world = a_world(4)
+    world.create(a_pod("a", shape_of(2)), a_pod("b"))
+    world.settle()
+    before = {uid: world.pods[uid].devices for uid in "ab"}
+    world.remove_node("n0")
+    while world.streams:
+        world.deliver()
+    world.put_node(a_node("n0", 3))
+    world.create(a_pod("c"))
+    world.settle()
+    assert world.pods["c"].node is None
+    assert {uid: world.pods[uid].devices for uid in "ab"} == before
+    world.end("b")
+    world.settle()
+    assert world.pods["c"].devices == before["b"]
 
 
 def test_pods_of_other_schedulers_only_count() -> None:
@@ -722,6 +901,26 @@ def test_node_that_another_scheduler_nominated_a_pod_for_counts_as_used() -> Non
     assert world.pods["a"].node is None
 
 
+@pytest.mark.parametrize("spare", [True, False])
+def test_slot_of_a_member_that_another_scheduler_preempted_is_left_to_its_pod(spare: bool) -> None:
+    nodes = [a_node(name, 2, assigns=False) for name in ("n0", "n1")]
+    world = World(None, *nodes[: 1 + spare])
+    key = world.start("a", 2)
+    world.settle()
+    assert [pod.node for pod in world.bound(key)] == ["n0", "n0"]
+    world.create(a_pod("rival", ours=False, nominated_node="n0", priority=1000))
+    world.lose("a-1")
+    world.settle()
+    if not spare:
+        assert world.phase(key) is Phase.HOLDING
+        world.pass_time(400)
+        assert world.phase(key) is Phase.WAITING
+        world.put_node(nodes[1])
+        world.settle()
+    assert sorted(str(pod.node) for pod in world.bound(key)) == (["n0", "n1"] if spare else ["n1", "n1"])
+    assert world.phase(key) is Phase.RUNNING
+
+
 def test_pod_without_recorded_devices_keeps_gpu_pods_off_a_node_whose_devices_we_assign() -> None:
     world = a_world(4)
     world.create(a_pod("stranger", ours=False, node="n0"), a_pod("a"))
@@ -772,6 +971,26 @@ def test_parked_gang_is_not_tried_again_by_what_cannot_cure_it(monkeypatch: pyte
     world.end("a-1")
     world.settle()
     assert tried
+
+
+def test_gang_that_too_few_give_way_to_is_not_tried_again_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = a_world(3)
+    for name, priority in (("high", 9), ("higher", 10), ("low", 0)):
+        world.start(name, 1, priority=priority)
+    world.settle()
+    world.start("waiting", 3, priority=5)
+    world.settle()
+    tried: list[Bid] = []
+
+    def refuse(_: Cluster, bid: Bid) -> None:
+        tried.append(bid)
+
+    monkeypatch.setattr(decide, "place_gang", refuse)
+    world.create(a_pod("stranger", shape_of(0), ours=False, node="n0"))
+    world.settle()
+    world.remove_job(a_key("low"))
+    world.pass_time(100)
+    assert tried == [], "one GPU is free now, and nobody is left to evict"
 
 
 def test_gang_edited_while_it_waits_takes_its_new_place_in_the_order() -> None:

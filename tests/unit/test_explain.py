@@ -8,8 +8,9 @@ import pytest
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
-from gpu_scheduler.core.explain import Counterfactual, Explanation, Holder, IfOnly
+from gpu_scheduler.core.explain import Counterfactual, Explanation, Holder, IfOnly, refuse_now
 from gpu_scheduler.core.model import (
+    DeviceMap,
     Gang,
     GangKey,
     Node,
@@ -175,12 +176,22 @@ def share(milli: int) -> Shape:
     return Shape((("cpu", 1000),), gpu_resource=GPU, gpu_milli=milli)
 
 
+def mapped(*devices: int) -> Shape:
+    return Shape((("cpu", 1000),), gpu_resource=GPU, device_map=DeviceMap("n1", devices, "map"))
+
+
 @pytest.mark.parametrize(
     ("shape", "members", "held"),
-    [(share(300), 2, 1), (share(600), 2, 2), (share(300), 4, 2), (worker(3), 2, 6)],
-    ids=["two shares of one card", "two shares of two cards", "four shares", "whole cards"],
+    [
+        pytest.param(share(300), 2, 0.6, id="two shares of one card"),
+        pytest.param(share(600), 2, 1.2, id="two shares of two cards"),
+        pytest.param(share(250), 4, 1, id="four shares"),
+        pytest.param(worker(3), 2, 6, id="whole cards"),
+        pytest.param(mapped(0, 1, 2), 1, 3, id="cards of a map"),
+        pytest.param(mapped(0, 1, 2), 2, 3, id="cards of a map that two pods share"),
+    ],
 )
-def test_holders_of_shares_are_counted_in_cards_rounded_up(shape: Shape, members: int, held: int) -> None:
+def test_holders_are_counted_in_cards_and_parts_of_them(shape: Shape, members: int, held: float) -> None:
     engine = cluster_of(machine("n1"))
     holder = submit(engine, "holder", members, shape)
     settle(engine)
@@ -189,9 +200,38 @@ def test_holders_of_shares_are_counted_in_cards_rounded_up(shape: Shape, members
     assert explained(engine, key).holders == (Holder("ns/holder", held, holder),)
 
 
-def test_holders_of_anything_but_gpus_are_counted_as_they_ask() -> None:
+def test_holders_are_counted_by_their_requests_where_nobody_says_which_cards_they_use() -> None:
+    engine = cluster_of(replace(machine("n1"), assigns_devices=False))
+    holder = submit(engine, "holder", 2, worker(3))
+    settle(engine)
+    key = submit(engine, "late", 1, worker(8))
+    settle(engine)
+    assert explained(engine, key).holders == (Holder("ns/holder", 6, holder),)
+
+
+def test_cards_that_two_gangs_share_by_a_map_are_held_by_both() -> None:
     engine = cluster_of(machine("n1"))
-    holder = submit(engine, "holder", 2, Shape((("cpu", 20_500),)))
+    one, other = (submit(engine, name, 1, mapped(0, 1, 2)) for name in ("one", "other"))
+    settle(engine)
+    key = submit(engine, "late", 1, worker(8))
+    settle(engine)
+    assert explained(engine, key).holders == (Holder("ns/one", 3, one), Holder("ns/other", 3, other))
+
+
+def test_pods_that_share_cards_by_a_map_hold_as_much_of_their_queue_as_it_charges() -> None:
+    engine = cluster_of(machine("n1"))
+    engine.handle(QueueSeen(Queue("q", limit={GPU: 6})), 0.0)
+    holder = submit(engine, "holder", 2, mapped(0, 1, 2), queue="q")
+    settle(engine)
+    key = submit(engine, "late", 1, worker(1), queue="q")
+    settle(engine)
+    assert explained(engine, key).holders == (Holder("ns/holder", 6, holder),)
+
+
+@pytest.mark.parametrize("shape", [Shape(), mapped(0, 1, 2)], ids=["without cards", "with cards of a map"])
+def test_holders_of_anything_but_gpus_are_counted_as_they_ask(shape: Shape) -> None:
+    engine = cluster_of(machine("n1"))
+    holder = submit(engine, "holder", 2, replace(shape, request=(("cpu", 20_500),)))
     settle(engine)
     key = submit(engine, "late", 1, Shape((("cpu", 60_000),)))
     settle(engine)
@@ -252,3 +292,21 @@ def test_room_is_no_help_to_a_gang_whose_queue_has_none() -> None:
     told = explained(engine, key)
     assert told.holders == (Holder("ns/holder", 2, holder),)
     assert (told.earliest_start, told.counterfactuals) == (None, ())
+
+
+def test_only_a_gang_that_waits_for_room_is_told_what_it_lacks_now() -> None:
+    engine = cluster_of(machine("n1"))
+    engine.handle(QueueSeen(Queue("q", limit={GPU: 1})), 0.0)
+    running = submit(engine, "running", 1, worker(7))
+    settle(engine)
+    paused = submit(engine, "paused", 1, worker(2), paused=True)
+    over = submit(engine, "over", 1, worker(2), queue="q")
+    large = submit(engine, "large", 1, worker(9))
+    late = submit(engine, "late", 1, worker(2))
+    settle(engine)
+    told = {key: refuse_now(engine.state, key, 2.0) for key in (running, paused, over, large, late)}
+    found = told.pop(late)
+    assert found is not None
+    assert (found.refusals[0].reason, found.refusals[0].short_by) == (Reason.RESOURCE, 1)
+    assert set(told.values()) == {None}
+    assert refuse_now(engine.state, GangKey("test", "ns", "ghost"), 2.0) is None

@@ -816,6 +816,7 @@ MAP_CASES = [
     ),
     Case("a map to a node that is not there", asks(mapped("gone", 0)), ALIASED, "", Reason.MAP_NODE),
     Case("a map is believed where no GPUs are advertised", asks(mapped("n3", 5)), ALIASED[2:], "n3"),
+    Case("a map to a GPU beyond all that anyone has named", asks(mapped("n3", 8)), ALIASED[2:], "n3"),
     Case(
         "a map's GPUs are held even where none are advertised",
         asks(mapped("n3", 5)),

@@ -12,7 +12,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, Node, OnMemberLost, PodPhase, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.world import Fate, a_key, a_node, a_pod, a_world, members, sent, shape_of
+from tests.unit.world import Fate, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
 
 def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> None:
@@ -49,6 +49,19 @@ def test_replacement_that_finds_no_place_says_why_until_it_has_one() -> None:
     assert world.status[key].refusal is None
 
 
+def test_replacements_that_find_no_place_are_all_said_to_need_one() -> None:
+    world = a_world(1, 2)
+    key = world.start("a", 3)
+    world.settle()
+    world.change_node("n1", unschedulable=True)
+    for pod in [pod for pod in world.bound(key) if pod.node == "n1"]:
+        world.change_pod(pod.uid, deleting=True)
+    world.settle()
+    refusal = world.status[key].refusal
+    assert refusal is not None
+    assert (refusal.needed, refusal.fitting) == (2, 0)
+
+
 def test_new_leader_keeps_the_slot_of_a_lost_member_and_its_deadline() -> None:
     world = a_world(2)
     key = world.start("a", 2)
@@ -77,6 +90,20 @@ def test_replacement_of_one_role_finds_its_slot_behind_a_waiting_member_of_anoth
     world.settle()
     assert devices in [pod.devices for pod in world.bound(key)]
     assert world.phase(key) is Phase.RUNNING
+
+
+def test_replacements_in_one_role_are_bound_together() -> None:
+    world = a_world(3)
+    key = a_key("a")
+    world.submit(Gang(key, minimum=3, roles=(Role("work", 3),)), *members(key, 3, role="work"))
+    world.settle()
+    for uid in ("a-work-1", "a-work-2"):
+        world.change_pod(uid, deleting=True)
+    world.settle(controllers=False)
+    world.run_controllers()
+    while world.streams:
+        world.deliver()
+    assert {bind.name for bind in binds_in(world.run_cycle())} == {"a-work-1", "a-work-2"}
 
 
 def test_surplus_member_does_not_take_the_slot_that_is_held_for_a_lost_one() -> None:
@@ -360,6 +387,22 @@ def test_replacement_waits_for_room_in_the_rack_that_the_others_are_in(gang: Gan
     assert {pod.node for pod in world.bound(gang.key)} == {"n0", "n3"}
 
 
+def test_slot_of_a_lost_member_is_held_in_the_rack_that_the_others_are_in() -> None:
+    world = a_world()
+    for node in (rack("n0", "1"), rack("n1", "1"), rack("n2", "2")):
+        world.put_node(node)
+    world.submit(Gang(a_key("a"), minimum=2, topology=RACK), *members(a_key("a"), 2))
+    world.settle()
+    world.remove_node("n1")
+    world.put_node(rack("n3", "1", 2))
+    world.settle(controllers=False)
+    world.create(a_pod("pair", shape_of(2)))
+    world.settle(controllers=False)
+    assert world.pods["pair"].node is None, "there is room in the other rack, where the replacement may not go"
+    world.settle()
+    assert {pod.node for pod in world.bound(a_key("a"))} == {"n0", "n3"}
+
+
 def test_no_more_slots_are_held_than_members_are_missing() -> None:
     world = a_world(4)
     key = a_key("a")
@@ -382,3 +425,30 @@ def test_replacement_does_not_go_back_to_a_card_that_has_broken() -> None:
     world.settle()
     devices = sorted(device for pod in world.bound(key) for device in pod.devices or ())
     assert devices == sorted({0, 1, 2} - {lost})
+
+
+def test_hold_that_a_clock_ahead_of_ours_began_is_over_in_its_time() -> None:
+    world = a_world(4)
+    key = world.start("a", 4)
+    world.settle()
+    world.templates.clear()
+    world.lose(world.bound(key)[0].uid)
+    world.settle(controllers=False)
+    world.change_gang(key, below_since=world.now + 86_400)
+    world.take_over()
+    world.settle(controllers=False)
+    rival = world.start("rival", 1)
+    world.pass_time(world.config.hold + 60, controllers=False)
+    assert len(world.bound(rival)) == 1
+
+
+def test_gang_that_is_looked_at_often_waits_for_the_end_of_its_hold_once() -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    world.templates.clear()
+    world.lose("a-1")
+    for number in range(100):
+        world.change_pod("a-0", labels={"step": str(number)})
+        world.settle(controllers=False)
+    assert len(world.engine.state._timers) < 10

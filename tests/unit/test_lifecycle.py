@@ -72,8 +72,19 @@ ROLES = (Role("lead", 1), Role("work", 2))
         ({"minimum": 3, "roles": ROLES, "have_by_role": {"work": 3}, "live": some(3, "work")}, 1, 1),
         ({"minimum": 1, "roles": ROLES, "ready": [*some(1, "lead"), *some(2, "work")]}, 3, 0),
         ({"minimum": 1, "roles": ROLES, "ready": some(5, "work")}, 3, 1),
+        ({"minimum": 1, "roles": ROLES, "ready": [*some(1, "lead"), *some(1, "work")]}, 3, 1),
     ],
-    ids=["none", "decided", "done", "waiting", "too many", "too many of one role", "one of each", "one role waits"],
+    ids=[
+        "none",
+        "decided",
+        "done",
+        "waiting",
+        "too many",
+        "too many of one role",
+        "enough of each",
+        "one role waits",
+        "one of each",
+    ],
 )
 def test_a_gang_is_short_of_its_minima(facts: dict[str, Any], missing: int, quorum: int) -> None:
     found = Facts(**facts)

@@ -99,8 +99,9 @@ async def test_a_job_fails_when_its_backoff_limit_is_exceeded() -> None:
 
 async def test_a_job_past_its_deadline_is_stopped() -> None:
     async with running_world() as world:
-        await world.create(JOBS, job(activeDeadlineSeconds=1, parallelism=2, completions=2))
+        await world.create(JOBS, job(parallelism=2, completions=2))
         await world.until(lambda: len(world.pods()) == 2, "two pods")
+        await world.edit(JOBS, "train", lambda found: found["spec"].update(activeDeadlineSeconds=1))
         await world.until(lambda: has(world, "Failed", "DeadlineExceeded"), "failed")
         assert world.pods() == []
 

@@ -108,6 +108,7 @@ def test_a_json_patch_is_applied_in_order() -> None:
         ([{"op": "remove", "path": "/spec/none"}], 422),
         ([{"op": "replace", "path": "/metadata/labels/none/deep", "value": "1"}], 422),
         ([{"op": "jump", "path": "/a"}], 422),
+        ([{"op": {}, "path": "/a"}], 422),
         ([{"path": "/a"}], 422),
         ([{"op": "move", "from": "/none", "path": "/a"}], 422),
         ([{"op": "copy", "path": "/a"}], 422),

@@ -533,8 +533,8 @@ async def test_the_namespace_of_a_container_is_not_given_to_another_before_all_o
         return [link for path in files if os.path.lexists(path) and (link := os.readlink(path)).startswith("mnt:")]
 
     async with nodes(tmp_path, isolate=True) as found:
-        await found.run("one", f"exec sleep {mark}", restartPolicy="Never")
-        await counted(mark, lambda count: count == 1)
+        await found.run("one", f"echo up; exec sleep {mark}", restartPolicy="Never")
+        await found.until_log("one", "up")  # before that the launcher may not have come to its namespace
         (process,) = processes_with(mark)
         launcher = parent_of(process)
         assert kept(launcher) == [os.readlink(f"/proc/{process}/ns/mnt")]

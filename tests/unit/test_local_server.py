@@ -71,6 +71,15 @@ async def test_server_side_apply_creates_and_then_changes() -> None:
         assert (status, found["data"]) == (200, {"x": "2"})
 
 
+async def test_patch_that_is_nested_too_deep_is_refused() -> None:
+    async with speaker() as api:
+        await api.create(CONFIGMAPS, config_map("a"))
+        headers = {"Content-Type": "application/strategic-merge-patch+json"}
+        body = '{"data":' * 900 + "{}" + "}" * 900
+        status, answer = await api.ask("PATCH", f"{CONFIGMAPS}/a", body, headers=headers)
+        assert (status, answer["message"]) == (400, "the body is nested too deep")
+
+
 async def test_patch_in_an_unknown_format_is_refused() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))

@@ -17,6 +17,7 @@ from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING
+from tests.tls_server import serving
 from tests.unit.local_parts import Parts, make_pod
 
 Json = dict[str, Any]
@@ -55,13 +56,8 @@ async def hooks() -> AsyncIterator[Hooks]:
     made = Hooks()
     app = web.Application()
     app.router.add_post("/{path:.*}", made.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server_context(SERVER))
-    await site.start()
-    made.port = runner.addresses[0][1]
-    yield made
-    await runner.cleanup()
+    async with serving(app, server_context(SERVER)) as made.port:
+        yield made
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core.model import Pod, PodPhase, PodTerm, Shape
+from dataclasses import replace
+
+from gpu_scheduler.core.model import Gang, Pod, PodPhase, PodTerm, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import LabelSelector, PodMatch, labels_equal
-from tests.unit.world import NAMESPACE, World, a_node, a_pod, shape_of
+from tests.unit.world import NAMESPACE, World, a_key, a_node, a_pod, members, shape_of
 
 HOST = "kubernetes.io/hostname"
 
@@ -49,9 +51,30 @@ def test_gang_starts_when_its_neighbour_comes() -> None:
     assert {pod.node for pod in world.bound(key)} == {"n1"}
 
 
+def test_gang_starts_when_the_neighbour_that_it_saw_waiting_is_bound() -> None:
+    world = a_world()
+    world.create(replace(a_store("n1"), node=None, phase=PodPhase.PENDING))
+    key = world.start("a", 2, near("store"))
+    world.settle()
+    assert world.reasons(key) == {Reason.POD_AFFINITY}
+    world.change_pod("store", node="n1", phase=PodPhase.RUNNING)
+    world.settle()
+    assert {pod.node for pod in world.bound(key)} == {"n1"}
+
+
 def test_gang_that_no_node_could_hold_beside_its_neighbour_is_too_large() -> None:
     world = a_world()
     world.create(a_store("n0"))
     key = world.start("a", 5, near("store"))
     world.settle()
     assert Reason.TOO_LARGE in world.reasons(key)
+
+
+def test_gang_that_brings_its_own_company_does_not_wait_with_those_that_ask_for_it_and_have_none() -> None:
+    world = a_world()
+    lonely = world.start("lonely", 2, near("store"))
+    key = a_key("stores")
+    world.submit(Gang(key, minimum=2), *members(key, 2, near("store"), labels={"app": "store"}))
+    world.settle()
+    assert len({pod.node for pod in world.bound(key)}) == 1
+    assert world.bound(lonely) == []

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gpu_scheduler.core.domains import Bid, Group
-from gpu_scheduler.core.model import HOSTNAME, HostPort, Node, PodTerm, Shape, Spread, Taint, TaintEffect, TopologyRule
+from gpu_scheduler.core.model import (
+    HOSTNAME,
+    HostPort,
+    Node,
+    PodTerm,
+    Shape,
+    Spread,
+    Taint,
+    TaintEffect,
+    Toleration,
+    TopologyRule,
+)
 from gpu_scheduler.core.place import least_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.core.refuse import refuse_bid, tally
@@ -127,6 +138,21 @@ CASES = [
         {"last": "n1 n1 n1", "first": "n4"},
     ),
     Case(
+        "the scarcest role goes first, so the other need not leave it room",
+        [group("last", whole(1), 3), group("first", licensed(plain()))],
+        [gpu_node("n1", 3, allocatable={GPU: 3, LICENCE: 1}), gpu_node("n2", 1), gpu_node("n3", 2)],
+        {"last": "n1 n1 n1", "first": "n1"},
+    ),
+    Case(
+        "a role with a choice leaves the nodes that others could use",
+        [
+            group("first", replace(licensed(plain()), tolerations=(Toleration("k", exists=True),))),
+            group("last", plain()),
+        ],
+        [node("n1", allocatable={LICENCE: 2}), node("n2", allocatable={LICENCE: 1}, taints=(HARD,))],
+        {"first": "n2", "last": "n1"},
+    ),
+    Case(
         "a lone card too few",
         [group("a", whole(2)), group("b", share(100))],
         [gpu_node("n1", 2)],
@@ -152,6 +178,21 @@ def test_a_map_and_a_counted_card_never_meet() -> None:
     placement = place_gang(build_cluster(Fleet([gpu_node("n1", 2)])), bid)
     assert placement is not None
     assert {slot.role: slot.devices for _, slot in placement} == {"mapped": (0,), "any": (1,)}
+
+
+def test_a_role_comes_before_its_company_when_some_is_there_and_more_would_be_in_its_way() -> None:
+    zone_a = {ZONE: "a"}
+    nodes = [
+        node("n1", labels=zone_a, allocatable={"cpu": 100, LICENCE: 1}),
+        node("n2", labels=zone_a),
+        node("n3", labels={ZONE: "b"}),
+    ]
+    running = Placed(pod("running", labels={"app": "leader"}), "n2")
+    beside = replace(near("leader", plain(), ZONE), spread=(Spread(apps("leader"), ZONE),))
+    bid = Bid([group("follower", beside), group("leader", licensed(plain()))], 2)
+    placement = place_gang(build_cluster(Fleet(nodes, [running])), bid)
+    assert placement is not None
+    assert {slot.role: slot.node for _, slot in placement} == {"follower": "n2", "leader": "n1"}
 
 
 def racks(count: int, size: int) -> list[Node]:

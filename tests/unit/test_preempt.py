@@ -19,7 +19,7 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Role
+from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Queue, Role
 from gpu_scheduler.core.state import Config
 from tests.unit.world import a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
@@ -46,6 +46,17 @@ def test_surplus_members_are_evicted_before_a_whole_gang() -> None:
     assert [len(world.bound(key)) for key in (elastic, fixed, urgent)] == [1, 1, 2]
 
 
+def test_gang_of_two_that_needs_one_is_left_with_one() -> None:
+    world = a_world(2)
+    world.start("a", 2, minimum=1)
+    world.settle()
+    world.start("b", 1, priority=1)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    assert [delete.uid for delete in commit.deletes] == ["a-1"]
+
+
 def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
     world = a_world(4)
     fixed = world.start("a", 4, priority=1)
@@ -57,6 +68,75 @@ def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
     assert {delete.uid for delete in commit.deletes} == {"a-0", "a-1", "a-2", "a-3"}
     world.settle()
     assert [len(world.bound(key)) for key in (fixed, urgent)] == [0, 1]
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_gang_whose_binds_are_on_their_way_is_evicted_once_they_have_been_seen(seen: int) -> None:
+    world = a_world(2)
+    low = world.start("a", 2)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(commit.sequence))
+    for bind in commit.binds[:seen]:
+        world.change_pod(bind.uid, node=bind.node, devices=bind.devices)
+    urgent = world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    assert sent(world.run_cycle(), Commit) == []
+    world.settle()
+    assert (len(world.bound(low)), len(world.bound(urgent))) == (0, 1)
+
+
+def test_gang_whose_binds_are_on_their_way_is_spared_at_the_cost_of_a_dearer_one() -> None:
+    world = a_world(3)
+    world.start("dearer", 1, priority=1)
+    world.settle()
+    world.start("a", 2)
+    while world.streams:
+        world.deliver()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(commit.sequence))
+    first = commit.binds[0]
+    world.change_pod(first.uid, node=first.node, devices=first.devices)
+    world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    (eviction,) = sent(world.run_cycle(), Commit)
+    assert [delete.uid for delete in eviction.deletes] == ["dearer-0"]
+
+
+def test_gang_that_is_losing_its_surplus_to_one_is_evicted_for_another_once_that_has_been_seen() -> None:
+    world = a_world(3)
+    world.start("a", 3, minimum=1)
+    world.settle()
+    world.start("b", 1, priority=5)
+    while world.streams:
+        world.deliver()
+    (surplus,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(surplus.sequence))
+    world.start("c", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    assert sent(world.run_cycle(), Commit) == []
+    (going,) = surplus.deletes
+    world.change_pod(going.uid, deleting=True)
+    while world.streams:
+        world.deliver()
+    (eviction,) = sent(world.run_cycle(), Commit)
+    assert len(eviction.deletes) == 2
+
+
+def test_gang_whose_priority_is_lowered_gives_way_to_one_that_waits() -> None:
+    world = a_world(1)
+    low = world.start("a", 1, priority=9)
+    world.settle()
+    urgent = world.start("b", 1, priority=5)
+    world.settle()
+    assert world.bound(urgent) == []
+    world.change_gang(low, priority=1)
+    world.settle()
+    assert (len(world.bound(low)), len(world.bound(urgent))) == (0, 1)
 
 
 def test_smallest_victim_that_makes_room_is_chosen() -> None:
@@ -176,6 +256,23 @@ def test_nominated_slots_are_not_taken_by_others() -> None:
     world.settle(controllers=False)
     assert len(world.bound(urgent)) == 2
     assert world.bound(rival) == []
+
+
+def test_slots_of_a_nominated_gang_whose_object_is_deleted_are_given_back() -> None:
+    world = a_world(2)
+    world.start("a", 2)
+    world.settle()
+    urgent = world.start("b", 2, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.remove_gang(urgent)
+    world.settle(controllers=False)
+    rival = world.start("c", 2)
+    world.settle(controllers=False)
+    assert len(world.bound(rival)) == 2
+    assert world.bound(urgent) == []
 
 
 def test_nomination_and_drain_target_on_one_node_do_not_wait_for_each_other() -> None:
@@ -369,6 +466,61 @@ def test_no_more_of_a_role_is_surplus_than_it_has_beyond_its_own_minimum() -> No
         world.deliver()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.deletes) == 3, "with one left too few would run"
+
+
+def test_member_that_came_while_victims_went_is_told_why_it_waits_when_the_winner_starts() -> None:
+    world = a_world(1)
+    world.start("a", 1, controlled=False)
+    world.settle()
+    urgent = world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.create(a_pod("late", gang=urgent, index=1, priority=9))
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 1
+    committing = [
+        effect.status
+        for _, _, effects in world.journal
+        for effect in sent(effects, Report)
+        if effect.key == urgent and effect.status.phase is Phase.COMMITTING
+    ]
+    assert [status.refusal is None for status in committing] == [False]
+
+
+def test_winner_does_not_start_when_its_queue_has_come_to_refuse_it() -> None:
+    world = a_world(1)
+    world.put_queue(Queue("q"))
+    world.start("a", 1)
+    world.settle()
+    urgent = world.start("b", 1, priority=9, queue="q")
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.put_queue(Queue("q", open=False))
+    world.settle(controllers=False)
+    assert world.bound(urgent) == []
+    world.put_queue(Queue("q"))
+    world.settle(controllers=False)
+    assert len(world.bound(urgent)) == 1
+
+
+def test_winner_does_not_start_while_a_commit_is_under_way() -> None:
+    world = a_world(1, 1)
+    world.start("a", 1)
+    world.settle()
+    world.change_node("n1", unschedulable=True)
+    urgent = world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(urgent) is Phase.NOMINATED
+    world.change_node("n1", unschedulable=False)
+    while world.streams:
+        world.deliver()
+    assert binds_in(world.run_cycle()) == []
 
 
 def test_winner_that_is_paused_gives_its_slots_up() -> None:

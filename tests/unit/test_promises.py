@@ -175,12 +175,12 @@ class FaultyWorld(RuleBasedStateMachine):
         self.world.create(a_pod(f"f{self.number}", shape_of(gpus), ours=False, node=node, permanent=gpus == 2))
 
     @precondition(lambda self: self.world.pods)
-    @rule(turn=turns, change=st.sampled_from(["succeed", "fail", "vanish", "delete", "label"]))
+    @rule(turn=turns, change=st.sampled_from(["succeed", "fail", "vanish", "vanish in a gap", "delete", "label"]))
     def change_pod(self, turn: int, change: str) -> None:
         world = self.world
         pod = world.pods[_nth(world.pods, turn)]
-        if change == "vanish":
-            world.remove_pod(pod.uid)
+        if change.startswith("vanish"):
+            world.remove_pod(pod.uid, in_a_gap=change == "vanish in a gap")
         elif change == "label":
             world.change_pod(pod.uid, labels={"x": str(turn)})
         elif change == "delete" and not pod.deleting:
@@ -239,6 +239,7 @@ class FaultyWorld(RuleBasedStateMachine):
     def promises_hold(self) -> None:
         if hasattr(self, "promises"):
             self.promises.check_truth()
+            self.promises.check_nobody_oversleeps()
 
     # -- faults stop
 

@@ -15,6 +15,7 @@ from gpu_scheduler.core.quantity import (
     parse_milli,
     parse_nano,
     parse_value,
+    split_quantity,
 )
 
 UNIT = 10**9
@@ -199,6 +200,14 @@ def written_quantities(draw: st.DrawFn) -> tuple[str, Fraction]:
 @pytest.mark.parametrize(("text", "nano"), EXACT.items(), ids=EXACT.keys())
 def test_quantity_with_every_kind_of_suffix_is_read_exactly(text: str, nano: int) -> None:
     assert parse_nano(text) == nano
+
+
+@pytest.mark.parametrize(("suffix", "worth"), [*SUFFIX_WORTH.items(), ("e5", Fraction(10**5))])
+def test_a_quantity_comes_apart_into_digits_and_what_they_are_multiplied_by(suffix: str, worth: Fraction) -> None:
+    parts = split_quantity(f"-12.5{suffix}")
+    assert (parts.negative, parts.whole, parts.fraction) == (True, "12", "5")
+    assert Fraction(parts.base) ** parts.power == worth
+    assert parts.exponential is (suffix == "e5")
 
 
 @pytest.mark.parametrize("text", ZEROS)

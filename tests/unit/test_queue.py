@@ -98,6 +98,13 @@ def test_line_is_woken_only_by_what_could_cure_it(refused: Unplaceable, change: 
     assert (queue.pop(even) is not None) is woken
 
 
+def test_heads_are_listed_of_lines_that_wait_for_a_change_and_no_others() -> None:
+    queue = filled(a=standing("a"), b=standing("b"), c=standing("c"))
+    queue.park(a_key("a"), NO_ROOM)
+    queue.park(a_key("b"), NO_QUOTA)
+    assert list(queue.parked(Wake.FREED)) == [a_key("a")]
+
+
 def test_started_head_lets_the_next_of_its_line_be_tried() -> None:
     queue = filled(a=standing(created=1.0), b=standing(created=2.0))
     queue.withdraw(a_key("a"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import GangSeen, PodSeen
+from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DeviceMap, Gang, Queue, Shape
 from gpu_scheduler.core.quota import QuotaBook
 from gpu_scheduler.core.reasons import Reason
@@ -24,6 +25,24 @@ def test_gang_within_quota_gets_back_what_another_queue_borrowed() -> None:
     world.settle()
     assert len(world.bound(lender)) == 2
     assert sum(len(world.bound(key)) for key in borrowers) == 2
+
+
+def test_what_another_queue_borrowed_is_given_back_once_its_binds_have_been_seen() -> None:
+    world = a_world(2)
+    world.put_queue(Queue("a", quota={GPU: 2}))
+    world.put_queue(Queue("b", quota={GPU: 0}))
+    borrower = world.start("borrower", 2, queue="b")
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    world.carry_out(world.flights.pop(0))
+    owner = world.start("owner", 2, queue="a")
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert world.phase(owner) is Phase.WAITING
+    world.settle()
+    assert (len(world.bound(borrower)), len(world.bound(owner))) == (0, 2)
 
 
 def test_what_a_gang_of_higher_priority_borrowed_is_not_reclaimed() -> None:
@@ -279,6 +298,23 @@ def test_refusal_says_how_much_too_much_was_asked(
     assert (refusal.short_by if refusal is not None else 0) == short_by
 
 
+@pytest.mark.parametrize("goes", [False, True])
+def test_gang_that_waits_for_its_queue_starts_when_another_leaves_it(goes: bool) -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    first = world.start("a", 2, queue="q")
+    world.settle()
+    second = world.start("b", 2, queue="q")
+    world.settle()
+    assert world.bound(second) == []
+    if goes:
+        world.remove_gang(first)
+    else:
+        world.change_gang(first, queue="")
+    world.settle()
+    assert len(world.bound(second)) == 2
+
+
 def test_queues_are_those_that_have_been_put_and_not_removed() -> None:
     book = a_book(Queue("q"), Queue("r", weight=2))
     book.put(Queue("q", weight=3))
@@ -327,3 +363,33 @@ def test_queue_is_within_its_quota_with_what_it_uses_and_wants(
     book = a_book(queue)
     book.charge([a_pod("a", shape_of(2))], "q")
     assert book.within_quota("q", wanted) is within
+
+
+def test_pod_that_is_resized_is_charged_for_what_it_asks_now() -> None:
+    world = a_world(8)
+    world.put_queue(Queue("q", limit={"cpu": 4000}))
+    key = world.start("a", 2, shape_of(1), queue="q")
+    world.settle()
+    larger = replace(shape_of(1), request=(("cpu", 3000),))
+    world.change_pod(world.bound(key)[0].uid, shape=larger)
+    world.settle()
+    used = dict(world.engine.state.quota.used("q"))
+    assert used["cpu"] == dict(shape_of(1).request).get("cpu", 0) + 3000
+    world.take_over()
+    world.settle()
+    assert dict(world.engine.state.quota.used("q")) == used
+
+
+def test_pod_that_changes_its_gang_is_charged_to_the_queue_of_the_new_one() -> None:
+    world = a_world(8)
+    for name in ("q", "r"):
+        world.put_queue(Queue(name, limit={GPU: 4}))
+    key = world.start("a", 2, queue="q", minimum=1)
+    world.settle()
+    other = a_key("b")
+    world.put_gang(Gang(other, minimum=1, queue="r", created=world.now))
+    for pod in world.bound(key):
+        world.change_pod(pod.uid, gang=other)
+    world.settle()
+    used = {name: world.engine.state.quota.used(name).get(GPU, 0) for name in ("q", "r")}
+    assert used == {"q": 0, "r": 2000}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gpu_scheduler.core.explain import refuse_now
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, GangKey, Queue
+from gpu_scheduler.core.model import Expected, Gang, GangKey, PodPhase, Queue
+from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.world import GPU, NAMESPACE, a_key, a_world, members, shape_of
+from tests.unit.world import GPU, NAMESPACE, a_key, a_node, a_world, members, shape_of
 
 
 def expecting(name: str, count: int, **changes: Any) -> Gang:
@@ -44,6 +47,17 @@ def test_expected_members_that_come_one_by_one_keep_their_slots_meanwhile() -> N
     assert len(world.bound(gang.key)) == 3
 
 
+def test_members_that_are_there_are_not_counted_twice_among_those_expected() -> None:
+    world = a_world(2)
+    gang = expecting("a", 3, minimum=1)
+    world.submit(gang, *members(gang.key, 1, role="worker"))
+    world.settle()
+    assert world.bound(gang.key) == []
+    world.put_node(a_node("more", 1))
+    world.settle()
+    assert len(world.bound(gang.key)) == 1
+
+
 def test_reservation_for_members_that_never_come_expires() -> None:
     world = a_world(3, config=Config(reserve=300))
     gang = expecting("a", 3)
@@ -74,6 +88,75 @@ def test_many_gangs_whose_members_never_come_do_not_starve_one_whose_members_are
     rival = world.start("b", 3, timeout=40.0)
     world.pass_time(1000)
     assert len(world.bound(rival)) == 3
+
+
+@pytest.mark.parametrize(("sizes", "apart"), [((2, 1), 150.0), ((1, 1, 1, 1), 225.0)])
+def test_gangs_whose_members_never_come_leave_their_queue_to_one_that_needs_what_they_keep_together(
+    sizes: tuple[int, ...], apart: float
+) -> None:
+    world = a_world(6)
+    world.put_queue(Queue("q", limit={GPU: sum(sizes)}))
+    for number, size in enumerate(sizes):
+        world.submit(expecting(f"a{number}", size, priority=5, queue="q"))
+        world.pass_time(apart)
+    rival = world.start("b", sum(sizes), queue="q", timeout=40.0)
+    world.pass_time(1500)
+    assert len(world.bound(rival)) == sum(sizes)
+
+
+def test_gang_that_gives_way_says_so_and_has_its_turn_again_when_nobody_waits_or_the_others_had_theirs() -> None:
+    world = a_world(6)
+    world.now = 900.0  # the beginning of its turn
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    gang = expecting("a", 2, queue="q")
+    world.submit(gang)
+    world.settle()
+    runs = world.start("c", 1, queue="q")
+    world.settle()
+    rival = world.start("b", 3, queue="q")
+    world.pass_time(300)
+    assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.GATHERING, {Reason.GIVES_WAY})
+    world.pass_time(599)
+    assert world.phase(gang.key) is Phase.GATHERING
+    world.pass_time(1)
+    assert world.phase(gang.key) is Phase.RESERVED  # the rival waits for what runs on
+    world.pass_time(300)
+    assert world.phase(gang.key) is Phase.GATHERING
+    for pod in world.members(rival):
+        world.remove_pod(pod.uid)
+    world.settle()
+    assert (len(world.bound(runs)), world.phase(gang.key)) == (1, Phase.RESERVED)
+
+
+def test_nobody_gives_way_where_a_queue_has_no_limit() -> None:
+    world = a_world(6)
+    world.now = 900.0
+    gang = expecting("a", 2)
+    world.submit(gang)
+    world.settle()
+    world.start("runs", 1)
+    world.settle()
+    world.start("waits", 6)
+    world.pass_time(300)
+    assert world.phase(gang.key) is Phase.RESERVED
+
+
+def test_gang_that_ran_after_its_reservation_had_expired_does_not_give_way_when_it_starts_anew() -> None:
+    world = a_world(6)
+    world.now = 900.0
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    gang = expecting("a", 2, queue="q")
+    world.submit(gang)
+    world.settle()
+    world.create(*members(gang.key, 2, role="worker"))
+    world.start("runs", 1, queue="q")
+    world.pass_time(400)
+    world.start("waits", 3, queue="q")
+    world.settle()
+    for pod in world.members(gang.key):
+        world.remove_pod(pod.uid)
+    world.pass_time(60, controllers=False)  # until those who vanished must have ended
+    assert world.phase(gang.key) is Phase.RESERVED
 
 
 def test_members_that_come_after_their_reservation_expired_need_not_wait_for_the_next() -> None:
@@ -230,6 +313,22 @@ def test_reservation_of_a_gang_that_has_ended_is_given_up_at_once() -> None:
     world.settle()
     assert world.bound(rival) == []
     world.finish(key)
+    world.settle()
+    assert len(world.bound(rival)) == 2
+
+
+@pytest.mark.parametrize("phase", [PodPhase.SUCCEEDED, PodPhase.FAILED])
+def test_nothing_is_kept_anew_for_a_gang_that_has_ended(phase: PodPhase) -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    world.submit(
+        Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),)),
+        *members(key, 1, shape_of(0), role="driver", controlled=False),
+    )
+    world.settle()
+    world.end("spark-driver-0", phase)
+    world.pass_time(10)
+    rival = world.start("b", 2)
     world.settle()
     assert len(world.bound(rival)) == 2
 

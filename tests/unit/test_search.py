@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.model import Pod, PodTerm
 from gpu_scheduler.core.nodes import Codes
 from gpu_scheduler.core.search import Seekers, search
-from tests.unit.clusters import build_cluster, gpu_node, node, plain, pod, whole
+from tests.unit.clusters import ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet
 
 
@@ -69,6 +71,27 @@ def test_what_stands_in_the_way_is_moved() -> None:
     groups = [Seekers(workers(1)), Seekers(workers(1, 2, "large")), Seekers(licensed)]
     assert found(cluster, groups) is not None
     assert len(cluster.usage) == 3
+
+
+def test_nodes_that_take_as_many_of_each_but_not_of_both_are_both_tried() -> None:
+    cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 300}), node("n1", allocatable={"cpu": 350})]))
+    groups = [Seekers([pod(f"p{cpu}", plain(cpu))]) for cpu in (200, 150, 300)]
+    assert found(cluster, groups) == ["n1", "n1", "n0"]
+
+
+def test_nodes_that_are_alike_are_both_tried_for_those_whose_company_looks_where_they_are() -> None:
+    rooms = [("n0", "a", {}), ("n1", "b", {}), ("n2", "b", {"cpu": 100, "licence": 1})]
+    cluster = build_cluster(Fleet([node(name, labels={ZONE: z}, allocatable=has) for name, z, has in rooms]))
+    beside = replace(plain(licence=1), affinity=(PodTerm(apps("leader"), ZONE),))
+    groups = [Seekers([pod("leader", labels={"app": "leader"})]), Seekers([pod("follower", beside)])]
+    assert found(cluster, groups) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize(("tries", "expected"), [(1, None), (2, ["n1", "n0"])])
+def test_a_search_gives_up_when_it_has_gone_back_as_often_as_it_may(tries: int, expected: list[str] | None) -> None:
+    cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 100, "licence": 1}), node("n1")]))
+    groups = [Seekers([pod("any")]), Seekers([pod("licensed", plain(licence=1))])]
+    assert found(cluster, groups, tries) == expected
 
 
 def test_nothing_is_left_behind_by_a_search_that_finds_nothing() -> None:

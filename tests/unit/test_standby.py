@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import (
@@ -167,12 +170,29 @@ def test_bind_is_not_sent_with_a_version_of_its_pod_that_does_not_carry_its_atte
     assert not [effect for effect in engine.handle(TookOver((raised,)), NOW) if isinstance(effect, SendBind)]
 
 
+def test_commit_of_nothing_is_over_for_the_next_leader() -> None:
+    engine = watching()
+    assert engine.handle(TookOver((Commit(3),)), NOW) == []
+    assert engine.run_cycle(NOW) == [Release(3)]
+
+
 def test_commit_of_pods_that_are_gone_is_over_for_the_next_leader() -> None:
     engine = watching()
     left = Commit(3, binds=(Bind("gone", "team", "gone", 0, "n0", (0,)),))
     assert engine.handle(TookOver((left,)), NOW) == []
     assert engine.run_cycle(NOW) == [Release(3)]
     assert not engine.state.cluster.usage
+
+
+@pytest.mark.parametrize(
+    "change", [{"deleting": True}, {"phase": PodPhase.SUCCEEDED}], ids=["is being deleted", "has ended"]
+)
+def test_delete_of_a_pod_that_goes_anyway_is_over_for_the_next_leader(change: dict[str, Any]) -> None:
+    engine = watching()
+    engine.handle(PodSeen(a_pod("p", node="n0", devices=(0,), **change)), NOW)
+    left = Commit(3, deletes=(Delete("p", "team", "p", DeleteCause.PREEMPTED),))
+    assert engine.handle(TookOver((left,)), NOW) == []
+    assert Release(3) in engine.run_cycle(NOW)
 
 
 def test_leader_that_steps_down_keeps_no_slots_for_anybody() -> None:
@@ -233,8 +253,9 @@ def test_delete_that_a_budget_forbids_is_sent_less_and_less_often() -> None:
     sends, now = 0, NOW
     while now < NOW + 500:
         now = engine.next_timer() or NOW + 500
-        if any(isinstance(effect, SendDelete) for effect in engine.run_cycle(now)):
+        for effect in [effect for effect in engine.run_cycle(now) if isinstance(effect, SendDelete)]:
             sends += 1
+            assert effect.failures == sends
             engine.handle(DeleteFailed("low"), now)
     assert 50 <= sends <= 80
 

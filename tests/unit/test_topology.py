@@ -285,6 +285,27 @@ CASES = [
         "n3 n4 n5",
     ),
     Case(
+        "two shapes of one role in a rack of the gang's zone",
+        roles(
+            role("leader", whole(4), 1),
+            role("worker", whole(1), 1, RACK_REQUIRED),
+            role("worker", whole(2), 1, RACK_REQUIRED),
+            topology=ZONE_REQUIRED,
+        ),
+        [host("n1", "a/1", 3), host("n2", "b/1", 4), host("n3", "b/2", 4)],
+        "n2 n3 n3",
+    ),
+    Case(
+        "a rack outside all zones is no room in a zone",
+        roles(role("leader", whole(1), 1), role("worker", whole(1), 2, RACK_REQUIRED), topology=ZONE_REQUIRED),
+        [
+            *(host(f"a{i}", f"a/{i // 2}") for i in range(4)),
+            *(host(f"b{i}", f"b/{i // 2}") for i in range(3)),
+            host("outside", "/1", 8),
+        ],
+        "b0 b1 b2",
+    ),
+    Case(
         "a role's rack that the gang's zone does not have",
         roles(role("leader", whole(1), 2), role("worker", whole(1), 2, RACK_REQUIRED), topology=ZONE_REQUIRED),
         [host("n1", "a/1"), host("n2", "a/1"), *(host(f"b{i}", f"b/{i}") for i in range(4))],
@@ -358,6 +379,15 @@ def test_a_bids_excluded_nodes_are_not_used() -> None:
     assert nodes_of(place_gang(cluster, replace(gang_of(whole(1), 2, topology=RACK_REQUIRED), excluded=excluded))) == []
 
 
+@pytest.mark.parametrize(("excluded", "left"), [(["n1"], ["n4", "n5"]), (["n4"], ["n1", "n2"])])
+def test_a_rack_is_found_among_the_nodes_that_are_not_excluded(excluded: list[str], left: list[str]) -> None:
+    cluster = build_cluster(Fleet([*TWO_RACKS[:2], *TWO_RACKS[3:]]))
+    bid = gang_of(whole(1), 2, topology=RACK_REQUIRED)
+    bid.excluded = np.zeros(cluster.table.size, bool)
+    bid.excluded[[cluster.table.slots[name] for name in excluded]] = True
+    assert nodes_of(place_gang(cluster, bid)) == left
+
+
 def test_a_role_needs_its_own_minimum() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 2)]))
     leaders, workers = role("leader", plain(), 3), role("worker", whole(1), 3)
@@ -397,3 +427,8 @@ def test_surplus_goes_to_the_rack_with_most_room_that_may_be_used() -> None:
     bid.excluded = np.zeros(cluster.table.size, bool)
     bid.excluded[cluster.table.slots["n2"]] = True
     assert nodes_of(place_gang(cluster, bid)) == ["n3", "n3"]
+
+
+def test_nodes_outside_all_racks_are_no_room_for_surplus_in_any() -> None:
+    cluster = build_cluster(Fleet([host("n1", "a/1", 2), host("n2", "a/2"), host("n3", "a", 8)]))
+    assert nodes_of(place_gang(cluster, gang_of(whole(1), 3, needed=0, topology=RACK_REQUIRED))) == ["n1", "n1"]

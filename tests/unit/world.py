@@ -114,6 +114,7 @@ class World:
         self.now = 1000.0
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
+        self.gone: dict[str, Pod] = {}
         self.gangs: dict[GangKey, Gang] = {}
         self.queues: dict[str, Queue] = {}
         self.lease: dict[int, Commit] = {}
@@ -164,10 +165,12 @@ class World:
         """A pod changes."""
         self._put_pod(replace(self.pods[uid], **changes))
 
-    def remove_pod(self, uid: str) -> None:
-        """A pod object vanishes."""
-        del self.pods[uid]
-        self._tell(("pod", uid), PodGone(uid))
+    def remove_pod(self, uid: str, *, in_a_gap: bool = False) -> None:
+        """A pod object vanishes; in a gap of the watch nobody sees what became of it before."""
+        self.gone[uid] = self.pods.pop(uid)
+        if in_a_gap:
+            self.streams.pop(("pod", uid), None)
+        self._tell(("pod", uid), PodGone(uid, maybe_bound=in_a_gap))
 
     def put_gang(self, gang: Gang) -> None:
         """A gang object is created or changed."""

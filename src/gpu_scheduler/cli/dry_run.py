@@ -36,7 +36,7 @@ class Seen:
 def look_at(state: State, record: GangRecord) -> Seen:
     """Sorts a gang's members by what is committed or seen, and says what phase that means."""
     ledger, gang = state.ledger, record.gang
-    evicting = [uid for uid in record.members if uid in ledger.deletes and _is_committed(state, uid)]
+    evicting = [uid for uid in record.members if uid in ledger.going and _is_committed(state, uid)]
     facts = survey(record, {uid: True for uid in record.members if ledger.stages.get(uid)}, evicting)
     facts.reserved = gang is not None and gang.admitted_at is not None
     facts.nominated = gang is not None and bool(gang.nomination)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, connection_options
-from gpu_scheduler.cli.scheduler import run_loop
+from gpu_scheduler.cli.scheduler import begin_service, run_loop
 
 if TYPE_CHECKING:
     from gpu_scheduler.kube.connection import Connection
@@ -94,12 +92,6 @@ def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> Optio
 
 
 async def _run_until_signalled(connection: Connection, settings: Settings, options: Options) -> None:
-    from gpu_scheduler.kube.logs import set_up_logs
     from gpu_scheduler.operator.loop import run_operator
 
-    set_up_logs(settings.log_format, settings.log_level)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await run_operator(connection, options, stop)
+    await run_operator(connection, options, begin_service(settings))

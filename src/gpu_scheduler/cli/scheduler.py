@@ -66,16 +66,23 @@ def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
 
 
 async def _run_until_signalled(connection: Connection, settings: Settings) -> None:
-    from gpu_scheduler.kube.logs import set_up_logs
     from gpu_scheduler.kube.scheduler import run_scheduler
 
+    stop, compare = begin_service(settings), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, compare.set)
+    await run_scheduler(connection, settings, stop, compare)
+
+
+def begin_service(settings: Settings) -> asyncio.Event:
+    """Sets up the log; the event is set when a signal says stop."""
+    from gpu_scheduler.kube.logs import set_up_logs, tell_broken_connection
+
     set_up_logs(settings.log_format, settings.log_level)
-    stop, compare = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.set_exception_handler(tell_broken_connection)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGUSR1, compare.set)
-    await run_scheduler(connection, settings, stop, compare)
+    return stop
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import click
 
 from gpu_scheduler.cli.certs import dns_name_option
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
-from gpu_scheduler.cli.scheduler import run_loop
+from gpu_scheduler.cli.scheduler import begin_service, run_loop
 from gpu_scheduler.kube.resources import WEBHOOK_SECRET
 from gpu_scheduler.webhook.rules import Denial
 
@@ -104,13 +102,8 @@ def _make_rules(settings: Settings, flags: dict[str, Any]) -> Rules:
 
 
 async def _run_until_signalled(connection: Connection, settings: Settings, options: Options) -> None:
-    from gpu_scheduler.kube.logs import set_up_logs
     from gpu_scheduler.webhook.service import run_webhook
 
-    set_up_logs(settings.log_format, settings.log_level)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = begin_service(settings)
     gc.freeze()  # what is loaded stays: no review has to wait until all of it has been looked through
     await run_webhook(connection, options, stop)

@@ -159,7 +159,12 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Sta
 
 def rank_of(record: GangRecord, facts: Facts) -> int:
     """The priority a gang asks with. One that kept slots for members who never came asks last until they do."""
-    return record.priority if facts.ready or not record.stood_up else _LAST
+    return _LAST if asks_last(record, facts) else record.priority
+
+
+def asks_last(record: GangRecord, facts: Facts) -> bool:
+    """Whether slots were kept for members who never came, and have not come since."""
+    return record.stood_up and not facts.ready
 
 
 def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:

@@ -124,7 +124,6 @@ class Cluster:
             seen = usage._replace(unrecorded=self._is_unrecorded(usage.pod, usage.devices, slot))
             self._enter(node.name, {usage.pod.uid: seen})
             self._count(seen, slot, +1)
-        self._touch(slot)
         return True
 
     def remove_node(self, name: str) -> None:
@@ -138,7 +137,6 @@ class Cluster:
         self.free[:, slot] = 0
         self.gpu_row[slot] = -1
         self.devices.put(slot, None)
-        self._touch(slot)
 
     def named_by_map(self, name: str) -> list[str]:
         """The nodes that a gpu-scheduling-map may mean by a name: by label first, else by the node's own name."""
@@ -167,9 +165,8 @@ class Cluster:
         node = self.table.name(slot)
         self._count_request(shape, slot, len(pods), recorded=self.devices.records(shape, slot))
         self._count_ports(shape, slot, len(pods))
+        picks, touched = self.devices.choose(shape, slot, len(pods))
         row = self.gpu_row.item(slot)
-        openable = self.free.item(row, slot) if row >= 0 else MAX_DEVICES
-        picks, touched = self.devices.choose(shape, slot, len(pods), openable)
         if row >= 0:
             self.free[row, slot] -= touched
         self._enter(node, {p.uid: Usage(p, node, devices, False) for p, devices in zip(pods, picks, strict=True)})

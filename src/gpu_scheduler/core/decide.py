@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_scheduler.core.bid import absent_members, excluded_nodes, expected_groups, make_bid, slots_for, standing_of
+from gpu_scheduler.core.courtesy import GIVES_WAY, gives_way, next_turn
 from gpu_scheduler.core.domains import Bid, Placement
-from gpu_scheduler.core.drain import choose_target, fits_empty, refuse_on_empty
+from gpu_scheduler.core.drain import choose_target, fits_empty, pass_target_on, refuse_on_empty
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
 from gpu_scheduler.core.model import GangKey, Slot
-from gpu_scheduler.core.observe import end_quarantines, look_on, retry_due
+from gpu_scheduler.core.observe import end_quarantines, look_on
 from gpu_scheduler.core.place import least_counts, place_gang
 from gpu_scheduler.core.plan import Plan
-from gpu_scheduler.core.preempt import find_victims
+from gpu_scheduler.core.preempt import find_victims, refused_evictions
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.refuse import refuse_bid
+from gpu_scheduler.core.retry import retry_due
 from gpu_scheduler.core.state import State
 
 
@@ -49,12 +51,17 @@ def run_cycle(state: State, now: float) -> list[Effect]:
         _reserve_again(state, record, now)
     state.admitted.clear()
     # 4. The queue, in order, until nobody who could be helped is left.
-    state.queue.wake(state.changes, state.could_help)
+    state.queue.wake(state.changes | Wake.TURN, state.could_help)
     state.changes = Wake.NOTHING
-    while plan.room and (first := state.queue.pop(state.share)) is not None:
+    if state.new_victim is not None:
+        state.queue.wake(Wake.FREED, state.could_evict_newcomers)
+        state.new_victim = None
+    drained_for = None
+    while plan.room and (first := _next_to_ask(state)) is not None:
         decide(state, state.records[first], now, plan)
+        drained_for = pass_target_on(state, state.records[first], now) or drained_for
     # 5. A head that others keep from starting gets nodes that run empty for it.
-    drained_for = choose_target(state, now)
+    drained_for = choose_target(state, now) or drained_for
     # 6. One commit for all of it, and a word to everyone concerned.
     commit = plan.commit()
     if commit is not None:
@@ -65,6 +72,14 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     if drained_for is not None:
         state.dirty[drained_for] = None  # it may now have what is refused to others who ask for the same
     return effects
+
+
+def _next_to_ask(state: State) -> GangKey | None:
+    """The first in the queue. When nodes are drained no longer, who waits for room comes before those behind it."""
+    if state.undrained and state.target is None:
+        state.queue.wake(Wake.FREED, lambda *_: True)
+    state.undrained = False
+    return state.queue.pop(state.share)
 
 
 def _by_rank(state: State, keys: Iterable[GangKey]) -> list[GangRecord]:
@@ -82,11 +97,19 @@ def _tell(state: State, keys: Iterable[GangKey]) -> list[Effect]:
         facts = state.facts_of(record)
         facts.hold_over = record.below_since is not None and key not in state.broken
         record.phase = phase_of(facts)
-        status = report(record, facts, record.refusal or state.queue.refusal(key))
+        refusal = _refused_for(state, record) or record.refusal or state.queue.refusal(key)
+        status = report(record, facts, refusal)
         if status != record.told:
             record.told = status
             effects.append(Report(key, status))
     return effects
+
+
+def _refused_for(state: State, record: GangRecord) -> Unplaceable | None:
+    """What keeps a nominated gang waiting, if the eviction of pods from its slots' nodes is refused."""
+    nodes = {slot.node for slot in record.nomination}
+    stay = sum(state.pods[uid].node in nodes for uid in state.ledger.refused) if nodes else 0
+    return Unplaceable((Refusal(Reason.EVICTION_REFUSED, short_by=stay),)) if stay else None
 
 
 # -- one gang that something happened to
@@ -97,7 +120,7 @@ def advance(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     if state.drop_if_empty(record):
         return
     facts = state.facts_of(record)
-    state.count_live(record, bool(facts.live))
+    state.count_live(record, bool(facts.live) and not facts.open)
     watch_minimum(state, record, facts, now, plan)
     _expire(state, record, facts, now)
     record.refusal = _why_not_ask(state, record, facts, now)
@@ -168,8 +191,8 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
         if record.reserved and record.key not in state.broken:
             state.lift(record)
             state.changes |= Wake.FREED
-        if not facts.started:
-            record.admitted_at, record.stood_up = None, True
+        record.admitted_at = None
+        record.stood_up = not facts.started and not ended
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
         # A back-off does not count as waiting; how long the gang has been blocked in all is what drains nodes for it.
@@ -207,6 +230,12 @@ def _drop_nomination(state: State, record: GangRecord) -> None:
 def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     """Starts a gang, or finds out why it cannot start and lets it wait for that to change."""
     last = state.queue.refusal(record.key)
+    if gives_way(state, record, now, plan):
+        state.queue.park(record.key, GIVES_WAY)
+        if last != GIVES_WAY:
+            state.dirty[record.key] = None
+            state.at(next_turn(state, now), record.key)
+        return
     if last is not None and not record.reserved and not _could_start(state, record, last):
         state.queue.park(record.key, last)
         return
@@ -232,6 +261,8 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
             refused = refuse_on_empty(state, bid)
         elif _nominate(state, record, facts, bid, now, plan):
             return
+        elif (hindrance := refused_evictions(state, bid)) is not None:
+            refused = replace(refused, refusals=(*refused.refusals, hindrance))
     for key in state.queue.park(record.key, refused):
         state.dirty[key] = None
 
@@ -331,8 +362,8 @@ def _try_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> 
     if facts.short_of_quorum or facts.blocked or not facts.exists:
         _drop_nomination(state, record)
         return
-    bid = make_bid(state, record, facts, now)
-    refusal, bid = _check_quota(state, record, bid)
+    record.facts, record.bid = facts, make_bid(state, record, facts, now)  # others may have come meanwhile
+    refusal, bid = _check_quota(state, record, record.bid)
     placement = place_gang(state.cluster, bid) if plan.room and refusal is None else None
     if placement:
         state.dirty[record.key] = None

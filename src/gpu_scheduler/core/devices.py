@@ -56,17 +56,14 @@ class DeviceTable:
         idle = self.ok[:, slot] & (self.used[:, slot] == 0)
         return int.from_bytes(np.packbits(idle, bitorder="little").tobytes(), "little")
 
-    def choose(self, shape: Shape, slot: int, count: int, openable: int) -> tuple[list[tuple[int, ...]], int]:
-        """Chooses and takes devices for `count` pods; returns them with the number of devices newly touched.
-
-        At most `openable` devices that nobody uses may be touched. The caller has made sure that there are enough.
-        """
+    def choose(self, shape: Shape, slot: int, count: int) -> tuple[list[tuple[int, ...]], int]:
+        """Takes devices for `count` pods, for whom there are enough; returns them and how many are newly touched."""
         if not self.records(shape, slot):
             return [()] * count, 0
         if shape.device_map is not None:
             picks = [shape.device_map.devices] * count
         elif shape.gpu_milli:
-            picks = self._choose_shares(shape.gpu_milli, slot, count, openable)
+            picks = self._choose_shares(shape.gpu_milli, slot, count)
         else:
             return self._take_whole(shape.gpus, slot, count)
         return picks, sum(self.take(shape, slot, devices, +1) for devices in picks)
@@ -115,15 +112,13 @@ class DeviceTable:
         self.idle[slot] -= gpus * count
         return picks, gpus * count
 
-    def _choose_shares(self, share: int, slot: int, count: int, openable: int) -> list[tuple[int, ...]]:
+    def _choose_shares(self, share: int, slot: int, count: int) -> list[tuple[int, ...]]:
         used = zip(self.ok[:, slot], self.used[:, slot], strict=True)
         left = [MILLI - int(milli) if fine else 0 for fine, milli in used]
         picks: list[tuple[int, ...]] = []
         for _ in range(count):
-            allowed = left if openable > 0 else [milli if milli < MILLI else 0 for milli in left]
-            chosen = choose_share(allowed, share)
+            chosen = choose_share(left, share)
             assert chosen is not None, "the caller counted this share as free"
-            openable -= left[chosen] == MILLI
             left[chosen] -= share
             picks.append((chosen,))
         return picks

@@ -117,9 +117,9 @@ def _one_per_domain(counts: Ints, codes: Codes) -> Ints:
 
 
 def _common_domains(cluster: Cluster, keys: list[str], counts: Ints, wanted: int) -> list[Ints]:
-    """The counts within each joint domain of the keys that can take all, tightest first."""
+    """The counts within each joint domain of the keys that can take all, tightest first; outside of all they are 0."""
     joint = np.stack([cluster.table.domain_codes(key) for key in keys])
-    inside = (joint >= 0).all(axis=0) & (counts > 0)
+    inside = counts > 0
     if not inside.any():
         return []
     _, numbered = np.unique(joint[:, inside], axis=1, return_inverse=True)

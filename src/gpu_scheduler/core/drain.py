@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_scheduler.core.bid import make_bid
+from gpu_scheduler.core.bid import asks_last, make_bid
 from gpu_scheduler.core.domains import Bid, Group, Placement
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
@@ -43,6 +43,16 @@ def choose_target(state: State, now: float) -> GangKey | None:
     return None
 
 
+def pass_target_on(state: State, record: GangRecord, now: float) -> GangKey | None:
+    """When nothing is drained any more, lets a gang that was just refused have a target before those behind it ask.
+
+    Else they would enter nodes that were drained for it until another took them over and started.
+    """
+    if state.target is not None or not _is_blocked(state, record, now):
+        return None
+    return choose_target(state, now)
+
+
 def _check_target(state: State, now: float) -> None:
     """Gives up a target where the gang would not fit even when everything that can end had ended."""
     if state.target is None or state.target_version == _version_of_empty(state):
@@ -68,14 +78,15 @@ def _park_too_large(state: State, record: GangRecord, now: float) -> None:
 
 def _blocked_heads(state: State, now: float) -> list[GangRecord]:
     """The gangs, in order, that have waited too long for something that runs."""
-    since = now - state.config.drain_after
-    heads = []
-    for key in state.queue.parked(Wake.FREED):
-        record = state.records[key]
-        waited = record.waiting_since is not None and record.waiting_since <= since
-        if waited and not record.target and not record.nomination and _wants_nodes(state, record):
-            heads.append(record)
+    parked = (state.records[key] for key in state.queue.parked(Wake.FREED))
+    heads = [record for record in parked if _is_blocked(state, record, now)]
     return sorted(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
+
+
+def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
+    """Whether a gang was refused, has waited too long, and nothing is kept or drained for it."""
+    waited = record.waiting_since is not None and record.waiting_since <= now - state.config.drain_after
+    return waited and not record.target and not record.nomination and _wants_nodes(state, record)
 
 
 def _wants_nodes(state: State, record: GangRecord) -> bool:
@@ -84,7 +95,7 @@ def _wants_nodes(state: State, record: GangRecord) -> bool:
     if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
         return False
     facts = state.facts_of(record)
-    return facts.missing > 0 and bool(facts.ready or not record.stood_up)
+    return facts.missing > 0 and not asks_last(record, facts)
 
 
 def place_on_empty(

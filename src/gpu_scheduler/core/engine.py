@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core import observe
+from gpu_scheduler.core import observe, retry
 from gpu_scheduler.core.decide import run_cycle
 from gpu_scheduler.core.events import (
     BindFailed,
@@ -58,9 +58,9 @@ class Engine:
             case Committed():
                 return observe.begin_carrying_out(state, event, now)
             case BindFailed():
-                observe.note_failed_bind(state, event, now)
+                return retry.note_failed_bind(state, event, now)
             case DeleteFailed():
-                observe.note_failed_delete(state, event, now)
+                retry.note_failed_delete(state, event, now)
             case TookOver():
                 return observe.take_over(state, event, now)
             case Fenced():

@@ -35,9 +35,10 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """A pod no longer exists."""
+    """A pod no longer exists. `maybe_bound` unless it is known to have had no node that was not seen before."""
 
     uid: str
+    maybe_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,11 @@ class BindFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BindFailed:
-    """A bind did not succeed, or nobody knows whether it did."""
+    """A bind did not succeed, or nobody knows whether it did; `message` is what the API server said."""
 
     uid: str
     failure: BindFailure
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,10 @@ class SendBind:
 
 @dataclass(frozen=True, slots=True)
 class SendDelete:
-    """Send a committed delete."""
+    """Send a committed delete, which has failed so many times."""
 
     delete: Delete
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

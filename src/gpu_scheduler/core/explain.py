@@ -25,6 +25,7 @@ _OF_QUEUES = (
     Reason.NO_QUEUE,
     Reason.QUEUE_CLOSED,
     Reason.QUEUE_FORBIDDEN,
+    Reason.GIVES_WAY,
 )
 
 
@@ -55,7 +56,7 @@ class Holder:
     """Who uses how much of what the gang lacks; `gang` is None for pods that are not ours."""
 
     name: str
-    amount: int
+    amount: float
     gang: GangKey | None = None
 
 
@@ -218,7 +219,7 @@ def refuse_now(state: State, key: GangKey, now: float) -> Unplaceable | None:
     What is remembered may be out of date: a gang is tried again only when there could be enough for it.
     """
     record, refused = state.records.get(key), state.queue.refusal(key)
-    if record is None or record.refusal is not None or refused is None or not refused.short or refused.hopeless:
+    if record is None or refused is None or not refused.short or refused.hopeless:
         return None
     bid = make_bid(state, record, state.facts_of(record), now)  # which asks where slots are kept
     with state.cluster.trial():
@@ -238,19 +239,29 @@ def holders_of(state: State, key: GangKey) -> tuple[Holder, ...]:
         return ()
     scarce = short.subject
     amounts: dict[tuple[str, GangKey | None], int] = {}
+    kept = {uid: other.key for other in state.records.values() for uid in other.reserved}
+    mapped: set[tuple[str, str, int]] = set()
     for usage in state.cluster.usage.values():
         pod = usage.pod
         held = _amount_of(pod.shape, scarce, usage.devices)
         if not held or pod.uid in record.members or pod.uid in record.reserved:
             continue
-        gang = state.key_of(pod) if pod.ours and pod.uid in state.pods else None
+        gang = kept.get(pod.uid) or (state.key_of(pod) if pod.ours and pod.uid in state.pods else None)
         if short.reason is Reason.QUOTA and (gang is None or not _share_queue(state, record, state.records[gang])):
             continue
-        name = str(gang) if gang is not None and pod.gang is not None else f"{pod.namespace}/{pod.name}"
+        alone = gang is None or (pod.gang is None and pod.uid not in kept)
+        name = f"{pod.namespace}/{pod.name}" if alone else str(gang)
+        if pod.shape.device_map and scarce == pod.shape.gpu_resource and short.reason is Reason.RESOURCE:
+            # Pods of one map may share cards: a node gives each of them once. A queue is charged for every pod.
+            cards = {(name, usage.node, device) for device in usage.devices}
+            held -= MILLI * len(cards & mapped)
+            mapped |= cards
         amounts[name, gang] = amounts.get((name, gang), 0) + held
     ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0][0]))
     scale = MILLI if scarce in state.config.gpu_resources else 1
-    return tuple(Holder(name, -(-amount // scale), gang) for (name, gang), amount in ranked[:5])
+    return tuple(
+        Holder(name, amount / scale if amount % scale else amount // scale, gang) for (name, gang), amount in ranked[:5]
+    )
 
 
 def _share_queue(state: State, one: GangRecord, other: GangRecord) -> bool:

@@ -35,7 +35,7 @@ def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, pl
         state.broken[record.key] = None  # binds on their way are never called back: wait until they are seen
         return
     _stop_holding(state, record)
-    replaceable = [pod for pod in facts.live if pod.controlled]
+    replaceable = [pod for pod in facts.live if pod.controlled and pod.uid not in state.ledger.deletes]
     if replaceable:
         for pod in replaceable:
             plan.delete(pod, DeleteCause.RESTART)
@@ -127,9 +127,8 @@ def _missing_by_role(facts: Facts) -> dict[str, int]:
     """How many members of each role are missing; those that no role asks for are taken to be like a living one."""
     missing = facts.missing_by_role
     rest = facts.missing - sum(missing.values())
-    if rest > 0:
-        like = facts.ready[0].role if facts.ready else facts.live[0].role if facts.live else ""
-        missing[like] = missing.get(like, 0) + rest
+    like = facts.ready[0].role if facts.ready else facts.live[0].role if facts.live else ""
+    missing[like] = missing.get(like, 0) + rest
     return {role: count for role, count in missing.items() if count}
 
 

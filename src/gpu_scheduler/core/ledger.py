@@ -13,6 +13,7 @@ class OpenBind:
 
     bind: Bind
     sequence: int
+    failing_since: float | None = None
     refused_since: float | None = None
     given_up: bool = False
     tries: int = 0
@@ -26,15 +27,26 @@ class OpenDelete:
     sequence: int
     tries: int = 0
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether it has failed so often that nobody should count on it."""
+        return self.tries > 5
+
 
 class Ledger:
-    """Open entries by pod. `stages` says whether an open bind is committed, `retries` when to send something again."""
+    """Open entries by pod. `stages` says whether an open bind is committed, `retries` when to send something again.
+
+    `stuck` are the binds that have failed for so long that nobody should wait for them, `going` the pods with an open
+    delete that others may count on.
+    """
 
     def __init__(self) -> None:
         self.binds: dict[str, OpenBind] = {}
         self.deletes: dict[str, OpenDelete] = {}
         self.stages: dict[str, bool] = {}
+        self.going: set[str] = set()
         self.retries: dict[str, float] = {}
+        self.stuck: set[str] = set()
         self.next_sequence = 0
         self._commits: dict[int, Commit] = {}
         self._left: dict[int, int] = {}
@@ -45,6 +57,11 @@ class Ledger:
     def open_commits(self) -> int:
         """How many commits the Lease names, or soon will."""
         return len(self._left)
+
+    @property
+    def refused(self) -> set[str]:
+        """Pods whose delete is open and fails again and again."""
+        return self.deletes.keys() - self.going
 
     @property
     def uncommitted(self) -> int:
@@ -86,13 +103,20 @@ class Ledger:
         entry = self.binds.pop(uid, None)
         if entry is not None:
             del self.stages[uid]
+            self.stuck.discard(uid)
             self._end(uid, entry.sequence)
 
     def end_delete(self, uid: str) -> None:
         """Takes out a delete that is over."""
         entry = self.deletes.pop(uid, None)
         if entry is not None:
+            self.going.discard(uid)
             self._end(uid, entry.sequence)
+
+    def enter_delete(self, delete: Delete, sequence: int) -> None:
+        """Enters a decided delete, on which others may count."""
+        self.deletes[delete.uid] = OpenDelete(delete, sequence)
+        self.going.add(delete.uid)
 
     def _end(self, uid: str, sequence: int) -> None:
         self.retries.pop(uid, None)
@@ -127,4 +151,4 @@ class Ledger:
             self.binds[bind.uid] = OpenBind(bind, commit.sequence)
             self.stages[bind.uid] = committed
         for delete in commit.deletes:
-            self.deletes[delete.uid] = OpenDelete(delete, commit.sequence)
+            self.enter_delete(delete, commit.sequence)

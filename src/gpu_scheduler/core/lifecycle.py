@@ -32,7 +32,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is told about a gang. The last five fields are read back by a new leader."""
+    """What is told about a gang; `bind_refused` is what the API server said to a bind of its last start.
+
+    The last five fields are read back by a new leader.
+    """
 
     phase: Phase
     minimum: int
@@ -42,6 +45,7 @@ class Status:
     failed: int
     refusal: Unplaceable | None = None
     timed_out: bool = False
+    bind_refused: str = ""
     below_since: float | None = None
     admitted_at: float | None = None
     nomination: tuple[Slot, ...] = ()
@@ -64,6 +68,7 @@ class GangRecord:
     not_before: float = 0.0
     failures: int = 0
     timed_out: bool = False
+    bind_refused: str = ""
     refusal: Unplaceable | None = None
     below_since: float | None = None
     admitted_at: float | None = None
@@ -234,6 +239,7 @@ def report(record: GangRecord, facts: Facts, refusal: Unplaceable | None) -> Sta
         failed=facts.failed,
         refusal=refusal,
         timed_out=record.timed_out,
+        bind_refused=record.bind_refused,
         below_since=record.below_since,
         admitted_at=record.admitted_at,
         nomination=record.nomination,

@@ -125,7 +125,7 @@ class Shape:
     anti_affinity: tuple[PodTerm, ...] = ()
     spread: tuple[Spread, ...] = ()
     preferences: tuple[Preference, ...] = ()
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # A shape is a dictionary key on every hot path, so its deep hash is taken once.

@@ -17,6 +17,9 @@ Codes = npt.NDArray[np.int32]
 Nodes = npt.NDArray[np.intp] | slice
 """A choice of node slots: an array of them, or the slice of all."""
 
+_FEW = 16
+"""So many sets of taints cost nothing, in use or not."""
+
 NAME = "\0metadata.name"
 """The column that holds node names, so that field selectors are label selectors."""
 
@@ -54,6 +57,7 @@ class NodeTable:
         self.ready: Bools = np.zeros(self.size, bool)
         self._columns: dict[str, Column] = {NAME: Column(self.size)}
         self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
+        self._most_taint_sets = _FEW
         self._empty = list(range(self.size - 1, -1, -1))
 
     @property
@@ -79,6 +83,8 @@ class NodeTable:
         self.unschedulable[slot] = node.unschedulable
         self.ready[slot] = node.ready
         self.taint_set[slot] = self._taint_id(node.taints)
+        if len(self.taint_sets) > self._most_taint_sets:
+            self._forget_unused_taints()
         self.version += 1
         return slot
 
@@ -94,8 +100,7 @@ class NodeTable:
         self._empty.append(slot)
         self.version += 1
         for column in self._columns.values():
-            if len(column.values) > 2 * self.size:
-                column.forget_unused_values()
+            self._tidy(column)
         return slot
 
     def name(self, slot: int) -> str:
@@ -162,7 +167,22 @@ class NodeTable:
             if key not in node.labels:
                 self._columns[key].put(slot, None)
         for key, value in node.labels.items():
-            self.column(key).put(slot, value)
+            column = self.column(key)
+            column.put(slot, value)
+            self._tidy(column)
+
+    def _tidy(self, column: Column) -> None:
+        """Labels that hold a time have a new value with every change."""
+        if len(column.values) > 2 * self.size:
+            column.forget_unused_values()
+
+    def _forget_unused_taints(self) -> None:
+        """So have taints: what no node has any more would slow down every placement."""
+        known: dict[tuple[Taint, ...], int] = {(): 0}
+        for slot, node in enumerate(self.nodes):
+            self.taint_set[slot] = known.setdefault(node.taints, len(known)) if node is not None else 0
+        self._taint_ids, self.taint_sets = known, list(known)
+        self._most_taint_sets = 2 * len(known) + _FEW
 
     def _taint_id(self, taints: tuple[Taint, ...]) -> int:
         known = self._taint_ids.setdefault(taints, len(self.taint_sets))

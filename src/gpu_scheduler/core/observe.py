@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from gpu_scheduler.core.events import (
-    BindFailed,
-    BindFailure,
     Committed,
-    DeleteFailed,
     Effect,
     NodeGone,
     NodeSeen,
     PodGone,
     PodSeen,
-    RaiseAttempt,
-    SendBind,
     SendDelete,
     TookOver,
 )
-from gpu_scheduler.core.ledger import Ledger, OpenBind, OpenDelete
+from gpu_scheduler.core.ledger import Ledger, OpenBind
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Gang, GangKey, Pod, PodPhase, Slot
 from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.retry import give_up, send_bind
 from gpu_scheduler.core.state import State
-
-LONGEST_RETRY = 3
-"""How often the time between two tries doubles."""
 
 # -- nodes
 
@@ -49,15 +42,6 @@ def give_up_node(state: State, node: str, now: float) -> list[Effect]:
     """Gives up every committed bind to a node."""
     entries = [entry for entry in state.ledger.binds.values() if entry.bind.node == node]
     return [effect for entry in entries for effect in give_up(state, entry, now)]
-
-
-def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
-    """Marks the pod so that a delayed bind fails; the entry is over only when the mark is seen."""
-    entry.given_up = True
-    if not state.ledger.is_committed(entry.sequence):
-        return []
-    state.ledger.retries[entry.bind.uid] = now + state.config.retry
-    return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]
 
 
 # -- pods
@@ -141,6 +125,8 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
     pod = state.pods.pop(event.uid, None)
     if pod is None:
         return []
+    # A bind that was sent may have landed, and only that the pod is gone was seen.
+    may_run = pod.live or (event.maybe_bound and state.ledger.stages.get(pod.uid, False))
     state.ledger.end_delete(pod.uid)
     state.ledger.end_bind(pod.uid)
     _forget_permanent(state, pod.uid)
@@ -151,7 +137,7 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
     _remember_loss(state, record, (pod, None), now)
     _leave_gang(state, pod)
     usage = state.cluster.usage.get(pod.uid)
-    if pod.live and usage is not None and usage.devices:
+    if may_run and usage is not None and usage.devices:
         state.quarantined[pod.uid] = now + pod.grace + state.config.quarantine
     else:
         state.vacate(pod.uid)
@@ -192,8 +178,11 @@ def _remember_loss(state: State, record: GangRecord, change: tuple[Pod | None, P
 
 def _end_entries(state: State, pod: Pod, now: float) -> None:
     ledger = state.ledger
-    if pod.deleting or pod.terminal:
+    if (pod.deleting or pod.terminal) and pod.uid in ledger.deletes:
         ledger.end_delete(pod.uid)
+        record = state.records.get(state.key_of(pod))
+        if record is not None:
+            state.note_victim(record.priority)  # what is left of its gang
     entry = ledger.binds.get(pod.uid)
     if entry is None:
         return
@@ -201,7 +190,9 @@ def _end_entries(state: State, pod: Pod, now: float) -> None:
     if pod.node is not None or pod.terminal or pod.deleting or given_up:
         ledger.end_bind(pod.uid)
         record = state.records.get(state.key_of(pod))
-        if given_up and record is not None:
+        if record is not None and pod.node is not None:
+            record.bind_refused = ""
+        if record is not None and given_up:
             state.back_off(record, now)
 
 
@@ -218,6 +209,7 @@ def see_gang(state: State, gang: Gang) -> None:
     if moved:
         for uid in (*record.members, *record.reserved):
             state.quota.move(uid, gang.queue)
+        state.changes |= Wake.FREED  # for the queue that it left
     if gang.expected != awaited:
         state.queue.withdraw(gang.key)  # it will ask for something else: why it was refused says nothing about that
     if not state.leading:
@@ -234,7 +226,7 @@ def _read_notes(record: GangRecord) -> None:
     gang = record.gang or Gang(record.key)
     record.below_since, record.admitted_at = gang.below_since, gang.admitted_at
     record.nomination, record.nominated_at = gang.nomination, gang.nominated_at
-    record.target = gang.target
+    record.target, record.bind_refused = gang.target, ""
 
 
 def lose_gang(state: State, key: GangKey) -> None:
@@ -245,6 +237,7 @@ def lose_gang(state: State, key: GangKey) -> None:
     record.gang = None
     for uid in record.members:
         state.quota.move(uid, state.queue_of(record))  # a new leader, who never saw the object, would charge nobody
+    state.changes |= Wake.FREED
     record.nomination, record.nominated_at, record.admitted_at, record.below_since = (), None, None, None
     state.nominated.pop(key, None)
     state.clear_target(record)
@@ -274,15 +267,19 @@ def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
             ledger.end_delete(uid)
         else:
             effects.append(SendDelete(delete.delete))
-    _take_notes_over(state)
+    _take_notes_over(state, now)
     return effects
 
 
-def _take_notes_over(state: State) -> None:
+def _take_notes_over(state: State, now: float) -> None:
     """What earlier leaders noted on the gangs begins to hold, and to expire, for us."""
     config = state.config
     for key, record in state.records.items():
         state.dirty[key] = None
+        # By our clock nothing began later than now, whatever theirs showed.
+        record.below_since = _no_later(record.below_since, now)
+        record.admitted_at = _no_later(record.admitted_at, now)
+        record.nominated_at = _no_later(record.nominated_at, now)
         if record.nomination:
             state.nominated[key] = state.inherited[key] = None
             state.at((record.nominated_at or 0.0) + config.nominate, key)
@@ -293,6 +290,10 @@ def _take_notes_over(state: State) -> None:
     for other in owners[1:]:
         other.target = ()
     state.target = owners[0].key if owners else None
+
+
+def _no_later(noted: float | None, now: float) -> float | None:
+    return min(noted, now) if noted is not None else None
 
 
 def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
@@ -344,54 +345,3 @@ def begin_carrying_out(state: State, event: Committed, now: float) -> list[Effec
         pod = state.pods[entry.bind.uid]
         state.dirty[state.key_of(pod)] = None
     return effects + [SendDelete(entry.delete) for entry in deletes]
-
-
-def send_bind(state: State, entry: OpenBind) -> list[Effect]:
-    """Sends a bind with the version of the pod that it was decided for, if that version is still to be seen."""
-    pod = state.pods.get(entry.bind.uid)
-    if pod is None or pod.attempt != entry.bind.attempt:
-        return []
-    return [SendBind(entry.bind, pod.version)]
-
-
-def note_failed_bind(state: State, event: BindFailed, now: float) -> None:
-    """A bind did not land: it is tried again, and given up when it has been refused for too long."""
-    entry = state.ledger.binds.get(event.uid)
-    if entry is None or not state.ledger.is_committed(entry.sequence):
-        return  # the answer to an earlier one
-    if event.failure is not BindFailure.UNKNOWN:
-        entry.tries = 0
-    _try_again(state, event.uid, entry, now)
-    if event.failure is BindFailure.REFUSED:
-        if entry.refused_since is None:
-            entry.refused_since = now
-        elif now - entry.refused_since >= state.config.refused_for:
-            entry.given_up = True
-    else:
-        entry.refused_since = None
-
-
-def note_failed_delete(state: State, event: DeleteFailed, now: float) -> None:
-    """A delete was refused for now: it stays committed and is tried again."""
-    entry = state.ledger.deletes.get(event.uid)
-    if entry is not None:
-        _try_again(state, event.uid, entry, now)
-
-
-def _try_again(state: State, uid: str, entry: OpenBind | OpenDelete, now: float) -> None:
-    """Later each time that nobody answers, or a budget forbids it: asking more often helps neither."""
-    state.ledger.retries[uid] = now + state.config.retry * 2 ** min(entry.tries, LONGEST_RETRY)
-    entry.tries += 1
-
-
-def retry_due(state: State, now: float) -> list[Effect]:
-    """Sends again what is due."""
-    effects: list[Effect] = []
-    for entry in state.ledger.due(now):
-        if isinstance(entry, OpenDelete):
-            effects.append(SendDelete(entry.delete))
-        elif entry.given_up:
-            effects += give_up(state, entry, now)
-        else:
-            effects += send_bind(state, entry)
-    return effects

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpu_scheduler.core.domains import Placement
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
-from gpu_scheduler.core.ledger import OpenDelete
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.reasons import Wake
@@ -18,16 +17,19 @@ class Plan:
         self._state = state
         self._binds: list[Bind] = []
         self._deletes: list[Delete] = []
+        self.in_demand: set[str] | None = None
+        """The queues that others wait for; found out when somebody who asks last wants to know."""
 
     @property
     def room(self) -> bool:
         """Whether more may be decided: not so much that a new leader would have long to roll forward, and not in bits.
 
         A commit costs several writes, whatever is in it. What comes while one is under way is decided together once it
-        is in the Lease, which takes one at a time anyway; and when much is open, not until half of that is over.
+        is in the Lease, which takes one at a time anyway; and when much is open, not until half of that is over. Binds
+        that fail for long do not count: they cost the next leader a try each, and would stop everybody.
         """
         ledger, config = self._state.ledger, self._state.config
-        left = config.max_open_binds - len(ledger.binds)
+        left = config.max_open_binds - len(ledger.binds) + len(ledger.stuck)
         if 2 * left < config.max_open_binds or ledger.uncommitted or ledger.open_commits >= config.max_open_commits:
             return False
         return len(self._binds) < min(left, config.max_binds_at_once)
@@ -36,6 +38,7 @@ class Plan:
         """Takes a gang's placement (already assumed): real members are bound, stand-ins keep their slots."""
         state = self._state
         queue = state.queue_of(record)
+        record.bind_refused = ""
         ranks = {role.name: role.rank for role in record.gang.roles} if record.gang is not None else {}
         if ranks:
             placement = sorted(placement, key=lambda item: ranks.get(item[0].role, 0))
@@ -55,7 +58,7 @@ class Plan:
         ledger = self._state.ledger
         delete = Delete(pod.uid, pod.namespace, pod.name, cause)
         self._deletes.append(delete)
-        ledger.deletes[pod.uid] = OpenDelete(delete, ledger.next_sequence)
+        ledger.enter_delete(delete, ledger.next_sequence)
 
     def commit(self) -> Commit | None:
         """Enters everything into the ledger as one commit; None when there is nothing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_scheduler.core.domains import Bid, Placement
@@ -10,10 +11,14 @@ from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import Pod, Shape
 from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.reasons import Reason, Refusal
 from gpu_scheduler.core.state import State
 
 _SINGLES = 64
 """How many victims are tried alone before combinations are."""
+
+_PROOFS = 256
+"""How many proofs go into letting victims off; of those still undecided then, only bystanders are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,20 @@ class Victim:
     pods: tuple[Pod, ...]
     whole: bool
     cause: DeleteCause
+    refused: bool = False
 
     @property
-    def rank(self) -> tuple[int, int, int, float]:
-        """Cheapest first: low priority, surplus before whole gangs, few pods, young."""
+    def rank(self) -> tuple[bool, int, int, int, float]:
+        """Cheapest first: gangs that let go, low priority, surplus before whole gangs, few pods, young."""
         created = self.record.gang.created if self.record.gang is not None else 0.0
-        return self.record.priority, int(self.whole), len(self.pods), -created
+        return self.refused, self.record.priority, int(self.whole), len(self.pods), -created
+
+    @property
+    def uids(self) -> Iterator[str]:
+        """What frees the nodes: the pods and, with a whole gang, what is held for its lost members."""
+        yield from (pod.uid for pod in self.pods)
+        if self.whole:
+            yield from self.record.reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,49 +63,116 @@ def find_victims(state: State, record: GangRecord, bid: Bid) -> Eviction | None:
     if not record.preempts:
         return None
     victims = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
-    if not victims or _is_being_freed(state, bid):
+    if not victims or _suffices(state, bid, _leaving(state)):
         return None
     for victim in victims[:_SINGLES]:
-        placement = _prove(state, bid, (victim,))
+        placement = _prove(state, bid, victim)
         if placement is not None:
             return Eviction((victim,), placement)
-    if len(victims) == 1 or _prove(state, bid, victims) is None:
+    if len(victims) == 1:
         return None
     return _spare_most(state, bid, victims)
 
 
-def _spare_most(state: State, bid: Bid, victims: Sequence[Victim]) -> Eviction:
-    """Lets victims off, the dearest first, as long as the placement still succeeds without them going."""
-    chosen = list(victims)
-    for victim in sorted(victims, key=lambda v: v.rank, reverse=True):
-        without = [v for v in chosen if v is not victim]
-        if without and _prove(state, bid, without) is not None:
-            chosen = without
-    placement = _prove(state, bid, chosen)
-    assert placement is not None, "each step was proved"
-    return Eviction(tuple(chosen), placement)
-
-
-def _prove(state: State, bid: Bid, victims: Iterable[Victim]) -> Placement | None:
-    """The placement that the bid would get if the victims were gone, found on the cluster and undone again."""
+def _spare_most(state: State, bid: Bid, victims: Sequence[Victim]) -> Eviction | None:
+    """Lets victims off, the dearest first, as long as the placement still succeeds; None if it never does."""
     with state.cluster.trial():
-        for victim in victims:
-            for pod in victim.pods:
-                state.cluster.forget(pod.uid)
-            if victim.whole:
-                # What is held for its lost members goes with it.
-                for uid in victim.record.reserved:
-                    state.cluster.forget(uid)
+        absence = _Absence(state, bid, victims)
+        if absence.placement is None:
+            return None
+        undecided = _halves(range(len(victims)))
+        for _ in range(_PROOFS):
+            if not undecided:
+                break
+            batch = undecided.pop()
+            if not absence.spare(batch) and len(batch) > 1:
+                undecided += _halves(batch)
+        while undecided and (aside := absence.bystanders()) and absence.spare(aside):
+            pass
+        return Eviction(tuple(absence.victims.values()), absence.placement)
+
+
+def _halves(batch: range) -> list[range]:
+    """Both halves; the dearer one is last, and so the next to be taken up."""
+    middle = len(batch) // 2
+    return [batch[:middle], batch[middle:]]
+
+
+class _Absence:
+    """The cluster without some victims (within the caller's trial), and the placement that the bid gets then."""
+
+    def __init__(self, state: State, bid: Bid, victims: Sequence[Victim]) -> None:
+        self.victims = dict(enumerate(victims))
+        self._cluster, self._bid = state.cluster, bid
+        # A surplus member also goes with its gang as a whole: it is back only when neither goes.
+        self._counts = Counter(uid for victim in victims for uid in victim.uids)
+        usage = state.cluster.usage
+        self._usage = {uid: usage[uid] for uid in self._counts if uid in usage}
+        for uid in self._usage:
+            state.cluster.forget(uid)
+        self.placement = self._place()
+
+    def spare(self, numbers: Sequence[int]) -> bool:
+        """Lets some victims off, all or none of them, if the bid is placeable all the same."""
+        uids = [uid for number in numbers for uid in self.victims[number].uids]
+        self._counts.subtract(uids)
+        with self._cluster.trial() as trial:
+            for uid in dict.fromkeys(uids):
+                if not self._counts[uid] and uid in self._usage:
+                    pod, node, devices, _ = self._usage[uid]
+                    self._cluster.add(pod, node, devices)
+            placement = self._place()
+            if placement is None:
+                self._counts.update(uids)
+                return False
+            trial.keep()
+        for number in numbers:
+            del self.victims[number]
+        self.placement = placement
+        return True
+
+    def bystanders(self) -> list[int]:
+        """The victims that have nobody on a node of the placement."""
+        used = {slot.node for _, slot in self.placement or ()}
+        usage = self._usage
+        return [
+            number
+            for number, victim in self.victims.items()
+            if not any(uid in usage and usage[uid].node in used for uid in victim.uids)
+        ]
+
+    def _place(self) -> Placement | None:
+        with self._cluster.trial():
+            return place_gang(self._cluster, self._bid)
+
+
+def _prove(state: State, bid: Bid, victim: Victim) -> Placement | None:
+    """The placement that the bid would get if the victim were gone, found on the cluster and undone again."""
+    with state.cluster.trial():
+        for uid in victim.uids:
+            state.cluster.forget(uid)
         return place_gang(state.cluster, bid)
 
 
-def _is_being_freed(state: State, bid: Bid) -> bool:
-    """Whether the bid only has to wait for pods that are on their way out already."""
-    going = {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.deletes.keys()
-    if not going:
+def refused_evictions(state: State, bid: Bid) -> Refusal | None:
+    """How many evictions are refused, if the bid would be placeable once they succeed."""
+    refused = state.ledger.refused
+    if not refused or not _suffices(state, bid, _leaving(state) | refused):
+        return None
+    return Refusal(Reason.EVICTION_REFUSED, short_by=len(refused))
+
+
+def _leaving(state: State) -> set[str]:
+    """Pods that are on their way out already."""
+    return {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.going
+
+
+def _suffices(state: State, bid: Bid, leaving: set[str]) -> bool:
+    """Whether the bid only has to wait until these pods are gone."""
+    if not leaving:
         return False
     with state.cluster.trial():
-        for uid in going:
+        for uid in leaving:
             state.cluster.forget(uid)
         return place_gang(state.cluster, bid) is not None
 
@@ -115,10 +195,10 @@ def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
         if not theirs.live or theirs.open or theirs.evicting:
             continue
         if lower:
-            yield from _parts(other, theirs, DeleteCause.PREEMPTED)
+            yield from _parts(state, other, theirs, DeleteCause.PREEMPTED)
             lent.setdefault(state.queue_of(other), []).extend(pod.shape for pod in theirs.live)
         else:
-            borrowed += _parts(other, theirs, DeleteCause.RECLAIMED)
+            borrowed += _parts(state, other, theirs, DeleteCause.RECLAIMED)
     yield from _reclaimable(state, borrowed, lent)
 
 
@@ -132,14 +212,17 @@ def _reclaimable(state: State, victims: list[Victim], given: dict[str, list[Shap
             yield victim
 
 
-def _parts(record: GangRecord, facts: Facts, cause: DeleteCause) -> Iterator[Victim]:
-    """What can be taken of a gang: its surplus one by one, or the gang as a whole."""
+def _parts(state: State, record: GangRecord, facts: Facts, cause: DeleteCause) -> Iterator[Victim]:
+    """What can be taken of a gang: its surplus one by one, or as a whole all that does not refuse to go already."""
+    going = [pod for pod in facts.live if pod.uid not in state.ledger.deletes]
+    refused = len(going) < len(facts.live)
     spare = max(0, facts.have - facts.minimum)
     by_role = {role.name: facts.have_by_role.get(role.name, 0) - role.minimum for role in facts.roles}
-    if len(facts.live) > 1:
-        for pod in sorted(facts.live, key=lambda p: (p.index, p.created, p.name), reverse=True):
+    if len(going) > 1 and not refused:
+        for pod in sorted(going, key=lambda p: (p.index, p.created, p.name), reverse=True):
             if spare > 0 and by_role.get(pod.role, 1) > 0:
                 spare -= 1
                 by_role[pod.role] = by_role.get(pod.role, 2) - 1
                 yield Victim(record, (pod,), False, cause)
-    yield Victim(record, tuple(facts.live), True, cause)
+    if going:
+        yield Victim(record, tuple(going), True, cause, refused)

@@ -111,9 +111,7 @@ class GangQueue:
 
     def in_order(self, share_of: Callable[[str], float]) -> list[GangKey]:
         """Every gang in the order in which they would be served."""
-        shares = {standing.queue: 0.0 for standing in self._standing.values()}
-        for queue in shares:
-            shares[queue] = share_of(queue)
+        shares = {queue: share_of(queue) for queue in {standing.queue for standing in self._standing.values()}}
         return sorted(self._standing, key=lambda key: _rank(self._standing[key], shares, key))
 
     def parked(self, changes: Wake) -> Iterator[GangKey]:

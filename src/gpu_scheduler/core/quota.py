@@ -58,10 +58,15 @@ class QuotaBook:
         return queue is not DEFAULT_QUEUE
 
     def charge(self, pods: Iterable[Pod], queue: str) -> None:
-        """Counts pods against a queue; a pod that is counted already is not counted again."""
+        """Counts pods against a queue: each once, for what it asks now."""
         charged = self._charged
         used = self._used.setdefault(queue, {})
-        fresh = [pod for pod in pods if pod.uid not in charged]
+        fresh = []
+        for pod in pods:
+            if pod.uid in charged and charged[pod.uid] != (queue, charge_of(pod.shape)):
+                self.refund(pod.uid)
+            if pod.uid not in charged:
+                fresh.append(pod)
         for _, alike in groupby(fresh, key=lambda pod: id(pod.shape)):  # one sum for pods that share their shape
             same = list(alike)
             entry = (queue, charge_of(same[0].shape))

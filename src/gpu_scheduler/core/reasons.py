@@ -19,6 +19,7 @@ class Wake(Flag):
     GANG = auto()
     QUEUE = auto()
     TIME = auto()
+    TURN = auto()
 
 
 class Reason(Enum):
@@ -55,11 +56,13 @@ class Reason(Enum):
     NO_QUEUE = "no such queue"
     QUEUE_CLOSED = "queue closed"
     QUEUE_FORBIDDEN = "namespace may not use the queue"
+    GIVES_WAY = "others of the queue go first"
     PAUSED = "paused"
     GANG_GONE = "gang object deleted"
     INVALID = "gang is not valid"
     BACK_OFF = "waiting before another try"
     EVICTING = "victims are being evicted"
+    EVICTION_REFUSED = "the eviction of victims is refused"
 
 
 CURES: dict[Reason, Wake] = {
@@ -92,11 +95,13 @@ CURES: dict[Reason, Wake] = {
     Reason.NO_QUEUE: Wake.QUEUE,
     Reason.QUEUE_CLOSED: Wake.QUEUE,
     Reason.QUEUE_FORBIDDEN: Wake.QUEUE,
+    Reason.GIVES_WAY: Wake.TURN | Wake.FREED,
     Reason.PAUSED: Wake.GANG,
     Reason.GANG_GONE: Wake.GANG,
     Reason.INVALID: Wake.GANG,
     Reason.BACK_OFF: Wake.TIME,
     Reason.EVICTING: Wake.FREED,
+    Reason.EVICTION_REFUSED: Wake.FREED,
 }
 
 

@@ -11,6 +11,7 @@ from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.ledger import Ledger
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, survey
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
+from gpu_scheduler.core.pauses import pause_after
 from gpu_scheduler.core.queue import GangQueue
 from gpu_scheduler.core.quota import QuotaBook
 from gpu_scheduler.core.reasons import Unplaceable, Wake
@@ -66,11 +67,16 @@ class State:
         self.admitted: dict[GangKey, None] = {}
         self.target: GangKey | None = None
         self.target_version: tuple[int, int] | None = None
+        # Whether nodes have ceased to be drained since the queue was last asked who is first.
+        self.undrained = False
         self.live_priorities: dict[int, int] = {}
+        # The lowest priority of gangs that can be evicted since a moment ago: to whom they give way has to look again.
+        self.new_victim: int | None = None
         self.empty_answers: dict[Hashable, tuple[object, bool]] = {}
         # When gangs that are gone may be tried again, and how often they failed.
         self._setbacks: dict[GangKey, tuple[float, int]] = {}
         self._timers: list[tuple[float, GangKey]] = []
+        self._awaited: set[tuple[float, GangKey]] = set()
         self._totals: tuple[int, dict[str, int]] = (-1, {})
 
     # -- gangs
@@ -116,7 +122,14 @@ class State:
 
     def facts_of(self, record: GangRecord) -> Facts:
         """A gang's members, sorted."""
-        return survey(record, self.ledger.stages, self.ledger.deletes)
+        return survey(record, self.ledger.stages, self.ledger.going)
+
+    def doubt_delete(self, pod: Pod) -> None:
+        """A pod's delete is refused again and again: its gang runs on, and whoever waits for it looks for others."""
+        self.ledger.going.discard(pod.uid)
+        self.changes |= Wake.FREED
+        self.dirty[self.key_of(pod)] = None
+        self.dirty |= self.nominated
 
     def back_off(self, record: GangRecord, now: float) -> None:
         """Lets a gang that failed wait before its next try, longer each time unless the last one is long ago."""
@@ -125,7 +138,7 @@ class State:
         if now - record.not_before > 5 * self.config.longest_back_off:
             record.failures = 0
         record.failures += 1
-        record.not_before = now + min(self.config.longest_back_off, 2.0**record.failures)
+        record.not_before = now + pause_after(record.failures, self.config.longest_back_off)
         self.at(record.not_before, record.key)
 
     def _remember_setbacks(self, record: GangRecord) -> None:
@@ -136,10 +149,15 @@ class State:
             self._setbacks[record.key] = (record.not_before, record.failures)
 
     def count_live(self, record: GangRecord, live: bool) -> None:
-        """Keeps the table of priorities at which gangs run, so that a hopeless preemption costs nothing."""
+        """Keeps the table of priorities at which gangs run, so that a hopeless preemption costs nothing.
+
+        A gang with binds on their way is not evicted: it counts once they have been seen.
+        """
         priority = record.priority if live else None
         if priority == record.live_priority:
             return
+        if priority is not None:
+            self.note_victim(priority)
         for changed, step in ((record.live_priority, -1), (priority, +1)):
             if changed is not None:
                 self.live_priorities[changed] = self.live_priorities.get(changed, 0) + step
@@ -153,19 +171,29 @@ class State:
             return True
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 
+    def note_victim(self, priority: int) -> None:
+        """A gang of this priority can be evicted from now on."""
+        self.new_victim = priority if self.new_victim is None else min(priority, self.new_victim)
+
+    def could_evict_newcomers(self, _: Unplaceable, priority: int, queue: str) -> bool:
+        """Whether one of those who can be evicted only now might make room for a gang of this priority."""
+        return self.new_victim is not None and (self.new_victim < priority or self.quota.may_reclaim(queue))
+
     def queue_of(self, record: GangRecord) -> str:
         """The queue a gang is charged to."""
         return record.gang.queue if record.gang is not None else ""
 
     def at(self, when: float, key: GangKey) -> None:
-        """Looks at a gang again at a time."""
-        heapq.heappush(self._timers, (when, key))
+        """Looks at a gang again at a time; once, however often it is asked for."""
+        if (when, key) not in self._awaited:
+            self._awaited.add((when, key))
+            heapq.heappush(self._timers, (when, key))
 
     def ring(self, now: float) -> None:
         """Marks the gangs whose time has come."""
         while self._timers and self._timers[0][0] <= now:
-            _, key = heapq.heappop(self._timers)
-            if key in self.records:
+            self._awaited.discard(timer := heapq.heappop(self._timers))
+            if (key := timer[1]) in self.records:
                 self.dirty[key] = None
 
     def next_timer(self) -> float | None:
@@ -215,7 +243,7 @@ class State:
             record.target = ()
             self.changes |= Wake.FREED
         if self.target == record.key:
-            self.target = None
+            self.target, self.undrained = None, True
 
     # -- nodes
 

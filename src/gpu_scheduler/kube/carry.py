@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import msgspec
@@ -26,10 +25,17 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.decode import attempt_of
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused
+from gpu_scheduler.kube.hands import Hands, Rows
 from gpu_scheduler.kube.objects import PodObject
 from gpu_scheduler.kube.resources import ATTEMPT, CLAIMS, PODS
 from gpu_scheduler.kube.times import format_time
 from gpu_scheduler.kube.volumes import SELECTED_NODE
+from gpu_scheduler.kube.wording import LONGEST, one_line
+
+MARKING = 5
+"""So many times a restart waits for its pod to be marked as disrupted, if nobody forbids that."""
+
+_Effect = SendBind | SendDelete | RaiseAttempt
 
 _log = structlog.get_logger(__name__)
 
@@ -59,52 +65,68 @@ class Sight:
 
 
 class Carrier:
-    """Workers that send what they are given. Success is never told: it is seen in the pods."""
+    """Sends what it is given, so many at a time. Success is never told: it is seen in the pods.
 
-    def __init__(self, client: Client, sight: Sight, tell: Callable[[Event], None], workers: int = 64) -> None:
+    Namespaces take turns: where an API server waits long for a webhook on the binds of one, others do not.
+    """
+
+    def __init__(self, client: Client, sight: Sight, tell: Callable[[Event], None], in_flight: int = 64) -> None:
         self._client = client
         self._sight = sight
         self._tell = tell
-        self._workers = workers
-        self._work: deque[SendBind | SendDelete | RaiseAttempt] = deque()
-        self._waiting = asyncio.Semaphore(0)
+        self._hands = Hands(in_flight)
+        self._waiting: Rows[_Effect] = Rows()
+        self._wake = asyncio.Event()
         self.sent: Callable[[float, str], None] = lambda seconds, outcome: None
 
-    def send(self, effect: SendBind | SendDelete | RaiseAttempt) -> None:
+    def send(self, effect: _Effect) -> None:
         """Will send it."""
-        self._work.append(effect)
-        self._waiting.release()
+        self._waiting.add(effect, (type(effect), self._namespace_of(effect)))
+        self._wake.set()
 
     @property
     def behind(self) -> bool:
         """Whether something waits for its turn to be sent."""
-        return bool(self._work)
+        return bool(self._waiting)
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._workers):
-                group.create_task(self._send_all())
+            while True:
+                while found := self._waiting.take(self._hands):
+                    group.create_task(self._send(*found))
+                self._wake.clear()
+                await self._wake.wait()
 
-    async def _send_all(self) -> None:
-        while True:
-            await self._waiting.acquire()
-            effect = self._work.popleft()
-            try:
-                match effect:
-                    case SendBind():
-                        await self._bind(effect)
-                    case SendDelete():
-                        await self._delete(effect.delete)
-                    case RaiseAttempt():
-                        await self._raise(effect)
-            except Exception:
-                # A bug in one entry must not end the others; the engine asks again for what it does not see happen.
-                _log.exception("not carried out", effect=repr(effect))
-                if isinstance(effect, SendBind):
-                    self._tell(BindFailed(effect.bind.uid, BindFailure.UNKNOWN))
-                elif isinstance(effect, SendDelete):
-                    self._tell(DeleteFailed(effect.delete.uid))
+    def _namespace_of(self, effect: _Effect) -> str:
+        match effect:
+            case SendBind():
+                return effect.bind.namespace
+            case SendDelete():
+                return effect.delete.namespace
+            case RaiseAttempt():
+                pod = self._sight.pod(effect.uid)
+                return pod.metadata.namespace if pod is not None else ""
+
+    async def _send(self, effect: _Effect, owner: Hashable) -> None:
+        try:
+            match effect:
+                case SendBind():
+                    await self._bind(effect)
+                case SendDelete():
+                    await self._delete(effect.delete, effect.failures)
+                case RaiseAttempt():
+                    await self._raise(effect)
+        except Exception:
+            # A bug in one entry must not end the others; the engine asks again for what it does not see happen.
+            _log.exception("not carried out", effect=repr(effect))
+            if isinstance(effect, SendBind):
+                self._tell(BindFailed(effect.bind.uid, BindFailure.UNKNOWN))
+            elif isinstance(effect, SendDelete):
+                self._tell(DeleteFailed(effect.delete.uid))
+        finally:
+            self._hands.give_back(owner)
+            self._wake.set()
 
     # -- binds
 
@@ -128,14 +150,14 @@ class Carrier:
             outcome = self._fail(bind, BindFailure.MOVED)
         except Refused as error:
             _log.warning("a bind was refused", pod=f"{bind.namespace}/{bind.name}", error=error.message)
-            outcome = self._fail(bind, BindFailure.REFUSED)
+            outcome = self._fail(bind, BindFailure.REFUSED, error.message)
         except ApiError as error:
             _log.info("a bind is undecided", pod=f"{bind.namespace}/{bind.name}", error=error.message)
-            outcome = self._fail(bind, BindFailure.UNKNOWN)
+            outcome = self._fail(bind, BindFailure.UNKNOWN, error.message)
         self.sent(asyncio.get_running_loop().time() - begun, outcome)
 
-    def _fail(self, bind: Bind, failure: BindFailure) -> str:
-        self._tell(BindFailed(bind.uid, failure))
+    def _fail(self, bind: Bind, failure: BindFailure, message: str = "") -> str:
+        self._tell(BindFailed(bind.uid, failure, one_line(message, LONGEST // 2)))
         return failure.value
 
     async def _select_node(self, bind: Bind, claims: dict[str, str]) -> None:
@@ -149,10 +171,10 @@ class Carrier:
 
     # -- deletes and attempts
 
-    async def _delete(self, delete: Delete) -> None:
+    async def _delete(self, delete: Delete, failures: int) -> None:
         try:
             if delete.cause is DeleteCause.RESTART:
-                await self._mark_disrupted(delete)
+                await self._mark_disrupted(delete, insist=failures < MARKING)
                 await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)
             else:
                 await self._evict(delete)
@@ -162,10 +184,10 @@ class Carrier:
             _log.info("a pod was not deleted yet", pod=f"{delete.namespace}/{delete.name}", error=error.message)
             self._tell(DeleteFailed(delete.uid))
 
-    async def _mark_disrupted(self, delete: Delete) -> None:
+    async def _mark_disrupted(self, delete: Delete, insist: bool) -> None:
         """Says what an eviction would say: by it a Job's podFailurePolicy tells a disruption from a failure.
 
-        Whoever forbids that does not forbid the restart.
+        Whoever forbids that, or fails to do it time and again, does not forbid the restart.
         """
         condition = {
             "type": "DisruptionTarget",
@@ -177,7 +199,9 @@ class Carrier:
         patch = {"metadata": {"uid": delete.uid}, "status": {"conditions": [condition]}}
         try:
             await self._client.patch(PODS, delete.name, patch, delete.namespace, "status", kind="strategic")
-        except Refused as error:
+        except ApiError as error:
+            if isinstance(error, NotFound) or (insist and not isinstance(error, Refused)):
+                raise
             _log.info("a disruption was not told", pod=f"{delete.namespace}/{delete.name}", error=error.message)
 
     async def _evict(self, delete: Delete) -> None:

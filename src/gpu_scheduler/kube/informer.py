@@ -56,7 +56,7 @@ class ChangeKind(Enum):
 
 
 class Change(NamedTuple, Generic[T]):
-    """A change of an object; a deleted one is shown as it was last seen."""
+    """A change of an object; a deleted one is shown as it was last, and is `old` itself if nobody told how it was."""
 
     kind: ChangeKind
     object: T

@@ -1,13 +1,14 @@
-"""Work that waits its turn: what is urgent first, the rest by turns, nothing twice."""
+"""Work that waits its turn: what is urgent first, the rest by turns, nothing twice, nobody all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic
 
-Item = TypeVar("Item", bound=Hashable)
+from gpu_scheduler.kube.hands import Hands, Item, Rows
 
 
 class Lane(Enum):
@@ -18,12 +19,24 @@ class Lane(Enum):
     BACKGROUND = 2
 
 
-class Lanes(Generic[Item]):
-    """Items in their lanes. `lock_of` says which items must not be worked on at once: those with equal locks."""
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[Item]):
+    """An item that is worked on, its lock, and whose it is."""
 
-    def __init__(self, lock_of: Callable[[Item], Hashable]) -> None:
+    item: Item
+    lock: Hashable
+    owner: Hashable
+
+
+class Lanes(Generic[Item]):
+    """Items in their lanes, for so many workers. `lock_of` says which items must not be worked on at once: those with
+    equal locks; `owner_of` whose an item is."""
+
+    def __init__(self, workers: int, lock_of: Callable[[Item], Hashable], owner_of: Callable[[Item], Hashable]) -> None:
         self._lock_of = lock_of
-        self._waiting: dict[Lane, dict[Item, None]] = {lane: {} for lane in Lane}
+        self._owner_of = owner_of
+        self._hands = Hands(workers)
+        self._waiting: dict[Lane, Rows[Item]] = {lane: Rows() for lane in Lane}
         self._timers: dict[Item, asyncio.TimerHandle] = {}
         self._busy: set[Hashable] = set()
         self._turn = Lane.PLAIN
@@ -36,8 +49,8 @@ class Lanes(Generic[Item]):
             if item in self._waiting[other]:
                 if other.value <= lane.value:
                     return
-                del self._waiting[other][item]
-        self._waiting[lane][item] = None
+                self._waiting[other].drop(item)
+        self._waiting[lane].add(item, self._owner_of(item))
         self._wake.set()
 
     def add_in(self, item: Item, seconds: float, lane: Lane) -> None:
@@ -53,18 +66,20 @@ class Lanes(Generic[Item]):
         """Takes an item out, wherever it waits."""
         self._cancel_timer(item)
         for waiting in self._waiting.values():
-            waiting.pop(item, None)
+            waiting.drop(item)
 
     def clear(self) -> None:
         """Takes everything out."""
-        for item in [*self._timers, *(item for waiting in self._waiting.values() for item in waiting)]:
-            self.drop(item)
+        for item in list(self._timers):
+            self._cancel_timer(item)
+        for waiting in self._waiting.values():
+            waiting.clear()
 
     def __contains__(self, item: Item) -> bool:
         return any(item in waiting for waiting in self._waiting.values())
 
-    async def take(self) -> tuple[Item, Hashable]:
-        """The next item, with the lock that `release` gives back."""
+    async def take(self) -> Taken[Item]:
+        """The next item, until it is given back by `release`."""
         while True:
             found = self._pick()
             if found is not None:
@@ -72,21 +87,22 @@ class Lanes(Generic[Item]):
             self._wake.clear()
             await self._wake.wait()
 
-    def release(self, lock: Hashable) -> None:
+    def release(self, taken: Taken[Item]) -> None:
         """Says that the work on an item is over."""
-        self._busy.discard(lock)
+        self._busy.discard(taken.lock)
+        self._hands.give_back(taken.owner)
         self._wake.set()
 
-    def _pick(self) -> tuple[Item, Hashable] | None:
+    def _pick(self) -> Taken[Item] | None:
         after = Lane.BACKGROUND if self._turn is Lane.PLAIN else Lane.PLAIN
         for lane in (Lane.URGENT, self._turn, after):
-            for item in self._waiting[lane]:
-                lock = self._lock_of(item)
-                if lock not in self._busy:
-                    del self._waiting[lane][item]
-                    self._busy.add(lock)
-                    self._turn = after
-                    return item, lock
+            found = self._waiting[lane].take(self._hands, lambda item: self._lock_of(item) not in self._busy)
+            if found is not None:
+                item, owner = found
+                taken = Taken(item, self._lock_of(item), owner)
+                self._busy.add(taken.lock)
+                self._turn = after
+                return taken
         return None
 
     def _cancel_timer(self, item: Item) -> None:

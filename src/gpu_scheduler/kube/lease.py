@@ -99,6 +99,7 @@ class Lease:
         self._lock = asyncio.Lock()
         self._seen: LeaseObject | None = None
         self._seen_at = 0.0
+        self._taking = False
         self.held = False
 
     @property
@@ -125,6 +126,7 @@ class Lease:
             self.held = await self._try_acquire()
         except ApiError as error:
             _log.warning("the Lease cannot be read or written", error=error.message)
+        self._taking = False
         return self.held
 
     async def _try_acquire(self) -> bool:
@@ -137,6 +139,7 @@ class Lease:
         # A process that finds its own name there has been started anew; the old one, if it lives, is of an older epoch.
         if lease.spec.holder_identity not in ("", self._candidate.identity) and not expired:
             return False
+        self._taking = True
         try:
             self._seen = await self._put(lease, lease.committed, acquire=True)
         except Conflict:
@@ -163,7 +166,7 @@ class Lease:
                 return await self._get()
 
     async def _last_epoch(self) -> int:
-        """The last epoch of a Lease that is gone: no name of a Placement may ever be given twice."""
+        """The last epoch of a Lease that is gone, as Placements tell it: no name that is left may be given again."""
         left = await self._client.list(PLACEMENTS, self._candidate.namespace, type=Object)
         epochs = [found.metadata.name.split("-")[0] for found in left.items]
         return max((int(epoch) for epoch in epochs if epoch.isdecimal()), default=0)
@@ -206,31 +209,33 @@ class Lease:
     async def release(self) -> None:
         """Gives the Lease up at once, so that the next leader need not wait; the committed set stays."""
         async with self._lock:
-            if self._seen is None or not self.held:
+            if self._seen is None or not (self.held or self._taking):
                 return
-            self.held = False
+            # What was broken off may have landed: a swap, and also the write that takes the Lease.
+            epoch = self.epoch if self.held else self.epoch + 1
+            self.held = self._taking = False
             try:
-                self._seen = await self._read_once()  # a swap that was broken off may have landed
+                self._seen = await self._read_once(epoch)
                 await self._put(self._seen, self._seen.committed, holder="")
             except (ApiError, FencedError) as error:
-                _log.warning("the Lease was not released, it will expire", error=str(error))
+                _log.warning("the Lease was not released", error=str(error))
 
     async def _read(self) -> LeaseObject:
         """The Lease, which must still be ours, however long it takes to hear of it."""
         while True:
             try:
-                return await self._read_once()
+                return await self._read_once(self.epoch)
             except ApiError as error:
                 _log.warning("the Lease cannot be read", error=error.message)
                 await asyncio.sleep(POLL)
 
-    async def _read_once(self) -> LeaseObject:
+    async def _read_once(self, epoch: int) -> LeaseObject:
         try:
             found = await self._get()
         except NotFound:
             raise FencedError("the Lease was deleted") from None
         same = self._seen is not None and found.metadata.uid == self._seen.metadata.uid
-        if found.spec.holder_identity != self._candidate.identity or found.epoch != self.epoch or not same:
+        if found.spec.holder_identity != self._candidate.identity or found.epoch != epoch or not same:
             raise FencedError(f"{found.spec.holder_identity or 'nobody'} holds the Lease, epoch {found.epoch}")
         return found
 

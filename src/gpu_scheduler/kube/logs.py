@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import re
 import sys
 import time
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from gpu_scheduler.bad_requests import tell_briefly
 
 LogFormat = Literal["console", "json"]
 
@@ -18,6 +21,17 @@ _SECRET_NAMES = re.compile(r"token|secret|password|authorization|credential|priv
 _SECRET_VALUES = re.compile(r"(Bearer|Basic)\s+\S+|eyJ[\w-]{8,}\.[\w-]+\.[\w-]+")
 _HIDDEN = "***"
 _PLAIN = re.compile(r"[^\s\"=]+")
+
+
+def tell_broken_connection(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One line for a connection that failed while nobody waited for it, as when it is dropped in the middle of TLS;
+    anything else that nobody has caught is told in full."""
+    if "transport" in context or "protocol" in context:
+        structlog.get_logger(__name__).info(
+            "a connection broke", what=context["message"], error=repr(context.get("exception"))
+        )
+    else:
+        loop.default_exception_handler(context)
 
 
 def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str] | None = None) -> None:
@@ -53,6 +67,7 @@ def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    tell_briefly()
 
 
 class _Console(structlog.stdlib.ProcessorFormatter):

@@ -9,7 +9,7 @@ from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang
 from gpu_scheduler.kube.dialects import Told
-from gpu_scheduler.kube.refusals import Case, Context, say_gate, say_left, say_orphaned, say_refusal
+from gpu_scheduler.kube.refusals import Case, Context, say_bind_refused, say_gate, say_left, say_orphaned, say_refusal
 from gpu_scheduler.kube.wording import count, join, one_line, say_duration
 
 PHASES: dict[Phase, str] = {
@@ -94,7 +94,7 @@ def _nominated(case: Case) -> str:
 
 
 def _starting(case: Case) -> str:
-    return "starting: its members are being bound to their nodes."
+    return f"starting: its members are being bound to their nodes{say_bind_refused(case)}."
 
 
 def _running(case: Case) -> str:

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple, Protocol
 
 import structlog
 
+from gpu_scheduler.core.pauses import pause_after
 from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, NotFound
+from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, TooMany, Undecided
 from gpu_scheduler.kube.objects import Json, Meta, PodObject
 from gpu_scheduler.kube.pace import Pace
 from gpu_scheduler.kube.resources import EVENTS, PODS, Resource
@@ -26,6 +27,12 @@ _WORKERS = 4
 _REMEMBERED = 16_384
 _LONGEST_NAME = 253 - 17
 """What an Event's name may keep of its object's name: a dot and sixteen digits follow."""
+_LONGEST_PAUSE = 30.0
+"""So many seconds at most lie between two tries to write an Event: it is there within S2's minute."""
+_TOO_OLD = 3600.0
+"""An Event is not tried for longer, in seconds: API servers keep those that they have about as long."""
+_MOST_AGAIN = 1000
+"""So many wait to be tried again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -69,11 +76,15 @@ class _Sameness(NamedTuple):
 
 @dataclass(slots=True)
 class _Pending:
+    """An Event to be written; `name` is what it was called when it was sent, in vain as far as is known."""
+
     ref: Ref
     message: str
     first: float
     last: float
     count: int = 1
+    name: str = ""
+    tries: int = 0
 
 
 @dataclass(slots=True)
@@ -107,6 +118,7 @@ class Recorder:
         self._capacity = capacity
         self._alike = alike
         self._pending: OrderedDict[_Sameness, _Pending] = OrderedDict()
+        self._again: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._known: OrderedDict[_Sameness, _Known] = OrderedDict()
         self._last_name = 0
         self._wake = asyncio.Event()
@@ -116,16 +128,25 @@ class Recorder:
         message = one_line(message)
         now = self._clock()
         same = _Sameness(ref.uid, kind, reason, self._alike(message))
-        waiting = self._pending.get(same)
+        waiting = self._pending.get(same) or self._again.get(same)
         if waiting is not None:
             waiting.message, waiting.last, waiting.ref = message, now, ref
             waiting.count += 1
             return
-        self._pending[same] = _Pending(ref, message, now, now)
-        if len(self._pending) > self._capacity:
-            self._pending.popitem(last=False)
-            self._metrics.count_dropped_event("full")
+        self._add(self._pending, self._capacity, same, _Pending(ref, message, now, now))
         self._wake.set()
+
+    def _add(self, line: OrderedDict[_Sameness, _Pending], most: int, same: _Sameness, event: _Pending) -> None:
+        """At the end of a line, or together with what is alike there; the oldest may have to go."""
+        alike = line.get(same)
+        if alike is not None:
+            alike.first, alike.count = min(alike.first, event.first), alike.count + event.count
+            alike.name = alike.name or event.name
+            return
+        line[same] = event
+        if len(line) > most:
+            line.popitem(last=False)
+            self._metrics.count_dropped_event("full")
 
     async def run(self) -> None:
         """Writes until it is cancelled."""
@@ -143,14 +164,32 @@ class Recorder:
             await self._pace.take()
             try:
                 await self._write(same, event)
+            except (Undecided, TooMany, Conflict) as error:
+                if self._clock() - event.last < _TOO_OLD:
+                    self._try_later(same, event)
+                else:
+                    self._drop(event, "late", error)
             except ApiError as error:
-                # News, not state: an Event that was not taken is not worth a second try.
-                self._metrics.count_dropped_event("refused")
-                _log.debug(
-                    "an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}", why=error.message
-                )
+                self._drop(event, "refused", error)
             except Exception:
                 _log.exception("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}")
+
+    def _drop(self, event: _Pending, why: str, error: ApiError) -> None:
+        self._metrics.count_dropped_event(why)
+        _log.debug("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}", why=error.message)
+
+    def _try_later(self, same: _Sameness, event: _Pending) -> None:
+        """Will write an Event once more: of some gangs nothing else says that nobody will make them whole."""
+        event.tries += 1
+        self._add(self._again, _MOST_AGAIN, same, event)
+        pause = pause_after(event.tries, _LONGEST_PAUSE)
+        asyncio.get_running_loop().call_later(pause, self._try_again, same, event)
+
+    def _try_again(self, same: _Sameness, event: _Pending) -> None:
+        if self._again.get(same) is event:  # else driven out, or in another's company
+            del self._again[same]
+            self._add(self._pending, self._capacity, same, event)
+            self._wake.set()
 
     async def _write(self, same: _Sameness, event: _Pending) -> None:
         namespace = event.ref.namespace or "default"
@@ -164,9 +203,17 @@ class Recorder:
                 return
             except NotFound:
                 del self._known[same]  # the API server keeps Events for an hour or so
-        name = self._make_name(event.ref.name)
-        await self._client.create(EVENTS, self._body(name, namespace, same, event), namespace)
-        self._known[same] = _Known(name, event.count)
+            except ApiError:
+                known.count -= event.count
+                raise
+        event.name = event.name or self._make_name(event.ref.name)
+        try:
+            await self._client.create(EVENTS, self._body(event.name, namespace, same, event), namespace)
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+            # It was written before, and only the answer was lost.
+        self._known[same] = _Known(event.name, event.count)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 

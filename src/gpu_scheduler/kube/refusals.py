@@ -46,11 +46,13 @@ REASONS: dict[Reason, str] = {
     Reason.NO_QUEUE: "NoQueue",
     Reason.QUEUE_CLOSED: "QueueClosed",
     Reason.QUEUE_FORBIDDEN: "QueueForbidden",
+    Reason.GIVES_WAY: "GivesWay",
     Reason.PAUSED: "Paused",
     Reason.GANG_GONE: "GangDeleted",
     Reason.INVALID: "Invalid",
     Reason.BACK_OFF: "BackOff",
     Reason.EVICTING: "Evicting",
+    Reason.EVICTION_REFUSED: "EvictionRefused",
 }
 """The word for conditions that goes with each reason."""
 
@@ -336,6 +338,13 @@ def _queue_forbidden(case: Case, refusal: Refusal) -> str:
     )
 
 
+def _gives_way(case: Case, refusal: Refusal) -> str:
+    others = f"others of {_queue(case)} go first"
+    return (
+        f"its pods did not come while slots were kept for them: {others}. Starts when none of them waits, or in turn."
+    )
+
+
 def _unknown_node(case: Case, refusal: Refusal) -> str:
     name = refusal.subject
     none = f"no node has the label gpu-node-name={name} or that name"
@@ -344,15 +353,18 @@ def _unknown_node(case: Case, refusal: Refusal) -> str:
 
 def _back_off(case: Case, refusal: Refusal) -> str:
     again = f"the next try follows{say_left(case, ' in {}') or ' soon'}."
-    if case.status.timed_out:
-        return again
-    which = f" ({case.context.failed})" if case.context.failed else ""
-    return f"the last start failed{which}; {again}"
+    why = say_bind_refused(case) or (f" ({case.context.failed})" if case.context.failed else "")
+    return again if case.status.timed_out and not case.status.bind_refused else f"the last start failed{why}; {again}"
 
 
 def _evicting(case: Case, refusal: Refusal) -> str:
     pods = count(refusal.short_by, "pod")
     return f"{pods} {'is' if refusal.short_by == 1 else 'are'} being evicted to make room; starts when they are gone."
+
+
+def _eviction_refused(case: Case, refusal: Refusal) -> str:
+    pods = count(refusal.short_by, "pod")
+    return f"the eviction of {pods} is refused, as by a PodDisruptionBudget; starts when there is room without them."
 
 
 def _map_device(case: Case, reason: Reason) -> str:
@@ -384,11 +396,13 @@ _OF_GANG: dict[Reason, Callable[[Case, Refusal], str]] = {
     Reason.NO_QUEUE: lambda case, refusal: f"queue {refusal.subject} does not exist. Create it or name another one.",
     Reason.QUEUE_CLOSED: lambda case, refusal: f"queue {refusal.subject} is closed. Starts when it is opened.",
     Reason.QUEUE_FORBIDDEN: _queue_forbidden,
+    Reason.GIVES_WAY: _gives_way,
     Reason.PAUSED: lambda case, refusal: f"paused. Starts when the annotation {PAUSED} is removed.",
     Reason.GANG_GONE: lambda case, refusal: say_orphaned(case),
     Reason.INVALID: lambda case, refusal: f"not valid: {refusal.subject}",
     Reason.BACK_OFF: _back_off,
     Reason.EVICTING: _evicting,
+    Reason.EVICTION_REFUSED: _eviction_refused,
 }
 
 
@@ -398,6 +412,11 @@ _OF_GANG: dict[Reason, Callable[[Case, Refusal], str]] = {
 def say_left(case: Case, template: str) -> str:
     """The template with how long the present state still lasts, or nothing when nobody knows."""
     return template.format(say_duration(case.context.left)) if case.context.left is not None else ""
+
+
+def say_bind_refused(case: Case) -> str:
+    """What the API server said to a bind of the last start, if it said no."""
+    return f" (bind refused: {case.status.bind_refused.rstrip('.')})" if case.status.bind_refused else ""
 
 
 def say_orphaned(case: Case) -> str:

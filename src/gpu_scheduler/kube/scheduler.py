@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -24,6 +24,7 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
+from gpu_scheduler.kube.book import Limits
 from gpu_scheduler.kube.carry import Carrier
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.commit import Committer
@@ -32,13 +33,14 @@ from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.errors import ApiError, innermost
 from gpu_scheduler.kube.feed import Feed
 from gpu_scheduler.kube.health import Health
-from gpu_scheduler.kube.intents import Intents
+from gpu_scheduler.kube.intents import Intents, MissingIntentError
 from gpu_scheduler.kube.lease import Candidate, FencedError, Lease
 from gpu_scheduler.kube.metrics import Metrics
 from gpu_scheduler.kube.queue_status import tell_queues
 from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.status import Limits, Teller
+from gpu_scheduler.kube.status import Teller
 from gpu_scheduler.kube.surroundings import Lookout, name_of
+from gpu_scheduler.kube.until import run_until
 
 SYNC_PATIENCE = 120.0
 """How long a new leader may take to list everything, in seconds."""
@@ -83,7 +85,7 @@ class Lanes:
         async with (
             Client(connection, in_flight=8) as commits,
             Client(connection, in_flight=in_flight) as binds,
-            Client(connection, in_flight=12) as words,
+            Client(connection, in_flight=20) as words,
         ):
             yield cls(commits, binds, words)
 
@@ -94,18 +96,10 @@ async def run_scheduler(
     """Schedules until it is told to stop; when asked, compares what it goes by with what the API has."""
     async with Lanes.open(connection, settings.in_flight) as lanes:
         scheduler = Scheduler(lanes, settings)
-        work = asyncio.ensure_future(scheduler.run(asked_to_compare))
-        stopped = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await run_until(stop, scheduler.run(asked_to_compare), scheduler.end)
         finally:
-            stopped.cancel()
-            scheduler.ending = True
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
             await scheduler.step_down()
-        if not work.cancelled():
-            work.result()
 
 
 class Scheduler:
@@ -115,8 +109,7 @@ class Scheduler:
         self._lanes = lanes
         self._settings = settings
         self._now = Clock()
-        self.ending = False
-        """It is about to be cancelled, and does not take another turn at leading."""
+        self._ending = False
         self._wake = asyncio.Event()
         self._engine = Engine(settings.core)
         self._feed = Feed(lanes.binds, settings, self._wake.set)
@@ -133,7 +126,7 @@ class Scheduler:
         self._lease = Lease(lanes.commits, candidate, self._metrics.count_swap)
         self._intents = Intents(lanes.commits, settings.namespace)
         self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
-        self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear)
+        self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear, settings.in_flight)
         limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
         look = Lookout(self._engine.state, self._now)
         self._teller = Teller(lanes.words, self._feed.book, look, self._now, self._metrics, limits)
@@ -164,9 +157,13 @@ class Scheduler:
                     self._engine.handle(Fenced(), self._now())
                     self._heard.clear()  # about commits of a ledger that is forgotten
                     self._teller.clear()
-                if self.ending:
+                if self._ending:
                     # Cancelled while it was fenced: a task group tells of the failure alone, before Python 3.13.
                     raise asyncio.CancelledError
+
+    def end(self) -> None:
+        """It is about to be cancelled, and does not take another turn at leading."""
+        self._ending = True
 
     async def step_down(self) -> None:
         """Lets the next leader begin at once."""
@@ -259,10 +256,10 @@ class Scheduler:
             group.create_task(self._lease.keep())
             await self._see_everything(newest)
             committed = self._lease.committed
-            commits = await _insist(lambda: self._intents.read(committed))
+            commits = await self._read_promises(committed)
             self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
             self._committer.adopt(committed)
-            self._carrier = Carrier(self._lanes.binds, self._feed.sight, self._hear)
+            self._carrier = Carrier(self._lanes.binds, self._feed.sight, self._hear, self._settings.in_flight)
             self._carrier.sent = self._metrics.observe_bind
             self._cycle()  # everything that was seen goes in before the first decision
             self._perform(self._engine.handle(TookOver(commits), self._now()))
@@ -281,6 +278,14 @@ class Scheduler:
         except TimeoutError:
             await self._lease.release()
             raise FencedError(f"not everything could be listed within {SYNC_PATIENCE:g} s") from None
+
+    async def _read_promises(self, committed: Mapping[str, str]) -> tuple[Commit, ...]:
+        """What the Lease names; what is missing was deleted by hand, unless another leads since and is done with it."""
+        try:
+            return await _insist(lambda: self._intents.read(committed))
+        except MissingIntentError:
+            await self._lease.swap({}, ())  # tells whether we still lead
+            raise
 
     async def _clear_up(self) -> None:
         """Deletes what earlier leaders left, also what one that was out of breath writes only now."""

@@ -20,6 +20,7 @@ from gpu_scheduler.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.health import split_address
 from gpu_scheduler.kube.resources import SYSTEM
+from gpu_scheduler.kube.wording import one_line
 
 _LONG = 10 * 365 * 86_400
 _CORE = Config()
@@ -121,8 +122,8 @@ class SettingsError(ConfigError):
     """Settings that make no sense; `problems` has a line for each."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = [one_line(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))
 
 
 def load_settings(file: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:

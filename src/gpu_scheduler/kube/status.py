@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from gpu_scheduler.core.events import Delete, Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.pauses import pause_after
 from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.kube.book import Book, Counts, Limits, Subject
 from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.dialects import Patch, Told, show_key
+from gpu_scheduler.kube.dialects import Told, show_key
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused
 from gpu_scheduler.kube.lanes import Lane, Lanes
 from gpu_scheduler.kube.messages import describe, name_gang, say_bound, say_deleted
 from gpu_scheduler.kube.objects import PodObject, RawObject
 from gpu_scheduler.kube.pace import Pace
 from gpu_scheduler.kube.pod_conditions import is_waiting, may_run, name_failed, patch_condition
-from gpu_scheduler.kube.recorder import DropCounter, EventType, Recorder, Ref, refer, refer_pod
-from gpu_scheduler.kube.resources import DEVICES, PODS, Resource
+from gpu_scheduler.kube.recorder import EventType, Recorder, Ref, refer, refer_pod
+from gpu_scheduler.kube.resources import DEVICES, PODS
 from gpu_scheduler.kube.surroundings import Surroundings
 from gpu_scheduler.kube.wording import count, without_numbers
 
@@ -52,57 +54,12 @@ _WRITTEN = 4096
 _FEW = 1024
 """So many gangs are remembered without a look at which of them are gone."""
 _LONGEST_BACK_OFF = 60.0
+_PATIENCE = 3
+"""So many times an object is written in vain before others are told all the same."""
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-Subject = RawObject | PodObject
-"""What a gang's status is written to: its object, or one of its pods where it has none."""
-
-
-class Book(Protocol):
-    """What is known of gangs' objects."""
-
-    def object_of(self, key: GangKey) -> Subject | None:
-        """What a gang's status is written to."""
-
-    def resource_of(self, key: GangKey) -> Resource | None:
-        """The kind of the object that defines a gang; None for one that only its pods define."""
-
-    def members_of(self, key: GangKey) -> Collection[PodObject]:
-        """A gang's pods; for a pod alone, that pod."""
-
-    def encode(self, key: GangKey, subject: Subject, status: Status, told: Told, now: float) -> Sequence[Patch]:
-        """What has to be written so that the subject says this."""
-
-
-class Counts(DropCounter, Protocol):
-    """Where the teller's doings are counted."""
-
-    def count_status_write(self, outcome: str) -> None:
-        """One more write, and how it ended."""
-
-    def observe_wait(self, seconds: float) -> None:
-        """A gang waited so long for a decision."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much is written, and how soon again. Times are in seconds, `writes` and `events` are per second.
-
-    `settle` lets a gang that starts at once pass without a word about its waiting; a message that changed only in its
-    numbers is sent again after `again`, one that did not change after `repeat`, since Events expire. While `busy`, all
-    but what the next leader needs is written at a tenth of the rate: the API server has binds to do.
-    """
-
-    writes: float = 100.0
-    events: float = 100.0
-    workers: int = 8
-    settle: float = 1.0
-    again: float = 30.0
-    repeat: float = 1800.0
-    busy: Callable[[], bool] = lambda: False
 
 
 @dataclass(slots=True)
@@ -151,7 +108,7 @@ class Teller:
         self._entries: dict[GangKey, _Entry] = {}
         self._many = _FEW
         self._words: dict[str, _PodWord] = {}
-        self._lanes: Lanes[GangKey | str] = Lanes(self._lock_of)
+        self._lanes: Lanes[GangKey | str] = Lanes(self._limits.workers, self._lock_of, self._owner_of)
         # The latest version of objects that were written and not seen since, by uid.
         self._written: OrderedDict[str, Subject] = OrderedDict()
         self._said_on_pods: OrderedDict[str, tuple[str, float]] = OrderedDict()
@@ -239,17 +196,18 @@ class Teller:
 
     async def _write_all(self) -> None:
         while True:
-            item, lock = await self._lanes.take()
+            taken = await self._lanes.take()
             try:
                 await asyncio.sleep(0)  # most gangs need no write, and ten thousand of those must not stop the rest
-                if isinstance(item, str):
-                    await self._write_pod(item)
-                else:
-                    await self._write_gang(item)
+                await (self._write_pod(taken.item) if isinstance(taken.item, str) else self._write_gang(taken.item))
             except Exception:
-                _log.exception("not told", about=str(item))
+                _log.exception("not told", about=str(taken.item))
             finally:
-                self._lanes.release(lock)
+                self._lanes.release(taken)
+
+    def _owner_of(self, item: GangKey | str) -> str:
+        """Namespaces do not wait for each other."""
+        return self._words[item].key.namespace if isinstance(item, str) else item.namespace
 
     def _lock_of(self, item: GangKey | str) -> Hashable:
         """Gangs that share an object are written one after the other: each has to see what the other wrote."""
@@ -301,7 +259,10 @@ class Teller:
         return max(self._limits.again, 30 * entry.status.waiting / self._limits.writes)
 
     async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, told: Told) -> bool:
-        """Brings a gang's object up to date; False when that has to be tried again."""
+        """Brings a gang's object up to date, later if it fails; whether others may be told meanwhile.
+
+        Who forbids it, or fails time and again, keeps nobody from reading it elsewhere.
+        """
         try:
             latest = await self._latest(key, entry, subject)
             for patch in self._book.encode(key, latest, entry.status, told, self._clock()):
@@ -322,8 +283,8 @@ class Teller:
             entry.unsure = True
             if entry.failures in (1, 10):
                 _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
-            self._lanes.add_in(key, min(_LONGEST_BACK_OFF, 2.0**entry.failures), Lane.URGENT)
-            return False
+            self._lanes.add_in(key, pause_after(entry.failures, _LONGEST_BACK_OFF), Lane.URGENT)
+            return isinstance(error, Refused) or entry.failures >= _PATIENCE
         return True
 
     async def _latest(self, key: GangKey, entry: _Entry, seen: Subject) -> Subject:
@@ -345,7 +306,8 @@ class Teller:
         waiting pod is told anyway."""
         subject = self._book.object_of(key)
         resource = self._book.resource_of(key)
-        if subject is None or key.dialect == ALONE:
+        stuck = status.phase in STARTING and status.bind_refused
+        if subject is None or (key.dialect == ALONE and not stuck):
             return
         if isinstance(subject, RawObject) and resource is not None:
             ref = refer(resource, subject.metadata)
@@ -355,9 +317,11 @@ class Teller:
             return
         kind = resource.kind if resource is not None else ""
         if started:
-            self._recorder.record(ref, "Normal", "Started", name_gang(show_key(key), kind, self._say_started(key)))
+            self._recorder.record(ref, "Normal", "Started", _name(key, kind, self._say_started(key)))
         if status.phase in _EVENTS:
-            self._recorder.record(ref, *_EVENTS[status.phase], name_gang(show_key(key), kind, told.message))
+            self._recorder.record(ref, *_EVENTS[status.phase], _name(key, kind, told.message))
+        elif stuck:
+            self._recorder.record(ref, "Warning", "FailedBinding", _name(key, kind, told.message))
 
     def _log_news(self, key: GangKey, status: Status, told: Told, started: bool) -> None:
         say = _log.debug if key.dialect == ALONE else _log.info
@@ -373,7 +337,7 @@ class Teller:
 
     def _queue_pods(self, key: GangKey, around: Surroundings, message: str, now: float) -> None:
         """Lets every waiting pod say why; those that have lately said so are left alone."""
-        text = message if key.dialect == ALONE else name_gang(show_key(key), around.context.kind, message)
+        text = _name(key, around.context.kind, message)
         waiting = set(around.waiting)
         for pod in self._book.members_of(key):
             uid = pod.metadata.uid
@@ -410,6 +374,10 @@ class Teller:
                 return
         self._recorder.record(refer_pod(word.pod), "Warning", "FailedScheduling", word.message)
         _remember(self._said_on_pods, uid, (word.message, now), _SAID)
+
+
+def _name(key: GangKey, kind: str, message: str) -> str:
+    return message if key.dialect == ALONE else name_gang(show_key(key), kind, message)
 
 
 _NO_NOTES = (None, None, (), None, ())

@@ -58,7 +58,7 @@ class Translator:
                 self.pods.pop(uid, None)
                 self._forget_claims(pod)
                 self.events += self.book.lose_pod(pod)
-                self.events.append(PodGone(uid))
+                self.events.append(PodGone(uid, maybe_bound=pod is old or bool(pod.spec.node_name)))
                 continue
             self.pods[uid] = pod
             for name in claims_of(pod):

@@ -69,7 +69,7 @@ _WRONG = (msgspec.ValidationError, UnicodeDecodeError)
 """What decoding raises for JSON that is not what it should be; anything else means that it is no JSON."""
 
 # A text that nobody ends goes on to the end, and nothing is looked at twice: who sends garbage must not cost time.
-_MARKS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+_MARKS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 
 def read_object(data: bytes, wanted: type[T]) -> T:
@@ -90,17 +90,18 @@ def _decode(data: bytes, wanted: type[T]) -> T:
 def _cut_deep(data: bytes) -> bytes:
     """JSON without its deepest parts, but still too deep, so that the object is left out and the others are not."""
     kept: list[bytes] = []
-    depth = start = 0
+    room, start = 2 * DEEPEST - 1, 0  # how many levels may still be opened
     for mark in _MARKS.finditer(data):
-        if mark[0] in (b"{", b"["):
-            depth += 1
-            if depth == 2 * DEEPEST:
-                kept += (data[start : mark.start()], b"null")
+        begin, end = mark.span()
+        if data[begin] in b"[{":
+            if 0 <= room < end - begin:
+                kept += (data[start : begin + room], b"null")
                 start = len(data)  # until it ends: what never ends is cut off
-        elif mark[0] in (b"}", b"]"):
-            if depth == 2 * DEEPEST:
-                start = mark.end()
-            depth -= 1
+            room -= end - begin
+        elif data[begin] in b"]}":
+            room += end - begin
+            if 0 <= room < end - begin:
+                start = end - room
     return b"".join(kept) + data[start:]
 
 

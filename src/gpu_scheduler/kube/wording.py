@@ -13,17 +13,17 @@ _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?:[KMGTPE]i|m)?(?![\w-])")
 
 
-def say_amount(resource: str, amount: int) -> str:
+def say_amount(resource: str, amount: float) -> str:
     """An amount in the units of requests: "1.5 cpu", "12Gi memory", "7 nvidia.com/gpu"."""
     return f"{say_number(resource, amount)} {resource}"
 
 
-def say_number(resource: str, amount: int) -> str:
+def say_number(resource: str, amount: float) -> str:
     """The same without the name of the resource."""
     if resource == "cpu":
         return _decimals(amount / 1000, 3)
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-        return _say_bytes(amount)
+        return _say_bytes(int(amount))
     return str(amount)
 
 

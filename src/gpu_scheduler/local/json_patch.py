@@ -16,7 +16,7 @@ def patched(found: Any, operations: list[Json]) -> Any:
     """What the operations make of a value, which is changed."""
     for operation in operations:
         name, path = operation.get("op"), operation.get("path")
-        if name not in _OPERATIONS or not isinstance(path, str):
+        if not isinstance(name, str) or name not in _OPERATIONS or not isinstance(path, str):
             raise PatchError(f"not an operation: {operation}")
         if not path and name in ("add", "replace"):
             found = copy.deepcopy(operation.get("value"))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from gpu_scheduler.bad_requests import tell_briefly
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api
 from gpu_scheduler.local.discovery import Discovery, version_info
@@ -50,6 +51,7 @@ class Serving:
 
 def make_app(api: Api, serving: Serving) -> web.Application:
     """The server as an application, to run plain or over TLS."""
+    tell_briefly()
     server = Server(api, serving, Watches(api.store))
     app = web.Application(client_max_size=LARGEST_BODY)
     app.router.add_route("*", "/{path:.*}", server.handle)
@@ -84,6 +86,8 @@ class Server:
             return send_error(error)
         except ConnectionError:
             raise
+        except RecursionError:
+            return send_error(errors.bad_request("the body is nested too deep"))
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.path)
             return send_error(errors.internal(f"{type(error).__name__}: {error}"))

@@ -28,7 +28,7 @@ from gpu_scheduler.operator.actions import (
 )
 from gpu_scheduler.operator.gangs import GangApi
 
-_AT_ONCE = 16
+AT_ONCE = 8
 _TOGETHER = (CreatePod, CreateService, DeletePod, DeleteService)
 
 
@@ -149,5 +149,5 @@ def _batches(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
     """Runs of actions that may go out together."""
     for kind, run in groupby(actions, type):
         found = list(run)
-        size = _AT_ONCE if kind in _TOGETHER else 1
+        size = AT_ONCE if kind in _TOGETHER else 1
         yield from (found[i : i + size] for i in range(0, len(found), size))

@@ -30,6 +30,7 @@ class Election:
         self._candidate = candidate
         self._seen: LeaseObject | None = None
         self._seen_at = 0.0
+        self._taking = False
         self.held = False
 
     async def acquire(self) -> str:
@@ -62,11 +63,14 @@ class Election:
 
     async def release(self) -> None:
         """Gives the Lease up, so that the next need not wait."""
-        if not self.held or self._seen is None:
+        if self._seen is None or not (self.held or self._taking):
             return
         self.held = False
         try:
-            await self._put(self._seen, "")
+            # What was broken off may have landed: a renewal, and also the write that takes the Lease.
+            found = await self._get()
+            if found.spec.holder_identity == self._candidate.identity:
+                await self._put(found, "")
         except ApiError as error:
             _log.warning("the Lease was not released, it will expire", error=error.message)
 
@@ -91,6 +95,7 @@ class Election:
         expired = time.monotonic() - self._seen_at > lease.spec.lease_duration_seconds
         if lease.spec.holder_identity not in ("", self._candidate.identity) and not expired:
             return None
+        self._taking = True
         self._seen = await self._put(lease, self._candidate.identity, taken=True)
         return self._seen
 

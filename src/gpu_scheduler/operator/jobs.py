@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 from gpu_scheduler.kube.dialects.options import MOST_MEMBERS
 from gpu_scheduler.kube.objects import Json, Meta
 from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.kube.wording import one_line
 
 OURS = "gpu-scheduler.io/operator"
 """What `runPolicy.managedBy` says of a job that is for this operator, whoever else is in the cluster."""
@@ -22,6 +23,9 @@ _LONGEST_NAME = 63
 
 class BadSpecError(ValueError):
     """A job that makes no sense; the message is one line with the field and what would be right."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class Restart(Enum):

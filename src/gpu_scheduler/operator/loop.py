@@ -21,9 +21,10 @@ from gpu_scheduler.kube.lease import Candidate
 from gpu_scheduler.kube.objects import RawObject
 from gpu_scheduler.kube.recorder import Recorder, refer
 from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.kube.until import run_until
 from gpu_scheduler.kube.wording import without_amounts
 from gpu_scheduler.operator.actions import Plan, Tell
-from gpu_scheduler.operator.carry import Carrier, TakenError
+from gpu_scheduler.operator.carry import AT_ONCE, Carrier, TakenError
 from gpu_scheduler.operator.definitions import install_definitions
 from gpu_scheduler.operator.election import Election, LostError
 from gpu_scheduler.operator.frameworks import KINDS, Kind
@@ -58,25 +59,20 @@ class Options:
 
 async def run_operator(connection: Connection, options: Options, stop: asyncio.Event) -> None:
     """Operates until it is told to stop."""
-    async with Client(connection) as client, Client(connection, in_flight=8) as words:
+    async with (
+        Client(connection, in_flight=_WORKERS * AT_ONCE) as client,
+        Client(connection, in_flight=8) as words,
+    ):
         election = Election(words, options.candidate)
         candidacy = _Candidacy(client, words, options, election)
         # It says that it is not ready from the first moment of its end to the last.
         health = Health(LEASE, ready=lambda: candidacy.ready and not stop.is_set(), metrics=candidacy.metrics.text)
         async with health.serving(options.listen) as port:
             _log_start(options, port)
-            work = asyncio.ensure_future(candidacy.run())
-            stopped = asyncio.ensure_future(stop.wait())
             try:
-                await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await run_until(stop, candidacy.run(), candidacy.end)
             finally:
-                stopped.cancel()
-                candidacy.ending = True
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
                 await election.release()
-            if not work.cancelled():
-                work.result()
 
 
 def _log_start(options: Options, port: int) -> None:
@@ -100,13 +96,16 @@ class _Candidacy:
         self._election = election
         self._operator: Operator | None = None
         self.metrics = Metrics()
-        self.ending = False
-        """It is about to be cancelled, and does not stand for the Lease again."""
+        self._ending = False
 
     @property
     def ready(self) -> bool:
         """Whether it works, or could take over at once."""
         return self._operator is not None and self._operator.synced
+
+    def end(self) -> None:
+        """It is about to be cancelled, and does not stand for the Lease again."""
+        self._ending = True
 
     async def run(self) -> None:
         if self._options.install:
@@ -129,7 +128,7 @@ class _Candidacy:
         except* LostError as lost:
             self._election.held = False
             _log.warning("leads no more", why=str(lost.exceptions[0]))
-        if self.ending:
+        if self._ending:
             # Cancelled while it lost the Lease: a task group tells of the failure alone, before Python 3.13.
             raise asyncio.CancelledError
 
@@ -141,7 +140,7 @@ class Operator:
         self._client = client
         self._options = options
         self._metrics = metrics
-        self._turns: Turns[JobKey] = Turns()
+        self._turns: Turns[JobKey] = Turns(_WORKERS, lambda key: key.namespace)
         self._sight = Sight(client, options.namespaces, options.gang, self._turns.add)
         self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
         self._kinds: dict[Resource, Kind] = {}
@@ -159,7 +158,7 @@ class Operator:
                 tasks.create_task(self._recorder.run())
                 await self._wait_for_groups()
                 await self._start(tasks, self._sight.follow_common())
-                tasks.create_task(self._work(tasks))
+                tasks.create_task(self._work())
                 while True:
                     self.synced = await self._discover(tasks) or self.synced
                     await asyncio.sleep(DISCOVER_EVERY)
@@ -171,12 +170,11 @@ class Operator:
         self._behind = revision
         self._begun.set()
 
-    async def _work(self, tasks: asyncio.TaskGroup) -> None:
+    async def _work(self) -> None:
         await self._begun.wait()
         if self._behind.isdecimal():
             await self._catch_up(int(self._behind))
-        for _ in range(_WORKERS):
-            tasks.create_task(self._turns.work(self._take_turn))
+        await self._turns.run(self._take_turn)
 
     async def _catch_up(self, revision: int) -> None:
         """What the last leader did must not be done again because it has not been seen yet."""

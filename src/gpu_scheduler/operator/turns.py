@@ -7,16 +7,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from gpu_scheduler.kube.hands import Hands, Rows
+
 Key = TypeVar("Key", bound=Hashable)
 
 _FIRST, _LONGEST = 0.2, 60.0
 
 
 class Turns(Generic[Key]):
-    """Keys that wait for their turn. One that is added while it is worked on gets another turn."""
+    """Keys that wait for their turn, at so many workers. One that is added while it is worked on gets another turn.
+    `owner_of` says whose a key is."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[Key, None] = {}
+    def __init__(self, workers: int, owner_of: Callable[[Key], Hashable]) -> None:
+        self._workers = workers
+        self._owner_of = owner_of
+        self._hands = Hands(workers)
+        self._waiting: Rows[Key] = Rows()
         self._busy: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
@@ -24,7 +30,7 @@ class Turns(Generic[Key]):
 
     def add(self, key: Key) -> None:
         """Something happened to a key."""
-        self._waiting[key] = None
+        self._waiting.add(key, self._owner_of(key))
         self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
@@ -53,18 +59,24 @@ class Turns(Generic[Key]):
         for key in list(self._timers):
             self.forget(key)
 
-    async def work(self, take_turn: Callable[[Key], Awaitable[None]]) -> None:
-        """Takes turns for ever; any number of workers may."""
+    async def run(self, take_turn: Callable[[Key], Awaitable[None]]) -> None:
+        """Takes turns until it is cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(self._workers):
+                workers.create_task(self._work(take_turn))
+
+    async def _work(self, take_turn: Callable[[Key], Awaitable[None]]) -> None:
         while True:
-            key = next((key for key in self._waiting if key not in self._busy), None)
-            if key is None:
+            found = self._waiting.take(self._hands, lambda key: key not in self._busy)
+            if found is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            del self._waiting[key]
+            key, owner = found
             self._busy.add(key)
             try:
                 await take_turn(key)
             finally:
                 self._busy.discard(key)
+                self._hands.give_back(owner)
                 self._wake.set()

@@ -111,6 +111,9 @@ class Bodies:
             return bytes(body)
         except TimeoutError:
             raise TooSlow from None
+        except RuntimeError as error:
+            # So aiohttp tells of a connection that was closed before anybody read from it.
+            raise ConnectionError(str(error)) from None
         finally:
             del self._arriving[me]
             self._room += taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
@@ -209,7 +208,7 @@ def _read_configuration(configuration: Json | None) -> Configured | None:
 
 def _bundles(configuration: Json) -> Iterator[tuple[bytes, ...]]:
     for webhook in configuration.get("webhooks") or ():
-        yield split_bundle(_decode(webhook.get("clientConfig", {}).get("caBundle") or ""))
+        yield split_bundle(_decode(webhook["clientConfig"].get("caBundle") or ""))
 
 
 def _encode(content: bytes) -> str:
@@ -219,5 +218,5 @@ def _encode(content: bytes) -> str:
 def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text)
-    except binascii.Error:
+    except ValueError:
         return b""

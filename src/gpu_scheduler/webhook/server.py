@@ -71,7 +71,7 @@ class Server:
                 port,
                 ssl=context,
                 backlog=1024,
-                ssl_handshake_timeout=5.0,
+                ssl_handshake_timeout=_FIRST,
                 ssl_shutdown_timeout=1.0,
             )
         except OSError as error:

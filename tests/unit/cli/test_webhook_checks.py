@@ -97,12 +97,13 @@ async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
 @pytest.mark.parametrize(
     ("client", "verdict"),
     [
-        ({"caBundle": bundle(3)}, (Level.WARN, "expires in 3d")),
+        ({"caBundle": bundle(13)}, (Level.WARN, "expires in 13d")),
+        ({"caBundle": bundle(15)}, (Level.OK, "good for 15d")),
         ({"caBundle": bundle(-9, -4)}, (Level.FAIL, "expired 3d")),
         ({"caBundle": bundle(13, 15)}, (Level.OK, "good for 15d")),
         ({}, (Level.OK, "of an authority that API servers trust by themselves")),
     ],
-    ids=["soon", "expired", "one of two ends soon", "an address without a bundle"],
+    ids=["soon", "not soon", "expired", "one of two ends soon", "an address without a bundle"],
 )
 async def test_a_certificate_is_judged_by_what_api_servers_trust(client: Json, verdict: Verdict) -> None:
     async with speaker() as api:

@@ -24,7 +24,7 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.kube.carry import Carrier, Sight
 from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.objects import Json, PodObject
+from gpu_scheduler.kube.objects import Json, Meta, PodObject, PodSpec
 from gpu_scheduler.kube.resources import ATTEMPT, CLAIMS, DEVICES, PODS
 from gpu_scheduler.kube.volumes import SELECTED_NODE
 from tests.unit.kube.live_api import answer_with, gpu_pod, lose_answer, lose_request, running, wired
@@ -35,7 +35,7 @@ from tests.unit.kube.telling import until
 class Desk:
     """A carrier that sees the pods it is given, and what it told."""
 
-    def __init__(self, client: Client, workers: int = 4) -> None:
+    def __init__(self, client: Client, in_flight: int = 4) -> None:
         self.client = client
         self.told: list[Event] = []
         self.outcomes: list[str] = []
@@ -43,7 +43,7 @@ class Desk:
         self.claims: dict[str, str] = {}
         self.broken = ""
         sight = Sight(self.pods.get, self._annotations, self._unbound)
-        self.carrier = Carrier(client, sight, self.told.append, workers)
+        self.carrier = Carrier(client, sight, self.told.append, in_flight)
         self.carrier.sent = lambda seconds, outcome: self.outcomes.append(outcome)
 
     def _annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
@@ -67,13 +67,18 @@ class Desk:
         bind = Bind(pod.metadata.uid, "default", pod.metadata.name, 0, "n0", (1, 2))
         self.carrier.send(SendBind(bind, version or pod.metadata.resource_version))
 
-    def delete(self, name: str, uid: str, cause: DeleteCause) -> None:
-        self.carrier.send(SendDelete(Delete(uid, "default", name, cause)))
+    def send_bind(self, name: str, namespace: str) -> None:
+        """Of a pod that only the carrier sees."""
+        self.pods[name] = PodObject(Meta(name, namespace, name), PodSpec())
+        self.carrier.send(SendBind(Bind(name, namespace, name, 0, "n0", ()), "1"))
+
+    def delete(self, name: str, uid: str, cause: DeleteCause, failures: int = 0, namespace: str = "default") -> None:
+        self.carrier.send(SendDelete(Delete(uid, namespace, name, cause), failures))
 
 
 @asynccontextmanager
-async def at_work(client: Client, workers: int = 4) -> AsyncIterator[Desk]:
-    desk = Desk(client, workers)
+async def at_work(client: Client, in_flight: int = 4) -> AsyncIterator[Desk]:
+    desk = Desk(client, in_flight)
     async with running(desk.carrier.run()):
         yield desk
 
@@ -140,8 +145,23 @@ async def test_every_answer_to_a_bind_is_told_for_what_it_is(act: Any, failure: 
         desk.bind(pod)
         await until(lambda: desk.told)
         assert wire.count("POST", "/binding") == 1
-    assert desk.told == [BindFailed(pod.metadata.uid, failure)]
+    (told,) = desk.told
+    assert isinstance(told, BindFailed)
+    assert (told.uid, told.failure) == (pod.metadata.uid, failure)
     assert desk.outcomes == [failure.value]
+
+
+@pytest.mark.parametrize(("code", "failure"), [(403, BindFailure.REFUSED), (500, BindFailure.UNKNOWN)])
+async def test_what_the_server_said_to_a_bind_is_told_in_one_line(code: int, failure: BindFailure) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return refuse(code, message="no GPUs\non Sundays" + 2000 * "!")
+
+    async with client_of(answer) as client, at_work(client) as desk:
+        pod = desk.pods["u"] = PodObject(Meta("p", "default", "u", "1"), PodSpec())
+        desk.bind(pod)
+        await until(lambda: desk.told)
+    said = f"no GPUs on Sundays{478 * '!'}..."
+    assert desk.told == [BindFailed("u", failure, said)]
 
 
 async def test_nothing_is_sent_for_a_pod_that_is_gone() -> None:
@@ -243,9 +263,21 @@ async def test_restarted_pod_is_deleted_also_when_it_may_not_be_marked() -> None
     assert desk.told == []
 
 
+@pytest.mark.parametrize(("failures", "deleted"), [(4, False), (5, True)])
+async def test_restart_does_not_wait_for_ever_for_its_pod_to_be_marked(failures: int, deleted: bool) -> None:
+    async with wired() as (client, wire, _), at_work(client, in_flight=1) as desk:
+        pod = await desk.add_pod()
+        wire.plan("PATCH", "/status", answer_with(500))
+        desk.delete("p", pod.metadata.uid, DeleteCause.RESTART, failures)
+        desk.bind(await desk.add_pod("other"))
+        await until(lambda: desk.outcomes)
+        assert wire.count("DELETE") == deleted
+    assert desk.told == ([] if deleted else [DeleteFailed(pod.metadata.uid)])
+
+
 @pytest.mark.parametrize("cause", DeleteCause)
 async def test_pod_that_is_gone_already_is_as_good_as_deleted(cause: DeleteCause) -> None:
-    async with wired() as (client, wire, _), at_work(client, workers=1) as desk:
+    async with wired() as (client, wire, _), at_work(client, in_flight=1) as desk:
         desk.delete("p", "u", cause)
         pod = await desk.add_pod("other")
         desk.bind(pod)
@@ -282,7 +314,7 @@ async def test_attempt_is_raised_on_the_pod_that_was_meant_and_makes_a_late_bind
 
 
 async def test_attempt_that_is_raised_late_lowers_nothing() -> None:
-    async with wired() as (client, wire, bystander), at_work(client, workers=1) as desk:
+    async with wired() as (client, wire, bystander), at_work(client, in_flight=1) as desk:
         seen = await desk.add_pod("seen", meta={"annotations": {ATTEMPT: "5"}})
         unseen = await desk.add_pod("unseen")
         await bystander.patch(PODS, "unseen", {"metadata": {"annotations": {ATTEMPT: "7"}}}, "default")
@@ -298,7 +330,7 @@ async def test_attempt_that_is_raised_late_lowers_nothing() -> None:
 
 
 async def test_one_bad_effect_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wired() as (client, _, _), at_work(client, workers=1) as desk:
+    async with wired() as (client, _, _), at_work(client, in_flight=1) as desk:
         bad, good = await desk.add_pod("bad"), await desk.add_pod("good")
         desk.broken = "bad"
         monkeypatch.setattr(client, "delete", None)
@@ -323,11 +355,35 @@ async def test_many_are_sent_at_once() -> None:
         under_way -= 1
         return refuse(409)
 
-    async with client_of(answer) as client, at_work(client, workers=8) as desk:
+    async with client_of(answer) as client, at_work(client, in_flight=8) as desk:
         for number in range(20):
-            desk.delete(f"p{number}", f"u{number}", DeleteCause.RESTART)
+            desk.delete(f"p{number}", f"u{number}", DeleteCause.RESTART, namespace=f"ns{number}")
         await until(lambda: len(desk.told) == 20)
     assert most == 8
+
+
+async def test_namespace_whose_binds_hang_delays_no_other_and_not_its_own_deletes() -> None:
+    hanging = 0
+    ended = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal hanging
+        if "/stuck/" in request.path and request.path.endswith("/binding"):
+            hanging += 1
+            await ended.wait()
+        return refuse(409)
+
+    async with client_of(answer) as client, at_work(client, in_flight=8) as desk:
+        for number in range(100):
+            desk.send_bind(f"s{number}", "stuck")
+        await until(lambda: hanging == 4)
+        for name in ("a", "b"):
+            desk.send_bind(name, f"fine-{name}")
+        desk.delete("s0", "s0", DeleteCause.PREEMPTED, namespace="stuck")
+        await until(lambda: len(desk.told) == 3)
+        assert {event.uid for event in desk.told if isinstance(event, BindFailed | DeleteFailed)} == {"a", "b", "s0"}
+        ended.set()
+        await until(lambda: len(desk.told) == 103)
 
 
 async def test_carrier_is_behind_while_more_waits_than_is_sent_at_once() -> None:

@@ -43,12 +43,16 @@ class Told:
         self.changes: list[tuple[str, str, int]] = []
         self.batches: list[int] = []
         self.copy: dict[tuple[str, str], RawObject] = {}
+        self.missed: list[str] = []
+        """Who is gone, and nobody told how it was in the end."""
 
     def __call__(self, changes: Sequence[Change[RawObject]]) -> None:
         self.batches.append(len(changes))
         for kind, found, old in changes:
             key = (found.metadata.namespace, found.metadata.name)
             self.changes.append((kind.value, found.metadata.name, int(found.metadata.resource_version)))
+            if found is old:
+                self.missed.append(found.metadata.name)
             # What is told follows from what was told before.
             if kind is ChangeKind.ADDED:
                 assert key not in self.copy
@@ -108,6 +112,7 @@ async def test_a_list_and_what_follows_are_told_once() -> None:
         ("deleted", "b", 13),
     ]
     assert told.batches[0] == 2
+    assert not told.missed
 
 
 async def test_after_gone_a_list_tells_what_was_deleted_meanwhile() -> None:
@@ -117,6 +122,7 @@ async def test_after_gone_a_list_tells_what_was_deleted_meanwhile() -> None:
     async with following(script, told) as informer:
         await until(lambda: informer.revision == 20)
     assert sorted(told.changes[2:]) == [("added", "c", 16), ("deleted", "a", 3), ("modified", "b", 15)]
+    assert told.missed == ["a"]
     assert script.since[0] == 10
 
 
@@ -177,6 +183,7 @@ async def test_delete_and_recreate_seen_as_one_update_is_two_changes() -> None:
         await until(lambda: informer.revision == 12)
         assert informer.objects["ns", "a"].metadata.uid == "two"
     assert told.changes == [("added", "a", 3), ("deleted", "a", 3), ("added", "a", 12)]
+    assert told.missed == ["a"]
 
 
 async def test_delete_and_recreate_during_a_gap_is_two_changes() -> None:

@@ -12,18 +12,18 @@ from gpu_scheduler.kube.lanes import Lane, Lanes
 from gpu_scheduler.kube.pace import Pace
 
 
-def lanes() -> Lanes[str]:
-    """Items whose first letter is their lock."""
-    return Lanes(lambda item: item[0])
+def lanes(workers: int = 100) -> Lanes[str]:
+    """Items whose first letter is their lock; what follows a slash says whose they are."""
+    return Lanes(workers, lambda item: item[0], lambda item: item.partition("/")[2])
 
 
 async def take(work: Lanes[str], count: int = 1) -> list[str]:
     found = []
     for _ in range(count):
         async with asyncio.timeout(60):
-            item, lock = await work.take()
-        work.release(lock)
-        found.append(item)
+            taken = await work.take()
+        work.release(taken)
+        found.append(taken.item)
     return found
 
 
@@ -55,21 +55,35 @@ async def test_items_with_one_lock_are_taken_one_after_the_other() -> None:
     work.add("a1", Lane.PLAIN)
     work.add("a2", Lane.PLAIN)
     work.add("b", Lane.PLAIN)
-    _, lock = await work.take()
+    first = await work.take()
     assert await take(work) == ["b"]
     waiting = asyncio.create_task(work.take())
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    work.release(lock)
-    assert (await waiting)[0] == "a2"
+    work.release(first)
+    assert (await waiting).item == "a2"
+
+
+async def test_what_hangs_of_one_owner_leaves_workers_to_others_in_every_lane() -> None:
+    work = lanes(workers=4)
+    for item in ("a/slow", "b/slow", "c/slow"):
+        work.add(item, Lane.URGENT)
+    hanging = [await work.take(), await work.take()]
+    work.add("d/fine", Lane.PLAIN)
+    assert await take(work) == ["d/fine"]
+    waiting = asyncio.create_task(work.take())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    work.release(hanging[0])
+    assert (await waiting).item == "c/slow"
 
 
 async def test_item_added_while_it_is_worked_on_comes_again() -> None:
     work = lanes()
     work.add("a", Lane.PLAIN)
-    _, lock = await work.take()
+    first = await work.take()
     work.add("a", Lane.PLAIN)
-    work.release(lock)
+    work.release(first)
     assert await take(work) == ["a"]
 
 

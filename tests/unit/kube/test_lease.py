@@ -354,17 +354,23 @@ async def test_released_lease_that_promises_nothing_may_be_deleted() -> None:
             await read(client)
 
 
+def plan_to_hang(wire: Wire) -> asyncio.Event:
+    """The next write of the Lease lands, and its answer does not come; tells when it has landed."""
+    landed = asyncio.Event()
+
+    async def land_and_hang(forward: Callable[[], Awaitable[Any]]) -> None:
+        await forward()
+        landed.set()
+        await asyncio.sleep(10)
+
+    wire.plan(*PUT, land_and_hang)
+    return landed
+
+
 async def test_release_keeps_what_a_swap_that_was_broken_off_promised() -> None:
     async with wired() as (client, wire, _):
         lease = await take(client)
-        landed = asyncio.Event()
-
-        async def land_and_hang(forward: Callable[[], Awaitable[Any]]) -> None:
-            await forward()
-            landed.set()
-            await asyncio.sleep(10)
-
-        wire.plan(*PUT, land_and_hang)
+        landed = plan_to_hang(wire)
         swapping = asyncio.ensure_future(lease.swap({"1-0-0": "u"}, ()))
         await landed.wait()
         swapping.cancel()
@@ -372,6 +378,20 @@ async def test_release_keeps_what_a_swap_that_was_broken_off_promised() -> None:
         await lease.release()
         found = await read(client)
         assert (found.spec.holder_identity, found.committed) == ("", {"1-0-0": "u"})
+
+
+async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() -> None:
+    async with wired() as (client, wire, bystander):
+        await (await take(bystander, "b")).release()
+        landed = plan_to_hang(wire)
+        lease = Lease(client, candidate("a"))
+        taking = asyncio.ensure_future(lease.acquire())
+        await landed.wait()
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        assert (await read(client)).spec.holder_identity == "a"
+        await lease.release()
+        assert (await read(client)).spec.holder_identity == ""
 
 
 async def test_release_of_a_lease_that_was_never_held_sends_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from gpu_scheduler.kube.logs import LogFormat, set_up_logs
+from gpu_scheduler.kube.logs import LogFormat, set_up_logs, tell_broken_connection
+from tests.unit.webhook.serving import served
 
 SetUp = Callable[[LogFormat, str], io.StringIO]
 
@@ -112,3 +114,29 @@ def test_exception_follows_its_line(set_up: SetUp) -> None:
     assert first.endswith("ERROR - failed gang=a/b")
     assert trace[0] == "Traceback (most recent call last):"
     assert trace[-1] == "ValueError: broken"
+
+
+async def test_connection_that_breaks_alone_gets_a_line_and_anything_else_is_told_in_full(set_up: SetUp) -> None:
+    stream, loop = set_up("console", "info"), asyncio.get_running_loop()
+    loop.set_exception_handler(tell_broken_connection)
+    error = ValueError("a mistake")
+    loop.call_exception_handler({"message": "Fatal error on SSL protocol", "exception": error, "protocol": object()})
+    assert stream.getvalue().count("\n") == 1
+    assert "a connection broke" in stream.getvalue()
+    loop.call_exception_handler({"message": "a task failed", "exception": error})
+    assert "ValueError: a mistake" in stream.getvalue().splitlines()[-1]
+
+
+async def test_requests_that_are_no_http_get_a_line_each_and_no_trace(set_up: SetUp) -> None:
+    stream = set_up("console", "info")
+    async with served() as serving:
+        for sent in (b"POST /mutate HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"):
+            reader, writer = await serving.open()
+            writer.write(sent)
+            assert b" 400 Bad Request" in await reader.read()
+            writer.close()
+    lines = [line.partition(" - ")[2] for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "aiohttp.server - INFO - A request from 127.0.0.1 is no HTTP (BadHttpMessage)",
+        "aiohttp.server - INFO - A request from 127.0.0.1 is no HTTP (InvalidURLError)",
+    ]

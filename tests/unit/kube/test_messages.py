@@ -148,6 +148,8 @@ def test_gang_that_is_paused_says_how_to_go_on() -> None:
         (Reason.QUEUE_CLOSED, "research", "queue research is closed. Starts when it is opened."),
         (Reason.QUEUE_FORBIDDEN, "research", "namespace team-a may not use queue research. Name another queue, or add "
          "the namespace to its allowedNamespaces."),
+        (Reason.GIVES_WAY, "", "its pods did not come while slots were kept for them: others of queue default "
+         "go first. Starts when none of them waits, or in turn."),
         (Reason.UNKNOWN_NODE, "n9", "its map names node n9, and no node has the label gpu-node-name=n9 or that name. "
          "Label a node or change the map."),
         (Reason.AMBIGUOUS_NODE, "n9", "its map names node n9, and several nodes have the label gpu-node-name=n9. "
@@ -308,6 +310,8 @@ def test_queue_limit_below_the_request_says_that_it_never_fits() -> None:
         (Phase.FINISHED, {"succeeded": 16, "waiting": 0}, {}, "finished: 16 members succeeded."),
         (Phase.FAILED, {"failed": 1, "waiting": 0}, {}, "failed: 1 member failed and nothing is left to start."),
         (Phase.BINDING, {}, {}, "starting: its members are being bound to their nodes."),
+        (Phase.BINDING, {"bind_refused": "no GPUs on Sundays."}, {}, "starting: its members are being bound to their "
+         "nodes (bind refused: no GPUs on Sundays)."),
         (Phase.RESERVED, {"waiting": 0}, {"left": 90.0}, "room for all members is kept for another 90 seconds; "
          "waiting for their pods to be created."),
         (Phase.ORPHANED, {"waiting": 3}, {"kind": "PodGroup"}, "its PodGroup does not exist. "
@@ -330,6 +334,12 @@ def test_phase_word_for_word(phase: Phase, about: dict[str, Any], context: dict[
 def test_victims_are_counted_while_they_go() -> None:
     told = status(Phase.NOMINATED, Refusal(Reason.EVICTING, short_by=4), nomination=(Slot("n1", ()),))
     assert say(told) == "4 pods are being evicted to make room; starts when they are gone."
+
+
+def test_evictions_that_are_refused_are_counted() -> None:
+    lacking = Refusal(Reason.RESOURCE, GPU, 4, 2)
+    told = status(Phase.WAITING, lacking, Refusal(Reason.EVICTION_REFUSED, short_by=4))
+    assert "the eviction of 4 pods is refused" in say(told)
 
 
 def test_running_gang_whose_surplus_waits_says_both() -> None:
@@ -360,6 +370,14 @@ def test_gang_that_failed_names_the_pod() -> None:
     told = status(Phase.WAITING, Refusal(Reason.BACK_OFF))
     assert say(told, left=4.0, failed="pod train-x: OutOfcpu") == (
         "the last start failed (pod train-x: OutOfcpu); the next try follows in 4 seconds."
+    )
+
+
+@pytest.mark.parametrize(("timed_out", "begin"), [(False, ""), (True, "did not start in time; ")])
+def test_gang_whose_binds_were_refused_says_why(timed_out: bool, begin: str) -> None:
+    told = status(Phase.WAITING, Refusal(Reason.BACK_OFF), timed_out=timed_out, bind_refused="no GPUs on Sundays.")
+    assert say(told, left=4.0, failed="pod train-x: an earlier one") == (
+        f"{begin}the last start failed (bind refused: no GPUs on Sundays); the next try follows in 4 seconds."
     )
 
 

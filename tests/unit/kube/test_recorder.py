@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
+from gpu_scheduler.kube import recorder as recorder_module
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.objects import Json, Meta
@@ -140,7 +141,7 @@ async def test_flood_drives_out_the_oldest_and_is_counted() -> None:
     assert sorted(body["involvedObject"]["uid"] for body in bodies) == ["7", "8", "9"]
 
 
-@pytest.mark.parametrize("code", [403, 404, 422, 500])
+@pytest.mark.parametrize("code", [403, 404, 422])
 async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code: int) -> None:
     numbers = Numbers()
     seen: list[str] = []
@@ -159,6 +160,105 @@ async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code
             await until(lambda: "good" in seen)
     assert numbers.dropped == {"refused": 1}
     assert seen == ["bad", "good"]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is tried again at once."""
+    monkeypatch.setattr(recorder_module, "_LONGEST_PAUSE", 0.01)
+
+
+class Moody:
+    """An API server that answers writes of Events with these codes, one after the other, then as it should."""
+
+    def __init__(self, *codes: int, reason: str = "", landed: bool = False) -> None:
+        self.codes = list(codes)
+        self.reason = reason
+        self.landed = landed
+        self.events: dict[str, Json] = {}
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        body = await request.json()
+        code = self.codes.pop(0) if self.codes else 0
+        if request.method == "PATCH":
+            body = self.events[request.path.rpartition("/")[2]] | body
+        elif body["metadata"]["name"] in self.events:
+            return refuse(409, reason="AlreadyExists")
+        if not code or self.landed:
+            self.events[body["metadata"]["name"] if "metadata" in body else request.path.rpartition("/")[2]] = body
+        return refuse(code, "0", reason=self.reason) if code else web.json_response(body)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(500, ""), (503, ""), (429, ""), (409, "Conflict")])
+@pytest.mark.parametrize("landed", [False, True])
+async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
+    code: int, reason: str, landed: bool, soon: None
+) -> None:
+    server, numbers = Moody(*[code] * 3, reason=reason, landed=landed), Numbers()
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: NOW, numbers, pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            recorder.record(POD, "Warning", "Degraded", "1 of 2 is there")
+            await until(lambda: recorder._known)
+            recorder.record(POD, "Warning", "Degraded", "1 of 3 is there")
+            await until(lambda: [one["count"] for one in server.events.values()] == [2])
+    assert [one["message"] for one in server.events.values()] == ["1 of 3 is there"]
+    assert not numbers.dropped
+
+
+async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> None:
+    server = Moody()
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: NOW, Numbers(), pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            recorder.record(POD, "Warning", "FailedScheduling", "short by 7")
+            await until(lambda: server.events)
+            server.codes = [500, 500]
+            recorder.record(POD, "Warning", "FailedScheduling", "short by 6")
+            await until(lambda: server.asked == 4)
+            recorder.record(POD, "Warning", "FailedScheduling", "short by 5")
+            await until(lambda: server.asked == 5)
+    assert [(one["count"], one["message"]) for one in server.events.values()] == [(3, "short by 5")]
+
+
+async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it() -> None:
+    server = Moody(500)
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: NOW, Numbers(), pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            recorder.record(POD, "Warning", "Degraded", "1 of 3")
+            await until(lambda: recorder._again)
+            recorder.record(POD, "Warning", "Degraded", "2 of 3")
+            await until(lambda: server.events)
+    assert server.asked == 2
+    assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
+
+
+async def test_event_is_tried_for_no_longer_than_it_would_be_kept(soon: None) -> None:
+    server, numbers, now = Moody(*[500] * 1000), Numbers(), [NOW]
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: now[0], numbers, pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            recorder.record(POD, "Normal", "R", "x")
+            await until(lambda: server.asked > 20)
+            assert not numbers.dropped
+            now[0] += 3600
+            await until(lambda: numbers.dropped)
+    assert numbers.dropped == {"late": 1}
+
+
+async def test_of_too_many_that_fail_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "_MOST_AGAIN", 3)
+    server, numbers = Moody(*[500] * 10), Numbers()
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: NOW, numbers, pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            for i in range(10):
+                recorder.record(POD._replace(uid=str(i)), "Normal", "R", "x")
+            await until(lambda: len(server.events) == 3)
+    assert numbers.dropped == {"full": 7}
 
 
 async def test_events_go_out_no_faster_than_allowed() -> None:

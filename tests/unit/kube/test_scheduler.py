@@ -209,6 +209,40 @@ async def test_promise_that_nobody_can_read_ends_the_scheduler() -> None:
         assert raised.group_contains(MissingIntentError)
 
 
+async def test_promise_that_the_next_leader_has_kept_meanwhile_is_not_taken_for_deleted() -> None:
+    async with wired() as (client, wire, bystander):
+        before = Lease(bystander, Candidate("default", "leader", "before"))
+        await before.acquire()
+        intents = Intents(bystander, "default")
+        written = await intents.write(1, Commit(0, (Bind("gone", "default", "p", 0, "n0", (0,)),)))
+        await before.swap(written, ())
+        await before.release()
+        after_us = Lease(bystander, Candidate("default", "leader", "after us"))
+
+        async def lead_on() -> None:
+            """We were slow, so another leads, finds the promise kept, and clears it away."""
+            await bystander.patch(LEASES, "leader", {"spec": {"holderIdentity": ""}}, "default")
+            await after_us.acquire()
+            await after_us.swap({}, written)
+            await intents.delete(written)
+
+        wire.plan("GET", "placements/1-0-0", after(lead_on))
+        scheduler = Running(client, settings(renew=60.0))  # nothing else tells it that it leads no more
+        async with running(scheduler.work) as work:
+
+            async def fenced() -> bool:
+                assert not work.done()
+                return "gpu_scheduler_fences_total 1.0" in (await scheduler.ask("/metrics"))[1]
+
+            await until(fenced)
+            found = await read_lease(bystander)
+            assert (found.spec.holder_identity, found.epoch, found.committed) == ("after us", 3, {})
+            await after_us.release()
+            await bystander.create(NODES, gpu_node("n0", 4))
+            await bystander.create(PODS, gpu_pod("p"), "default")
+            await until(bound(bystander, "p"))
+
+
 async def test_scheduler_takes_over_as_soon_as_the_api_answers_again() -> None:
     async with wired() as (client, wire, bystander):
         lease = Lease(bystander, Candidate("default", "leader", "before", duration=1.0))

@@ -127,6 +127,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         ("- a\n", "must be a mapping of settings, such as schedulerNames: [gpu-scheduler]"),
         ("a: [\n", ", line 1: did not find expected node content"),
         ("inFlight: 1\ninFlight: 2\n", ", line 1: inFlight is given twice"),
+        ('"in\\nFlight": 1\n', "in Flight: no such setting; did you mean inFlight?"),
     ],
 )
 def test_file_that_cannot_be_read_as_settings_says_where(tmp_path: Path, text: str, line: str) -> None:

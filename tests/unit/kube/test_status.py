@@ -13,10 +13,10 @@ from gpu_scheduler.core.events import Delete, DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Shape, Slot
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from gpu_scheduler.kube.book import Book, Limits
 from gpu_scheduler.kube.dialects.workload import Workloads
 from gpu_scheduler.kube.objects import Json, PodObject, RawObject
 from gpu_scheduler.kube.resources import NOTES, PODS, Resource
-from gpu_scheduler.kube.status import Book, Limits
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.kube.telling import DIALECT, GROUPS, QUICK, Desk, desk, missing, status, until, working
 
@@ -365,6 +365,20 @@ async def test_turn_in_a_gangs_life_is_an_event_on_it(phase: Phase, kind: str, r
         assert [row[:3] for row in await at.events()] == [("PodGroup/train", kind, reason)]
 
 
+async def test_gang_whose_binds_are_refused_says_why_before_they_are_given_up() -> None:
+    async with desk() as at:
+        at.tell(await at.add_group(), status(Phase.BINDING, bind_refused="no GPUs on Sundays"))
+        alone = await at.add_pod("alone", group="")
+        at.tell(GangKey("pod", "default", alone.metadata.uid), status(Phase.BINDING, bind_refused="not today"))
+        await until(lambda: _has_events(at, 2))
+        said = "starting: its members are being bound to their nodes (bind refused: {})."
+        assert sorted(await at.events()) == [
+            ("Pod/alone", "Warning", "FailedBinding", said.format("not today"), 1),
+            ("PodGroup/train", "Warning", "FailedBinding",
+             f"gang default/train (PodGroup): {said.format('no GPUs on Sundays')}", 1),
+        ]  # fmt: skip
+
+
 async def test_bound_and_deleted_pods_say_where_and_why() -> None:
     async with desk() as at:
         bound = await at.add_pod("train-0", nodeName="n1")
@@ -456,6 +470,59 @@ async def test_write_of_which_nobody_knows_is_tried_again_on_what_is_really_ther
     wanted = {"status": {"phase": "Running", "running": 2}}
     patches = [(method, {"status": body["status"]} if body else None) for method, body in asked[1:]]
     assert patches == [("PATCH", wanted), ("GET", None), ("PATCH", wanted)]
+
+
+@pytest.mark.parametrize(("code", "tries"), [(403, 1), (422, 1), (409, 3), (500, 3)])
+async def test_gang_whose_object_cannot_be_written_is_told_on_its_pods_and_in_events(
+    monkeypatch: pytest.MonkeyPatch, code: int, tries: int
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.kube.status._LONGEST_BACK_OFF", 0.01)
+    asked: list[str] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        what = request.path.split("/")[-1] if request.method == "POST" else request.path.split("/")[-2]
+        if request.method != "GET":
+            asked.append(what)
+        if (request.method, what) == ("PATCH", "train"):
+            return refuse(code)
+        if what == "events":
+            return web.json_response(await request.json())
+        meta: Json = {"name": "train", "namespace": "default", "uid": "u", "resourceVersion": "5"}
+        if "/pods/" in request.path:
+            meta |= {"name": "train-0", "uid": "p", "labels": {"scheduling.x-k8s.io/pod-group": "train"}}
+        return web.json_response({"metadata": meta, "spec": {"schedulerName": "gpu-scheduler"}, "status": {}})
+
+    async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
+        at.book.see_object(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
+        at.book.see_pod(await client.get(PODS, "train-0", "default", type=PodObject))
+        at.tell(GangKey(DIALECT, "default", "train"), status(waiting=1))
+        await until(lambda: asked.count("events") == 2 and "train-0" in asked and asked.count("train") > tries)
+        before = asked.index("train-0")
+    assert asked[:before].count("train") >= tries
+    assert (asked.count("events"), asked.count("train-0")) == (2, 1)
+
+
+async def test_object_that_could_not_be_written_for_days_is_written_once_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.kube.status._LONGEST_BACK_OFF", 0.0)
+    failures = 20
+
+    async def handle(request: web.Request) -> web.Response:
+        nonlocal failures
+        if request.method == "PATCH" and failures:
+            failures -= 1
+            return refuse(403)
+        meta: Json = {"name": "train", "namespace": "default", "uid": "u", "resourceVersion": "5"}
+        return web.json_response({"metadata": meta, "spec": {}, "status": {}})
+
+    async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
+        at.book.see_object(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
+        key = GangKey(DIALECT, "default", "train")
+        at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
+        at.teller._entries[key].failures = 1020
+        await until(lambda: at.numbers.writes["written"])
+    assert at.numbers.writes == {"refused": 20, "written": 1}
 
 
 async def test_gang_of_which_nothing_is_left_is_forgotten() -> None:

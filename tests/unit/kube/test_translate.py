@@ -105,8 +105,22 @@ def test_pods_come_change_and_go_and_events_are_taken_once() -> None:
     assert see.take() == []
     assert see.pods[first.metadata.uid] is first
     see.see_pods(deleted(first))
-    assert see.take() == [PodGone("uid-a")]
+    assert [event.uid for event in see.take() if isinstance(event, PodGone)] == ["uid-a"]
     assert list(see.pods) == ["uid-b"]
+
+
+@pytest.mark.parametrize(
+    ("last", "maybe"),
+    [(pod("a"), False), (pod("a", nodeName="n0"), True), (None, True)],
+    ids=["told that it had no node", "told that it had one", "only seen to be gone"],
+)
+def test_pod_that_is_gone_may_have_been_bound_unless_its_end_was_told(last: PodObject | None, maybe: bool) -> None:
+    see = translator()
+    first = pod("a")
+    see.see_pods(added(first))
+    see.take()
+    see.see_pods([Change(ChangeKind.DELETED, last or first, first)])
+    assert see.take() == [PodGone("uid-a", maybe_bound=maybe)]
 
 
 def test_pod_that_was_replaced_under_its_name_goes_before_the_new_one_comes() -> None:

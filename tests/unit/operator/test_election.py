@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,26 @@ async def test_a_lease_that_is_deleted_is_lost() -> None:
         await client.delete(LEASES, "work", "default")
         with pytest.raises(LostError, match="deleted"):
             await first.keep()
+
+
+async def test_who_is_told_to_stop_while_it_takes_the_lease_gives_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with api() as client, asyncio.timeout(30):
+        first, landed, replace = election(client, "first", 60.0), asyncio.Event(), client.replace
+
+        async def land_and_hang(*told: Any, **more: Any) -> None:
+            await replace(*told, **more)
+            landed.set()
+            await asyncio.sleep(10)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "replace", land_and_hang)
+            taking = asyncio.ensure_future(first.acquire())
+            await landed.wait()
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+        assert await holder(client) == "first"
+        await first.release()
+        assert await holder(client) == ""
 
 
 async def test_who_never_led_gives_nothing_up() -> None:

@@ -108,10 +108,11 @@ def test_a_pytorchjob_with(case: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["1st", "Train", "a" * 55, "a.b", ""])
+@pytest.mark.parametrize("name", ["1st", "Train", "a" * 55, "a.b", "", "a\0b\n"])
 def test_a_name_that_no_service_could_have_is_refused(name: str) -> None:
-    with pytest.raises(BadSpecError, match=r"^metadata\.name: "):
+    with pytest.raises(BadSpecError, match=r"^metadata\.name: ") as error:
         pytorch.decode(raw(spec(), name=name))
+    assert str(error.value).isprintable()
 
 
 def test_the_longest_name_is_taken() -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
 
 from gpu_scheduler.webhook import server
 from gpu_scheduler.webhook.connections import Bodies
@@ -107,6 +108,15 @@ async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was
         assert await ask(answered) == "HTTP/1.1 200 OK"
 
 
+async def test_a_connection_that_does_not_get_on_with_tls_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_FIRST", 0.1)
+    async with served() as serving:
+        bare = await asyncio.open_connection("127.0.0.1", serving.port)
+        async with asyncio.timeout(4.0):
+            assert await is_dropped(bare)
+        bare[1].close()
+
+
 async def test_large_reviews_pass_while_a_hundred_trickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "BUDGET", 600.0)
     async with served() as serving, held(serving, 100, head(content_length="3000000") + b"{"):
@@ -160,3 +170,10 @@ async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: py
             assert answer.status == 200
         async with held(serving, 1, head(content_length="100") + b"{") as (stream,):
             assert (await stream[0].readline()) == b"HTTP/1.1 503 Service Unavailable\r\n"
+
+
+async def test_a_connection_that_is_closed_before_it_is_read_from_has_broken_off() -> None:
+    loop = asyncio.get_running_loop()
+    content = StreamReader(BaseProtocol(loop), 1 << 10, loop=loop)
+    with pytest.raises(ConnectionError):
+        await Bodies(1 << 10, 1.0).collect(content, 1 << 10, 1.0)

@@ -31,7 +31,8 @@ NOW = BEGIN
 OLD, NEW, OTHER = (make_pair(POLICY.names, LIFETIME, NOW) for _ in range(3))
 SHORT = make_pair(POLICY.names, LIFETIME / 3, NOW)
 RENAMED = make_pair(("elsewhere",), LIFETIME, NOW)
-LATE = make_pair(POLICY.names, LIFETIME / 20, NOW)
+LATE = make_pair(POLICY.names, LIFETIME / 12, NOW)
+EARLIER = make_pair(POLICY.names, LIFETIME / 12 + 1, NOW)
 GONE = make_pair(POLICY.names, 10.0, NOW - 20)
 LONG = 10 * GRACE
 
@@ -93,6 +94,10 @@ CASES: dict[str, tuple[Found, list[Step]]] = {
     "both trusted just now, but the old one is soon over: promoted": (
         Found(stored(LATE, NEW, LATE, NEW), carried(LATE, NEW), LATE, 0),
         [Write(stored(NEW, None, LATE, NEW))],
+    ),
+    "both trusted just now, and the old one is not quite so soon over": (
+        Found(stored(EARLIER, NEW, EARLIER, NEW), carried(EARLIER, NEW), EARLIER, 0),
+        [],
     ),
     "promoted by another replica, and the old one is soon over: shown": (
         Found(stored(NEW, None, LATE, NEW), carried(LATE, NEW), LATE, 0),
@@ -301,6 +306,18 @@ def test_emptying_the_secret_asks_for_a_new_certificate() -> None:
     world.run(SETTLING)
     assert world.is_settled()
     assert world.api.data()["tls.crt"] != before
+
+
+@pytest.mark.parametrize("text", ["A", "\N{SNOWMAN}"], ids=["cut short", "no letters of base64"])
+def test_what_is_not_base64_counts_as_nothing_and_is_written_anew(text: str) -> None:
+    world = World(1)
+    world.api.objects[SECRETS.plural]["data"] = {"tls.crt": text, "tls.key": text, "ca.crt": text}
+    for plural in PLURALS:
+        world.api.objects[plural]["webhooks"][0]["clientConfig"]["caBundle"] = text
+    world.replicas[0].look()
+    world.replicas[0].look()
+    world.run(3)
+    assert world.is_settled()
 
 
 def test_what_others_keep_in_the_secret_stays() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import math
 import re
 import ssl
+import time
 import warnings
 
 import aiohttp
@@ -20,6 +22,8 @@ from gpu_scheduler.webhook.server import LARGEST, Path, Server
 from tests.unit.webhook.serving import Serving, head, served
 
 JSON = {"Content-Type": "application/json"}
+EDGES = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 2]
+"""Of the histogram, which dashboards and alerts go by."""
 LINE = "Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)"
 
 
@@ -113,6 +117,7 @@ async def test_lines_of_a_review_are_logged_by_root(caplog: pytest.LogCaptureFix
 
 
 async def test_numbers_tell_the_outcome_and_the_time() -> None:
+    begun = time.perf_counter()
     async with served() as serving, serving.session() as session:
         serving.answer = lambda path, _body: Answer(b"{}", path == "mutate")
         for path in ("/mutate", "/validate", "/validate"):
@@ -123,6 +128,11 @@ async def test_numbers_tell_the_outcome_and_the_time() -> None:
     assert 'gpu_scheduler_webhook_reviews_total{outcome="allowed",path="mutate"} 1.0' in text
     assert 'gpu_scheduler_webhook_reviews_total{outcome="denied",path="validate"} 2.0' in text
     assert 'gpu_scheduler_webhook_review_seconds_count{path="validate"} 2.0' in text
+    edges = re.findall(r'^gpu_scheduler_webhook_review_seconds_bucket{le="(\S+)",path="mutate"}', text, re.MULTILINE)
+    assert [float(edge) for edge in edges] == [*EDGES, math.inf]
+    told = re.search(r'^gpu_scheduler_webhook_review_seconds_sum{path="validate"} (\S+)$', text, re.MULTILINE)
+    assert told is not None
+    assert 0.0 < float(told[1]) < time.perf_counter() - begun
 
 
 # -- large and slow

@@ -9,18 +9,32 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
-from gpu_scheduler.certificates import Certificate, issue, make_authority, read_period
+from gpu_scheduler.certificates import (
+    Certificate,
+    issue,
+    load_certificate,
+    make_authority,
+    make_period,
+    read_period,
+    server_context,
+)
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.errors import ApiError, ConfigError
 from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK_SECRET
+from gpu_scheduler.webhook import serving_files
 from gpu_scheduler.webhook.nodes import NodeNames
 from gpu_scheduler.webhook.renewal import Place, Renewal
 from gpu_scheduler.webhook.rotation import Policy
@@ -90,6 +104,71 @@ def test_a_broken_pair_is_named_and_the_one_before_it_stays(tmp_path: Path) -> N
     mounted.swap(other)
     files.look()
     assert shown == [one, other]
+
+
+def test_a_pair_that_tls_does_not_accept_is_named_at_every_look_until_there_is_a_better_one(tmp_path: Path) -> None:
+    mounted, good = Mounted(tmp_path), issue(AUTHORITY, "server")
+    context, shown = server_context(good), list[Certificate]()
+
+    def show(pair: Certificate) -> None:
+        load_certificate(context, pair)
+        shown.append(pair)
+
+    files = ServingFiles(tmp_path, show)
+    mounted.swap(weak_pair())
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}: tls.crt and tls.key: EE_KEY_TOO_SMALL")):
+            files.look()
+    mounted.swap(good)
+    files.look()
+    assert shown == [good]
+
+
+def weak_pair() -> Certificate:
+    """A certificate that goes with its key, which is too short to be of use."""
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    period = make_period()
+    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    built = built.not_valid_before(datetime.fromtimestamp(period.begins, UTC))
+    built = built.not_valid_after(datetime.fromtimestamp(period.ends, UTC))
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Certificate(built.sign(key, hashes.SHA256()).public_bytes(pem), private)
+
+
+class Counted(ServingFiles):
+    """Counts its looks."""
+
+    looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+        super().look()
+
+
+async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
+    tmp_path: Path, logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_files, "PAUSE", 0.0)
+    mounted, shown = Mounted(tmp_path), list[Certificate]()
+    files = Counted(tmp_path, shown.append)
+    mounted.swap(Certificate(b"", b""))
+    task = asyncio.create_task(files.run())
+
+    async def look_more() -> None:
+        enough = files.looks + 3
+        await until(lambda: files.looks > enough or task.done())
+        assert not task.done()
+
+    for times in (1, 2):
+        await look_more()
+        assert logs.text.count("the new certificate is not used") == times
+        mounted.swap(issue(AUTHORITY, "server"))
+        await look_more()
+        assert len(shown) == times
+        mounted.swap(Certificate(b"", b""))
+    task.cancel()
 
 
 # -- nodes

@@ -160,7 +160,8 @@ def _state_of(state: State, pod: Pod) -> str:
     if pod.deleting:
         return "being deleted"
     if delete is not None and state.ledger.is_committed(delete.sequence):
-        return f"to be deleted ({delete.delete.cause.value})"
+        refused = ", refused so far" if pod.uid not in state.ledger.going else ""
+        return f"to be deleted ({delete.delete.cause.value}{refused})"
     if pod.node is not None:
         return "running" if pod.phase is PodPhase.RUNNING else "starting"
     if state.ledger.stages.get(pod.uid):

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpu_scheduler.core.quantity import QuantityError, parse_nano
+from gpu_scheduler.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.kube.wording import one_line
 from gpu_scheduler.local.store import Json
 
 RUNTIMES = ("process", "simulated")
@@ -27,6 +27,9 @@ _MOST_GPUS = 128
 
 class FleetError(Exception):
     """The nodes cannot be made; the message is one line with the field and what would be right."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +108,11 @@ def read_fleet(settings: FleetSettings) -> list[NodeSpec]:
 
 def _read_file(path: Path) -> list[Group]:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = parse_yaml(path.read_bytes())
     except OSError as error:
         raise FleetError(f"--fleet: {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        raise FleetError(f"--fleet: {path}{where}: {getattr(error, 'problem', None) or error}") from None
+    except BadDocumentError as error:
+        raise FleetError(f"--fleet: {path}: {error}") from None
     if isinstance(found, dict) and set(found) == {"nodes"}:
         found = found["nodes"]
     if not isinstance(found, list) or not found:
