@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from gpu_scheduler.sim.faults import KINDS
-from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS
+from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS, make_plan
 from gpu_scheduler.sim.shrink import Case, shrink
 from gpu_scheduler.sim.world import Result, run_seed
 
@@ -31,10 +32,10 @@ RECYCLE = 200
 
 EXAMPLES = """
 examples:
-  python -m gpu_scheduler.sim --seeds 2000 --start 1       two thousand worlds
-  python -m gpu_scheduler.sim --replay 17                  one of them, told from beginning to end
-  python -m gpu_scheduler.sim --replay 17 --without slow   the same without one kind of fault
-  python -m gpu_scheduler.sim --faults                     every kind of fault, and what it means
+  make simulate SEEDS=2000 START=1                   two thousand worlds
+  make simulate ARGS="--replay 17"                   one of them, told from beginning to end
+  make simulate ARGS="--replay 17 --without slow"    the same without one kind of fault
+  make simulate ARGS=--faults                        every kind of fault, and what it means
 """
 
 
@@ -60,11 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nand what is done by users, rivals, nodes and to programs:")
         print(textwrap.fill(", ".join((*USERS, *NODES, *PROGRAMS)), 100, break_on_hyphens=False))
         return 0
-    if options.replay is not None:
-        return _replay(parser, options)
+    if options.replay is None and (options.without or options.keep is not None):
+        parser.error("--without and --keep need --replay")
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs must be 1 or more")
-    return _run_all(range(options.start, options.start + options.seeds), options.jobs)
+    try:
+        if options.replay is not None:
+            return _replay(parser, options)
+        return _run_all(range(options.start, options.start + options.seeds), options.jobs)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
 
 
 def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -73,11 +80,10 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error(f"--without: no fault is called {', '.join(sorted(unknown))}; --faults lists them")
     keep: tuple[int, ...] | None = None
     if options.keep is not None:
-        try:
-            keep = () if options.keep == "none" else tuple(int(word) for word in options.keep.split(","))
-            Case(options.replay, without, keep).plan()
-        except (ValueError, IndexError):
+        words = () if options.keep == "none" else options.keep.split(",")
+        if not {*words} <= {str(number) for number in range(len(make_plan(options.replay).actions))}:
             parser.error(f"--keep: {options.keep} are no numbers of actions of seed {options.replay}")
+        keep = tuple(map(int, words))
     result = Case(options.replay, without, keep).run()
     for line in result.lines:
         print(line)
@@ -90,12 +96,13 @@ def _run_all(seeds: range, jobs: int) -> int:
     broken: list[Result] = []
     struck: Counter[str] = Counter()
     virtual = cpu = 0.0
-    # Not forked: a worker begins with nothing but its seed.
+    # Not forked: a worker begins with nothing but its seed. None of them hears Ctrl-C: we end them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=RECYCLE) as pool:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for done, result in enumerate(pool.imap_unordered(run_seed, seeds), 1):
             virtual, cpu = virtual + result.virtual, cpu + result.cpu
             struck.update(result.struck)
-            struck.update(result.done)
             if result.breach:
                 broken.append(result)
                 print(_say(result), flush=True)
@@ -108,13 +115,12 @@ def _run_all(seeds: range, jobs: int) -> int:
     faults = ", ".join(f"{name} {count}" for name, count in sorted(struck.items()))
     print(f"faults: {faults or 'none'}")
     spent = time.monotonic() - begun
-    print(
-        f"{len(seeds)} seeds from {seeds.start}: {len(broken)} broken; {virtual / 3600:.1f} h of simulated time in "
-        f"{spent:.0f} s, {len(seeds) / spent:.1f} seeds a second, {cpu / len(seeds):.2f} s of CPU a seed"
-    )
     idle = find_idle(struck) if len(seeds) >= ENOUGH else []
-    if idle:
-        print(f"never happened: {', '.join(idle)}")
+    missed = f", and never happened: {', '.join(idle)}" if idle else ""
+    print(
+        f"{len(seeds)} seeds from {seeds.start}: {len(broken)} broken{missed}; {virtual / 3600:.1f} h of simulated "
+        f"time in {spent:.0f} s, {len(seeds) / spent:.1f} seeds a second, {cpu / len(seeds):.2f} s of CPU a seed"
+    )
     return 1 if broken or idle else 0
 
 

@@ -26,25 +26,26 @@ class Damage:
             "break-device": self._break_device,
         }
 
-    def _choose_node(self, action: Action) -> str:
-        return self._plan.nodes[action.pick % len(self._plan.nodes)][0]
+    def _choose_node(self, action: Action) -> tuple[str, int, bool]:
+        return self._plan.nodes[action.pick % len(self._plan.nodes)]
 
     def _lose_node(self, action: Action) -> None:
         """A node is silent for a while, and its pods with it."""
-        name = self._choose_node(action)
-        self._nodes.silent.setdefault(name, self._network.loop.now)
+        name, _, _ = self._choose_node(action)
+        if name not in self._nodes.silent:
+            self._nodes.silent[name] = self._network.loop.now
+            self._network.chances.note(action.kind)
         self._later(5.0 + 40.0 * action.much, self._nodes.wake, name)
 
     def _flap_node(self, action: Action) -> None:
         """A node is not ready, and ready again."""
-        name = self._choose_node(action)
+        name, _, _ = self._choose_node(action)
         self._nodes.say_ready(name, False)
         self._later(0.1 + 5.0 * action.much, self._nodes.say_ready, name, True)
 
     def _remove_node(self, action: Action) -> None:
         """A node is deleted, and comes back with fewer GPUs or as many."""
-        number = action.pick % len(self._plan.nodes)
-        name, gpus, assigns = self._plan.nodes[number]
+        name, gpus, assigns = self._choose_node(action)
         found = self._network.server.get("nodes", "", name)
         if found is not None:
             self._network.server.delete("nodes", found)
@@ -58,13 +59,15 @@ class Damage:
             self._later(2.0 + 30.0 * action.much, come_back)
 
     def _shrink_node(self, action: Action) -> None:
-        """A node has less to give, for good or for a while."""
-        self._break_device(action)
+        """A node has a GPU less, for good or for a while."""
+        name, gpus, _ = self._choose_node(action)
+        self._nodes.resize(name, gpus - 1)
+        if action.pick // 8 % 2:
+            self._later(1.0 + 30.0 * action.much, self._nodes.resize, name, gpus)
 
     def _break_device(self, action: Action) -> None:
         """A device is not healthy, and later it is again."""
-        number = action.pick % len(self._plan.nodes)
-        name, gpus, _ = self._plan.nodes[number]
+        name, gpus, _ = self._choose_node(action)
         self._nodes.set_gpus(name, gpus - 1)
         self._later(1.0 + 30.0 * action.much, self._nodes.set_gpus, name, gpus)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -42,7 +43,8 @@ class Chances:
     """Which faults strike. Each has a stream of its own, so that without one the others stay as they were."""
 
     def __init__(self, seed: int, without: Collection[str] = ()) -> None:
-        self.struck: dict[str, int] = {}
+        self.struck: Counter[str] = Counter()
+        """How often each fault, and each kind of action, has had an effect."""
         self.quiet = False
         """Once set, nothing goes wrong any more."""
         self._rates: dict[str, float] = {}
@@ -64,8 +66,12 @@ class Chances:
         rate = self._rates.get(name, 0.0)
         if not rate or self.quiet or self._streams[name].random() >= rate:
             return False
-        self.struck[name] = self.struck.get(name, 0) + 1
+        self.note(name)
         return True
+
+    def note(self, name: str) -> None:
+        """Something has had an effect."""
+        self.struck[name] += 1
 
     def amount(self, name: str, most: float) -> float:
         """How much of it: small amounts are more likely."""

@@ -128,17 +128,6 @@ def _make_job(gang: Gang, meta: Json) -> Json:
     return _typed("kubeflow.org/v1", "PyTorchJob", meta, {"pytorchReplicaSpecs": roles, "runPolicy": policy})
 
 
-def edit_minimum(gang: Gang, minimum: int) -> Callable[[Json], object] | None:
-    """What changes the minimum in the gang's object, where that may change."""
-    if gang.dialect not in ("volcano", "plugins"):
-        return None
-
-    def change(found: Json) -> None:
-        found["spec"]["minMember"] = minimum
-
-    return change
-
-
 def _typed(version: str, kind: str, meta: Json, spec: Json) -> Json:
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
 

@@ -16,6 +16,9 @@ T = TypeVar("T")
 BUSY = 100_000
 """So many steps while no time passes are a program that turns in circles."""
 
+STUBBORN = 100
+"""Who has been cancelled so often and goes on never ends."""
+
 
 class CircleError(Exception):
     """A program works without end and without waiting for anything."""
@@ -125,7 +128,6 @@ class WorldLoop(asyncio.BaseEventLoop):
         super().__init__()
         NumberedTask._numbers = itertools.count()
         self.now = 0.0
-        self.steps = 0
         self.after_step: Callable[[], None] = lambda: None
         self._turns = random.Random(f"{seed} turns")
         self._timers: list[tuple[float, int, Process, asyncio.TimerHandle]] = []
@@ -221,7 +223,6 @@ class WorldLoop(asyncio.BaseEventLoop):
         process.steps_left -= process.steps_left > 0
         handle = process.ready.popleft()
         if not handle._cancelled:
-            self.steps += 1
             self._idle += 1
             if self._idle > BUSY:
                 raise CircleError(f"{process.name} turns in circles")
@@ -238,10 +239,14 @@ class WorldLoop(asyncio.BaseEventLoop):
             process.steps_left = process.writes_left = -1
             left += process.tasks_left()
         self._idle = 0
-        while left:
-            # More than once: who is cancelled while it fails may take the failure for all that happened.
+        # More than once: who is cancelled while it fails may take the failure for all that happened.
+        for _ in range(STUBBORN):
+            if not left:
+                break
             for task in left:
                 task.cancel()
             self.run_until_complete(asyncio.wait(left, timeout=1.0))
             left = [task for task in left if not task.done()]
         self.close()
+        if left:
+            raise CircleError(f"{len(left)} tasks go on, however often they are cancelled")

@@ -29,7 +29,6 @@ class Network:
         self.chances = chances
         self.story = story
         self.onlookers: list[Onlooker] = []
-        self.requests = 0
         self.broken = False
         """Once set, nobody reaches the API any more."""
         self._place = loop.add("api")
@@ -69,7 +68,6 @@ class Network:
 
     def _arrive(self, sender: Process, request: Request, answer: asyncio.Future[Reply] | None) -> None:
         """A request has come to the server."""
-        self.requests += 1
         refused = self._refuse(sender, request)
         if refused is not None:
             self._reply(refused, answer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.gangs import Gang
 from gpu_scheduler.sim.server import ApiServer
@@ -30,15 +29,12 @@ class Nodes:
         self._server = server
         self._truth = truth
         self._gangs = gangs
-        self.gpus: dict[str, int] = {}
-        """How many GPUs each node has when all is well."""
         self.silent: dict[str, float] = {}
         """Nodes that do nothing, and since when."""
         self._missing: dict[str, float] = {}
 
     def add(self, name: str, gpus: int, assigns: bool) -> None:
         """A node that works."""
-        self.gpus.setdefault(name, gpus)
         labels = {"kubernetes.io/hostname": name}
         if assigns:
             labels["gpu-scheduler.io/assigns-devices"] = "true"
@@ -104,13 +100,17 @@ class Nodes:
     def restore(self, name: str, gpus: int) -> None:
         """A node is as it was in the beginning."""
         self.say_ready(name, True)
-        node = self._truth.nodes[name]
-        if node.capacity != gpus:
+        self.resize(name, gpus)
 
-            def grow(found: Json) -> None:
+    def resize(self, name: str, gpus: int) -> None:
+        """A node has so many GPUs from now on, and all of them work."""
+        node = self._truth.nodes.get(name)
+        if node is not None and node.capacity != gpus:
+
+            def count(found: Json) -> None:
                 found["status"]["capacity"][GPU] = str(gpus)
 
-            self._edit("nodes", node.raw, grow, "status")
+            self._edit("nodes", node.raw, count, "status")
         self.set_gpus(name, gpus)
 
     # -- pods
@@ -125,7 +125,7 @@ class Nodes:
         self._missing.pop(pod.uid, None)
         if pod.deleting:
             pod.stopped = True
-            self._try(pod, grace=0)
+            self._delete(pod, grace=0)
         elif pod.phase == "Pending":
             self._start(pod)
         elif pod.phase == "Running":
@@ -151,9 +151,9 @@ class Nodes:
         since = self._missing.setdefault(pod.uid, now)
         exists = self._server.store.get("nodes", "", pod.node) is not None
         if not exists and now - since > COLLECT_AFTER:
-            self._try(pod, grace=0)
+            self._delete(pod, grace=0)
         elif exists and now - since > EVICT_AFTER and not pod.deleting:
-            self._try(pod, grace=None)
+            self._delete(pod, grace=None)
 
     def _say(self, pod: Seen, phase: str, reason: str = "") -> None:
         def change(found: Json) -> None:
@@ -164,16 +164,8 @@ class Nodes:
         self._edit("pods", pod.raw, change, "status")
 
     def _edit(self, resource: str, found: Json, change: Callable[[Json], object], subresource: str = "") -> None:
-        try:
-            self._server.edit(resource, found, change, subresource)
-            self._truth.catch_up()
-        except ApiError as error:
-            if error.code != 404:
-                raise
+        self._server.attempt(self._server.edit, resource, found, change, subresource)
+        self._truth.catch_up()
 
-    def _try(self, pod: Seen, grace: int | None) -> None:
-        try:
-            self._server.delete("pods", pod.raw, grace)
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+    def _delete(self, pod: Seen, grace: int | None) -> None:
+        self._server.attempt(self._server.delete, "pods", pod.raw, grace)

@@ -13,7 +13,7 @@ from gpu_scheduler.sim.loop import Process
 from gpu_scheduler.sim.rules import PLACEMENTS, SYSTEM, BrokenPromise, Rules
 from gpu_scheduler.sim.server import ApiServer, Reply, Request
 from gpu_scheduler.sim.settled import Settled
-from gpu_scheduler.sim.truth import Machine, Seen, Truth
+from gpu_scheduler.sim.truth import Seen, Truth, find_most
 
 MEMORY = 180.0
 """What a node had so long ago may still be somebody's view of it, in seconds: a pause, and a watch that lags."""
@@ -39,7 +39,7 @@ class Observer:
         self.settled = Settled(server, truth, gangs)
         self.rules = Rules(server, truth, gangs)
         truth.on_pod.append(self.see_pod)
-        truth.on_lease.append(self.see_commit)
+        truth.on_commit.append(self.see_commit)
 
     # -- after every write
 
@@ -79,8 +79,7 @@ class Observer:
             good = len(pod.devices) == (1 if pod.milli else pod.gpus) and len(set(pod.devices)) == len(pod.devices)
         else:
             good = not pod.devices and not pod.milli
-        most = max((gpus for _, gpus in node.history), default=0)
-        if not good or any(device >= max(most, node.capacity) for device in pod.devices):
+        if not good or any(device >= find_most(node.sizes, self._truth.clock() - MEMORY) for device in pod.devices):
             raise BrokenPromise("S3", f"{_name(pod)} on {pod.node} has devices {pod.devices}")
 
     def _check_node(self, bound: Seen) -> None:
@@ -93,14 +92,18 @@ class Observer:
             if sum(pod.milli or 1000 for pod in users) > 1000 and not _share(users):
                 raise BrokenPromise("S1", f"device {device} of {bound.node} belongs to {_names(users)}")
         used = sum(pod.gpus for pod in ours)
-        if node is not None and bound.gpus and used > self._most(node):
-            raise BrokenPromise("S1", f"{bound.node} has {self._most(node)} GPUs, and {_names(ours)} use {used}")
+        most = find_most(node.history, self._truth.clock() - MEMORY) if node is not None else used
+        if bound.gpus and used > most:
+            raise BrokenPromise("S1", f"{bound.node} has {most} GPUs, and {_names(ours)} use {used}")
 
-    def _most(self, node: Machine) -> int:
-        now = self._truth.clock()
-        found = [gpus for at, gpus in node.history if at > now - MEMORY]
-        before = [gpus for at, gpus in node.history if at <= now - MEMORY]
-        return max([*found, *before[-1:]], default=0)
+    def _check_devices(self, binds: Iterable[Json]) -> None:
+        """S3: a leader gives out what nodes have had since it began to lead, for then it has looked at them all."""
+        for entry in binds:
+            node = self._truth.nodes.get(entry["node"])
+            most = find_most(node.sizes, self._truth.reign.since) if node is not None else 0
+            if any(device >= most for device in entry["devices"]):
+                what = f"{entry['name']} gets {entry['devices']} of {entry['node']}, which has {most}"
+                raise BrokenPromise("S3", what)
 
     def see_commit(self, names: Mapping[str, str]) -> None:
         """What is committed concerns our pods only, and what starts has its minimum."""
@@ -115,6 +118,7 @@ class Observer:
             if self._foreign.get(f"{entry['namespace']}/{entry['name']}") == entry["uid"]:
                 raise BrokenPromise("S5", f"{entry['namespace']}/{entry['name']} of another scheduler was decided")
         self.rules.see_commit(placements)
+        self._check_devices(binds)
         settled = self.settled
         for promise, find in (
             ("S1", settled.find_haunted),
@@ -149,15 +153,18 @@ class Observer:
         for gang in self._gangs.values():
             if gang.scheduler != OURS or gang.given_up or gang.orphaned or (gang.on_lost == "shrink" and gang.whole):
                 continue
-            pods = [pod for pod in self._truth.pods.values() if pod.gang == gang.label]
-            there = sum(pod.works for pod in pods)
-            if not any(pod.node and pod.live for pod in pods) or there >= gang.minimum:
+            if not self._is_half(gang):
                 self._half_since.pop(gang.label, None)
                 continue
             since = self._half_since.setdefault(gang.label, now)
             told = gang.on_lost == "shrink" or self.is_degraded(gang)
             if now - since > PATIENCE and (gang.owned or not told):
-                raise BrokenPromise("S2", f"{gang.label} has had {there} of {gang.minimum} for {PATIENCE:g} s")
+                raise BrokenPromise("S2", f"{gang.label} has had too few of {gang.minimum} for {PATIENCE:g} s")
+
+    def _is_half(self, gang: Gang) -> bool:
+        """Whether some of a gang have begun, and fewer than its minimum count."""
+        pods = [pod for pod in self._truth.pods.values() if pod.gang == gang.label]
+        return any(pod.node and pod.live for pod in pods) and sum(pod.works for pod in pods) < gang.minimum
 
     def is_degraded(self, gang: Gang) -> bool:
         """Whether somebody was told that the gang cannot be made whole."""
@@ -169,7 +176,7 @@ class Observer:
         )
 
     def waiting(self) -> list[str]:
-        """Who has not been served although it could be: pods that wait, by gang."""
+        """Who has not been served although it could be: pods that wait, and half a gang of which nobody is told."""
         found: list[str] = []
         for gang in self._gangs.values():
             if gang.scheduler != OURS or gang.hopeless or gang.orphaned or gang.given_up:
@@ -178,7 +185,8 @@ class Observer:
             left = [pod for pod in pods if pod.live]
             enough = sum(pod.live or pod.phase == "Succeeded" for pod in pods) >= gang.minimum
             short = gang.dialect == "pytorch" and len(pods) < gang.size and not self._is_finished(gang)
-            if (left and (enough or gang.owned)) or short:
+            untold = self._is_half(gang) and gang.on_lost != "shrink" and not self.is_degraded(gang)
+            if (left and (enough or gang.owned)) or short or untold:
                 states = " ".join(f"{pod.name}:{pod.phase}@{pod.node or '-'}" for pod in left)
                 found.append(f"{gang.label} ({gang.dialect}, minimum {gang.minimum}) {states}")
         return found

@@ -114,17 +114,18 @@ class Programs:
             return
 
         def die() -> None:
-            self._die(program, 0.5 + 10.0 * action.much**2)
+            self._die(program, action, 0.5 + 10.0 * action.much**2)
 
         _set_trap(program.process, die, action)
 
     def _kill_all(self, action: Action) -> None:
         for program in self.all:
             if not program.process.dead:
-                self._die(program, 0.5 + 10.0 * action.much)
+                self._die(program, action, 0.5 + 10.0 * action.much)
 
-    def _die(self, program: Program, down: float) -> None:
+    def _die(self, program: Program, action: Action, down: float) -> None:
         program.process.kill()
+        self._network.chances.note(action.kind)
         self._tell(program, f"is killed, and starts again in {down:.1f} s")
         self._start_later(program, down)
 
@@ -146,6 +147,7 @@ class Programs:
 
         def stand_still() -> None:
             process.paused = True
+            self._network.chances.note(action.kind)
             self._tell(program, f"stands still for {length:.1f} s")
             loop.call_at(loop.now + length, go_on, context=loop.outside.context)
 
@@ -160,6 +162,8 @@ class Programs:
         """The wall clock of a process is set, as by an operator or by NTP."""
         program = self.all[action.pick % len(self.all)]
         program.process.jump = HOUR * (2 * action.much - 1)
+        if not program.process.dead:
+            self._network.chances.note(action.kind)
         self._tell(program, f"has its clock set by {program.process.jump:+.0f} s")
 
     def _tell(self, program: Program, what: str) -> None:

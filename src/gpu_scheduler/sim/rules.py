@@ -47,6 +47,7 @@ class Rules:
         self._binds: dict[str, list[Entry]] = {}
         self._deletes: dict[str, list[str]] = {}
         self._promised: dict[str, list[Entry]] = {}
+        self._over: set[str] = set()
         self._crowded: set[str] = set()
         self._whole: set[str] = set()
         self._broken: set[str] = set()
@@ -92,12 +93,19 @@ class Rules:
     # -- the Lease
 
     def see_swap(self, old: Reign, new: Reign) -> None:
-        """Rules 2 and 4: every reign has an epoch of its own, and what is committed stays until it is over."""
-        if new.holder and new.holder != old.holder and new.epoch <= old.epoch:
-            raise BrokenPromise("rule 2", f"{new.holder} leads after {old.holder or 'nobody'}, still epoch {new.epoch}")
+        """Rules 2 and 4: every reign has an epoch of its own, and what is committed stays until it is over, then goes.
+
+        Epochs may begin anew when the Lease is deleted, for then nothing is committed.
+        """
+        least = old.epoch + (new.holder not in ("", old.holder))
+        if new.epoch < least and new != Reign():
+            raise BrokenPromise("rule 2", f"epoch {new.epoch} of {new.holder} comes after {old.epoch} of {old.holder}")
         for name, uid in old.committed.items():
             if new.committed.get(name) != uid:
                 self._judge_release(name)
+                self._over.add(uid)
+        if again := [name for name, uid in new.committed.items() if uid in self._over]:
+            raise BrokenPromise("rule 4", f"{again[0]} was over, and is committed again")
 
     def _judge_release(self, name: str) -> None:
         for entry in self._binds.get(name, ()):
@@ -126,8 +134,8 @@ class Rules:
         if pod is None or old is None:
             return
         if pod.node and not old.node:
-            bound = (pod.node, frozenset(pod.devices))
-            if bound not in {(entry.node, entry.devices) for entry in self._promised.get(pod.uid, ())}:
+            bound = Entry(pod.uid, pod.node, frozenset(pod.devices), old.attempt)
+            if bound not in self._promised.get(pod.uid, ()):
                 raise BrokenPromise("rule 3", f"{pod.name} was bound to {pod.node} {pod.devices} without a commit")
         if pod.attempt < old.attempt:
             raise BrokenPromise("rule 5", f"the attempt of {pod.name} fell from {old.attempt} to {pod.attempt}")
@@ -151,22 +159,24 @@ class Rules:
 
     # -- requests
 
-    def see_request(self, sender: Process, request: Request, _reply: Reply) -> None:
-        """What is sent says exactly for which object it is meant: it may come late, when another has that name."""
+    def see_request(self, sender: Process, request: Request, reply: Reply) -> None:
+        """Rules 3 and 6: what is sent says for which object it is meant, as it may come late; deletes are committed."""
         if "/pods/" not in request.path or not sender.name.startswith("scheduler"):
             return
         lacking: Sequence[str] = ()
+        going: Json | None = None
         body = msgspec.json.decode(request.body) if request.body else {}
-        if request.method == "DELETE":
-            lacking = _lacking(body.get("preconditions"), "uid")
-        elif request.path.endswith("/eviction"):
-            lacking = _lacking(body.get("deleteOptions", {}).get("preconditions"), "uid")
+        if request.method == "DELETE" or request.path.endswith("/eviction"):
+            going = (body if request.method == "DELETE" else body.get("deleteOptions", {})).get("preconditions") or {}
+            lacking = _lacking(going, "uid")
         elif request.path.endswith("/binding"):
             lacking = _lacking(body.get("metadata"), "uid", "resourceVersion")
         elif "gpu-scheduler.io/attempt" in (body.get("metadata", {}).get("annotations") or {}):
             lacking = _lacking(body["metadata"], "uid", "resourceVersion")
         if lacking:
             raise BrokenPromise("rule 3", f"{request.method} {request.path} does not say which {' and '.join(lacking)}")
+        if going and reply.status < 300 and not any(going["uid"] in uids for uids in self._deletes.values()):
+            raise BrokenPromise("rule 6", f"{request.method} {request.path} was not committed")
 
 
 def _lacking(found: Json | None, *fields: str) -> list[str]:

@@ -17,6 +17,7 @@ from gpu_scheduler.local.bootstrap import CRDS, bootstrap
 from gpu_scheduler.local.builtin import built_in
 from gpu_scheduler.local.client import LocalClient
 from gpu_scheduler.local.crds import accept, kinds_of
+from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.kinds import Kinds
 from gpu_scheduler.local.routes import Call
 from gpu_scheduler.local.schemas import Schemas
@@ -118,6 +119,16 @@ class ApiServer:
         return Reply(found.status, found.headers, body)
 
     # -- for those who are part of the cluster: nodes, users, other schedulers
+
+    def attempt(self, act: Callable[..., object], *args: Any) -> ApiError | None:
+        """Does something to an object that may be gone or have changed; what was said to that, if it was so."""
+        try:
+            act(*args)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            return error
+        return None
 
     def all(self, resource: str) -> list[Json]:
         """Every object of a resource."""

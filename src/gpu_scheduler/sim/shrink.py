@@ -34,12 +34,12 @@ class Case:
     @property
     def command(self) -> str:
         """What runs it again."""
-        words = ["python -m gpu_scheduler.sim", f"--replay {self.seed}"]
+        words = [f"--replay {self.seed}"]
         if self.without:
             words.append(f"--without {','.join(sorted(self.without))}")
         if self.keep is not None:
             words.append(f"--keep {','.join(map(str, self.keep)) or 'none'}")
-        return " ".join(words)
+        return f'make simulate ARGS="{" ".join(words)}"'
 
 
 def shrink(seed: int, seconds: float = 120.0, clock: Callable[[], float] = time.monotonic) -> tuple[Case, Result]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -66,15 +66,18 @@ class Machine:
     flawed: bool = False
     """It has been away, not ready, or without one of its GPUs."""
     history: list[tuple[float, int]] = field(default_factory=list)
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    """How many GPUs it has had since when, whether they worked or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """The Lease as it is: who leads, how often it was taken, and what will be carried out."""
+    """The Lease as it is: who leads, how often it was taken, what will be carried out, and when it was last taken."""
 
     holder: str = ""
     epoch: int = 0
     committed: Mapping[str, str] = field(default_factory=dict)
+    since: float = 0.0
 
 
 class Truth:
@@ -92,7 +95,7 @@ class Truth:
         """When each leader has first committed something: by then it had seen everything."""
         self.on_pod: list[Callable[[Seen | None, Seen | None], None]] = []
         """Told of every change of a pod: as it was, as it is."""
-        self.on_lease: list[Callable[[dict[str, str]], None]] = []
+        self.on_commit: list[Callable[[dict[str, str]], None]] = []
         """Told of what is newly committed."""
         self.clock = clock
         self._store = store
@@ -139,11 +142,13 @@ class Truth:
         found = read_node(change.entry.object())
         old = self.nodes.get(found.name)
         # A node that comes back is the same place: old pods may still be there.
-        found.history = old.history if old is not None else []
+        found.history, found.sizes = (old.history, old.sizes) if old is not None else ([], [])
         gone = change.kind == "DELETED"
-        found.flawed = gone or not found.ready or found.gpus < found.capacity or (old is not None and old.flawed)
+        shrunk = old is not None and (old.flawed or found.capacity < old.capacity)
+        found.flawed = gone or not found.ready or found.gpus < found.capacity or shrunk
         if not found.history or found.history[-1][1] != found.gpus or gone:
             found.history.append((self.clock(), 0 if gone else found.gpus))
+        found.sizes.append((self.clock(), 0 if gone else found.capacity))
         found.ready = found.ready and not gone
         self.nodes[found.name] = found
 
@@ -153,15 +158,14 @@ class Truth:
         text = notes.get("gpu-scheduler.io/committed", "")
         epoch = int(notes.get("gpu-scheduler.io/epoch", "0"))
         holder = lease.get("spec", {}).get("holderIdentity", "")
-        if change.kind == "DELETED":
-            self.reign = Reign()
-            return
-        before, self.reign = self.reign, Reign(holder, epoch, msgspec.json.decode(text) if text else {})
+        since = self.reign.since if epoch == self.reign.epoch else self.clock()
+        found = Reign(holder, epoch, msgspec.json.decode(text) if text else {}, since)
+        before, self.reign = self.reign, Reign() if change.kind == "DELETED" else found
         for see in self.on_swap:
             see(before, self.reign)
         new = {name: uid for name, uid in self.committed.items() if before.committed.get(name) != uid}
         if new:
-            for look in self.on_lease:
+            for look in self.on_commit:
                 look(new)
             self.first_commits.setdefault(holder, self.clock())
 
@@ -208,3 +212,9 @@ def read_node(raw: Json) -> Machine:
         int((status.get("capacity") or {}).get(GPU, 0)),
         (raw["metadata"].get("labels") or {}).get("gpu-scheduler.io/assigns-devices") == "true",
     )
+
+
+def find_most(history: Sequence[tuple[float, int]], since: float) -> int:
+    """The most that there was at any time since then."""
+    before = [count for at, count in history if at <= since]
+    return max([*before[-1:], *(count for at, count in history if at > since)], default=0)

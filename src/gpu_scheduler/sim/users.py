@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
-from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang, edit_minimum, make_object, make_owner, make_pod
+from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang, make_object, make_owner, make_pod
 from gpu_scheduler.sim.plan import Action, Plan
 from gpu_scheduler.sim.rules import PLACEMENTS
 from gpu_scheduler.sim.server import ApiServer
-from gpu_scheduler.sim.truth import ENDED, Machine, Seen, Truth
+from gpu_scheduler.sim.truth import Machine, Seen, Truth
 
 T = TypeVar("T")
 
@@ -47,9 +45,9 @@ class Users:
 
     def _do_create_gang(self, action: Action) -> None:
         chance = random.Random(action.pick)
-        machines = sorted(self._truth.nodes.values(), key=lambda node: node.name)
         gpus = chance.choice((1, 1, 2))
-        most = sum(node.capacity // gpus for node in machines)
+        # Every node may be too small just now: then a gang of one waits until they are as they were.
+        most = max(1, sum(node.capacity // gpus for node in self._machines()))
         size = min(chance.randint(2, 4), most)
         minimum = chance.choice((size, size, max(1, size - 1)))
         gang = Gang(
@@ -108,16 +106,12 @@ class Users:
 
     def _do_edit_minimum(self, action: Action) -> None:
         gang = self._choose([g for g in self._standing() if g.dialect in ("volcano", "plugins")], action.pick)
-        if gang is None:
-            return
-        minimum = 1 + int(action.much * gang.size * 0.999)
-        change = edit_minimum(gang, minimum)
-        found = self._find_object(gang)
-        if change is not None and found is not None:
-            gang.minimum = minimum
+        found = self._find_object(gang) if gang is not None else None
+        if gang is not None and found is not None:
+            gang.minimum = minimum = 1 + int(action.much * gang.size * 0.999)
             gang.minima.append(minimum)
             gang.edited_at = self._truth.clock()
-            self._server.edit(found[0], found[1], change)
+            self._server.edit(*found, lambda one: one["spec"].update(minMember=minimum))
 
     def _do_delete_object(self, action: Action) -> None:
         gang = self._choose(self._standing(), action.pick)
@@ -162,11 +156,7 @@ class Users:
 
     def _delete(self, pod: Seen | None, grace: int | None) -> None:
         if pod is not None:
-            try:
-                self._server.delete("pods", pod.raw, grace)
-            except ApiError as error:
-                if error.code != 404:
-                    raise
+            self._server.attempt(self._server.delete, "pods", pod.raw, grace)
 
     def _do_end_namespace(self, action: Action) -> None:
         """A gang starts in a namespace that is deleted a moment later."""
@@ -247,11 +237,8 @@ class Users:
         self._delete(pod, None)
         target = {"metadata": {}, "target": {"kind": "Node", "name": pod.node}}
 
-        def take_over() -> None:
-            with suppress(ApiError):
-                bind(self._server.api, gang.namespace, rival["metadata"]["name"], target)
-
-        asyncio.get_running_loop().call_later(1.0 + 2.0 * action.much, take_over)
+        take_over = (bind, self._server.api, gang.namespace, rival["metadata"]["name"], target)
+        asyncio.get_running_loop().call_later(1.0 + 2.0 * action.much, self._server.attempt, *take_over)
 
     def _do_rival_waits(self, _action: Action) -> None:
         """A pod of another scheduler that nobody binds: we must leave it alone."""
@@ -312,7 +299,7 @@ class Users:
 
     def pods(self) -> list[Seen]:
         """Pods that have not ended, by name."""
-        found = [pod for pod in self._truth.pods.values() if pod.gang and pod.phase not in ENDED]
+        found = [pod for pod in self._truth.pods.values() if pod.gang and pod.live]
         return sorted(found, key=lambda pod: (pod.namespace, pod.name))
 
     def _choose(self, among: Sequence[T], pick: int) -> T | None:

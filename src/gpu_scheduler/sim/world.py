@@ -8,14 +8,14 @@ import logging
 import random
 import time
 import traceback
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
-from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.chance import replaced
 from gpu_scheduler.sim.damage import Damage
@@ -81,11 +81,8 @@ class Result:
     mark: str
     virtual: float
     cpu: float
-    steps: int
-    requests: int
-    struck: dict[str, int] = field(default_factory=dict)
-    done: dict[str, int] = field(default_factory=dict)
-    """How often each kind of action was done."""
+    struck: Counter[str]
+    """How often each fault, and each kind of action, has had an effect."""
 
 
 def run_plan(plan: Plan, without: Collection[str] = ()) -> Result:
@@ -95,18 +92,19 @@ def run_plan(plan: Plan, without: Collection[str] = ()) -> Result:
     loop = WorldLoop(plan.seed)
     with replaced(loop, plan.seed):
         world = World(plan, loop, Chances(plan.seed, without))
-        with _hearing(world):
-            breach = world.run()
-            world.network.broken = True
-            world.deaf = True
-            loop.end()
+        with hearing(world.overhear, world.complain):
+            try:
+                world.run()
+            finally:  # also when it is interrupted
+                world.end()
         world.server.close()
     gc.collect()
     cpu = time.process_time() - begun
+    breach = world.breach
     promise = breach.promise if isinstance(breach, BrokenPromise) else "crash" if breach else ""
     story = world.story
-    return Result(plan.seed, str(breach or ""), promise, story.lines, story.mark, loop.now, cpu, loop.steps,
-                  world.network.requests, world.network.chances.struck, world.done)  # fmt: skip
+    return Result(plan.seed, str(breach or ""), promise, story.lines, story.mark, loop.now, cpu,
+                  world.network.chances.struck)  # fmt: skip
 
 
 def run_seed(seed: int) -> Result:
@@ -131,12 +129,11 @@ class World:
         self.observer = Observer(self.server, self.truth, self.users.gangs)
         self.programs = Programs(loop, self.network, self.story, self.complain)
         self.deaf = False
-        self.done: dict[str, int] = {}
+        self.breach: Exception | None = None
         self._plan = plan
-        self._breach: Exception | None = None
         self._begun = 0.0
         self._ambush: list[Action] = []
-        self.truth.on_lease.append(self._spring)
+        self.truth.on_commit.append(self._spring)
         self._acts = {
             **self.users.acts,
             **self.programs.acts,
@@ -144,37 +141,49 @@ class World:
         }
         self.network.onlookers.append(self.observer.see_request)
 
-    def run(self) -> Exception | None:
-        """Lives through the plan; what was broken, if anything was."""
+    def run(self) -> None:
+        """Lives through the plan; `breach` is what was broken, if anything was."""
         loop = self.loop
         loop.after_step = self._look
         loop.set_exception_handler(self._take_exception)
         try:
             loop.run_until_complete(loop.start(loop.outside, self._live()))
         except (BrokenPromise, CircleError) as error:
-            self._breach = self._breach or error
+            self.breach = self.breach or error
         except Exception as error:
-            self._breach = self._breach or error
+            self.breach = self.breach or error
             self._tell("world", "".join(traceback.format_exception(error)))
-        if self._breach is not None:
-            self._tell("observer", str(self._breach))
-        return self._breach
+        if self.breach is not None:
+            self._tell("observer", str(self.breach))
+
+    def end(self) -> None:
+        """Ends every program; one that does not end is a breach, too."""
+        self.network.broken = self.deaf = True
+        try:
+            self.loop.end()
+        except CircleError as error:
+            self.breach = self.breach or error
 
     def complain(self, what: str) -> None:
         """A program has failed in a way that it should not."""
-        if not self.deaf and self._breach is None:
-            self._breach = BrokenPromise("crash", what)
+        if not self.deaf and self.breach is None:
+            self.breach = BrokenPromise("crash", what)
+
+    def overhear(self, what: str) -> None:
+        """The program whose turn it is has said something."""
+        if not self.deaf:
+            self._tell(self.loop.here().name, what)
 
     def _look(self) -> None:
         if self.truth.behind:
             self.truth.catch_up()
-        if self._breach is not None:
-            raise self._breach
+        if self.breach is not None:
+            raise self.breach
 
     def _take_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, BrokenPromise):
-            self._breach = self._breach or error
+            self.breach = self.breach or error
         else:
             self.complain(f"{context.get('message')}: {''.join(traceback.format_exception(error)) if error else ''}")
 
@@ -197,6 +206,7 @@ class World:
         for number in range(plan.operators):
             self.programs.add(f"operator{number}", False, 1.0)
         tending = loop.create_task(self._tend())
+        tending.add_done_callback(lambda task: task.cancelled() or task.result())  # what breaks there is heard of here
         for action in plan.actions:
             loop.call_at(action.at, self._begin, action)
         await asyncio.sleep(TROUBLE)
@@ -273,13 +283,11 @@ class World:
 
     def _do(self, action: Action) -> None:
         self._tell("world", str(action))
-        self.done[action.kind] = self.done.get(action.kind, 0) + 1
-        try:
-            self._acts[action.kind](action)
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+        before = self.server.store.revision
+        if error := self.server.attempt(self._acts[action.kind], action):
             self._tell("world", f"{action.kind}: {error}")
+        if self.server.store.revision != before:
+            self.network.chances.note(action.kind)  # what writes nothing is noted by whoever does it
         self.network.publish()
 
     def _calm(self) -> None:
@@ -296,8 +304,7 @@ class World:
             self.truth.catch_up()
             self.nodes.restore(name, gpus)
         for gang in self.users.gangs.values():
-            if gang.orphaned or gang.scheduler != OURS:
-                gang.given_up = gang.given_up or gang.orphaned or gang.hopeless
+            gang.given_up |= gang.orphaned or (gang.hopeless and gang.scheduler != OURS)
 
     async def _wait_for_all(self) -> None:
         """L1 and L2: everybody who can run does so, however many wait in vain."""
@@ -341,20 +348,20 @@ WRONG = "remembered wrongly"
 
 
 @contextmanager
-def _hearing(world: World) -> Iterator[None]:
-    """While the block runs, what programs say goes into the story, and what they did not expect is a breach."""
+def hearing(tell: Callable[[str], None], complain: Callable[[str], None]) -> Iterator[None]:
+    """While the block runs, somebody is told of what programs warn of, and of what they did not expect."""
 
     def hear(_logger: object, method: str, line: MutableMapping[str, Any]) -> Any:
-        if not world.deaf and method in ("warning", "error", "exception", "critical"):
+        if method in ("warning", "error", "exception", "critical"):
             words = " ".join(f"{key}={value}" for key, value in line.items() if key not in ("event", "exc_info"))
-            world.story.tell(world.loop.now, world.loop.here().name, f"{method}: {line.get('event')} {words}")
+            tell(f"{method}: {line.get('event')} {words}")
             if method in ("exception", "critical") or line.get("exc_info") or line.get("event") == WRONG:
-                world.complain(f"{line.get('event')} {words} {traceback.format_exc()}")
+                complain(f"{line.get('event')} {words} {traceback.format_exc()}")
         raise structlog.DropEvent
 
     class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            world.complain(f"{record.getMessage()} {traceback.format_exc()}")
+            complain(f"{record.getMessage()} {traceback.format_exc()}")
 
     handler = _Handler(logging.ERROR)
     known = structlog.get_config()

@@ -58,7 +58,9 @@ class Scene:
         bind(self.server.api, meta["namespace"], meta["name"], target)
         self.truth.catch_up()
 
-    def commit(self, *binds: tuple[Json, str, str], deletes: tuple[Json, ...] = (), cause: str = "restart") -> None:
+    def commit(
+        self, *binds: tuple[Json, str, str], deletes: tuple[Json, ...] = (), cause: str = "restart", epoch: int = 1
+    ) -> None:
         """Writes an intent and puts it into the Lease."""
         number = len(self.server.all(PLACEMENTS))
         entries = [_entry(*bind) for bind in binds]
@@ -70,7 +72,7 @@ class Scene:
             "spec": {**spec, "binds": entries, "deletes": gone},
         }
         self.committed[f"1-{number}-0"] = self.server.create(PLACEMENTS, body)["metadata"]["uid"]
-        self.swap()
+        self.swap(epoch=epoch)
 
     def swap(self, holder: str = "scheduler0.1", epoch: int = 1) -> None:
         """Writes the Lease."""
@@ -102,6 +104,7 @@ class Scene:
 
     def settle(self, seconds: float = 30.0) -> None:
         """Nothing has gone wrong for so long."""
+        self.truth.catch_up()
         self.observer.settled.since = self.now
         self.now += seconds
         self.observer.settled.look()

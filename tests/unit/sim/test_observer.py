@@ -47,6 +47,29 @@ def record_a_device_that_does_not_exist(scene: Scene) -> None:
     scene.bind(scene.make(_pair())[0], "chosen", "7")
 
 
+def _come_back_smaller(scene: Scene) -> None:
+    node = scene.server.get("nodes", "", "chosen")
+    assert node is not None
+    scene.now += 1.0
+    scene.server.delete("nodes", node)
+    scene.nodes.add("chosen", 1, True)
+    scene.truth.catch_up()
+
+
+def record_a_device_that_is_long_gone(scene: Scene) -> None:
+    _come_back_smaller(scene)
+    scene.now = 200.0
+    scene.bind(scene.make(_pair())[0], "chosen", "1")
+
+
+def give_out_a_device_that_was_gone_before_this_reign(scene: Scene) -> None:
+    scene.swap("scheduler0.1", 1)
+    _come_back_smaller(scene)
+    pods = scene.make(_pair())
+    scene.swap("scheduler0.1", 2)
+    scene.commit((pods[0], "chosen", "0"), (pods[1], "chosen", "1"), epoch=2)
+
+
 def record_devices_that_a_kubelet_chooses(scene: Scene) -> None:
     scene.bind(scene.make(_pair())[0], "counted", "0")
 
@@ -104,6 +127,8 @@ def write_to_a_pod_of_another_scheduler(scene: Scene) -> None:
         ("S2", stay_half_there),
         ("S3", record_too_few_devices),
         ("S3", record_a_device_that_does_not_exist),
+        ("S3", record_a_device_that_is_long_gone),
+        ("S3", give_out_a_device_that_was_gone_before_this_reign),
         ("S3", record_devices_that_a_kubelet_chooses),
         ("S3", leave_the_map),
         ("S3", change_devices_later),
@@ -117,6 +142,13 @@ def test_a_broken_promise_is_noticed(scene: Scene, promise: str, act: Callable[[
     with pytest.raises(BrokenPromise) as broken:
         act(scene)
     assert broken.value.promise == promise
+
+
+def test_who_has_not_heard_that_a_node_is_smaller_may_give_out_what_it_had(scene: Scene) -> None:
+    scene.swap("scheduler0.1", 1)
+    _come_back_smaller(scene)
+    scene.bind(scene.make(Gang("one", "alone", 1, 1))[0], "chosen", "1")
+    scene.commit((scene.make(Gang("two", "alone", 1, 1))[0], "chosen", "1"))
 
 
 def test_who_shares_by_the_same_map_may_share(scene: Scene) -> None:
@@ -133,4 +165,17 @@ def test_gangs_that_wait_are_named_until_they_are_done(scene: Scene) -> None:
         scene.bind(pod, "chosen", str(index))
         scene.server.edit("pods", pod, lambda found: found["status"].update(phase="Succeeded"), "status")
     scene.truth.catch_up()
+    assert scene.observer.waiting() == []
+
+
+def test_half_a_bare_gang_is_waited_for_until_it_is_reported(scene: Scene) -> None:
+    first, second = scene.make(_pair(owned=False))
+    scene.server.delete("pods", second, 0)
+    scene.truth.catch_up()
+    assert scene.observer.waiting() == []
+    scene.bind(first, "chosen", "0")
+    assert "default.pair" in scene.observer.waiting()[0]
+    about = {"kind": "Pod", "name": "pair-0", "namespace": "default"}
+    event = {"metadata": {"name": "e", "namespace": "default"}, "involvedObject": about, "reason": "Degraded"}
+    scene.server.create("events", event)
     assert scene.observer.waiting() == []

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from gpu_scheduler.local.store import Json
 from gpu_scheduler.sim.__main__ import find_idle
 from gpu_scheduler.sim.faults import KINDS
-from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, Gang
+from gpu_scheduler.sim.gangs import OTHERS, VOLCANO, WORKLOADS, Gang, make_pod
 from gpu_scheduler.sim.loop import Process
 from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS
 from gpu_scheduler.sim.rules import PLACEMENTS, SYSTEM, BrokenPromise
 from gpu_scheduler.sim.server import Reply, Request
-from tests.unit.sim.scene import Scene
+from gpu_scheduler.sim.truth import GPU
+from tests.unit.sim.scene import LEASES, Scene
 
 
 @pytest.fixture
@@ -39,9 +41,16 @@ def _start_pair(scene: Scene, **more: object) -> list[Json]:
     return pods
 
 
-def _send(scene: Scene, method: str, path: str, body: Json) -> None:
+def _send(scene: Scene, method: str, path: str, body: Json, status: int = 200) -> None:
     request = Request(method, f"/api/v1/namespaces/default/pods/{path}", {}, {}, json.dumps(body).encode())
-    scene.observer.see_request(Process("scheduler0.1"), request, Reply(200, {}, b""))
+    scene.observer.see_request(Process("scheduler0.1"), request, Reply(status, {}, b""))
+
+
+def _delete_lease(scene: Scene) -> None:
+    lease = scene.server.get(LEASES, SYSTEM, "gpu-scheduler")
+    assert lease is not None
+    scene.server.delete(LEASES, lease)
+    scene.truth.catch_up()
 
 
 # -- rules
@@ -57,6 +66,14 @@ def bind_other_devices_than_committed(scene: Scene) -> None:
     scene.bind_at_once(pod, "chosen", "1")
 
 
+def bind_what_was_given_up(scene: Scene) -> None:
+    pod = scene.make(_alone("one"))[0]
+    scene.commit((pod, "chosen", "0"))
+    scene.nodes.say_ready("chosen", False)
+    scene.raise_attempt(pod)
+    scene.bind_at_once(pod, "chosen", "0")
+
+
 def forget_a_bind_that_is_not_over(scene: Scene) -> None:
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
     scene.committed.clear()
@@ -70,6 +87,25 @@ def forget_a_delete_that_is_not_over(scene: Scene) -> None:
     scene.commit(deletes=(pods[0],), cause="preempted")
     scene.committed.clear()
     scene.swap()
+
+
+def delete_the_lease_before_all_is_over(scene: Scene) -> None:
+    scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
+    _delete_lease(scene)
+
+
+def commit_again_what_was_over(scene: Scene) -> None:
+    _start_pair(scene)
+    kept = dict(scene.committed)
+    scene.committed.clear()
+    scene.swap()
+    scene.committed |= kept
+    scene.swap()
+
+
+def lower_an_epoch(scene: Scene) -> None:
+    scene.swap("scheduler0.1", 2)
+    scene.swap("scheduler0.1", 1)
 
 
 def lead_without_a_new_epoch(scene: Scene) -> None:
@@ -124,6 +160,15 @@ def evict_whatever_has_the_name(scene: Scene) -> None:
     _send(scene, "POST", "one-0/eviction", {"metadata": {"name": "one-0"}})
 
 
+def delete_without_a_commit(scene: Scene) -> None:
+    _send(scene, "DELETE", "pair-0", {"preconditions": {"uid": _start_pair(scene)[0]["metadata"]["uid"]}})
+
+
+def evict_without_a_commit(scene: Scene) -> None:
+    uid = _start_pair(scene)[0]["metadata"]["uid"]
+    _send(scene, "POST", "pair-0/eviction", {"deleteOptions": {"preconditions": {"uid": uid}}})
+
+
 def bind_any_version(scene: Scene) -> None:
     _send(scene, "POST", "one-0/binding", {"metadata": {"uid": "u"}})
 
@@ -157,6 +202,13 @@ def give_away_a_broken_device(scene: Scene) -> None:
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
 
 
+def fill_a_node_that_has_lost_a_gpu(scene: Scene) -> None:
+    scene.settle()
+    scene.nodes.set_gpus("counted", 1)
+    scene.now += 0.3
+    scene.commit(*((pod, "counted", "") for pod in scene.make(Gang("pair", "annotation", 2, 2))))
+
+
 def give_away_a_slot_that_is_kept(scene: Scene) -> None:
     pods = _start_pair(scene)
     for pod in scene.make(Gang("rival", "alone", 2, 1, scheduler=OTHERS)):
@@ -168,25 +220,17 @@ def give_away_a_slot_that_is_kept(scene: Scene) -> None:
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
 
 
-def enter_what_is_drained(scene: Scene) -> None:
-    scene.make(Gang("large", "volcano", 2, 2, 2))
-    group = scene.server.get(VOLCANO, "default", "large")
-    assert group is not None
-    notes = {"gpu-scheduler.io/notes": json.dumps({"target": ["chosen"]})}
-    scene.server.edit(VOLCANO, group, lambda found: found["metadata"]["annotations"].update(notes))
-    scene.settle()
-    scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
-    scene.now += 6.0
-    raise BrokenPromise("L2", scene.observer.settled.find_trespass() or pytest.fail("nothing was noticed"))
-
-
 @pytest.mark.parametrize(
     ("promise", "act"),
     [
         ("rule 3", bind_without_a_commit),
         ("rule 3", bind_other_devices_than_committed),
+        ("rule 3", bind_what_was_given_up),
         ("rule 4", forget_a_bind_that_is_not_over),
         ("rule 4", forget_a_delete_that_is_not_over),
+        ("rule 4", delete_the_lease_before_all_is_over),
+        ("rule 4", commit_again_what_was_over),
+        ("rule 2", lower_an_epoch),
         ("rule 2", lead_without_a_new_epoch),
         ("rule 5", give_up_for_no_reason),
         ("rule 5", lower_an_attempt),
@@ -197,13 +241,15 @@ def enter_what_is_drained(scene: Scene) -> None:
         ("rule 6", evict_for_one_that_never_may),
         ("rule 3", delete_whatever_has_the_name),
         ("rule 3", evict_whatever_has_the_name),
+        ("rule 6", delete_without_a_commit),
+        ("rule 6", evict_without_a_commit),
         ("rule 3", bind_any_version),
         ("rule 3", raise_the_attempt_of_any_version),
         ("S1", give_away_what_a_vanished_pod_may_use),
         ("S1", fill_a_node_that_another_scheduler_has_filled),
         ("S1", give_away_a_broken_device),
+        ("S1", fill_a_node_that_has_lost_a_gpu),
         ("L2", give_away_a_slot_that_is_kept),
-        ("L2", enter_what_is_drained),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
@@ -215,6 +261,167 @@ def test_a_broken_rule_is_noticed(scene: Scene, promise: str, act: Callable[[Sce
     assert broken.value.promise == promise
 
 
+_DRAINED: Json = {"target": ["chosen"]}
+_NOMINATED: Json = {"nomination": [["chosen", "", [[0]]]]}
+
+
+def _note(scene: Scene, name: str, notes: Json, resource: str = VOLCANO) -> None:
+    """Writes what a scheduler notes."""
+    held = scene.server.get(resource, "default", name)
+    assert held is not None
+    text = {"gpu-scheduler.io/notes": json.dumps(notes)}
+    scene.server.edit(resource, held, lambda found: found["metadata"]["annotations"].update(text))
+    scene.truth.catch_up()
+
+
+def _look_on(scene: Scene) -> None:
+    """Somebody looks again and again for 4 s."""
+    for _ in range(8):
+        scene.observer.settled.look()
+        scene.now += 0.5
+    scene.observer.settled.look()
+
+
+def _drain(scene: Scene, minimum: int = 2) -> list[Json]:
+    """A gang for which a node is drained, and has been for long."""
+    pods = scene.make(Gang("large", "volcano", 2, minimum, 2))
+    _note(scene, "large", _DRAINED)
+    scene.settle()
+    return pods
+
+
+def _enter(scene: Scene, pod: Json) -> str:
+    """Starts a pod on the drained node; says who is named for it a while later, if the node is drained then."""
+    scene.commit((pod, "chosen", "0"))
+    _note(scene, "large", _DRAINED)
+    scene.observer.settled.look()
+    scene.now += 6.0
+    return scene.observer.settled.find_trespass()
+
+
+def test_who_enters_what_is_drained_is_named(scene: Scene) -> None:
+    _drain(scene)
+    assert "one-0" in _enter(scene, scene.make(_alone("one"))[0])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "resource", "name"),
+    [("volcano", VOLCANO, "nominee"), ("workload", WORKLOADS, "nominee"), ("annotation", "pods", "nominee-0")],
+)
+@pytest.mark.parametrize("when", ["before", "together", "afterwards"])
+def test_who_was_nominated_before_a_node_was_drained_may_go_there(
+    scene: Scene, dialect: str, resource: str, name: str, when: str
+) -> None:
+    pod = scene.make(Gang("nominee", dialect, 1, 1))[0]
+    scene.make(Gang("large", "volcano", 2, 2, 2))
+    scene.settle()
+    nominate = (name, {"all": _NOMINATED} if dialect == "workload" else _NOMINATED, resource)
+    drain = ("large", _DRAINED, VOLCANO)
+    first, second = (nominate, drain) if when == "before" else (drain, nominate)
+    _note(scene, *first)
+    if when == "together":
+        scene.observer.settled.look()
+        scene.now += 0.5
+    else:
+        _look_on(scene)
+    _note(scene, *second)
+    _look_on(scene)
+    assert bool(_enter(scene, pod)) is (when == "afterwards")
+
+
+@pytest.mark.parametrize(
+    ("node", "later"), [("counted", {}), ("chosen", {}), ("counted", _NOMINATED)], ids=["other", "past", "changed"]
+)
+def test_no_other_nomination_lets_anybody_in(scene: Scene, node: str, later: Json) -> None:
+    pod = scene.make(Gang("nominee", "volcano", 1, 1))[0]
+    _note(scene, "nominee", {"nomination": [[node, "", [[0]]]]})
+    _drain(scene)
+    _look_on(scene)
+    _note(scene, "nominee", later)
+    _look_on(scene)
+    assert "nominee-0" in _enter(scene, pod)
+
+
+def test_nothing_is_drained_for_a_gang_that_lacks_members_until_all_have_seen_them_back(scene: Scene) -> None:
+    gang = _drain(scene)
+    scene.server.delete("pods", gang[0], 0)
+    scene.truth.catch_up()
+    assert not _enter(scene, scene.make(_alone("early"))[0])
+    scene.server.create("pods", make_pod(scene.gangs["default.large"], 0))
+    scene.truth.catch_up()
+    assert not _enter(scene, scene.make(_alone("still"))[0])
+    assert "late-0" in _enter(scene, scene.make(_alone("late"))[0])
+
+
+def test_nothing_is_drained_for_a_gang_that_has_started_whatever_is_noted(scene: Scene) -> None:
+    scene.bind(_drain(scene, minimum=1)[0], "counted")
+    assert not _enter(scene, scene.make(_alone("one"))[0])
+
+
+@pytest.mark.parametrize(("priority", "named"), [("high", False), ("", True)], ids=["higher", "equal"])
+def test_only_a_higher_gang_may_take_over_what_is_drained(scene: Scene, priority: str, named: bool) -> None:
+    scene.server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "high"}, "value": 1000})
+    _drain(scene)
+    scene.make(Gang("other", "volcano", 2, 2, 2, priority=priority))
+    _note(scene, "other", {"target": ["counted"]})
+    _note(scene, "large", {})
+    assert bool(_enter(scene, scene.make(_alone("one"))[0])) is named
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["before", "afterwards"])
+def test_only_who_was_nominated_before_another_lost_a_member_takes_nothing_from_it(scene: Scene, ahead: bool) -> None:
+    pods = _start_pair(scene)
+    for pod in scene.make(Gang("rival", "alone", 2, 1, scheduler=OTHERS)):
+        scene.bind_at_once(pod, "counted")
+    nominee = scene.make(Gang("nominee", "volcano", 1, 1))[0]
+    _note(scene, "nominee", _NOMINATED if ahead else {})
+    scene.settle()
+    scene.server.delete("pods", pods[0], 0)
+    scene.truth.catch_up()
+    _look_on(scene)
+    _note(scene, "nominee", _NOMINATED)
+    scene.observer.settled.look()
+    with nullcontext() if ahead else pytest.raises(BrokenPromise, match="nominee-0 gets the place that is kept"):
+        scene.commit((nominee, "chosen", "0"))
+
+
+def test_a_device_that_is_left_alone_for_a_vanished_pod_is_kept_for_nobody(scene: Scene) -> None:
+    ends, vanishes = (scene.make(_alone(name))[0] for name in ("ends", "vanishes"))
+    scene.commit((ends, "chosen", "0"), (vanishes, "chosen", "1"))
+    for index, pod in enumerate((ends, vanishes)):
+        scene.bind_at_once(pod, "chosen", str(index))
+    scene.run(ends, vanishes)
+    scene.settle()
+    short = scene.make(Gang("large", "annotation", 2, 2, 2))[0]
+    scene.bind(short, "counted")
+    scene.run(short)
+    scene.server.edit("pods", ends, lambda found: found["status"].update(phase="Succeeded"), "status")
+    scene.server.delete("pods", vanishes, 0)
+    scene.truth.catch_up()
+    scene.now += 4.0
+    scene.commit((scene.make(_alone("small"))[0], "chosen", "0"))
+
+
+def test_a_gpu_that_broke_a_moment_ago_may_still_be_given_away(scene: Scene) -> None:
+    scene.settle()
+    for node in ("chosen", "counted"):
+        scene.nodes.set_gpus(node, 1)
+    scene.now += 0.1
+    scene.commit(*((pod, "counted", "") for pod in scene.make(Gang("pair", "annotation", 2, 2))))
+    twins = scene.make(Gang("twins", "annotation", 2, 2))
+    scene.commit(*((pod, "chosen", str(index)) for index, pod in enumerate(twins)))
+
+
+def test_a_bind_is_given_up_for_a_reason_when_its_node_has_lost_a_gpu(scene: Scene) -> None:
+    pod = scene.make(_alone("one"))[0]
+    scene.commit((pod, "chosen", "1"))
+    scene.nodes.resize("chosen", 1)
+    node = scene.server.get("nodes", "", "chosen")
+    assert node is not None
+    assert {node["status"][word][GPU] for word in ("capacity", "allocatable")} == {"1"}
+    scene.raise_attempt(pod)
+
+
 def test_what_is_over_may_be_forgotten_and_what_vanished_long_ago_given_away(scene: Scene) -> None:
     pods = _start_pair(scene)
     scene.committed.clear()
@@ -224,6 +431,22 @@ def test_what_is_over_may_be_forgotten_and_what_vanished_long_ago_given_away(sce
     scene.settle()
     scene.now += 20.0
     scene.commit((scene.make(_alone("one"))[0], "chosen", "0"))
+
+
+def test_epochs_begin_anew_when_the_lease_is_deleted_and_nothing_is_committed(scene: Scene) -> None:
+    scene.swap("scheduler0.1", 7)
+    _delete_lease(scene)
+    scene.swap("scheduler1.1", 1)
+
+
+def test_what_was_committed_may_be_deleted_and_a_delete_that_is_refused_does_nothing(scene: Scene) -> None:
+    pods = _start_pair(scene, owner=scene.make_owner("pair"))
+    scene.server.delete("pods", pods[0], 0)
+    scene.truth.catch_up()
+    gone, left = ({"preconditions": {"uid": pod["metadata"]["uid"]}} for pod in pods)
+    _send(scene, "DELETE", "pair-0", gone, 404)
+    scene.commit(deletes=(pods[1],))
+    _send(scene, "DELETE", "pair-1", left)
 
 
 def test_what_was_committed_is_left_over_until_it_is_deleted_and_a_late_twin_of_it_is_not(scene: Scene) -> None:

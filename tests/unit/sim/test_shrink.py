@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from gpu_scheduler.sim.__main__ import main
@@ -36,7 +38,7 @@ def test_what_is_left_is_the_one_action_that_breaks_the_promise() -> None:
     case, result = shrink(SEED)
     assert [action.kind for action in case.plan().actions] == ["rival-binds"]
     assert result.promise == "S1"
-    assert not result.struck
+    assert [*result.struck] == ["rival-binds"]
     assert case.run().mark == result.mark
 
 
@@ -50,7 +52,7 @@ def test_a_breach_is_told_with_its_story_and_fails_the_command(capsys: pytest.Ca
 
 def test_the_command_says_what_is_left_of_a_case() -> None:
     case = Case(7, frozenset({"slow", "conflict"}), (0, 2))
-    assert case.command == "python -m gpu_scheduler.sim --replay 7 --without conflict,slow --keep 0,2"
+    assert case.command == 'make simulate ARGS="--replay 7 --without conflict,slow --keep 0,2"'
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,12 @@ def test_the_command_says_what_is_left_of_a_case() -> None:
     [
         (["--replay", "1", "--without", "magic"], "--without: no fault is called magic"),
         (["--replay", "1", "--keep", "999"], "--keep: 999 are no numbers of actions of seed 1"),
+        (["--replay", "1", "--keep=-1"], "--keep: -1 are no numbers of actions of seed 1"),
+        (["--without", "slow"], "--without and --keep need --replay"),
+        (["--keep", "none"], "--without and --keep need --replay"),
         (["--seeds", "0"], "--seeds and --jobs must be 1 or more"),
     ],
-    ids=["without", "keep", "seeds"],
+    ids=["without", "keep", "last", "without-alone", "keep-alone", "seeds"],
 )
 def test_bad_arguments_are_refused_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
@@ -69,6 +74,12 @@ def test_bad_arguments_are_refused_in_one_line(
         main(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_run_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Observer, "see_commit", Mock(side_effect=KeyboardInterrupt))
+    assert main(["--replay", str(SEED)]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 def test_faults_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,9 +45,19 @@ def test_without_faults_and_actions_of_others_gangs_run_and_nothing_is_said() ->
     calm = replace(plan, actions=tuple(Action(float(at), "create-gang", at, 0.1) for at in (1, 2, 3)))
     result = run_plan(calm, KINDS)
     assert not result.breach
-    assert not result.struck
+    assert [*result.struck] == ["create-gang"]
     assert not [line for line in result.lines if "warning" in line.what or "error" in line.what]
     assert any(line.what.endswith("/binding 201") for line in result.lines)
+
+
+def test_what_has_no_effect_has_not_happened() -> None:
+    """Nobody is there to be edited or deleted, and the traps wait for an eighth write that nobody sends."""
+    waits_for_write = 32 + 64 * 7
+    idle = [Action(30.0, kind, waits_for_write, 0.5) for kind in ("edit-minimum", "delete-pod", "kill", "pause")]
+    assert not run_plan(replace(make_plan(3), actions=tuple(idle)), KINDS).struck
+    kinds = ("kill", "pause", "jump-clock", "lose-node", "shrink-node", "delete-lease")
+    busy = [Action(30.0 + number, kind, number, 0.5) for number, kind in enumerate(kinds)]
+    assert {*run_plan(replace(make_plan(3), actions=tuple(busy)), KINDS).struck} == {*kinds}
 
 
 def test_a_seed_without_one_kind_of_fault_keeps_the_others() -> None:
