@@ -111,6 +111,7 @@ class Chaos:
                 self._tell(f"{self.options.minutes:g} minutes are over: no more faults")
                 break
         self._be_calm()
+        self._check_alive()
 
     def _strike(self, number: int, kind: str) -> None:
         chance = random.Random(self._chance.random())
@@ -140,8 +141,13 @@ class Chaos:
 
     def _wait_ready(self) -> None:
         end = time.monotonic() + PATIENCE
-        while not all(one.scheduler.is_ready() for one in self.stage.replicas) and time.monotonic() < end:
+        while not all(one.scheduler.is_ready() for one in self.stage.replicas):
             self._check_alive()
+            if self.judge.breaches:
+                return
+            if time.monotonic() > end:
+                self.judge.blame("L1", f"not all schedulers are ready after {PATIENCE:g} s")
+                return
             time.sleep(0.05)
 
     def _find_half(self, probe: Party, until: float) -> set[str]:
@@ -170,8 +176,9 @@ class Chaos:
         return False
 
     def _check_alive(self) -> None:
-        if self.crowd.failure is not None:
-            raise self.crowd.failure
+        for part in (self.crowd, self.observer):
+            if part.failure is not None:
+                raise part.failure
         assert self.cluster.process.poll() is None, f"the cluster ended: {self.cluster.log.read_text()[-3000:]}"
         # Nothing that was done to them makes our programs end.
         for program in (*(replica.scheduler for replica in self.stage.replicas), self.stage.operator):
@@ -197,6 +204,7 @@ class Chaos:
             time.sleep(0.2)
         end = time.monotonic() + TIDY
         while left := self.judge.left_over():
+            self._check_alive()
             if time.monotonic() > end:
                 self.judge.blame("L2", f"left over after {TIDY:g} s: {', '.join(left)}")
                 return
@@ -258,14 +266,25 @@ class Chaos:
         return not judge.breaches
 
 
+EXAMPLES = """
+examples:
+  python -m tests.chaos                                        ten deaths of the leader and some other faults
+  python -m tests.chaos --kills 300 --others 100 --seed 1      many of all kinds
+  python -m tests.chaos --kills 0 --others 5 --only pause      one kind of fault
+"""
+
+
 def _stop(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs chaos to its end, or to the first breach: then the exit code is 1."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.chaos",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--kills", type=int, default=10, help="how often the leader is killed; the operator a tenth of it"
@@ -280,6 +299,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", default="1.35", choices=binaries.versions(), help="of Kubernetes")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy all logs there at the end")
     options = parser.parse_args(arguments)
+    if min(options.kills, options.others) < 0 or not options.kills + options.others:
+        parser.error("--kills and --others must be 0 or more, and one of them more than 0: else nothing goes wrong")
+    if min(options.lease, options.minutes) <= 0:
+        parser.error("--lease and --minutes must be more than 0")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs chaos to its end, or to the first breach: then the exit code is 1."""
+    options = parse(arguments)
     running.kubernetes = options.version
     signal.signal(signal.SIGTERM, _stop)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -128,7 +128,7 @@ class Judge:
                 self._gap_at = at
                 self.tell(f"some events of {resource} may be missing")
             elif resource == "pods":
-                self._hear_pod(event["type"], read_pod(event["object"]))
+                self._hear_pod(event["type"], event["object"])
             elif resource == "nodes":
                 self._nodes[event["object"]["metadata"]["name"]] = read_node(event["object"])
             elif resource == "placements":
@@ -142,12 +142,18 @@ class Judge:
 
     def blame(self, promise: str, what: str) -> None:
         """A promise was broken."""
-        self.breaches.append(f"{promise}: {what}")
-        self.tell(f"BREACH {promise}: {what}")
+        with self.lock:
+            self.breaches.append(f"{promise}: {what}")
+            self.tell(f"BREACH {promise}: {what}")
 
     # -- pods
 
-    def _hear_pod(self, kind: str, pod: Seen) -> None:
+    def _hear_pod(self, kind: str, raw: Json) -> None:
+        try:
+            pod = read_pod(raw)
+        except ValueError as error:
+            self.blame("S3", f"what is recorded of {raw['metadata']['name']} cannot be read: {error}")
+            return
         old = self._pods.get(pod.uid)
         gone = kind == "DELETED"
         self.tell(
@@ -292,7 +298,10 @@ class Judge:
             while self._commits and at - self._commits[0].at > LAG:
                 self._check_commit(self._commits.popleft())
             self._unproved = [one for one in self._unproved if not self._prove(at, *one)]
-            self._check_whole(calm)
+            late = self._find_late(calm)
+        for label, what in late.items():
+            if not self._is_degraded(label):  # this takes long: others may hear and ask meanwhile
+                self.blame("S2", what)
 
     def _check_commit(self, commit: _Commit) -> None:
         """S2: what starts has its minimum, all in one commit."""
@@ -332,14 +341,15 @@ class Judge:
     def _may_be_unheard(self, at: float) -> bool:
         return abs(at - self._gap_at) < _NEAR
 
-    def _check_whole(self, calm: float) -> None:
-        """S2: who is half there is made whole, starts anew, or is reported."""
+    def _find_late(self, calm: float) -> dict[str, str]:
+        """S2: who is half there is made whole, starts anew, or is reported; who is late with it."""
         half = {label for label in self._gangs if self._is_half(label)}
         self._half_since = {label: self._half_since.get(label, calm) for label in half}
-        for label, since in self._half_since.items():
-            if calm - since > HEAL and not self._is_degraded(label):
-                gang, wanted = self._gangs[label], self._wanted[label]
-                self.blame("S2", f"{label} has had {gang.there} of {wanted.minimum} for {calm - since:.0f} s")
+        return {
+            label: f"{label} has {self._gangs[label].there} of {self._wanted[label].minimum} for {calm - since:.0f} s"
+            for label, since in self._half_since.items()
+            if calm - since > HEAL
+        }
 
     def _is_half(self, label: str) -> bool:
         wanted, gang = self._wanted.get(label), self._gangs[label]
@@ -378,9 +388,7 @@ class Judge:
     def left_over(self) -> list[str]:
         """What is committed still, and Placements of former leaders."""
         with self.lock:
-            void = [
-                name for name, epoch in self.placements.items() if epoch < self.epoch and name not in self.committed
-            ]
+            void = {name for name, epoch in self.placements.items() if epoch < self.epoch} - self.committed
             return [*(f"committed {name}" for name in sorted(self.committed)), *sorted(void)]
 
     def tell_of(self, words: Iterable[str], most: int = 150) -> list[str]:

@@ -190,6 +190,10 @@ BAD: dict[str, tuple[str, Story]] = {
     "devices without a node": ("S3", lambda s: s.make(*A).change("a-0", annotations={"gpu-scheduler.io/devices": "1"})),  # type: ignore[arg-type]
     "fewer devices than were asked for": ("S3", lambda s: s.make(*A).commit("1-1-0", a_0=(), a_1=(1,)).bind("a-0")),
     "a device that the node has not": ("S3", lambda s: s.make(*A).commit("1-1-0", a_0=(9,), a_1=(1,)).bind("a-0", 9)),
+    "devices that are no numbers": (
+        "S3",
+        lambda s: s.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", "GPU-7"),  # type: ignore[arg-type]
+    ),
     "a pod that joins another namespace's gang": (
         "S4",
         lambda s: s.make("stranger-0").commit("1-1-0", stranger_0=(0,)).bind("stranger-0", 0),

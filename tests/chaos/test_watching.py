@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import pytest
+
 from tests.chaos.judge import Judge
 from tests.chaos.watching import Watch
 from tests.integration.running import Json
@@ -82,3 +84,29 @@ def test_what_happened_in_a_gap_is_told_by_the_next_list() -> None:
         *("GAP", "DELETED c 5", "MODIFIED b 11", "ADDED d 12"),
     ]
     assert server.asked == ["5", "20", "20"]
+
+
+@pytest.mark.parametrize("error", [ValueError, AssertionError, OSError])
+def test_what_the_judge_raises_is_a_failure(error: type[Exception]) -> None:
+    class Bad(Judge):
+        def hear(self, resource: str, event: Json, at: float) -> None:
+            if event["type"] == "MODIFIED":
+                raise error
+
+    watch = Watch(Server([(5, [item("a", 3)])], [[event("MODIFIED", "a", 7)]]), "pods", Bad({}))
+    watch.start()
+    watch.join(60)
+    assert isinstance(watch.failure, error)
+
+
+def test_a_list_that_fails_is_asked_for_again() -> None:
+    class Starting(Server):
+        refusals = 2
+
+        def ask(self, method: str, path: str) -> tuple[int, Json]:
+            self.refusals -= 1
+            if self.refusals == 1:
+                raise ConnectionRefusedError
+            return (503, {"text": "etcd is away"}) if self.refusals == 0 else super().ask(method, path)
+
+    assert listen(Starting([(5, [item("a", 3)])], [[]])) == ["ADDED a 3"]

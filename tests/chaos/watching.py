@@ -22,6 +22,8 @@ WATCHED = {
     "pods": "/api/v1/pods",
 }
 _GLANCE = 0.1
+_BROKEN = (OSError, ValueError, http.client.HTTPException, AssertionError)
+"""What a wire raises: an API server that starts answers all sorts of things at first."""
 
 
 class Wire(Protocol):
@@ -40,6 +42,7 @@ class Watch(threading.Thread):
         super().__init__(name=f"watch of {resource}", daemon=True)
         self.listed = threading.Event()
         self.over = threading.Event()
+        self.failure: BaseException | None = None
         self._wire = wire
         self._resource = resource
         self._judge = judge
@@ -47,18 +50,24 @@ class Watch(threading.Thread):
         self._version = ""
 
     def run(self) -> None:
-        while not self.over.is_set():
-            # An API server that starts answers all sorts of things at first.
-            with suppress(OSError, ValueError, http.client.HTTPException, AssertionError):
+        try:
+            while not self.over.is_set():
                 if not self._version:
                     self._list()
-                self._follow()
-            self.over.wait(_GLANCE)
+                if self._version:
+                    self._follow()
+                self.over.wait(_GLANCE)
+        except BaseException as error:
+            self.failure = error
         self._wire.close()
 
     def _list(self) -> None:
-        status, found = self._wire.ask("GET", WATCHED[self._resource])
-        assert status == 200, found
+        try:
+            status, found = self._wire.ask("GET", WATCHED[self._resource])
+        except _BROKEN:
+            return
+        if status != 200:
+            return
         if self.listed.is_set():
             self._tell("GAP", {})
         now = {item["metadata"]["uid"]: item for item in found["items"]}
@@ -71,8 +80,7 @@ class Watch(threading.Thread):
         self.listed.set()
 
     def _follow(self) -> None:
-        path = f"{WATCHED[self._resource]}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
-        for event in self._wire.follow(path):
+        for event in self._events():
             if event["type"] == "ERROR":
                 self._version = ""
                 return
@@ -86,6 +94,12 @@ class Watch(threading.Thread):
                 self._tell(event["type"], item)
             if self.over.is_set():
                 return
+
+    def _events(self) -> Iterator[Json]:
+        """What a watch says until the wire breaks; what is raised over an event goes to whoever raised it."""
+        path = f"{WATCHED[self._resource]}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
+        with suppress(*_BROKEN):
+            yield from self._wire.follow(path)
 
     def _tell(self, kind: str, item: Json) -> None:
         self._judge.hear(self._resource, {"type": kind, "object": item}, time.monotonic())
@@ -106,20 +120,30 @@ class Observer:
         self._watches = [Watch(Http(cluster.folder), resource, judge) for resource in WATCHED]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="observer", daemon=True)
+        self._failure: BaseException | None = None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why something is no longer heard or looked at."""
+        failures = (self._failure, *(watch.failure for watch in self._watches))
+        return next((failure for failure in failures if failure is not None), None)
 
     def _look(self) -> None:
         calm, last = 0.0, time.monotonic()
-        while not self._over.wait(0.5):
-            now = time.monotonic()
-            calm += 0.0 if self.trouble else now - last
-            last = now
-            self.judge.look(now, calm)
+        try:
+            while not self._over.wait(0.5):
+                now = time.monotonic()
+                calm += 0.0 if self.trouble else now - last
+                last = now
+                self.judge.look(now, calm)
+        except BaseException as error:
+            self._failure = error
 
     def __enter__(self) -> Observer:
         # One after the other: what pods are judged by is known before the first of them.
         for watch in self._watches:
             watch.start()
-            assert watch.listed.wait(PATIENCE), f"{watch.name}: no list"
+            assert watch.listed.wait(PATIENCE), f"{watch.name}: no list ({watch.failure})"
         self._thread.start()
         return self
 

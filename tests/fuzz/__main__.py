@@ -1,13 +1,16 @@
-"""Fuzzes all readers side by side: make fuzz SECONDS=60 SEED=1."""
+"""Gives damaged inputs to all that reads from outside, to as many readers at once as there are cores."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import multiprocessing
+import os
 import resource
+import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,6 +19,14 @@ from typing import Any
 from tests.fuzz.drive import Tally, drive, make_input, minimise
 from tests.fuzz.target import Failure, Input, Target, give
 from tests.fuzz.targets import TARGETS
+
+EXAMPLES = """
+examples:
+  make fuzz SECONDS=600 SEED=2                     all readers, for ten minutes
+  python -m tests.fuzz --seconds 600 --seed 2      the same
+  make fuzz COUNT=1000 ARGS="--target pods"        a thousand inputs for one reader
+  make fuzz REPLAY=.fuzz/pods-0123456789ab         one that failed, again
+"""
 
 FOUND = Path(".fuzz")
 """Where inputs that failed are kept."""
@@ -27,16 +38,24 @@ _MOST_MEMORY = 4 << 30
 """A process may not take more than this, in bytes: then it fails, and not the machine."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what the command line asks for; 1 when an input failed."""
-    args = _read_arguments()
-    if args.replay:
-        return _replay(args.replay)
+    args = _read_arguments(arguments)
+    try:
+        return _replay(*args.replay) if args.replay else _run_all(args)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+
+
+def _run_all(args: argparse.Namespace) -> int:
     wanted = {name: TARGETS[name] for name in args.target or TARGETS}
-    runs = [_Run(target, args.seed, args.seconds, args.count) for target in wanted.values()]
+    cores = os.cpu_count() or 1
+    share = args.seconds * min(1.0, cores / len(wanted))
+    runs = [Run(target, args.seed, share, args.count) for target in wanted.values()]
     begun = shown = time.monotonic()
-    while any(not run.ended for run in runs):
-        for run in runs:
+    while left := [run for run in runs if not run.ended]:
+        for run in left[:cores]:
             run.look()
         if time.monotonic() - shown > _SHOW_EVERY:
             shown = time.monotonic()
@@ -46,22 +65,32 @@ def main() -> int:
     return _report(runs, args.seed, time.monotonic() - begun)
 
 
-def _read_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long each reader is given inputs")
+def _read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__, epilog=EXAMPLES, formatter_class=formatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long the run takes; each reader gets its share (default: 60)"
+    )
     parser.add_argument("--count", type=int, help="so many inputs for each reader, however long that takes")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="which inputs are made (default: 1)")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="this reader; all if none is named")
     parser.add_argument("--replay", type=Path, help="a file with an input that failed")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.seconds <= 0 or (args.count is not None and args.count < 1):
         parser.error("--seconds and --count must be more than 0")
+    if args.replay:
+        try:
+            args.replay = load(args.replay)
+        except (OSError, KeyError, ValueError):
+            parser.error(f"--replay: {args.replay} is no file with an input that failed")
     return args
 
 
 @dataclass
-class _Run:
-    """One reader in a process of its own."""
+class Run:
+    """One reader in a process of its own, which begins with the first look."""
 
     target: Target
     seed: int
@@ -69,21 +98,25 @@ class _Run:
     count: int | None
     tally: Tally = field(default_factory=Tally)
     ended: bool = False
+    _process: Any = None
 
-    def __post_init__(self) -> None:
+    def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe(duplex=False)
         self._number: Any = context.Value("q", 0, lock=False)
         given = (self.target, self.seed, self.seconds, self.count, theirs, self._number)
         self._process = context.Process(target=_work, args=given, daemon=True)
+        # It does not hear Ctrl-C: we end it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self._process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         self._heard = (0, time.monotonic())
 
     def look(self) -> None:
         """Takes what the process has told; ends it when it is stuck."""
-        if self.ended:
-            return
+        if self._process is None:
+            self._start()
         try:
             while self._pipe.poll():
                 self.tally = self._pipe.recv()
@@ -129,7 +162,7 @@ def _work(target: Target, seed: int, seconds: float, count: int | None, pipe: Co
 # -- what came of it
 
 
-def _report(runs: list[_Run], seed: int, seconds: float) -> int:
+def _report(runs: list[Run], seed: int, seconds: float) -> int:
     print(f"\n{'reader':<14}{'inputs':>9}{'outcomes':>10}{'slowest':>11}{'input':>9}{'memory':>10}{'failures':>10}")
     for run in sorted(runs, key=lambda run: run.target.name):
         tally = run.tally
@@ -170,8 +203,7 @@ def load(file: Path) -> tuple[Target, Input]:
     return TARGETS[name.decode()], Input(head.decode(), body)
 
 
-def _replay(file: Path) -> int:
-    target, given = load(file)
+def _replay(target: Target, given: Input) -> int:
     try:
         outcome = give(target, given)
     except Failure as failure:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpu_scheduler.sim.server import ApiServer, Request
-from tests.fuzz.seeds import dump, groups, nodes, pods
-from tests.fuzz.target import Input, Target
+from tests.fuzz.seeds import Json, dump, groups, nodes, pods
+from tests.fuzz.target import Input, Refused, Target
 
 _PODS = "/api/v1/namespaces/default/pods"
 _PATCHES = ("application/merge-patch+json", "application/json-patch+json", "application/strategic-merge-patch+json")
@@ -20,6 +20,8 @@ def _ask(given: Input) -> str:
         server.close()
     # A real API server answers some requests with 500, and so does this one; but not because something broke.
     assert b'"reason":"InternalError"' not in reply.body, reply.body[:2000]
+    if reply.status >= 300:
+        raise Refused(f"{method} {reply.status}")
     return f"{method} {reply.status}"
 
 
@@ -31,19 +33,20 @@ _FIRST = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "a"},
-    "spec": {"containers": [{"name": "c", "image": "i"}]},
+    "spec": {"containers": [{"name": "c", "image": "i"}], "serviceAccountName": "default"},
 }
 
 
+def _post(path: str, version: str, found: Json) -> Input:
+    """Makes an object that is called b."""
+    return Input(f"POST {path} application/json", dump({**found, "apiVersion": version, "metadata": {"name": "b"}}))
+
+
 def _inputs() -> list[Input]:
-    made = [
-        Input(f"POST {_PODS} application/json", dump({**one, "apiVersion": "v1", "metadata": {"name": "b"}}))
-        for one in pods()
-    ]
-    made += [Input("POST /api/v1/nodes application/json", dump({**nodes()[0], "apiVersion": "v1"}))]
-    group = {**groups()["workload"][0], "apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload"}
+    made = [_post(_PODS, "v1", one) for one in pods() if "overhead" not in one["spec"]]
+    made += [_post("/api/v1/nodes", "v1", nodes()[0])]
     path = "/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads"
-    made += [Input(f"POST {path} application/json", dump(group))]
+    made += [_post(path, "scheduling.k8s.io/v1alpha1", {**groups()["workload"][0], "kind": "Workload"})]
     made += [Input(f"PUT {_PODS}/a application/json", dump(_FIRST)), Input(f"DELETE {_PODS}/a application/json", b"{}")]
     made += [Input(f"POST {_PODS} application/yaml", dump(_FIRST).replace(b'"a"', b'"b"'))]
     merge, patch, strategic = _PATCHES
@@ -59,4 +62,5 @@ def _inputs() -> list[Input]:
     return made
 
 
-TARGETS = (Target("local-api", _ask, _inputs()),)
+_ODD = [_post(_PODS, "v1", one) for one in pods() if "overhead" in one["spec"]]  # nobody but a RuntimeClass may say so
+TARGETS = (Target("local-api", _ask, _inputs(), odd=_ODD),)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, Self, cast
 
 import aiohttp
 
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.kube.informer import Informer
 
 
 class Reply(NamedTuple):
@@ -35,6 +37,17 @@ class Canned:
     def client(self) -> Client:
         """A client that is given the answers."""
         return Client(Connection("http://api", transport=lambda _agent: cast(aiohttp.ClientSession, self)))
+
+    async def follow(self, informer: Informer[Any]) -> None:
+        """Lets an informer list and watch until all has been told; raises what ended it before."""
+        self.over.clear()
+        work, over = asyncio.ensure_future(informer.run()), asyncio.ensure_future(self.over.wait())
+        await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+            raise AssertionError("the informer has ended by itself")
 
     def request(self, method: str, url: str, **given: Any) -> _Exchange:
         """A request, answered when its block begins."""

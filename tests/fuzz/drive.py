@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,23 +31,23 @@ class Tally:
 
 
 def make_input(target: Target, seed: int, number: int) -> Input:
-    """The input of a number: the valid ones as they are first, then changed ones."""
-    if number < len(target.inputs):
-        return target.inputs[number]
+    """The input of a number: first those that others are made from, as they are, then changed ones."""
+    starts = target.starts
+    if number < len(starts):
+        return starts[number]
     chance = random.Random(f"{seed} {target.name} {number}")
-    head, body = chance.choice(target.inputs)
-    return Input(head, change(chance, body, [other.body for other in target.inputs]))
+    head, body = chance.choice(starts)
+    return Input(head, change(chance, body, [other.body for other in starts]))
 
 
 def drive(
-    target: Target, seed: int, *, first: int = 0, count: int | None = None, before: Callable[[int], None] | None = None
+    target: Target, seed: int, *, count: int | None = None, before: Callable[[int], None] = lambda _number: None
 ) -> Iterator[Tally]:
     """Gives inputs one after the other and tells after each how it stands; ends after `count`, else never."""
-    tally, number = Tally(), first
+    tally = Tally()
     begun: int | None = None
-    while count is None or tally.inputs < count:
-        if before is not None:
-            before(number)
+    for number in itertools.count() if count is None else range(count):
+        before(number)
         given = make_input(target, seed, number)
         try:
             outcome = give(target, given)
@@ -56,8 +58,8 @@ def drive(
             tally.outcomes[outcome.word] += 1
             if outcome.seconds > tally.slowest:
                 tally.slowest, tally.slowest_input = outcome.seconds, number
-        # What the valid inputs take is no growth: modules and tables are loaded with them.
-        if begun is None and number >= 2 * len(target.inputs):
+        # What the first inputs take is no growth: modules and tables are loaded with them.
+        if begun is None and number >= 2 * len(target.starts):
             begun = peak_memory()
         tally.grown = peak_memory() - begun if begun is not None else 0
         if tally.grown > MOST:
@@ -65,7 +67,6 @@ def drive(
             tally.failures.setdefault(leak, number)
             tally.ended = True
         tally.inputs += 1
-        number += 1
         yield tally
         if tally.ended:
             return
@@ -90,12 +91,8 @@ def minimise(target: Target, given: Input, failure: Failure, seconds: float = 20
     if failure.how == "memory":
         return given  # what has been taken is never given back, so nothing smaller could be told from it
     body = given.body
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        body = _cut_parts(body, parsed, fails)
+    with suppress(ValueError, RecursionError):  # no JSON, or too deep to be taken apart
+        body = _cut_parts(body, json.loads(body), fails)
     return Input(given.head, _cut_bytes(body, fails))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 
 from gpu_scheduler.core.engine import Engine
@@ -88,7 +87,6 @@ async def _take_over(given: Input) -> str:
         engine.handle(PodSeen(waiting), _NOW)
     engine.handle(TookOver(commits), _NOW)
     effects = [type(effect).__name__ for later in (0, 100) for effect in engine.run_cycle(_NOW + later)]
-    json.dumps(effects)
     return "went on with " + " ".join(sorted(set(effects))) if effects else "nothing to do"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -64,7 +63,7 @@ _AROUND = {"nodes": seeds.nodes()[0], **seeds.others()}
 
 
 def _lists(plural: str, damaged: bytes | None) -> bytes:
-    first, *rest = _NEIGHBOURS.get(plural, [b""]) or [b""]
+    first, *rest = _NEIGHBOURS.get(plural, [b""])
     around = [dump(_AROUND[plural])] if plural in _AROUND and damaged is None else []
     items = [one for one in (first, *around, damaged or b"", *rest) if one]
     return b'{"metadata":{"resourceVersion":"1000"},"items":[%b]}' % b",".join(items)
@@ -77,7 +76,7 @@ def _watches(plural: str, damaged: bytes) -> bytes:
     return b"".join(line % one for one in (damaged, *again))
 
 
-def _script(given: Input) -> tuple[str, Canned]:
+def _script(given: Input) -> Canned:
     kind, way = given.head.split()
     body = given.body.replace(b"\n", b" ")
     asked: set[tuple[str, str]] = set()
@@ -95,7 +94,7 @@ def _script(given: Input) -> tuple[str, Canned]:
             return Reply(pieces=[_watches(short, body)])
         return None
 
-    return kind, Canned(answer)
+    return Canned(answer)
 
 
 async def _follow(canned: Canned, see: Translator) -> None:
@@ -103,15 +102,8 @@ async def _follow(canned: Canned, see: Translator) -> None:
     *first, last = follow_required(see)
     async with canned.client() as client:
         for resource, form, handler in (*first, *follow_optional(see, _SERVED), last):
-            canned.over.clear()
             informer: Informer[Any] = Informer(client, resource, form, handler)
-            work = asyncio.ensure_future(informer.run())
-            over = asyncio.ensure_future(canned.over.wait())
-            await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
-            over.cancel()
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
+            await canned.follow(informer)
             if informer.problem:
                 raise AssertionError(f"{resource.plural} are not followed any more: {informer.problem}")
 
@@ -156,8 +148,7 @@ def _read(given: Input) -> str:
     if not _is_json(given.body.replace(b"\n", b" ")):
         return "not JSON"
     see = make_translator(_SETTINGS)
-    _, canned = _script(given)
-    asyncio.run(_follow(canned, see))
+    asyncio.run(_follow(_script(given), see))
     engine, effects = _decide(see)
     _tell(see, engine, effects)
     commits = [effect for effect in effects if isinstance(effect, Commit)]

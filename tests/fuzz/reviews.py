@@ -1,4 +1,4 @@
-"""AdmissionReviews: the answer to one, and the server that reads them from a connection."""
+"""AdmissionReviews, and what is answered to them."""
 
 from __future__ import annotations
 

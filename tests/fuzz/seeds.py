@@ -77,59 +77,66 @@ _SPREAD = [
 ]
 
 
+_OPTIONS = {
+    "queue": "team",
+    "timeout-seconds": "60",
+    "topology": "required:rack",
+    "expected-runtime-seconds": "100",
+    "on-member-lost": "restart",
+    "hold-seconds": "30",
+    "paused": "false",
+    "role": "worker",
+    "attempt": "1",
+    "notes": '{"target":["node1"],"nominated":{}}',
+}
+_FULL: Json = {
+    "nodeSelector": {"a": "b"},
+    "tolerations": [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}],
+    "overhead": {"cpu": "10m"},
+    "initContainers": [container("first", restartPolicy="Always", gpus=1)],
+    "priority": 7,
+    "priorityClassName": "high",
+    "preemptionPolicy": "Never",
+    "schedulingGates": [{"name": "wait"}],
+    "resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}],
+    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}],
+    "terminationGracePeriodSeconds": 5,
+    "activeDeadlineSeconds": 100,
+    "containers": [container(ports=[{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}])],
+}
+_RUNNING = {
+    "phase": "Running",
+    "startTime": _BORN,
+    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": _BORN}],
+    "containerStatuses": [
+        {"name": "main", "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "1"}}
+    ],
+}
+
+
+def _owned_by(version: str, kind: str) -> Json:
+    owner = {"apiVersion": version, "kind": kind, "name": "train", "uid": "uid-train", "controller": True}
+    return {"ownerReferences": [owner]}
+
+
 def pods() -> list[Json]:
     """Pods of every kind that the scheduler reads."""
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-train", "controller": True}
-    options = {
-        "queue": "team",
-        "timeout-seconds": "60",
-        "topology": "required:rack",
-        "expected-runtime-seconds": "100",
-        "on-member-lost": "restart",
-        "hold-seconds": "30",
-        "paused": "false",
-        "role": "worker",
-        "attempt": "1",
-        "notes": '{"target":["node1"],"nominated":{}}',
-    }
-    notes = {f"{GROUP}/{name}": text for name, text in options.items()}
+    notes = {f"{GROUP}/{name}": text for name, text in _OPTIONS.items()}
+    bound = pod("bound-0", {f"{GROUP}/devices": "0", f"{GROUP}/visible-devices": "0"}, nodeName="node1")
     found = [
         pod("map-0", {MAP: THREE}),
         pod("share-0", {f"{GROUP}/gpu-milli": "300"}),
         pod("gang-0", {f"{GROUP}/gang": "g", f"{GROUP}/gang-min": "1", **notes}, containers=[container(gpus="1")]),
-        pod("job-0", {f"{GROUP}/gang-min": "1"}, meta={"ownerReferences": [owner]}),
+        pod("job-0", {f"{GROUP}/gang-min": "1"}, meta=_owned_by("batch/v1", "Job")),
         pod("volcano-0", {"scheduling.k8s.io/group-name": "vc", "volcano.sh/task-spec": "ps"}),
         pod("plugins-0", meta={"labels": {"scheduling.x-k8s.io/pod-group": "sp"}}),
         pod("native-0", schedulingGroup={"podGroupName": "pg"}),
         pod("workload-0", workloadRef={"name": "wl", "podGroup": "w", "podGroupReplicaKey": "0"}),
         pod("picky-0", affinity=_AFFINITY, topologySpreadConstraints=_SPREAD, meta={"labels": {"app": "a"}}),
-        pod(
-            "full-0",
-            nodeSelector={"a": "b"},
-            tolerations=[{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}],
-            overhead={"cpu": "10m"},
-            initContainers=[container("first", restartPolicy="Always", gpus=1)],
-            priority=7,
-            priorityClassName="high",
-            preemptionPolicy="Never",
-            schedulingGates=[{"name": "wait"}],
-            resourceClaims=[{"name": "gpu", "resourceClaimName": "one"}],
-            volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}],
-            terminationGracePeriodSeconds=5,
-            activeDeadlineSeconds=100,
-            containers=[container(ports=[{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}])],
-        ),
-        pod("bound-0", {f"{GROUP}/devices": "0", f"{GROUP}/visible-devices": "0"}, nodeName="node1"),
+        pod("full-0", **_FULL),
+        {**bound, "status": _RUNNING},
+        *(one for one in examples() if one["kind"] == "Pod"),
     ]
-    found[-1]["status"] = {
-        "phase": "Running",
-        "startTime": _BORN,
-        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": _BORN}],
-        "containerStatuses": [
-            {"name": "main", "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "1"}}
-        ],
-    }
-    found += [one for one in examples() if one["kind"] == "Pod"]
     return [stored(one, number) for number, one in enumerate(found)]
 
 
@@ -149,36 +156,28 @@ def nodes() -> list[Json]:
 
 
 def groups() -> dict[str, list[Json]]:
-    """Gang objects by their dialect, and those of the examples."""
-    owner = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "name": "train",
-        "uid": "uid-train",
-        "controller": True,
-    }
-    told = json.dumps(
-        [{"type": "GangScheduled", "status": "True", "reason": "a", "message": "b", "lastTransitionTime": _BORN}]
-    )
+    """Gang objects by their dialect."""
+    told = {"status": "True", "reason": "a", "message": "b", "lastTransitionTime": _BORN}
     notes = {
         f"{GROUP}/timeout-seconds": "60",
         f"{GROUP}/queue": "team",
         f"{GROUP}/topology": "required:rack,preferred:zone",
         f"{GROUP}/paused": "false",
-        f"{GROUP}/status": told,
+        f"{GROUP}/status": json.dumps([{"type": "GangScheduled", **told}]),
         f"{GROUP}/notes": '{"target":["node1"]}',
     }
-    condition = {
-        "type": "PodGroupScheduled",
-        "status": "False",
-        "reason": "a",
-        "message": "b",
-        "lastTransitionTime": _BORN,
-    }
+    condition = {"type": "PodGroupScheduled", **told, "status": "False"}
     status = {"phase": "Inqueue", "conditions": [condition], "running": 1, "succeeded": 0}
+    meta = {"annotations": notes, **_owned_by("kubeflow.org/v1", "PyTorchJob")}
+    return {
+        dialect: [stored({"metadata": {"name": name, **meta}, "spec": spec, "status": status})]
+        for dialect, (name, spec) in _group_specs().items()
+    }
+
+
+def _group_specs() -> dict[str, tuple[str, Json]]:
+    """A name and a spec for each dialect."""
     gang = {"gang": {"minCount": 1, "timeout": 30}}
-    meta = {"annotations": notes, "ownerReferences": [owner]}
-    constraint = {"topology": [{"key": "topology.kubernetes.io/zone", "level": "rack"}]}
     volcano = {
         "minMember": 1,
         "minTaskMember": {"ps": 1},
@@ -191,23 +190,18 @@ def groups() -> dict[str, list[Json]]:
         "schedulingPolicy": gang,
         "podGroupTemplateRef": {"workload": {"workloadName": "wl", "podGroupTemplateName": "w"}},
         "priorityClassName": "high",
-        "schedulingConstraints": constraint,
+        "schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/zone", "level": "rack"}]},
         "disruptionMode": {"all": {}},
     }
     workload = {
         "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "j"},
         "podGroups": [{"name": "w", "policy": gang}, {"name": "b", "policy": {"basic": {}}}],
     }
-    plugins = {"minMember": 1, "scheduleTimeoutSeconds": 30, "minResources": {"cpu": 2}}
-    specs = {
+    return {
         "volcano": ("vc", volcano),
-        "scheduler-plugins": ("sp", plugins),
+        "scheduler-plugins": ("sp", {"minMember": 1, "scheduleTimeoutSeconds": 30, "minResources": {"cpu": 2}}),
         "podgroup": ("pg", native),
         "workload": ("wl", workload),
-    }
-    return {
-        dialect: [stored({"metadata": {"name": name, **meta}, "spec": spec, "status": status})]
-        for dialect, (name, spec) in specs.items()
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from gpu_scheduler.kube.resources import PODS
 from gpu_scheduler.kube.wire import read_error
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import Json, dump, pods
-from tests.fuzz.target import Input, Target
+from tests.fuzz.target import Input, Refused, Target
 
 _BOOKMARK = {"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": "2000"}}}
 _GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "details": {"retryAfterSeconds": 1}}
@@ -71,19 +70,10 @@ class _Pieces:
 async def _follow(canned: Canned, told: list[Change[PodObject]]) -> str:
     async with canned.client() as client:
         informer: Informer[PodObject] = Informer(client, PODS, PodObject, told.extend)
-        work = asyncio.ensure_future(informer.run())
-        over = asyncio.ensure_future(canned.over.wait())
-        await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
-        for task in (work, over):
-            task.cancel()
-        await asyncio.gather(over, return_exceptions=True)
-        ended = (await asyncio.gather(work, return_exceptions=True))[0]
-    if not isinstance(ended, asyncio.CancelledError):
-        assert isinstance(ended, BaseException)
-        raise ended
+        await canned.follow(informer)
     if informer.problem:
         assert len(informer.problem) < 10_000
-        return "cut off"
+        raise Refused("cut off")
     kinds = sorted({change.kind.value for change in told})
     return f"revision {'moved' if informer.revision > 1000 else 'stayed'}, {' '.join(kinds)}"
 
@@ -116,7 +106,7 @@ def _watches() -> list[bytes]:
     lines = [dump(event) for event in (*events, _BOOKMARK)]
     gone = dump({"type": "ERROR", "object": _GONE})
     deleted = dump({"type": "DELETED", "object": events[0]["object"]})
-    return [*lines, *(line + b"\n" for line in lines), b"\n".join(lines[:4]) + b"\n", gone + b"\n", deleted + b"\n\n"]
+    return [*(line + b"\n" for line in lines), b"\n".join(lines[:4]) + b"\n", gone + b"\n", deleted + b"\n\n"]
 
 
 def _inputs() -> list[Input]:
@@ -127,12 +117,13 @@ def _inputs() -> list[Input]:
     }
     served = {"items": [{"metadata": {"name": "apps"}, "versions": [version]}]}
     plain = {"groups": [{"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]}]}
-    found = [("list", listed), ("served", served), ("served", plain)]
-    found += [(code, _GONE) for code in ("410", "429", "500", "409", "404", "301")]
-    return [Input(head, json.dumps(one).encode()) for head, one in found]
+    return [Input(head, dump(one)) for head, one in (("list", listed), ("served", served), ("served", plain))]
 
 
+_LINES = [Input("", body) for body in _watches()]
+_UNENDED = [Input("", line.body[:-1]) for line in _LINES]
+_ERRORS = [Input(code, dump(_GONE)) for code in ("410", "429", "500", "409", "404", "301")]
 TARGETS = (
-    Target("watch", _watch, [*(Input("", body) for body in _watches()), Input("long", b"{}")], (ApiError,)),
-    Target("answers", _answers, _inputs(), (ApiError,)),
+    Target("watch", _watch, _LINES, (ApiError,), [*_UNENDED, Input("long", b"{}")]),
+    Target("answers", _answers, _inputs(), (ApiError,), _ERRORS),
 )

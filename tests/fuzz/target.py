@@ -34,12 +34,25 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """A reader. `read` says in a word what came of an input; `refusals` are the errors that it may raise instead."""
+    """A reader. `read` says in a word what came of an input; `refusals` are the errors that it may raise instead.
+
+    `inputs` are valid, each must be understood. What is `odd` may be refused; it, too, is damaged further.
+    """
 
     name: str
     read: Callable[[Input], str]
     inputs: Sequence[Input]
     refusals: tuple[type[Exception], ...] = ()
+    odd: Sequence[Input] = ()
+
+    @property
+    def starts(self) -> tuple[Input, ...]:
+        """All that damaged inputs are made from."""
+        return (*self.inputs, *self.odd)
+
+
+class Refused(Exception):  # noqa: N818 - named for what happened
+    """What a reader raises about an input that was refused without an error, with the word for it."""
 
 
 class Failure(Exception):  # noqa: N818 - named for what happened
@@ -68,7 +81,7 @@ class Outcome:
 
     word: str
     seconds: float
-    grown: int
+    refused: bool
 
 
 def give(target: Target, given: Input) -> Outcome:
@@ -77,7 +90,7 @@ def give(target: Target, given: Input) -> Outcome:
     errors: list[BaseException] = []
     try:
         with _listening(errors), _limited():
-            word = _read(target, given)
+            word, refused = _read(target, given)
     except _HangError as error:
         raise Failure("hang", _place(error), f"over {LONGEST:g} s of CPU time\n{_story(error)}") from None
     except Exception as error:
@@ -88,17 +101,20 @@ def give(target: Target, given: Input) -> Outcome:
     grown = peak_memory() - before
     if grown > MOST_AT_ONCE:
         raise Failure("memory", f"{target.name}", f"one input took {grown >> 20} MiB")
-    return Outcome(word, time.process_time() - begun, grown)
+    return Outcome(word, time.process_time() - begun, refused)
 
 
-def _read(target: Target, given: Input) -> str:
+def _read(target: Target, given: Input) -> tuple[str, bool]:
+    """What came of an input, and whether it was refused."""
     try:
-        return target.read(given)
+        return target.read(given), False
+    except Refused as refused:
+        return str(refused), True
     except target.refusals as error:
         line = str(error)
         if not line or not line.isprintable() or len(line) > LONGEST_LINE:
             raise AssertionError(f"a refusal must be one line that can be shown: {line[:300]!r}") from error
-        return type(error).__name__
+        return type(error).__name__, True
 
 
 def peak_memory() -> int:

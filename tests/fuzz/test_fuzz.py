@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.fuzz import target as limits
-from tests.fuzz.__main__ import load, save
+from tests.fuzz.__main__ import Run, load, main, save
 from tests.fuzz.drive import drive, make_input, minimise
 from tests.fuzz.planted import CRASH, HANG, NUMBERS, RAMBLE
 from tests.fuzz.seeds import ROOT
@@ -24,22 +26,23 @@ COUNTS = {
     "kubeconfig": 100,
     "exec-plugin": 10,
     "local-api": 20,
+    "webhook-http": 20,
+    "local-http": 20,
 }
-"""How many inputs beyond the valid ones; 40 for the others. More is what `make fuzz` is for."""
+"""How many inputs beyond those that they are made from; 40 for the others. More is what `make fuzz` is for."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_inputs_are_understood_or_refused(name: str) -> None:
     target = TARGETS[name]
-    for number in range(len(target.inputs), len(target.inputs) + COUNTS.get(name, 40)):
+    for number in range(len(target.inputs), len(target.starts) + COUNTS.get(name, 40)):
         give(target, make_input(target, 1, number))
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_valid_inputs_are_understood(name: str) -> None:
     target = TARGETS[name]
-    for given in target.inputs[:3]:
-        give(target, given)
+    assert not [(given, said.word) for given in target.inputs if (said := give(target, given)).refused]
 
 
 def test_inputs_are_made_from_the_seed_and_their_number_alone() -> None:
@@ -57,6 +60,13 @@ def test_a_crash_is_found_and_made_small() -> None:
         give(CRASH, NUMBERS[0])
     assert (caught.value.how, caught.value.where.partition(" ")[0]) == ("crash", "KeyError")
     assert minimise(CRASH, NUMBERS[0], caught.value) == Input("", b"7")
+
+
+def test_a_crash_by_something_deep_is_made_small_too() -> None:
+    deep = Input("", b'{"a":' * 900 + b"7" + b"}" * 900)
+    with pytest.raises(Failure) as caught:
+        give(CRASH, deep)
+    assert minimise(CRASH, deep, caught.value) == Input("", b"7")
 
 
 def test_a_hang_is_found_by_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +96,37 @@ def test_all_failures_of_a_kind_are_told_once() -> None:
     *_, last = drive(CRASH, 1, count=50)
     assert len(last.failures) == 1
     assert last.outcomes["crash"] > 1
+
+
+# -- the command
+
+
+@pytest.mark.parametrize("file", ["missing", "README.md", "docs"])
+def test_what_was_not_kept_is_no_input_to_give_again(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--replay", str(ROOT / file)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{file} is no file with an input that failed\n")
+
+
+def test_so_many_readers_as_there_are_cores_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def look(run: Run) -> None:
+        looks.append(run.target.name)
+        run.ended = looks.count(run.target.name) == 2
+        assert run.seconds == 40
+
+    monkeypatch.setattr(Run, "look", look)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert main(["--seconds", "60", "--target", "map", "--target", "quantity", "--target", "fleet"]) == 0
+    assert looks == ["map", "quantity", "map", "quantity", "fleet", "fleet"]
+
+
+def test_a_run_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Run, "look", Mock(side_effect=KeyboardInterrupt))
+    assert main(["--target", "map"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 def test_an_input_that_was_kept_can_be_given_again(tmp_path: Path) -> None:

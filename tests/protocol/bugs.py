@@ -32,6 +32,7 @@ CARRY, LEASE, INTENTS = (
     "tests/unit/kube/test_intents.py",
 )
 COMMIT, CLIENT, INFORMER = (f"tests/unit/kube/test_{name}.py" for name in ("commit", "client", "informer"))
+SCHEDULER = "tests/unit/kube/test_scheduler.py"
 DEATHS = "tests/protocol/test_crash_points.py"
 
 GANGS = (
@@ -79,8 +80,8 @@ GANGS = (
         "A restart deletes pods that nobody makes again",
         "bare pods have no controller",
         f"{CORE}/hold.py",
-        "replaceable = [pod for pod in facts.live if pod.controlled]",
-        "replaceable = list(facts.live)",
+        "if pod.controlled and pod.uid not in state.ledger.deletes]",
+        "if pod.uid not in state.ledger.deletes]",
         (HOLD,),
     ),
     Bug(
@@ -148,8 +149,8 @@ PREEMPTION = (
         "All possible victims are evicted where a few would do",
         "volcano#5984",
         f"{CORE}/preempt.py",
-        "    return _spare_most(state, bid, victims)",
-        "    return Eviction(tuple(victims), _prove(state, bid, victims) or [])",
+        "        undecided = _halves(range(len(victims)))",
+        "        undecided: list[range] = []",
         (PREEMPT,),
     ),
     Bug(
@@ -183,9 +184,17 @@ DEVICES = (
         "The GPUs of a pod that vanished are given away at once",
         "a node that comes back may still run what was deleted by force",
         f"{CORE}/observe.py",
-        "if pod.live and usage is not None and usage.devices:",
-        "if pod.live and usage is None:",
+        "if may_run and usage is not None and usage.devices:",
+        "if may_run and usage is None:",
         (ENGINE, HOLD),
+    ),
+    Bug(
+        "A pod that vanished while it was being bound is taken for one that never ran",
+        "a watch has a gap, in which the bind lands and the pod is deleted by force",
+        f"{CORE}/observe.py",
+        "may_run = pod.live or (event.maybe_bound and state.ledger.stages.get(pod.uid, False))",
+        "may_run = pod.live",
+        (ENGINE,),
     ),
     Bug(
         "The GPUs of a pod that is being deleted count as free",
@@ -244,5 +253,13 @@ DEVICES = (
         "bind.uid, effect.version, self._sight.annotations(pod, bind))",
         "bind.uid, effect.version, {})",
         (CARRY, DEATHS),
+    ),
+    Bug(
+        "An Event that meets a passing fault is never written",
+        "client-go sends no Event again that was answered with an error",
+        f"{KUBE}/recorder.py",
+        "                    self._try_later(same, event)",
+        '                    self._drop(event, "refused", error)',
+        ("tests/unit/kube/test_recorder.py",),
     ),
 )

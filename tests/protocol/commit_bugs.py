@@ -14,6 +14,7 @@ from tests.protocol.bugs import (
     KUBE,
     LEASE,
     PROMISES,
+    SCHEDULER,
     STANDBY,
     Bug,
 )
@@ -71,7 +72,7 @@ COMMITS = (
         "A leader whose Lease was taken by another swaps on",
         "leader election in client-go does not fence what is under way",
         f"{KUBE}/lease.py",
-        "        if found.spec.holder_identity != self._candidate.identity or found.epoch != self.epoch or not same:",
+        "        if found.spec.holder_identity != self._candidate.identity or found.epoch != epoch or not same:",
         "        if not same:",
         (LEASE,),
     ),
@@ -102,6 +103,14 @@ COMMITS = (
         (INTENTS,),
     ),
     Bug(
+        "A leader that was overtaken takes what the next one has kept for deleted by hand",
+        "a pause between two reads, of which the first is out of date then",
+        f"{KUBE}/scheduler.py",
+        "            await self._lease.swap({}, ())  # tells whether we still lead\n",
+        "",
+        (SCHEDULER,),
+    ),
+    Bug(
         "A leader clears up intents of its own epoch",
         "clean-up jobs that do not tell old from unfinished",
         f"{KUBE}/intents.py",
@@ -121,7 +130,7 @@ COMMITS = (
     Bug(
         "A bind that is given up is forgotten, and may come late",
         "time-outs that landed",
-        f"{CORE}/observe.py",
+        f"{CORE}/retry.py",
         "    return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]",
         "    state.ledger.end_bind(entry.bind.uid)\n    return []",
         (ENGINE, PROMISES),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
 from tests.protocol.deaths import Death, Fate, Outcome, Remains, at, play
 from tests.protocol.scenes import SCENES
+
+EVERY = 10.0
+"""How often it is said how far a scene is, in seconds."""
 
 
 class Tally(NamedTuple):
@@ -88,27 +91,57 @@ def _tell(scene: str, outcome: Outcome) -> str:
     return f"{scene}:\n{outcome.story}" if outcome.breaches else ""
 
 
-def main(names: Iterable[str]) -> int:
-    """Tries every pair in every scene that is named, and tells how many there were."""
-    failed = 0
+class Figures(NamedTuple):
+    """What was tried in a scene."""
+
+    deaths: int
+    kinds: int
+    pairs: int
+    pair_kinds: int
+    breaches: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.deaths} deaths of {self.kinds} kinds, {self.pairs} pairs of {self.pair_kinds} kinds, "
+            f"{self.breaches} breaches"
+        )
+
+
+def try_scene(scene: str, pool: Executor) -> Figures:
+    """Tries every pair in a scene, and tells the first breaches."""
+    firsts = find_deaths(scene)
+    tallies: list[Tally] = []
+    told = time.monotonic()
+    for tally in pool.map(partial(sweep, scene), firsts):
+        tallies.append(tally)
+        if time.monotonic() - told > EVERY:
+            told = time.monotonic()
+            print(f"{scene}: {len(tallies)} of {len(firsts)} first deaths", flush=True)
+    breaches = [story for tally in tallies for story in tally.breaches]
+    for story in breaches[:5]:
+        print(story, end="\n\n")
+    pairs = sum(count * tally.deaths for count, tally in zip(firsts.values(), tallies, strict=True))
+    kinds = sum(tally.kinds for tally in tallies)
+    return Figures(sum(firsts.values()), len(firsts), pairs, kinds, len(breaches))
+
+
+def main() -> int:
+    """Tries every pair in every scene that is named, or in all, and tells how many there were."""
+    parser = argparse.ArgumentParser(prog="python -m tests.protocol.crash_points", description=__doc__)
+    parser.add_argument("scenes", nargs="*", metavar="SCENE", help=f"only these; there are {', '.join(SCENES)}")
+    names = parser.parse_args().scenes or [*SCENES]
+    if unknown := [name for name in names if name not in SCENES]:
+        parser.error(f"no scene is called {', '.join(unknown)}; there are {', '.join(SCENES)}")
+    begun = time.monotonic()
+    found: list[Figures] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for scene in names:
-            begun = time.perf_counter()
-            firsts = find_deaths(scene)
-            tallies = list(pool.map(partial(sweep, scene), firsts))
-            breaches = [story for tally in tallies for story in tally.breaches]
-            failed += len(breaches)
-            for story in breaches[:5]:
-                print(story, end="\n\n")
-            pairs = sum(count * tally.deaths for count, tally in zip(firsts.values(), tallies, strict=True))
-            print(
-                f"{scene}: {sum(firsts.values())} deaths of {len(firsts)} kinds, "
-                f"{pairs} pairs of {sum(tally.kinds for tally in tallies)} kinds, "
-                f"{len(breaches)} breaches, {time.perf_counter() - begun:.0f} s",
-                flush=True,
-            )
-    return failed > 0
+            found.append(try_scene(scene, pool))
+            print(f"{scene}: {found[-1]}, {time.monotonic() - begun:.0f} s so far", flush=True)
+    whole = Figures(*map(sum, zip(*found, strict=True)))
+    print(f"{len(names)} scenes: {whole}, {time.monotonic() - begun:.0f} s")
+    return whole.breaches > 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or SCENES))
+    sys.exit(main())

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-import structlog
-
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.scheduler import run_scheduler
 from gpu_scheduler.kube.settings import Settings
@@ -19,6 +17,7 @@ from gpu_scheduler.sim.loop import Process, WorldLoop
 from gpu_scheduler.sim.network import SERVER, Network
 from gpu_scheduler.sim.server import ApiServer, Reply, Request
 from gpu_scheduler.sim.story import Story
+from gpu_scheduler.sim.world import hearing
 from tests.protocol.scenes import SYSTEM, Scene
 
 PATIENCE = 60.0
@@ -198,14 +197,23 @@ class Outcome(NamedTuple):
 def play(scene: Scene, plans: Sequence[Plan] = ()) -> Outcome:
     """Lets schedulers run and die, one after the other, and the last one finish."""
     loop = WorldLoop(1)
-    with replaced(loop, 1), structlog.testing.capture_logs():
+
+    def tell(what: str) -> None:
+        wire.story.tell(loop.now, loop.here().name, what)
+
+    def complain(what: str) -> None:
+        if not wire.broken:
+            scene.breaches.append(f"crash: {what}")
+
+    with replaced(loop, 1), hearing(tell, complain):
         asyncio.set_event_loop(loop)
+        loop.set_exception_handler(lambda _, context: complain(f"{context['message']}: {context.get('exception')!r}"))
         server = ApiServer()
         wire = Wire(loop, server)
         try:
             scene.begin(server)
             wire.onlookers.append(lambda _process, request, reply: scene.check(server, request, reply))
-            missed = loop.run_until_complete(_play(loop, wire, scene, plans))
+            missed = loop.run_until_complete(_play(loop, wire, scene, plans, complain))
             lines = [*map(str, wire.story.lines), *(f"breach: {breach}" for breach in scene.breaches)]
             return Outcome(scene.breaches, wire.points, "\n".join(lines), missed)
         finally:
@@ -215,11 +223,17 @@ def play(scene: Scene, plans: Sequence[Plan] = ()) -> Outcome:
             asyncio.set_event_loop(None)
 
 
-async def _play(loop: WorldLoop, wire: Wire, scene: Scene, plans: Sequence[Plan]) -> bool:
+async def _play(
+    loop: WorldLoop, wire: Wire, scene: Scene, plans: Sequence[Plan], complain: Callable[[str], None]
+) -> bool:
     async def live(identity: str) -> None:
         settings = Settings(namespace=SYSTEM, identity=identity, lease_duration=2.0, renew=0.5)
         connection = Connection(SERVER, transport=wire.open)
-        await run_scheduler(connection, settings, asyncio.Event(), asyncio.Event())
+        try:
+            await run_scheduler(connection, settings, asyncio.Event(), asyncio.Event())
+            complain(f"{identity} stopped, and nobody had asked it to")
+        except Exception as error:
+            complain(f"{identity} ended: {error!r}")
 
     for number, plan in enumerate((*plans, _never)):
         life = loop.add(f"scheduler-{number}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tests.protocol.model import Model
@@ -113,19 +115,22 @@ def _find_stuck(model: Model, worlds: list[World], before: list[list[int]]) -> i
     return next((number for number, good in enumerate(hopeful) if not good), None)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Prints what was found; fails if the protocol breaks a promise, or does without one of its rules."""
+    parser = argparse.ArgumentParser(prog="python -m tests.protocol.explore", description=main.__doc__)
+    parser.add_argument("--quick", action="store_true", help="without the wider scenarios, which take minutes")
+    scenarios = SCENARIOS if parser.parse_args(arguments).quick else SCENARIOS | WIDER
     wrong = 0
-    for name, scenario in (SCENARIOS | WIDER).items():
+    for name, scenario in scenarios.items():
         begun = time.perf_counter()
         verdict = explore(Model(scenario))
         wrong += bool(verdict.breach)
         print(f"{name}: {verdict} ({time.perf_counter() - begun:.1f} s)", flush=True)
     for removal in REMOVALS:
         verdict = explore(Model(SCENARIOS[removal.scenario], removal.instead), removal.breaks)
-        wrong += not verdict.breach
-        print(f"\nrule {removal.rule}, {RULES[removal.rule]}; instead: {removal.instead}\n  {verdict}")
-    print(f"\n{len(SCENARIOS) + len(WIDER)} scenarios, {len(REMOVALS)} removals of {len(RULES)} rules, {wrong} wrong")
+        wrong += not verdict.breach.startswith(removal.breaks)
+        print(f"\nrule {removal.rule}, {RULES[removal.rule]}; instead: {removal.instead}\n  {verdict}", flush=True)
+    print(f"\n{len(scenarios)} scenarios, {len(REMOVALS)} removals of {len(RULES)} rules, {wrong} wrong")
     return wrong > 0
 
 

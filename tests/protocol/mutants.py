@@ -12,7 +12,9 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,21 +26,21 @@ from tests.protocol.equivalents import EQUIVALENT
 from tests.protocol.mutators import Mutant, choose_mutants, find_mutants
 from tests.protocol.plant import ROOT
 from tests.protocol.reach import IMPORTING, Reach, Recorder
-from tests.protocol.trials import OPTIONS, Outcome, Trial, settle, try_all
+from tests.protocol.trials import OPTIONS, Outcome, Trial, fork, settle, try_all
 
 PACKAGE = "src/gpu_scheduler/"
 CHANGED = tuple(f"{PACKAGE}{name}" for name in ("core/*.py", "kube/commit.py", "webhook/*.py"))
 TESTS = ("tests/unit/test_*.py", "tests/unit/*/test_*.py", "tests/protocol/test_*.py")
-APART = re.compile(
-    r"/(operator|cli)/|/test_(local_\w+|model|plant|mutants|documents|charts|images|installing|certificates|client\w*"
-    r"|informer|connection|crds|discovery|recorder|health|metrics|logs|lanes|lease|times|dialect_\w+|annotations|settings"
-    r"|owners|shrink)\.py$"
-)
+APART = ("*/operator/*", "*/cli/*", *(f"*/test_{name}.py" for name in (
+    "local_*", "model", "plant", "mutants", "documents", "charts", "images", "installing", "certificates",
+    "client*", "informer", "connection", "crds", "discovery", "recorder", "health", "metrics", "logs", "lanes",
+    "lease", "times", "dialect_*", "annotations", "settings", "owners", "shrink",
+)))  # fmt: skip
 """Tests that run next to nothing of the changed code, or not in their own process."""
 
 BUILD = ROOT / "build" / "mutants"
 SURVIVED = ("survived", "not run")
-COLUMNS = ("killed", "timeout", *SURVIVED, "equivalent", "gone")
+COLUMNS = ("killed", "timeout", *SURVIVED, "equivalent", "gone", "error")
 WANTED = 0.85
 """The share of mutants that tests must notice."""
 
@@ -56,6 +58,11 @@ class Result(NamedTuple):
     test: str
     tests: int
     seconds: float
+
+
+def is_apart(test: str) -> bool:
+    """Whether a test file tells nothing about mutants."""
+    return any(fnmatch(test, pattern) for pattern in APART)
 
 
 def order_tests(names: set[str], reach: Reach, budget: float) -> list[str]:
@@ -110,20 +117,20 @@ def find_reach(root: Path, files: list[str], tests: list[str], folder: Path, job
     """What each test runs: found out in processes of its own for those test files of which it is not known yet."""
     paths = {test: folder / f"{Path(test).stem}-{reaching.digest(root, [test])}.json" for test in tests}
     unknown = [test for test, path in paths.items() if not path.exists()]
-    workers: list[int] = []
+    parts = filter(None, (unknown[i::jobs] for i in range(jobs)))
     with tempfile.TemporaryDirectory() as place:
-        for part in filter(None, (unknown[i::jobs] for i in range(jobs))):
-            worker = os.fork()
-            if not worker:
-                settle(place, 3600)
-                recorder = Recorder(root, files, paths)
-                recorder.start()
-                pytest.main([*OPTIONS, *part], plugins=[recorder])
-                os._exit(0)
-            workers.append(worker)
-        for worker in workers:
-            os.waitpid(worker, 0)
+        workers = [fork(partial(_record, part, Recorder(root, files, paths), place)) for part in parts]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers]
+    if any(codes):
+        sys.exit(f"which lines each test runs could not be found out: pytest ended with {max(codes, key=abs)}")
     return reaching.join(reaching.load(path) for path in paths.values() if path.exists())
+
+
+def _record(tests: list[str], recorder: Recorder, place: str) -> int:
+    settle(place, 3600)
+    recorder.start()
+    code = pytest.main([*OPTIONS, *tests], plugins=[recorder])
+    return 0 if code == pytest.ExitCode.TESTS_FAILED else code
 
 
 def try_mutants(trials: list[Trial], root: Path, tests: list[str], reach: Reach, jobs: int) -> Iterator[Result]:
@@ -131,22 +138,18 @@ def try_mutants(trials: list[Trial], root: Path, tests: list[str], reach: Reach,
     yield from (_make_result(root, trial, Outcome("not run", "", 0, 0.0)) for trial in trials if not trial.tests)
     tried = [trial for trial in trials if trial.tests]
     reading, writing = os.pipe()
-    workers: list[int] = []
-    for part in range(jobs):
-        worker = os.fork()
-        if not worker:
-            os.close(reading)
-            try_all(tried[part::jobs], root, tests, reach, lambda trial, outcome: _send(writing, trial, outcome))
-            os._exit(0)
-        workers.append(worker)
+    tell = partial(_send, writing)
+    workers = [fork(partial(try_all, tried[part::jobs], root, tests, reach, tell)) for part in range(jobs)]
     os.close(writing)
     by_number = {trial.number: trial for trial in tried}
     with open(reading) as pipe:
         for line in pipe:
             number, *outcome = json.loads(line)
-            yield _make_result(root, by_number[number], Outcome(*outcome))
+            yield _make_result(root, by_number.pop(number), Outcome(*outcome))
     for worker in workers:
         os.waitpid(worker, 0)
+    lost = Outcome("error", "! whoever tried it ended before", 0, 0.0)
+    yield from (_make_result(root, trial, lost) for trial in by_number.values())
 
 
 def _send(pipe: int, trial: Trial, outcome: Outcome) -> None:
@@ -162,11 +165,11 @@ def _make_result(root: Path, trial: Trial, outcome: Outcome) -> Result:
 
 def load_results(path: Path) -> list[Result]:
     """What was written down line by line."""
-    return [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    return [Result(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def report(results: list[Result]) -> bool:
-    """Lists the survivors and a table; whether enough mutants are killed."""
+    """Lists the survivors, what could not be tried, and a table; whether all were tried and enough are killed."""
     equal = {(f"{PACKAGE}{one.file}", one.function, f"-{one.old}\n+{one.new}") for one in EQUIVALENT}
     words: dict[str, Counter[str]] = defaultdict(Counter)
     for result in sorted(results):
@@ -175,6 +178,8 @@ def report(results: list[Result]) -> bool:
             word = "equivalent"
         elif word in SURVIVED:
             print(f"\n{result.file}:{result.line} {result.function}: {word}\n{result.diff}")
+        elif word == "error":
+            print(f"\n{result.file}:{result.line} {result.function}: could not be tried {result.test}")
         words[result.file][word] += 1
     print(f"\n{'file':28}" + "".join(f"{column:>12}" for column in COLUMNS))
     for file, counts in sorted(words.items()):
@@ -182,13 +187,14 @@ def report(results: list[Result]) -> bool:
     total = sum(words.values(), Counter[str]())
     killed = total["killed"] + total["timeout"]
     judged = killed + sum(total[word] for word in SURVIVED)
-    share = killed / judged if judged else 1.0
+    share = killed / judged if judged else 0.0
     print(
         f"{killed} of {judged} mutants killed ({share:.1%}), {total['timeout']} of them by time; "
         f"{total['survived']} survived, {total['not run']} are in lines that no test runs; "
-        f"{total['equivalent']} more change nothing, the code of {total['gone']} is gone"
+        f"{total['equivalent']} more change nothing, the code of {total['gone']} is gone, "
+        f"{total['error']} could not be tried"
     )
-    return share >= WANTED
+    return share >= WANTED and not total["error"]
 
 
 def squeeze(diff: str) -> str:
@@ -213,9 +219,22 @@ def find_again(root: Path, results: list[Result]) -> tuple[list[Mutant], list[Re
     return mutants, standing
 
 
-def main() -> int:
-    """Tries so many mutants of a seed, going on where a run was interrupted; fails if too few are killed."""
-    parser = argparse.ArgumentParser(description="Change the code at random places and see whether tests notice.")
+EXAMPLES = """
+examples:
+  python -m tests.protocol.mutants --count 500 --seed 1 --jobs 2
+  python -m tests.protocol.mutants --count 20 --seed 3 --budget 5
+  python -m tests.protocol.mutants --again build/mutants/seed-1-0123456789abcdef.jsonl
+"""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.protocol.mutants",
+        description="Change the code at random places and see whether tests notice.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--count", type=int, default=500, help="how many mutants (default 500)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default 1)")
@@ -224,11 +243,23 @@ def main() -> int:
     )
     parser.add_argument("--without", metavar="PATTERN", default="^$", help="leave out test files whose path matches")
     parser.add_argument("--again", type=Path, metavar="RESULTS", help="only those that survived according to this file")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    for name in ("count", "jobs", "budget"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name} {getattr(options, name)}: must be more than 0")
+    if options.again and not options.again.is_file():
+        parser.error(f"--again {options.again}: there is no such file")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tries so many mutants of a seed, going on where a run was interrupted; fails if too few are killed."""
+    options = parse(arguments)
+    again = load_results(options.again) if options.again else []
     os.chdir(ROOT)
     files = sorted(str(path.relative_to(ROOT)) for pattern in CHANGED for path in ROOT.glob(pattern))
     tests = [str(path.relative_to(ROOT)) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
-    tests = [test for test in tests if not APART.search(test) and not re.search(options.without, test)]
+    tests = [test for test in tests if not is_apart(test) and not re.search(options.without, test)]
     python = [str(path.relative_to(ROOT)) for folder in ("src", "tests/unit") for path in (ROOT / folder).rglob("*.py")]
     code = [file for file in python if not Path(file).name.startswith("test_")]
     state, said = reaching.digest(ROOT, code), reaching.digest(ROOT, [*code, *tests])
@@ -239,11 +270,11 @@ def main() -> int:
     reach = find_reach(ROOT, files, tests, BUILD / f"reach-{state}", options.jobs)
     print(f"{len(reach) - 1} tests pass without a mutant ({time.monotonic() - begun:.0f} s)", flush=True)
     if options.again:
-        chosen, known = find_again(ROOT, load_results(options.again))
+        chosen, known = find_again(ROOT, again)
     else:
         chosen = choose_mutants(ROOT, files, options.count, options.seed)
         keys = {_make_result(ROOT, Trial(0, mutant, []), _NOT_YET)[:4] for mutant in chosen}
-        known = [result for result in load_results(path) if result[:4] in keys]
+        known = [result for result in load_results(path) if result[:4] in keys] if path.exists() else []
     index = Index(ROOT, files, reach)
     done = {result[:4] for result in known}
     trials = [Trial(number, mutant, index.find_tests(mutant, options.budget)) for number, mutant in enumerate(chosen)]
@@ -253,15 +284,15 @@ def main() -> int:
         if options.again:
             lines.writelines(json.dumps(result._asdict()) + "\n" for result in known)
         for result in try_mutants(trials, ROOT, tests, reach, options.jobs):
-            lines.write(json.dumps(result._asdict()) + "\n")
-            lines.flush()
+            if result.status != "error":  # the next run tries it again
+                lines.write(json.dumps(result._asdict()) + "\n")
+                lines.flush()
             known.append(result)
             words[result.status] += 1
             told = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
             print(f"{words.total()}/{len(trials)} ({told}) {result.file}:{result.line} {result.status}", flush=True)
-    enough = report(known)
     print(f"{(time.monotonic() - begun) / 60:.0f} minutes")
-    return not enough
+    return not report(known)
 
 
 def prepare() -> None:

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import pytest
 
 from tests.protocol.bugs import DEVICES, GANGS, PREEMPTION, Bug
 from tests.protocol.commit_bugs import CACHES, COMMITS
@@ -44,9 +45,9 @@ def plant(bug: Bug, root: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def run_suite(root: Path, suite: str) -> Catch | None:
-    """Runs tests below a folder until one fails."""
-    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no"]
+def run_suite(root: Path, suite: str, changed: str = "") -> Catch | None:
+    """Runs tests below a folder until one fails, or cannot be collected for the file that was changed."""
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=short"]
     command = [sys.executable, "-m", "pytest", *options, suite]
     try:
         done = subprocess.run(
@@ -56,9 +57,18 @@ def run_suite(root: Path, suite: str) -> Catch | None:
         return Catch(f"{suite} hangs", 0)
     if not done.returncode:
         return None
+    if done.returncode != pytest.ExitCode.TESTS_FAILED:
+        _insist_on(changed, done)
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
     return Catch(failed[1] if failed else f"{suite}: {done.stdout[-300:]}", sum(counts.values()))
+
+
+def _insist_on(changed: str, done: subprocess.CompletedProcess[str]) -> None:
+    """What went wrong must be about the changed file: else it is no catch, and nothing that follows would be one."""
+    said = done.stdout + done.stderr
+    if not changed or changed not in said or done.returncode < 0:
+        sys.exit(f"{' '.join(done.args[1:])}\nended with {done.returncode}:\n{said[-3000:]}")
 
 
 SEEDS = """
@@ -78,12 +88,13 @@ class Sighting(NamedTuple):
     seeds: int
 
 
-def run_seeds(root: Path, seeds: int, jobs: int) -> Sighting | None:
-    """Runs the simulation below a folder until something is broken."""
+def run_seeds(root: Path, seeds: int, jobs: int, changed: str = "") -> Sighting | None:
+    """Runs the simulation below a folder until something is broken, or it does not start for the changed file."""
     command = [sys.executable, "-c", SEEDS, str(seeds), str(jobs)]
     where = {**_surroundings(root), "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, cwd=root, env=where, capture_output=True, text=True, check=False)
     if done.returncode:
+        _insist_on(changed, done)
         return Sighting("does not start", 1)
     seed, promise = done.stdout.splitlines()[-1].split(maxsplit=1)
     return Sighting(promise, int(seed)) if int(seed) else None
@@ -133,9 +144,9 @@ def try_bug(number: int, seeds: int, jobs: int) -> Finding:
     bug = BUGS[number]
     begun = time.perf_counter()
     with planted(bug) as root:
-        caught = next(filter(None, (run_suite(root, suite) for suite in bug.suites)), None)
+        caught = next(filter(None, (run_suite(root, suite, bug.file) for suite in bug.suites)), None)
         given = 0 if bug.unseen else seeds
-        seen = run_seeds(root, given, jobs) if given else None
+        seen = run_seeds(root, given, jobs, bug.file) if given else None
     return Finding(number, bug.name, caught, seen, given, time.perf_counter() - begun)
 
 
@@ -148,14 +159,37 @@ def find_failures(numbers: Iterable[int], seeds: int, jobs: int) -> list[str]:
     return failed + ([f"seed {seen.seeds} of the simulation"] if seen else [])
 
 
-def main() -> int:
-    """Plants the bugs that are named, or all; fails if the tests of one do not catch it."""
-    parser = argparse.ArgumentParser(description="Plant known bugs into a copy of the code and see who catches them.")
+EXAMPLES = """
+examples:
+  python -m tests.protocol.plant                       all bugs, each also in 200 worlds of the simulation
+  python -m tests.protocol.plant 0 7 --seeds 0         two of them, and only their tests
+  python -m tests.protocol.plant --results found.jsonl go on where a run was interrupted
+"""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.protocol.plant",
+        description="Plant known bugs into a copy of the code and see who catches them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("numbers", type=int, nargs="*", metavar="NUMBER", help="only these bugs")
     parser.add_argument("--seeds", type=int, default=200, help="how many worlds may see each (default: 200; 0: none)")
     parser.add_argument("--jobs", type=int, default=2, help="how many worlds at once (default: 2)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep findings here, and go on where it ends")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if unknown := [str(number) for number in options.numbers if not 0 <= number < len(BUGS)]:
+        parser.error(f"no bug has the number {', '.join(unknown)}; they go from 0 to {len(BUGS) - 1}")
+    if options.seeds < 0 or options.jobs < 1:
+        parser.error("--seeds must be 0 or more, --jobs 1 or more")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plants the bugs that are named, or all; fails if the tests of one do not catch it."""
+    options = parse(arguments)
     chosen = options.numbers or range(len(BUGS))
     known: dict[int, Finding] = {}
     if options.results is not None and options.results.exists():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
+import structlog
 
+from tests.protocol import deaths
 from tests.protocol.crash_points import find_deaths, sort_deaths, try_deaths
 from tests.protocol.deaths import at, play
 from tests.protocol.scenes import SCENES
@@ -42,3 +46,32 @@ def test_next_leader_may_die_too(scene: str) -> None:
         second = chance.choice(list(sort_deaths(play(SCENES[scene](), [at(first)]).points)))
         story = try_deaths(scene, first, second)
         assert not story, story
+
+
+async def _fail(*_: object) -> None:
+    raise KeyError("gone")
+
+
+async def _stop(*_: object) -> None:
+    pass
+
+
+async def _log(*_: object) -> None:
+    try:
+        await _fail()
+    except KeyError:
+        structlog.get_logger().exception("unexpected")
+    await asyncio.Event().wait()
+
+
+async def _fail_later(*_: object) -> None:
+    asyncio.get_running_loop().call_soon(list[int]().pop)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("scheduler", [_fail, _stop, _log, _fail_later])
+def test_a_scheduler_that_fails_or_ends_is_a_breach(
+    scheduler: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deaths, "run_scheduler", scheduler)
+    assert play(SCENES["start"]()).breaches[0].startswith("crash: ")

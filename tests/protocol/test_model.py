@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.explore import REMOVALS, RULES, Removal, explore
+from tests.protocol import explore as exploring
+from tests.protocol.explore import REMOVALS, RULES, Removal, Verdict, explore, main
 from tests.protocol.model import Model
 from tests.protocol.world import SCENARIOS, Scenario
 
@@ -24,3 +25,12 @@ def test_protocol_without_a_rule_breaks_a_promise(removal: Removal) -> None:
 
 def test_every_rule_is_taken_away_once() -> None:
     assert {removal.rule for removal in REMOVALS} == set(RULES)
+
+
+@pytest.mark.parametrize(("breach", "wrong"), [("S1: twice", 0), ("L1: stuck", 1), ("", 1)])
+def test_a_rule_whose_removal_breaks_another_promise_is_wrong(
+    breach: str, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exploring, "REMOVALS", REMOVALS[:1])
+    monkeypatch.setattr(exploring, "explore", lambda model, promise="": Verdict(1, breach if promise else ""))
+    assert main(["--quick"]) == wrong

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.protocol.equivalents import EQUIVALENT, Equivalent
-from tests.protocol.mutants import PACKAGE, Index, find_again, find_reach, report, squeeze, try_mutants
+from tests.protocol.mutants import (
+    APART,
+    PACKAGE,
+    Index,
+    find_again,
+    find_reach,
+    main,
+    report,
+    squeeze,
+    try_mutants,
+)
+from tests.protocol.mutants import (
+    TESTS as TRIED,
+)
 from tests.protocol.mutators import choose_mutants, find_mutants
 from tests.protocol.plant import ROOT
-from tests.protocol.trials import Trial, swap_of
+from tests.protocol.trials import Note, Trial, attempt, swap_of
 
 CHANGES = {
     "a comparison": ("a < b", {"a <= b"}),
@@ -151,20 +168,24 @@ EXPECTED = {
 }
 
 
-def test_tests_tell_mutants_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def adding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with some code and its tests."""
     (tmp_path / "src" / "sums").mkdir(parents=True)
     (tmp_path / "src" / "sums" / "adding.py").write_text(CODE)
     (tmp_path / "test_adding.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_tests_tell_mutants_apart(adding: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, tests = ["src/sums/adding.py"], ["test_adding.py"]
-    reach = find_reach(tmp_path, files, tests, tmp_path / "build", jobs=1)
-    index = Index(tmp_path, files, reach)
+    reach = find_reach(adding, files, tests, adding / "build", jobs=1)
+    index = Index(adding, files, reach)
     mutants = find_mutants(files[0], CODE)
     trials = [Trial(number, mutant, index.find_tests(mutant, budget=10)) for number, mutant in enumerate(mutants)]
-    results = list(try_mutants(trials, tmp_path, tests, reach, jobs=1))
+    results = list(try_mutants(trials, adding, tests, reach, jobs=1))
     told = {(result.function, result.diff.splitlines()[-1][1:].strip()): result.status for result in results}
     assert {
         line: status for (function, line), status in told.items() if (function, line) != ("forget", "return None")
@@ -172,8 +193,14 @@ def test_tests_tell_mutants_apart(
     assert not report(results)
     assert "9 of 13 mutants killed" in capsys.readouterr().out
 
-    (tmp_path / "src" / "sums" / "adding.py").write_text("# Moved.\n" + CODE.partition("def forget")[0])
-    again, standing = find_again(tmp_path, results)
+    lost = list(try_mutants(trials, adding, ["test_missing.py"], reach, jobs=1))
+    assert len(lost) == len(trials)
+    assert lost[-1].status == "error"
+    assert not report([result._replace(status="killed") for result in results] + lost[-1:])
+    assert "1 could not be tried" in capsys.readouterr().out
+
+    (adding / "src" / "sums" / "adding.py").write_text("# Moved.\n" + CODE.partition("def forget")[0])
+    again, standing = find_again(adding, results)
     assert [mutant.apply("# Moved.\n" + CODE).count(">=") for mutant in again] == [1]
     assert [result.status for result in standing].count("gone") == 3
 
@@ -185,3 +212,50 @@ def test_what_is_said_to_change_nothing_is_still_a_mutant_of_the_code(known: Equ
     diffs = [squeeze(mutant.diff(text)) for mutant in find_mutants(file, text) if mutant.function == known.function]
     assert f"-{known.old}\n+{known.new}" in diffs
     assert known.reason
+
+
+def _end_by_sigkill(note: Note) -> None:
+    note("a test")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fail(note: Note) -> None:
+    raise LookupError("nothing to change")
+
+
+def _fail_in_a_test(note: Note) -> None:
+    note("a test")
+    raise MemoryError
+
+
+ENDS: dict[str, tuple[str, Callable[[Note], object]]] = {
+    "all tests pass": ("survived", lambda note: os._exit(0)),
+    "a test fails": ("killed", lambda note: os._exit(1)),
+    "a test breaks down": ("killed", _fail_in_a_test),
+    "the trial fails before any test": ("error", _fail),
+    "somebody else ends it": ("error", _end_by_sigkill),
+}
+
+
+@pytest.mark.parametrize(("status", "run"), ENDS.values(), ids=ENDS)
+def test_a_trial_is_no_kill_when_it_fails_itself(status: str, run: Callable[[Note], object]) -> None:
+    text = "x = 1\n"
+    trial = Trial(0, find_mutants("a.py", text)[0], [])
+    assert attempt(run, trial, {}).status == status
+
+
+def test_no_mutants_are_no_success() -> None:
+    assert not report([])
+
+
+@pytest.mark.parametrize("wrong", ["--count 0", "--jobs 0", "--budget -1", "--again missing"])
+def test_what_would_try_nothing_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(wrong.split())
+    assert f"error: {wrong}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pattern", APART)
+def test_tests_that_are_left_out_exist(pattern: str) -> None:
+    tests = [str(path.relative_to(ROOT)) for known in TRIED for path in ROOT.glob(known)]
+    assert fnmatch.filter(tests, pattern)

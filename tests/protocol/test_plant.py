@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.protocol.bugs import Bug
-from tests.protocol.plant import BUGS, ROOT, plant
+from tests.protocol.plant import BUGS, ROOT, main, plant, run_seeds, run_suite
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -29,3 +30,48 @@ def test_bug_that_no_longer_fits_is_named(tmp_path: Path) -> None:
 
 def test_bugs_are_many_and_different() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 30
+
+
+CHANGED = "src/gpu_scheduler/core/place.py"
+ERROR = "ERROR tests/test_a.py"
+ENDS: dict[str, tuple[int, str, str | None]] = {
+    "all tests pass": (0, "", None),
+    "a test fails": (1, "FAILED tests/test_a.py::test_b", "tests/test_a.py::test_b"),
+    "a change that cannot be imported": (2, f"{CHANGED}:1: in <module>\n{ERROR}", "tests/test_a.py"),
+    "a test that cannot be imported": (2, ERROR, "stops"),
+    "an option that pytest has not": (4, "", "stops"),
+    "a file without tests": (5, "", "stops"),
+    "somebody ends it": (-9, CHANGED, "stops"),
+}
+
+
+def end_with(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
+    """Whatever is run ends like that."""
+    monkeypatch.setattr(subprocess, "run", lambda args, **more: subprocess.CompletedProcess(args, code, said, "why"))
+
+
+@pytest.mark.parametrize(("code", "said", "caught"), ENDS.values(), ids=ENDS)
+def test_only_what_fails_for_the_bug_is_a_catch(
+    code: int, said: str, caught: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_with(monkeypatch, code, said)
+    if caught == "stops":
+        with pytest.raises(SystemExit, match=f"tests/test_a.py\nended with {code}:\n.*why"):
+            run_suite(ROOT, "tests/test_a.py", CHANGED)
+    else:
+        found = run_suite(ROOT, "tests/test_a.py", CHANGED)
+        assert (found.test if found else None) == caught
+
+
+def test_a_simulation_that_does_not_start_for_another_reason_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_with(monkeypatch, 1, f"{CHANGED}: NameError")
+    assert run_seeds(ROOT, 1, 1, CHANGED) == ("does not start", 1)
+    with pytest.raises(SystemExit, match="ended with 1"):
+        run_seeds(ROOT, 1, 1)
+
+
+@pytest.mark.parametrize("wrong", ["99", "-1", "0 --seeds -1", "0 --jobs 0"])
+def test_what_cannot_be_planted_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(wrong.split())
+    assert "error: " in capsys.readouterr().err

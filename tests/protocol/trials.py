@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -33,6 +34,9 @@ OPTIONS = (
 MEMORY = 4 << 30
 """What a mutant may take, in bytes."""
 
+_FAILED = 70
+"""The exit code of a trial that failed itself, and no test in it."""
+
 
 class Trial(NamedTuple):
     """A mutant, and the tests that run what it changes, in order."""
@@ -43,7 +47,7 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a trial ended, in which test, after how many of them."""
+    """How a trial ended, in which test or why, after how many tests."""
 
     status: str
     test: str
@@ -157,7 +161,7 @@ def _run_swapped(
     run_items(session, items, note)
 
 
-def attempt(run: Callable[[Note], None], trial: Trial, reach: Reach) -> Outcome:
+def attempt(run: Callable[[Note], object], trial: Trial, reach: Reach) -> Outcome:
     """Runs something that notes the tests it begins in a process of its own, which may neither hang nor grow."""
     begun = time.monotonic()
     folder = tempfile.mkdtemp(prefix="mutant-")
@@ -172,7 +176,7 @@ def attempt(run: Callable[[Note], None], trial: Trial, reach: Reach) -> Outcome:
         except BaseException as error:
             os.write(writing, f"! {type(error).__name__}: {error}".replace("\n", " ")[:500].encode() + b"\n")
         finally:
-            os._exit(1)
+            os._exit(_FAILED)
     os.close(writing)
     begun_tests: list[str] = []
     hangs = False
@@ -197,9 +201,17 @@ def attempt(run: Callable[[Note], None], trial: Trial, reach: Reach) -> Outcome:
     _, status = os.waitpid(child, 0)
     shutil.rmtree(folder, ignore_errors=True)
     last = begun_tests[-1] if begun_tests else ""
-    hangs = hangs or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL))
-    word = "timeout" if hangs else "survived" if status == 0 else "killed"
+    testing = bool(begun_tests) and not begun_tests[0].startswith("!")
+    word = "timeout" if hangs else _name_end(os.waitstatus_to_exitcode(status), testing)
     return Outcome(word, last, len(begun_tests), time.monotonic() - begun)
+
+
+def _name_end(code: int, testing: bool) -> str:
+    """How a trial ended by the exit code of its process, and by whether any test had begun."""
+    if code == -signal.SIGKILL:
+        return "error"  # somebody else did that, such as a system without memory
+    known = {0: "survived", 1: "killed", -signal.SIGXCPU: "timeout"}
+    return known.get(code, "killed" if testing else "error")
 
 
 def settle(folder: str, seconds: int) -> None:
@@ -218,7 +230,7 @@ def _hush() -> None:
         os.dup2(nowhere, stream)
 
 
-def run_fresh(trial: Trial, root: Path, note: Note) -> None:
+def run_fresh(trial: Trial, root: Path, note: Note) -> NoReturn:
     """Imports the module with the change in it, then the tests, and runs them; ends the process."""
     mutant = trial.mutant
     path = root / mutant.file
@@ -226,7 +238,27 @@ def run_fresh(trial: Trial, root: Path, note: Note) -> None:
     sys.meta_path.insert(0, _Finder(_Loader(name, str(path), mutant.apply(path.read_text()))))
     files = dict.fromkeys(test.split("::")[0] for test in trial.tests)
     pytest.main([*OPTIONS, *files], plugins=[_Chosen(trial.tests, note)])
-    raise ImportError("the tests cannot be collected")
+    note("! the tests cannot be collected")  # they can without the change
+    os._exit(1)
+
+
+def fork(work: Callable[[], int | None]) -> int:
+    """Does something in a process of its own, which ends with it and with the code that it returns."""
+    child = os.fork()
+    if not child:
+        code: int | None = _FAILED
+        try:
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code or 0)
+    return child
+
+
+def _serve(tests: list[str], server: Server) -> None:
+    _hush()
+    pytest.main([*OPTIONS, *tests], plugins=[server])
 
 
 def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach, tell: Tell) -> None:
@@ -240,12 +272,7 @@ def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach,
             fresh.append(trial)
         else:
             swaps.append((trial, new))
-    server = os.fork()
-    if not server:
-        _hush()
-        pytest.main([*OPTIONS, *tests], plugins=[Server(swaps, reach, tell)])
-        os._exit(0)
-    os.waitpid(server, 0)
+    os.waitpid(fork(partial(_serve, tests, Server(swaps, reach, tell))), 0)
     for trial in fresh:
         tell(trial, attempt(partial(run_fresh, trial, root), trial, reach))
 

@@ -1,4 +1,4 @@
-"""Kubeconfig files, and what exec plugins print."""
+"""Files: kubeconfigs, settings, fleets; and what exec plugins print."""
 
 from __future__ import annotations
 
@@ -7,28 +7,40 @@ import base64
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import yaml
 
-from gpu_scheduler.certificates import issue, make_authority
+from gpu_scheduler.certificates import Certificate, issue, make_authority
 from gpu_scheduler.kube.connection import Connection, load_connection
 from gpu_scheduler.kube.credentials import Plugin
 from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.kube.settings import FIELDS, Settings, SettingsError, load_settings
+from gpu_scheduler.local.node_agent.fleet import FleetError, FleetSettings, read_fleet
 from tests.fuzz.seeds import Json, dump
-from tests.fuzz.target import Input, Target
+from tests.fuzz.target import LONGEST_LINE, Input, Refused, Target
 
 _VERSION = "client.authentication.k8s.io/v1"
 
 
 @cache
 def _folder() -> Path:
-    """Where the files of this process are."""
+    """Where the files of this process are, with those that kubeconfigs name."""
     made = tempfile.TemporaryDirectory(prefix="fuzz-")
     _kept.append(made)
-    return Path(made.name)
+    folder = Path(made.name)
+    for name, text in (("token", b"abc"), ("a.crt", _pair().certificate), ("a.key", _pair().key)):
+        (folder / name).write_bytes(text)
+    return folder
 
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+
+
+@cache
+def _pair() -> Certificate:
+    return issue(make_authority(), "client")
 
 
 def _file(users: list[Json], server: str = "https://10.0.0.1:6443", **cluster: object) -> Json:
@@ -40,12 +52,10 @@ def _file(users: list[Json], server: str = "https://10.0.0.1:6443", **cluster: o
 
 
 def _files() -> list[Json]:
-    authority = make_authority()
-    pair = issue(authority, "client")
-    cluster = {"certificate-authority-data": base64.b64encode(authority.certificate).decode()}
+    cluster = {"certificate-authority-data": base64.b64encode(make_authority().certificate).decode()}
     certificate = {
-        "client-certificate-data": base64.b64encode(pair.certificate).decode(),
-        "client-key-data": base64.b64encode(pair.key).decode(),
+        "client-certificate-data": base64.b64encode(_pair().certificate).decode(),
+        "client-key-data": base64.b64encode(_pair().key).decode(),
     }
     plugin: Json = {"apiVersion": _VERSION, "command": "aws", "args": ["eks"], "env": [{"name": "A", "value": "b"}]}
     plugin |= {"installHint": "get it", "provideClusterInfo": True, "interactiveMode": "Never"}
@@ -91,16 +101,50 @@ async def _ask(connection: Connection) -> str:
     return "a certificate" if access.ssl is not connection.ssl else "a token"
 
 
+def _read_settings(given: Input) -> str:
+    file = _folder() / "settings"
+    file.write_bytes(given.body)
+    try:
+        return f"{len(load_settings(file).scheduler_names)} names"
+    except SettingsError as error:
+        problems = error.problems
+    # A line for each.
+    assert problems
+    assert all(line.isprintable() and len(line) < LONGEST_LINE for line in problems), problems
+    raise Refused("refused")
+
+
+def _read_nodes(given: Input) -> str:
+    file = _folder() / "fleet"
+    file.write_bytes(given.body)
+    return f"{len(read_fleet(FleetSettings(_folder(), file=file)))} nodes"
+
+
+def _settings() -> list[Json]:
+    as_set = {name: value for name in FIELDS if (value := getattr(Settings(), FIELDS[name].name)) is not None}
+    level = [{"name": "rack", "label": "example.com/rack"}]
+    return [
+        msgspec.to_builtins(as_set),
+        {"schedulerNames": ["a", "b"], "topologyLevels": level, "leaseDurationSeconds": 60},
+    ]
+
+
+def _fleets() -> list[Any]:
+    taints = [{"key": "a", "value": "b", "effect": "NoSchedule"}]
+    group = {"count": 3, "prefix": "n", "gpus": 4, "cpu": "8", "memory": "8Gi", "labels": {"a": "b"}, "taints": taints}
+    return [{"nodes": [group, {"count": 2, "racks": 2, "zones": 2, "rack": "r{n}", "runtime": "simulated"}]}, [group]]
+
+
 def _printed() -> list[Json]:
-    pair = issue(make_authority(), "client")
     token = {"token": "abc", "expirationTimestamp": "2030-01-02T03:04:05Z"}
-    certificate = {"clientCertificateData": pair.certificate.decode(), "clientKeyData": pair.key.decode()}
+    certificate = {"clientCertificateData": _pair().certificate.decode(), "clientKeyData": _pair().key.decode()}
     return [{"apiVersion": _VERSION, "kind": "ExecCredential", "status": status} for status in (token, certificate)]
 
 
-def _odd_files() -> list[bytes]:
-    """What YAML has and JSON does not."""
-    return [
+_ODD = [
+    Input("", body)
+    for body in (
+        # What YAML has and JSON does not.
         b"clusters: &a [*a]\n",
         b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nclusters: [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n",
         b"current-context: 2020-99-99\n",
@@ -110,11 +154,18 @@ def _odd_files() -> list[bytes]:
         b"--- a\n--- b\n",
         b"<<: [a, {b: c}]\n",
         b"a: 190:20:30:99999999999999999999999:0.5\nb: .inf\nc: 0b2\n",
-    ]
+    )
+]
 
 
-_TEXTS = [yaml.safe_dump(one).encode() for one in _files()] + _odd_files()
+def _write(found: list[Any]) -> list[Input]:
+    """Files, as JSON and as YAML."""
+    return [Input("", body) for one in found for body in (dump(one), yaml.safe_dump(one).encode())]
+
+
 TARGETS = (
-    Target("kubeconfig", _read_file, [Input("", body) for body in (*map(dump, _files()), *_TEXTS)], (ConfigError,)),
+    Target("kubeconfig", _read_file, _write(_files()), (ConfigError,), _ODD),
+    Target("settings", _read_settings, _write(_settings()), (), _ODD),
+    Target("fleet", _read_nodes, _write(_fleets()), (FleetError,), _ODD),
     Target("exec-plugin", _read_plugin, [Input("", dump(one)) for one in _printed()], (ConfigError,)),
 )
