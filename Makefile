@@ -80,8 +80,8 @@ sizes: $(READY) ## Report files, functions and signatures that grew too large
 fix: $(READY) ## Format the code and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet $(CODE); status=$$?; $(BIN)/ruff format --quiet $(CODE); exit $$status
 
-model: $(READY) ## Explore the commit protocol, whole and without each of its rules
-	@$(BIN)/python -m tests.protocol.explore
+model: $(READY) ## Explore the commit protocol, whole and without each of its rules; ARGS=--quick takes less than minutes
+	@$(BIN)/python -m tests.protocol.explore $(ARGS)
 
 crash-points: $(READY) ## Let leaders die at every API call of a commit, alone and in pairs; ARGS=start names a scene
 	@PYTHONHASHSEED=0 $(BIN)/python -m tests.protocol.crash_points $(ARGS)
