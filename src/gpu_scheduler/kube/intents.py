@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -68,12 +68,19 @@ class MissingIntentError(Exception):
     """The Lease names an intent that does not exist: nobody can know what it promised."""
 
 
-class Intents:
-    """The Placements of the scheduler's namespace."""
+async def _nobody_leads() -> None:
+    """Whoever only reads, or is alone, need not prove anything."""
 
-    def __init__(self, client: Client, namespace: str) -> None:
+
+class Intents:
+    """The Placements of the scheduler's namespace. `prove` raises unless we still lead: what another wrote may be
+    deleted only if it was seen before that, for then it is not of a later leader. Epochs do not tell: they begin anew
+    when the Lease goes."""
+
+    def __init__(self, client: Client, namespace: str, prove: Callable[[], Awaitable[None]] = _nobody_leads) -> None:
         self._client = client
         self._namespace = namespace
+        self._prove = prove
         self._left: dict[str, str] = {}
         """What is void and could not be deleted yet."""
 
@@ -105,7 +112,7 @@ class Intents:
             found = await self._client.get(PLACEMENTS, name, self._namespace, type=PlacementObject)
             if found.spec == spec:
                 return found.metadata.uid  # only the answer was lost
-            # Nobody else writes in this epoch, but epochs begin anew when someone forces the Lease away.
+            await self._prove()
             await self.delete({name: found.metadata.uid})
             raise
 
@@ -161,8 +168,11 @@ class Intents:
         """Deletes what leaders before this epoch wrote and never committed, or committed and finished; and what could
         not be deleted so far: a reign may last for months."""
         listed = await self._client.list(PLACEMENTS, self._namespace, type=PlacementObject)
-        void = [p for p in listed.items if p.spec.epoch < epoch and committed.get(p.metadata.name) != p.metadata.uid]
-        await self.delete({**self._left, **{placement.metadata.name: placement.metadata.uid for placement in void}})
+        others = {p.metadata.name: p.metadata.uid for p in listed.items if p.spec.epoch < epoch}
+        void = {name: uid for name, uid in others.items() if committed.get(name) != uid}
+        if void:
+            await self._prove()
+        await self.delete(self._left | void)
 
 
 def _split(commit: Commit) -> Iterator[tuple[list[BindEntry], list[DeleteEntry]]]:

@@ -151,7 +151,8 @@ class Lease:
             if found.spec.holder_identity != self._candidate.identity or found.epoch == lease.epoch:
                 return False
             self._seen = found  # the answer was lost, the write was not
-        return True
+        meta = self._seen.metadata
+        return meta.deletion_timestamp is None or bool(meta.finalizers)  # else that was its end, and nobody leads
 
     async def _read_or_create(self) -> LeaseObject:
         where = self._candidate
@@ -200,11 +201,15 @@ class Lease:
                 if landed and lease.committed == wanted:
                     return
 
+    async def prove(self) -> None:
+        """Returns once the Lease has been found to be still ours; renews it, which nobody else can have done."""
+        await self.swap({}, ())
+
     async def keep(self) -> None:
         """Renews the Lease until it is lost."""
         while True:
             await asyncio.sleep(self._candidate.renew)
-            await self.swap({}, ())
+            await self.prove()
 
     async def release(self) -> None:
         """Gives the Lease up at once, so that the next leader need not wait; the committed set stays."""

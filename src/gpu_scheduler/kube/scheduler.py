@@ -124,7 +124,7 @@ class Scheduler:
             settings.renew,
         )
         self._lease = Lease(lanes.commits, candidate, self._metrics.count_swap)
-        self._intents = Intents(lanes.commits, settings.namespace)
+        self._intents = Intents(lanes.commits, settings.namespace, self._lease.prove)
         self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
         self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear, settings.in_flight)
         limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
@@ -284,7 +284,7 @@ class Scheduler:
         try:
             return await _insist(lambda: self._intents.read(committed))
         except MissingIntentError:
-            await self._lease.swap({}, ())  # tells whether we still lead
+            await self._lease.prove()
             raise
 
     async def _clear_up(self) -> None:

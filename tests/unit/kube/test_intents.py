@@ -14,6 +14,7 @@ from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.kube import intents as intents_module
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.intents import BindEntry, Intents, MissingIntentError
+from gpu_scheduler.kube.lease import FencedError
 from gpu_scheduler.kube.objects import Json
 from gpu_scheduler.kube.resources import FINALIZER, PLACEMENTS, Resource
 from tests.unit.kube.live_api import answer_with, live_server, lose_answer, lose_request, wired
@@ -212,6 +213,20 @@ async def test_only_what_earlier_leaders_left_and_the_lease_does_not_name_is_voi
         wrote = [await intents.write(epoch, Commit(epoch, (bind(epoch),))) for epoch in (1, 2, 3, 4)]
         await intents.delete_void(3, wrote[0] | {"2-2-0": "another of that name"})
         assert await names(client) == ["1-1-0", "3-3-0", "4-4-0"]
+
+
+async def test_nothing_of_another_is_deleted_by_who_no_longer_leads() -> None:
+    async def prove() -> None:
+        raise FencedError("another leads, by a new Lease whose epochs begin anew")
+
+    async with live_server() as (client, _):
+        await Intents(client, HERE).write(1, Commit(0, (bind(1),)))
+        late = Intents(client, HERE, prove)
+        with pytest.raises(FencedError):
+            await late.delete_void(2, {})
+        with pytest.raises(FencedError):
+            await late.write(1, Commit(0, (bind(2),)))
+        assert await names(client) == ["1-0-0"]
 
 
 @pytest.mark.parametrize("device", [-1, 10**6, "0", 0.5])

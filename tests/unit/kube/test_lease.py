@@ -178,6 +178,21 @@ async def test_epochs_go_on_after_a_lease_that_was_forced_away_as_long_as_anythi
         assert (await take(client, "b")).epoch == 1
 
 
+async def test_who_takes_a_deleted_lease_that_promises_nothing_leads_by_a_new_one(clock: Clock) -> None:
+    async with wired() as (client, _, bystander):
+        await take(bystander)
+        await bystander.delete(LEASES, *WHERE)
+        deleted = (await read(bystander)).metadata
+        lease = Lease(client, candidate("b"))
+        assert not await lease.acquire_at_once()
+        clock.now += 16
+        assert not await lease.acquire_at_once()  # it was let go
+        assert await lease.acquire_at_once()
+        found = (await read(bystander)).metadata
+        assert deleted.deletion_timestamp is not None
+        assert (found.deletion_timestamp, found.uid == deleted.uid) == (None, False)
+
+
 async def test_candidate_whose_request_is_lost_to_a_quicker_one_does_not_lead() -> None:
     async with wired() as (client, wire, bystander):
 
