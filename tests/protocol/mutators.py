@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 import re
 from collections.abc import Iterator
 from itertools import islice, pairwise
@@ -293,15 +293,22 @@ def find_mutants(file: str, text: str) -> list[Mutant]:
 
 
 def choose_mutants(root: Path, files: list[str], count: int, seed: int) -> list[Mutant]:
-    """So many changes of the files below a folder, each as likely as any other; the same seed chooses the same."""
-    everything = [mutant for file in sorted(files) for mutant in find_mutants(file, (root / file).read_text())]
-    random.Random(seed).shuffle(everything)
-    return list(islice((mutant for mutant in everything if _is_a_program(mutant, root)), count))
+    """So many changes of the files below a folder, each as likely as any other. The same seed chooses the same, also
+    after other lines were edited: what one commit's tests were made to notice, the next one's are asked again."""
+    texts = {file: (root / file).read_text() for file in sorted(files)}
+    found = [mutant for file, text in texts.items() for mutant in find_mutants(file, text)]
+    found.sort(key=lambda mutant: _draw_lot(seed, mutant, texts[mutant.file]))
+    return list(islice((mutant for mutant in found if _is_a_program(mutant, texts[mutant.file])), count))
 
 
-def _is_a_program(mutant: Mutant, root: Path) -> bool:
+def _draw_lot(seed: int, mutant: Mutant, text: str) -> bytes:
+    said = repr((seed, mutant.file, mutant.function, mutant.kind, mutant.diff(text)))
+    return hashlib.sha256(said.encode()).digest()
+
+
+def _is_a_program(mutant: Mutant, text: str) -> bool:
     try:
-        ast.parse(mutant.apply((root / mutant.file).read_text()))
+        ast.parse(mutant.apply(text))
     except SyntaxError:
         return False
     return True

@@ -121,6 +121,17 @@ def test_the_same_seed_chooses_the_same_mutants(tmp_path: Path) -> None:
     assert choose_mutants(tmp_path, ["a.py"], 30, 1)[:20] == chosen
 
 
+def test_mutants_of_a_seed_stay_when_other_lines_are_edited(tmp_path: Path) -> None:
+    def choose(text: str) -> list[str]:
+        (tmp_path / "a.py").write_text(text)
+        return [mutant.diff(text) for mutant in choose_mutants(tmp_path, ["a.py"], 40, 1)]
+
+    lines = [f"a{i} = b + {i}\n" for i in range(50)]
+    before, after = choose("".join(lines)), choose("".join(["c = d * 2\n", *lines[:25], *lines[26:]]))
+    same = [diff for diff in before if "a25 " not in diff]
+    assert same[:36] == [diff for diff in after if "c = " not in diff][:36]
+
+
 def test_a_function_gets_new_code_only_where_that_is_all_that_changes() -> None:
     text = "LIMIT = 1\n\ndef f(a=2):\n    return a + LIMIT\n"
     swapped = {
