@@ -37,6 +37,7 @@ from gpu_scheduler.core.model import (
     Queue,
     Role,
     Shape,
+    Spread,
 )
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import LabelSelector, PodMatch, labels_equal
@@ -1122,6 +1123,25 @@ def test_gang_that_another_pod_keeps_away_starts_when_that_pod_ends() -> None:
     world.settle()
     assert world.pods["p"].node is None
     world.end("first")
+    world.settle()
+    assert world.pods["p"].node == "n0"
+
+
+@pytest.mark.parametrize("change", ["one fewer here", "one more elsewhere"])
+def test_pod_that_would_be_one_too_many_starts_when_others_are_spread_differently(change: str) -> None:
+    world = a_world(2, 2)
+    for name in ("n0", "n1"):
+        world.change_node(name, labels={HOSTNAME: name}, unschedulable=name == "n1")
+    theirs = {"ours": False, "labels": {"app": "a"}, "phase": PodPhase.RUNNING}
+    world.create(a_pod("theirs", shape_of(0), node="n0", **theirs))
+    even = Spread(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
+    world.create(a_pod("p", shape_of(1, spread=(even,)), labels={"app": "a"}))
+    world.settle()
+    assert world.pods["p"].node is None
+    if change == "one fewer here":
+        world.end("theirs")
+    else:
+        world.create(a_pod("more", shape_of(0), node="n1", **theirs))
     world.settle()
     assert world.pods["p"].node == "n0"
 

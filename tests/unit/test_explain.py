@@ -255,17 +255,18 @@ def test_a_gang_nobody_knows_has_no_explanation() -> None:
     assert Engine().explain(GangKey("test", "ns", "ghost"), 0.0) is None
 
 
-def test_a_pod_that_fits_nowhere_is_told_how_near_the_best_node_comes() -> None:
+@pytest.mark.parametrize(("held", "short_by"), [((5, 7), 3), ((8, 8), 6)], ids=["some are free", "none is free"])
+def test_a_pod_that_fits_nowhere_is_told_how_near_the_best_node_comes(held: tuple[int, int], short_by: int) -> None:
     engine = cluster_of(machine("n1"), machine("n2"))
-    submit(engine, "holder", 1, worker(5))
+    submit(engine, "holder", 1, worker(held[0]))
     settle(engine)
-    submit(engine, "other", 1, worker(7))
+    submit(engine, "other", 1, worker(held[1]))
     settle(engine)
     key = submit(engine, "late", 1, worker(6))
     settle(engine)
     told = explained(engine, key)
     assert told.refusal is not None
-    assert (told.refusal.refusals[0].reason, told.refusal.refusals[0].short_by) == (Reason.RESOURCE, 3)
+    assert (told.refusal.refusals[0].reason, told.refusal.refusals[0].short_by) == (Reason.RESOURCE, short_by)
 
 
 def test_what_is_too_large_is_measured_against_the_empty_cluster() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -323,9 +324,13 @@ def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None
         node("n2", **small),
         node("n3", **small),
         node("n4", unschedulable=True),
+        *(node(f"drained{i}", **small) for i in range(3)),
     ]
-    told = tally(build_cluster(Fleet(nodes)), pod("p", plain(200)))
+    cluster = build_cluster(Fleet(nodes))
+    excluded = np.array([each is not None and each.name.startswith("drained") for each in cluster.table.nodes])
+    told = tally(cluster, pod("p", plain(200)), excluded)
     assert [(refusal.reason, refusal.nodes) for refusal in told] == [
+        (Reason.RESERVED, 3),
         (Reason.RESOURCE, 2),
         (Reason.UNSCHEDULABLE, 1),
         (Reason.TAINT, 1),

@@ -109,6 +109,16 @@ def test_gang_whose_binds_fail_for_ever_is_tried_less_and_less_often() -> None:
     assert 240 <= waits[-1] <= 250
 
 
+@pytest.mark.parametrize(("seconds", "given_up"), [(179.9, False), (180.0, True)])
+def test_bind_that_nobody_answers_is_given_up_after_three_minutes(seconds: float, given_up: bool) -> None:
+    world = a_world(4)
+    start_binding(world, 1)
+    refuse_bind(world, "a-0", BindFailure.UNKNOWN)
+    world.now += seconds
+    effects = world.handle(BindFailed("a-0", BindFailure.UNKNOWN, ""))
+    assert bool(sent(effects, RaiseAttempt)) is given_up
+
+
 def test_gang_whose_binds_fail_for_days_is_still_tried_now_and_then() -> None:
     world = a_world(4)
     key = world.start("bad", 1, namespace=BROKEN)

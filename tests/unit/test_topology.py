@@ -37,11 +37,10 @@ def nodes_of(placement: Placement | None) -> list[str]:
 
 
 def domains(cluster: Cluster, level: str) -> set[frozenset[str]]:
-    codes = cluster.topology.codes(level)
     found: dict[int, set[str]] = {}
-    for name, slot in cluster.table.slots.items():
-        if codes[slot] >= 0:
-            found.setdefault(int(codes[slot]), set()).add(name)
+    for member, code in zip(cluster.table.nodes, cluster.topology.codes(level), strict=True):
+        if code >= 0:
+            found.setdefault(int(code), set()).add(member.name if member is not None else "nobody")
     return {frozenset(names) for names in found.values()}
 
 
@@ -161,6 +160,12 @@ CASES = [
     Case(
         "a block before its rack",
         gang_of(whole(1), 2, topology=RACK_REQUIRED),
+        [host("n1", "a/1/p"), host("n2", "a/1/q"), host("n3", "a/1/q"), host("n4", "a/2")],
+        "n2 n3",
+    ),
+    Case(
+        "a block before a preferred rack",
+        gang_of(whole(1), 2, topology=RACK_PREFERRED),
         [host("n1", "a/1/p"), host("n2", "a/1/q"), host("n3", "a/1/q"), host("n4", "a/2")],
         "n2 n3",
     ),
@@ -345,6 +350,11 @@ CASES = [
         TWO_RACKS,
         "n4 n5",
         [Placed(pod("running", whole(1)), "n3", (0,))],
+    ),
+    Case(
+        "surplus alone has nowhere to go where nobody has the required label",
+        gang_of(whole(1), 3, needed=0, topology=(TopologyRule(NETWORK),)),
+        TWO_RACKS,
     ),
     Case(
         "surplus of a role stays in the role's rack",
