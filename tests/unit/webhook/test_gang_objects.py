@@ -64,8 +64,14 @@ def test_a_wrong_minimum_is_told_in_the_dialects_own_words(resource: str, spec: 
 
 
 @KINDS
-def test_groups_without_annotations_of_ours_are_nobodys_business(resource: str) -> None:
-    assert validate(gang(resource, {"paused": "1"}, anything="x"), resource).allowed
+def test_a_bad_option_is_told_beside_annotations_of_others(resource: str) -> None:
+    assert validate(gang(resource, {"example.com/owner": "me", PAUSED: "1"}), resource).message.startswith(PAUSED)
+
+
+@KINDS
+@pytest.mark.parametrize("annotations", [{}, {"paused": "1"}], ids=["none", "others"])
+def test_groups_without_annotations_of_ours_are_nobodys_business(resource: str, annotations: Json) -> None:
+    assert validate(gang(resource, annotations, anything="x"), resource).allowed
 
 
 @KINDS

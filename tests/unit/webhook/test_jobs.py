@@ -247,6 +247,7 @@ def test_a_minimum_beyond_a_jobs_replicas_is_refused(body: Json, resource: str, 
     ("body", "resource"),
     [
         pytest.param(volcano(4, 1, 3), VOLCANO, id="volcano"),
+        pytest.param(volcano(2, 2, 0), VOLCANO, id="volcano-task-scaled-to-nothing"),
         pytest.param(volcano(5, 1, 3, of=UNNAMED), VOLCANO, id="volcano-of-another-scheduler"),
         pytest.param(volcano(0, of=UNNAMED), VOLCANO, id="volcano-without-tasks"),
         pytest.param(pytorch(4, 1, 3), PYTORCH, id="kubeflow"),
@@ -287,6 +288,7 @@ def test_a_wrong_template_is_refused_before_it_makes_pods(of: Json, said: str) -
         pytest.param(maker(of=template({MAP: THREE}), replicas=3), "", id="all-there"),
         pytest.param(maker(of=template({MAP: THREE}), replicas=4), "3", id="one-more"),
         pytest.param(maker(of=template({MAP: THREE}), replicas=10_000), "3, 4, 5 and 9994 more", id="ten-thousand"),
+        pytest.param(maker(of=template({MAP: THREE}), replicas=10**30), "3, 4, 5 and 2147483641 more", id="absurd"),
         pytest.param(maker(of=template({MAP: THREE}), replicas=2, ordinals={"start": 2}), "3", id="ordinals"),
         pytest.param(
             maker("Job", template({MAP: THREE}), completions=4, completionMode="Indexed"), "3", id="indexed-job"

@@ -240,6 +240,24 @@ async def test_with_a_folder_it_serves_though_no_api_server_answers(
             assert answer.status == 400
 
 
+async def test_it_ends_only_when_what_it_does_beside_serving_has_ended(
+    logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[str]()
+
+    async def follow(_: NodeNames) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("following nodes")
+
+    monkeypatch.setattr(NodeNames, "run", follow)
+    async with running(NOBODY, options(None), logs):
+        pass
+    assert ended == ["following nodes"]
+
+
 async def test_without_a_trusted_certificate_it_is_well_but_not_ready(logs: pytest.LogCaptureFixture) -> None:
     async with running(NOBODY, options(None), logs) as port, aiohttp.ClientSession() as session:
         async with session.get(f"https://127.0.0.1:{port}/healthz", ssl=False) as answer:
