@@ -37,6 +37,8 @@ def test_changes_are_remembered_only_for_a_while_and_none_is_missed() -> None:
     assert len(cluster.changes) < 3000
     cluster.add(pod("q", whole(3)), "n0", (0, 1, 2))
     assert capacity_of(cluster, whole(1)).total == 1
+    cluster.forget("q")
+    assert capacity_of(cluster, whole(1)).total == 4
 
 
 def test_a_resource_that_a_node_no_longer_has_is_not_promised() -> None:
@@ -136,6 +138,7 @@ def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
         may_enter.append([fits(cluster, pod("p"), cluster.table.slots[name]) for name in ("n0", "n1")])
         cluster.forget(f"shy-{number}")
     assert may_enter == [[False, False], [True, False], [True, True]]
+    assert cluster.census.carried_matches() == []
 
 
 def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what_they_are() -> None:

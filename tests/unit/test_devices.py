@@ -156,6 +156,25 @@ def test_unhealthy_and_used_cards_are_never_chosen() -> None:
     assert picks == [(1, 2, 4, 6, 7)]
 
 
+def test_pods_placed_together_leave_no_room_where_only_sick_cards_are_left() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 8, unhealthy=frozenset({0, 5}))]))
+    cluster.assume([pod(f"w{i}", whole(2)) for i in range(3)], cluster.table.slots["n1"])
+    assert capacity_of(cluster, whole(1)).total == 0
+
+
+def test_cards_that_a_node_no_longer_has_are_not_chosen() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 8)], [Placed(pod("p", whole(1)), "n1", (4,))]))
+    cluster.put_node(gpu_node("n1", 5))
+    assert cluster.assume([pod("w", whole(1))], cluster.table.slots["n1"]) == [(0,)]
+
+
+def test_a_map_that_shares_some_of_its_cards_takes_the_others() -> None:
+    users = [Placed(pod("p", mapped("n1", 0)), "n1", (0,)), Placed(pod("q", mapped("n1", 0, 1)), "n1", (0, 1))]
+    cluster = build_cluster(Fleet([gpu_node("n1", 4)], users))
+    assert cluster.assume([pod("w", whole(2))], cluster.table.slots["n1"]) == [(2, 3)]
+    assert capacity_of(cluster, whole(1)).total == 0
+
+
 def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() -> None:
     users = [Placed(pod(f"p{i}", mapped("n1", 0)), "n1", (0,)) for i in range(3)]
     cluster = build_cluster(Fleet([gpu_node("n1", 2)], users))

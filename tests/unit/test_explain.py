@@ -11,6 +11,7 @@ from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, Pod
 from gpu_scheduler.core.explain import Counterfactual, Explanation, Holder, IfOnly, refuse_now
 from gpu_scheduler.core.model import (
     DeviceMap,
+    Expected,
     Gang,
     GangKey,
     Node,
@@ -143,6 +144,18 @@ def test_fewer_members_are_counted_by_placing_them() -> None:
     settle(engine)
     told = explained(engine, key)
     assert told.counterfactuals == (Counterfactual(IfOnly.FEWER_MEMBERS, 2),)
+
+
+def test_gang_whose_members_are_still_to_come_is_told_what_would_make_room_for_them() -> None:
+    engine = cluster_of(machine("n1"))
+    holder = submit(engine, "holder", 1, worker(6), expected_runtime=100.0)
+    settle(engine)
+    key = GangKey("test", "ns", "late")
+    engine.handle(GangSeen(Gang(key, 3, expected=(Expected(worker(1), 3),))), 0.0)
+    settle(engine)
+    told = explained(engine, key)
+    helped = (Counterfactual(IfOnly.FEWER_MEMBERS, 2), Counterfactual(IfOnly.GANG_ENDED, 3, holder))
+    assert (told.counterfactuals, told.earliest_start) == (helped, 101.0)
 
 
 def test_gang_that_lacks_members_is_not_told_that_it_would_fit() -> None:
