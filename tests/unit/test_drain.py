@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, Queue, Role, Shape
+from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, binds_in, members, shape_of
@@ -153,6 +153,20 @@ def test_target_is_given_up_when_its_gang_goes() -> None:
     rival = world.start("b", 1)
     world.settle()
     world.remove_job(large)
+    world.settle()
+    assert len(world.bound(rival)) == 1
+
+
+def test_target_of_a_pod_without_a_gang_is_given_up_when_the_pod_goes() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant"))
+    world.settle()
+    world.create(a_pod("large", shape_of(2)))
+    world.pass_time(301)
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+    world.remove_pod("large")
     world.settle()
     assert len(world.bound(rival)) == 1
 
@@ -315,6 +329,25 @@ def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_ar
     assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
 
 
+def test_nodes_of_a_target_that_was_taken_over_are_open_again_to_those_who_wait() -> None:
+    world = World(None, a_node("n0", 2), a_node("n1", 2, labels={"kind": "new"}))
+    world.create(
+        a_pod("stranger-0", ours=False, node="n0", devices=(0,)),
+        a_pod("stranger-1", shape_of(2), ours=False, node="n1", devices=(0, 1)),
+    )
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(301)
+    assert world.gangs[large].target == ("n0",)
+    rival = world.start("rival", 1, shape_of(2, node_labels=labels_equal({"kind": "new"})), priority=1)
+    world.pass_time(200)
+    small = world.start("small", 1)
+    world.settle()
+    assert world.bound(small) == []
+    world.pass_time(101)
+    assert world.gangs[rival].target == ("n1",)
+    assert [pod.node for pod in world.bound(small)] == ["n0"]
+
+
 @pytest.mark.parametrize("asks", [True, False], ids=["asks", "sleeps"])
 def test_nodes_that_another_took_over_are_drained_again_before_those_behind_enter_them(asks: bool) -> None:
     world = a_world(4)
@@ -475,6 +508,22 @@ def test_gang_too_large_beside_a_permanent_pod_starts_when_that_pod_goes() -> No
     world.remove_pod("daemon")
     world.settle()
     assert len(world.bound(key)) == 2
+
+
+def test_gang_too_large_beside_one_permanent_pod_is_not_taken_to_be_so_beside_another() -> None:
+    world = a_world(2, 1)
+    world.create(a_pod("occupant", ours=False, node="n0", devices=(0,)))
+    world.create(a_pod("daemon", ours=False, permanent=True, phase=PodPhase.RUNNING, node="n0", devices=(1,)))
+    key = world.start("a", 1, shape_of(2))
+    world.settle()
+    assert Reason.TOO_LARGE in world.reasons(key)
+    world.remove_pod("daemon")
+    world.create(a_pod("other", ours=False, permanent=True, phase=PodPhase.RUNNING, node="n1", devices=(0,)))
+    world.settle()
+    assert Reason.TOO_LARGE not in world.reasons(key)
+    world.end("occupant")
+    world.settle()
+    assert [pod.node for pod in world.bound(key)] == ["n0"]
 
 
 def test_what_is_too_large_for_one_gang_with_roles_is_not_believed_of_another() -> None:

@@ -735,6 +735,21 @@ def test_gang_whose_pods_are_all_made_again_does_not_forget_that_it_failed() -> 
         assert len(world.bound(key)) == 2
 
 
+def test_gang_that_failed_is_not_forgotten_because_another_failed_after_it() -> None:
+    world = a_world(4)
+    first, other = world.start("a", 2), world.start("b", 2)
+    world.settle()
+    for key in (first, other):
+        _fail_all(world, key)
+        world.remove_job(key)
+        world.pass_time(0.5, controllers=False)
+    world.start("a", 2)
+    world.pass_time(0.5, controllers=False)
+    assert world.bound(first) == []
+    world.pass_time(1, controllers=False)
+    assert len(world.bound(first)) == 2
+
+
 def test_gang_that_waits_too_long_is_reported_backs_off_and_is_queued_again() -> None:
     world = a_world(2)
     first = world.start("a", 2)
@@ -1056,15 +1071,18 @@ def test_gang_that_fails_again_waits_longer_unless_the_last_time_is_long_ago(pau
     assert record.not_before == (again + wait if wait else 1002.0)
 
 
-def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off() -> None:
-    state = State(Config(longest_back_off=60.0))
+@pytest.mark.parametrize(
+    ("config", "longest"), [(Config(), 60.0), (Config(longest_back_off=45.0), 45.0)], ids=["by default", "as set"]
+)
+def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off(config: Config, longest: float) -> None:
+    state = State(config)
     record = state.record_of(a_key("a"))
     waits = []
     for _ in range(8):
         now = record.not_before
         state.back_off(record, now)
         waits.append(record.not_before - now)
-    assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, longest, longest, longest]
 
 
 def test_pod_that_was_never_seen_may_go() -> None:

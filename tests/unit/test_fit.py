@@ -713,6 +713,14 @@ GPU_CASES = [
         [*on("n1", pod("p", share(500)), devices=(0,)), *on("n1", pod("q", share(600)), devices=(1,))],
     ),
     Case(
+        "the smallest share, of which a full card has none",
+        asks(share(1)),
+        [gpu_node("n1", 1), gpu_node("n2", 1)],
+        "n2",
+        Reason.RESOURCE,
+        [*on("n1", pod("p", share(1000)), devices=(0,)), *on("n2", pod("q", share(999)), devices=(0,))],
+    ),
+    Case(
         "a share where devices are not ours to assign",
         asks(share(100)),
         [COUNTED, gpu_node("n2", 1)],
@@ -841,6 +849,8 @@ MAP_CASES = [
         Reason.DEVICE_MISSING,
     ),
     Case("an index that no machine has", asks(mapped("n3", 5000)), ALIASED[2:], "", Reason.DEVICE_MISSING, ours=True),
+    Case("the last index that is believed", asks(mapped("n3", 127)), ALIASED[2:], "n3"),
+    Case("the first index that is not", asks(mapped("n3", 128)), ALIASED[2:], "", Reason.DEVICE_MISSING, ours=True),
     Case(
         "pods of one map share",
         asks(MINE),

@@ -415,16 +415,17 @@ def test_no_more_slots_are_held_than_members_are_missing() -> None:
     assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1)
 
 
-def test_replacement_does_not_go_back_to_a_card_that_has_broken() -> None:
-    world = a_world(3)
-    key = world.start("a", 2)
+@pytest.mark.parametrize(("gpus", "cards"), [(1, 3), (2, 5)], ids=["its only one", "one of two"])
+def test_replacement_does_not_go_back_to_a_card_that_has_broken(gpus: int, cards: int) -> None:
+    world = a_world(cards)
+    key = world.start("a", 2, shape_of(gpus))
     world.settle()
-    (lost,) = world.pods["a-1"].devices or ()
+    lost = (world.pods["a-1"].devices or ())[-1]
     world.lose("a-1")
     world.change_node("n0", unhealthy=frozenset({lost}))
     world.settle()
     devices = sorted(device for pod in world.bound(key) for device in pod.devices or ())
-    assert devices == sorted({0, 1, 2} - {lost})
+    assert devices == sorted({*range(cards)} - {lost})
 
 
 def test_hold_that_a_clock_ahead_of_ours_began_is_over_in_its_time() -> None:

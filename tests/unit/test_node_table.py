@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core.model import Taint, TaintEffect
+from functools import partial
+
+from gpu_scheduler.core.model import Node, Taint, TaintEffect
 from gpu_scheduler.core.nodes import NodeTable
 from gpu_scheduler.core.selectors import Operator, Requirement
+from tests.unit.effort import effort_of
 from tests.unit.world import a_node
 
 STEADY = Taint("dedicated", "training", TaintEffect.NO_SCHEDULE)
@@ -43,3 +46,16 @@ def test_taints_and_labels_with_a_time_in_them_are_forgotten() -> None:
         assert table.taint_sets[table.taint_set[slot]] == node.taints, name
         stamp = node.labels.get("stamp")
         assert table.match(Requirement("stamp", Operator.IN, (stamp or "",)), table.everywhere)[slot] == bool(stamp)
+
+
+def test_a_node_that_changes_costs_the_same_however_many_others_there_are() -> None:
+    def stamped(name: str, stamp: str) -> Node:
+        return a_node(name, labels={"stamp": stamp}, taints=(STEADY,))
+
+    costs = []
+    for nodes in (1, 200):
+        table = NodeTable()
+        for number in range(nodes):
+            table.put(stamped(f"n{number}", str(number)))
+        costs.append(effort_of(partial(table.put, stamped("n0", "new"))))
+    assert costs[0] == costs[1]

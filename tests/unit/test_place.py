@@ -362,6 +362,12 @@ def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
     assert least_counts(cluster, bid) == expected
 
 
+def test_what_a_role_needs_is_taken_once_though_its_members_are_of_two_shapes() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
+    bid = Bid([group("work", whole(2), 2), group("work", plain(), 3)], 0, {"work": 4})
+    assert least_counts(cluster, bid) == (1, 3)
+
+
 @pytest.mark.parametrize(
     ("racks", "short_by"),
     [(("1", "1", "2"), 1), (("1", "2", "3"), 2), (("", "", ""), 3)],

@@ -189,7 +189,7 @@ def test_expected_members_that_turn_out_to_need_something_else_get_other_slots()
     gang = expecting("a", 3)
     world.submit(gang)
     world.settle()
-    world.put_gang(replace(gang, minimum=1, expected=(Expected(shape_of(2), 1, "worker"),)))
+    world.change_gang(gang.key, minimum=1, expected=(Expected(shape_of(2), 1, "worker"),))
     world.settle()
     assert world.phase(gang.key) is Phase.RESERVED
     rivals = [world.start(name, 1) for name in "bc"]

@@ -11,7 +11,7 @@ from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.model import Pod, PodTerm
 from gpu_scheduler.core.nodes import Codes
 from gpu_scheduler.core.search import Seekers, search
-from tests.unit.clusters import ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
+from tests.unit.clusters import GPU, ZONE, apps, build_cluster, gpu_node, node, plain, pod, share, whole
 from tests.unit.oracle import Fleet
 
 
@@ -92,6 +92,18 @@ def test_a_search_gives_up_when_it_has_gone_back_as_often_as_it_may(tries: int, 
     cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 100, "licence": 1}), node("n1")]))
     groups = [Seekers([pod("any")]), Seekers([pod("licensed", plain(licence=1))])]
     assert found(cluster, groups, tries) == expected
+
+
+def test_a_share_that_stands_in_the_way_of_another_is_moved() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 1, allocatable={GPU: 1, "licence": 1}), gpu_node("n1", 1)]))
+    licensed = replace(share(600), request=(("cpu", 100), ("licence", 1)))
+    assert found(cluster, [Seekers([pod("any", share(600))]), Seekers([pod("licensed", licensed)])]) == ["n1", "n0"]
+
+
+def test_a_role_of_more_members_than_can_be_moved_stays_in_one_of_its_domains_too() -> None:
+    cluster = cluster_of(2, 70, 66)
+    groups = [Seekers(workers(66), in_domains(cluster, 0, 0, 1))]
+    assert found(cluster, groups) == ["n0"] * 2 + ["n1"] * 64
 
 
 def test_nothing_is_left_behind_by_a_search_that_finds_nothing() -> None:
