@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.core.events import Report
 from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
-from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, binds_in, members, shape_of
+from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
 
 def small_job(world: World, number: int, **changes: Any) -> GangKey:
@@ -372,6 +373,16 @@ def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> No
     gangs = [world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("a", 0), ("b", 1), ("c", 0))]
     world.pass_time(301)
     assert [world.gangs[key].target for key in gangs] == [(), ("n0",), ()]
+
+
+def test_nodes_are_drained_from_the_moment_a_gang_has_waited_too_long_even_if_nothing_else_happens() -> None:
+    world = a_world(2)
+    world.create(a_pod("occupant"))
+    world.settle()
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(1000)
+    told = [(time, effect) for time, _, effects in world.journal for effect in sent(effects, Report)]
+    assert [time for time, report in told if report.key == large and report.status.target] == [1300.0]
 
 
 def test_gang_waits_from_the_moment_its_last_member_came() -> None:

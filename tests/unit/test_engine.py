@@ -1164,6 +1164,25 @@ def test_pod_that_would_be_one_too_many_starts_when_others_are_spread_differentl
     assert world.pods["p"].node == "n0"
 
 
+def test_gang_that_waits_for_room_heeds_whom_a_pod_that_came_meanwhile_keeps_away() -> None:
+    world = a_world()
+    for name in ("n0", "n1"):
+        world.put_node(a_node(name, 2, labels={HOSTNAME: name}))
+    blockers = [world.start(f"blocker-{i}", 1, shape_of(2)) for i in range(2)]
+    world.settle()
+    key = a_key("a")
+    pods = [replace(pod, labels={"app": app}) for pod, app in zip(members(key, 2), "ab", strict=True)]
+    world.submit(Gang(key, minimum=2), *pods)
+    world.settle()
+    away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "b"})), (NAMESPACE,)), HOSTNAME)
+    world.create(a_pod("theirs", shape_of(0, anti_affinity=(away,)), ours=False, node="n0", phase=PodPhase.RUNNING))
+    world.settle()
+    for blocker in blockers:
+        world.finish(blocker)
+    world.settle()
+    assert (world.pods["a-0"].live, world.pods["a-1"].node) == (True, "n1")
+
+
 def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first() -> None:
     world = a_world(8)
     key = a_key("a")

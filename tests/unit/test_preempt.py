@@ -20,6 +20,7 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, OnMemberLost, PodPhase, Queue, Role
+from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
 from tests.unit.world import a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
@@ -442,7 +443,7 @@ def test_nomination_whose_victims_do_not_go_expires(
             world.change_gang(urgent, nominated_at=world.now + ahead)
             world.crash()
     assert phases[:3] == [Phase.NOMINATED] * 3
-    assert phases[3] is not Phase.NOMINATED
+    assert (phases[3], world.reasons(urgent)) == (Phase.WAITING, {Reason.BACK_OFF})
 
 
 def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> None:

@@ -118,8 +118,8 @@ def test_gang_that_gives_way_says_so_and_has_its_turn_again_when_nobody_waits_or
     assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.GATHERING, {Reason.GIVES_WAY})
     world.pass_time(599)
     assert world.phase(gang.key) is Phase.GATHERING
-    world.pass_time(1)
-    assert world.phase(gang.key) is Phase.RESERVED  # the rival waits for what runs on
+    world.pass_time(100)
+    assert world.gangs[gang.key].admitted_at == 1800.0  # the rival waits for what runs on
     world.pass_time(300)
     assert world.phase(gang.key) is Phase.GATHERING
     for pod in world.members(rival):
