@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.core.events import Report
-from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Expected, Gang, GangKey, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.world import GPU, NAMESPACE, World, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
@@ -552,3 +553,13 @@ def test_what_is_too_large_for_one_gang_with_roles_is_not_believed_of_another() 
         world.settle()
     assert Reason.TOO_LARGE in world.reasons(strict)
     assert Reason.TOO_LARGE not in world.reasons(loose)
+
+
+@pytest.mark.parametrize("driver", [False, True], ids=["alone", "behind a driver that ends in time"])
+def test_members_still_to_come_whose_end_nobody_enforces_do_not_enter_a_target(driver: bool) -> None:
+    world, _ = drained(4, deadline=1000.0)
+    key = a_key("a")
+    pods = members(key, 1, shape_of(0), role="driver", deadline=100.0) if driver else []
+    world.submit(Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "worker"),)), *pods)
+    world.settle()
+    assert (world.bound(key), world.phase(key) is Phase.RESERVED) == ([], False)

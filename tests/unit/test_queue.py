@@ -26,7 +26,7 @@ def even(_: str) -> float:
     return 0.0
 
 
-def always(_: Unplaceable, __: int, ___: str) -> bool:
+def always(_: GangKey, __: Unplaceable) -> bool:
     return True
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpu_scheduler.core.model import Expected, Gang, PodPhase
+from tests.unit.test_reserve import expecting
 from tests.unit.world import a_key, a_node, a_pod, a_world, members, shape_of
 
 
@@ -19,6 +22,30 @@ def test_members_larger_than_expected_start_where_slots_were_kept_for_them_once_
     world.put_node(a_node("new", 2))
     world.settle()
     assert sorted(pod.node or "" for pod in world.bound(key)) == ["n0", "new"]
+
+
+def test_members_larger_than_expected_start_when_what_ends_and_what_is_kept_for_them_are_enough() -> None:
+    world = a_world(4)
+    busy = world.start("busy", 2)
+    world.settle()
+    key = a_key("a")
+    world.submit(Gang(key, minimum=2, expected=(Expected(shape_of(1), 2, "worker"),)))
+    world.settle()
+    world.create(*members(key, 2, shape_of(2), role="worker"))
+    world.settle()
+    world.finish(busy)
+    world.settle()
+    assert len(world.bound(key)) == 2
+
+
+@pytest.mark.parametrize("priority", [-5, -(1 << 31)])
+def test_gang_of_the_lowest_priority_of_all_goes_before_one_whose_members_never_came(priority: int) -> None:
+    world = a_world(3)
+    world.submit(expecting("a", 3, priority=5))
+    world.settle()
+    rival = world.start("b", 3, priority=priority)
+    world.pass_time(301)
+    assert len(world.bound(rival)) == 3
 
 
 def test_driver_that_waits_for_room_for_its_executors_evicts_nobody() -> None:

@@ -13,8 +13,8 @@ from gpu_scheduler.core.nodes import Bools
 from gpu_scheduler.core.queue import Standing
 from gpu_scheduler.core.state import State
 
-_LAST = -(1 << 31)
-"""Below every priority that Kubernetes knows."""
+_LAST = -(1 << 31) - 1
+"""Below every priority that Kubernetes knows: they are of 32 bits."""
 
 
 def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
@@ -101,15 +101,16 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     """The nodes that are being drained for somebody else, unless this gang may enter them all the same.
 
     It may when it has strictly higher priority, or when it is sure to end before anyone who is there now: then the
-    drain is not delayed. Where slots are kept for it already, it may always go, and so may one that runs below its
-    minimum: else each would wait for the other.
+    drain is not delayed; of members still to come nobody knows when they end. Where slots are kept for it already, it
+    may always go, and so may one that runs below its minimum: else each would wait for the other.
     """
     if state.target is None or state.target == record.key or facts.broken:
         return None
     owner = state.records[state.target]
     if rank_of(record, facts) > owner.priority:
         return None
-    if _ends_in_time(state, owner.target, facts, now):
+    coming = any(count > 0 for _, count in absent_members(state, record, facts, now))
+    if not coming and _ends_in_time(state, owner.target, facts, now):
         return None
     own = {slot.node for slot in record.nomination} | {state.cluster.usage[uid].node for uid in record.reserved}
     slots = state.cluster.table.slots
@@ -120,9 +121,10 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
 
 def _ends_in_time(state: State, target: tuple[str, ...], facts: Facts, now: float) -> bool:
     """Whether every member has an enforced end before the enforced end of every pod on the target."""
-    if any(pod.deadline is None for pod in facts.ready):
+    deadlines = [pod.deadline for pod in facts.ready if pod.deadline is not None]
+    if not deadlines or len(deadlines) < len(facts.ready):
         return False
-    ours = now + max((pod.deadline or 0.0 for pod in facts.ready), default=0.0)
+    ours = now + max(deadlines)
     there = [usage.pod for node in target for usage in state.cluster.pods_on(node) if not usage.pod.permanent]
     ends = [enforced_end(state.pods.get(pod.uid, pod), now) for pod in there]
     # A target that has run empty waits for nobody but its owner.

@@ -236,7 +236,7 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
             state.dirty[record.key] = None
             state.at(next_turn(state, now), record.key)
         return
-    if last is not None and not record.reserved and not _could_start(state, record, last):
+    if last is not None and not _could_start(state, record, last):
         state.queue.park(record.key, last)
         return
     state.dirty[record.key] = None
@@ -271,7 +271,7 @@ def _could_start(state: State, record: GangRecord, last: Unplaceable) -> bool:
     """Whether another try makes sense; a refusal that only a change of nodes could cure is out of date after one."""
     if not last.short or not last.wake_on & Wake.FREED:
         return True
-    return state.could_help(last, record.priority, state.queue_of(record))
+    return state.could_help(record.key, last)
 
 
 def _current_bid(state: State, record: GangRecord, now: float) -> tuple[Facts, Bid]:

@@ -109,7 +109,7 @@ def cap_nodes(cluster: Cluster, pod: Pod, counts: Ints) -> Ints:
 def _one_per_domain(counts: Ints, codes: Codes) -> Ints:
     """At most one pod in every domain, on the node of it that is fullest; nodes outside all domains are not limited."""
     capped = np.where(codes >= 0, 0, counts)
-    order = np.lexsort((counts, counts == 0))
+    order = np.argsort(counts, kind="stable")
     order = order[(counts[order] > 0) & (codes[order] >= 0)]
     _, first = np.unique(codes[order], return_index=True)
     capped[order[first]] = 1

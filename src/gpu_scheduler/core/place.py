@@ -275,7 +275,7 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
 
 def _place_most(cluster: Cluster, group: Group, within: Bools | None) -> Placement:
     """The largest number of a group that can be placed, found by halving."""
-    low, high, best = 0, min(len(group.pods), capacity_of(cluster, group.pods[0].shape).total), 0
+    low, high = 0, min(len(group.pods), capacity_of(cluster, group.pods[0].shape).total)
     while low < high:
         middle = (low + high + 1) // 2
         with cluster.trial():
@@ -283,5 +283,5 @@ def _place_most(cluster: Cluster, group: Group, within: Bools | None) -> Placeme
         if found is None:
             high = middle - 1
         else:
-            low = best = middle
-    return (_place_group(cluster, group, best, within, None) or []) if best else []
+            low = middle
+    return (_place_group(cluster, group, low, within, None) or []) if low else []

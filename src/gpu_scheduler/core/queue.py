@@ -89,12 +89,12 @@ class GangQueue:
         standing = self._standing.get(key)
         return self._lines[standing.signature].last_refusal if standing is not None else None
 
-    def wake(self, changes: Wake, helps: Callable[[Unplaceable, int, str], bool]) -> None:
-        """Makes the lines ready that a change could help; `helps` is asked about refusal, priority and queue."""
+    def wake(self, changes: Wake, helps: Callable[[GangKey, Unplaceable], bool]) -> None:
+        """Makes the lines ready that a change could help; `helps` is asked about the first gang and its refusal."""
         for line in list(self._lines.values()):
             if line.refused is None or not line.refused.wake_on & changes:
                 continue
-            if changes & Wake.NODE or helps(line.refused, line.standing.priority, line.standing.queue):
+            if changes & Wake.NODE or helps(line.gangs[0][1], line.refused):
                 self._make_ready(line)
 
     def pop(self, share_of: Callable[[str], float]) -> GangKey | None:

@@ -56,7 +56,7 @@ class _Search:
         self._allowed = allowed
         self._tries = tries
         self._path: list[tuple[int, int]] = []
-        self._dead: set[object] = set()
+        self._dead: set[tuple[tuple[int, int], ...]] = set()
 
     def advance(self, line: Line) -> list[Slot] | None:
         """Places each on the first node that takes it."""
@@ -73,7 +73,8 @@ class _Search:
         """Places each on the first node from which all those after it find one, too."""
         if not line:
             return []
-        state = self._state(line)
+        # Members come to a node in the order of their groups, so who is on it says which cards they have.
+        state = tuple(sorted(self._path))
         if state in self._dead:
             return None
         number, pod = line[0]
@@ -101,14 +102,6 @@ class _Search:
         homes = {int(codes[slot]) for other, slot in self._path if self._groups[other].pods[0].role == role}
         inside = codes == homes.pop() if homes else codes >= 0
         return inside if self._allowed is None else inside & self._allowed
-
-    def _state(self, line: Line) -> object:
-        placed = tuple(sorted(self._path))
-        if any(pod.shape.gpu_milli for _, pod in line):
-            # Which cards the shares before went to does depend on their order.
-            nodes = sorted({slot for _, slot in placed})
-            return placed, self._cluster.devices.used[:, nodes].tobytes()
-        return placed
 
     def _distinct(self, nodes: Ints, line: Line) -> Iterable[int]:
         """One of each kind of node: two that can take the same of every remaining shape lead to the same end."""

@@ -115,7 +115,6 @@ class State:
         self.records.pop(record.key, None)
         self.broken.pop(record.key, None)
         self.nominated.pop(record.key, None)
-        self.admitted.pop(record.key, None)
         if self.target == record.key:
             self.clear_target(record)
         return True
@@ -165,9 +164,13 @@ class State:
                     del self.live_priorities[changed]
         record.live_priority = priority
 
-    def could_help(self, refused: Unplaceable, priority: int, queue: str) -> bool:
-        """Whether a refused gang of this priority could start now: there is enough for it, or someone to evict."""
-        if any(running < priority for running in self.live_priorities) or self.quota.may_reclaim(queue):
+    def could_help(self, key: GangKey, refused: Unplaceable) -> bool:
+        """Whether a refused gang could start now: there is enough for it, or someone to evict. What is kept for it does
+        not count as free."""
+        record = self.records[key]
+        if record.reserved or any(running < record.priority for running in self.live_priorities):
+            return True
+        if self.quota.may_reclaim(self.queue_of(record)):
             return True
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 
@@ -175,9 +178,12 @@ class State:
         """A gang of this priority can be evicted from now on."""
         self.new_victim = priority if self.new_victim is None else min(priority, self.new_victim)
 
-    def could_evict_newcomers(self, _: Unplaceable, priority: int, queue: str) -> bool:
-        """Whether one of those who can be evicted only now might make room for a gang of this priority."""
-        return self.new_victim is not None and (self.new_victim < priority or self.quota.may_reclaim(queue))
+    def could_evict_newcomers(self, key: GangKey, _: Unplaceable) -> bool:
+        """Whether one of those who can be evicted only now might make room for a gang."""
+        record = self.records[key]
+        if self.new_victim is None:
+            return False
+        return self.new_victim < record.priority or self.quota.may_reclaim(self.queue_of(record))
 
     def queue_of(self, record: GangRecord) -> str:
         """The queue a gang is charged to."""

@@ -90,8 +90,6 @@ class Committer:
         self._wake.clear()
         try:
             async with asyncio.timeout(PATIENCE):
-                while not self._commits and len(self._finished) < MANY:
-                    await self._wake.wait()
-                    self._wake.clear()
+                await self._wake.wait()  # for a commit, or for many that have finished
         except TimeoutError:
             pass
