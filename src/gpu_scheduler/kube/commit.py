@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gpu_scheduler.core.events import Commit, Committed
 from gpu_scheduler.kube.intents import Intents
 from gpu_scheduler.kube.lease import Lease
+from gpu_scheduler.kube.until import gather_or_end
 
 PATIENCE = 1.0
 """How long finished commits wait for a swap that goes out anyway, in seconds."""
@@ -63,7 +64,7 @@ class Committer:
                 await self._wait()
                 commits, self._commits = self._commits, []
                 finished, self._finished = self._finished, []
-                written = await asyncio.gather(*[self._intents.write(self._lease.epoch, c) for c in commits])
+                written = await gather_or_end(self._intents.write(self._lease.epoch, c) for c in commits)
                 over = {name: uid for s in finished for name, uid in self._names.pop(s, {}).items()}
                 await self._lease.swap({name: uid for names in written for name, uid in names.items()}, over.keys())
                 for commit, names in zip(commits, written, strict=True):

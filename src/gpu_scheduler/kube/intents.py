@@ -15,6 +15,7 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
 from gpu_scheduler.kube.objects import Meta, Object
 from gpu_scheduler.kube.resources import FINALIZER, PLACEMENTS
+from gpu_scheduler.kube.until import gather_or_end
 
 CHUNK = 512 * 1024
 """The largest piece, in bytes: API servers refuse objects of some 1.5 MB."""
@@ -91,7 +92,7 @@ class Intents:
             PlacementSpec(epoch, commit.sequence, number, len(pieces), len(binds) + len(deletes), binds, deletes)
             for number, (binds, deletes) in enumerate(pieces)
         ]
-        return dict(await asyncio.gather(*[self._create(spec) for spec in specs]))
+        return dict(await gather_or_end(self._create(spec) for spec in specs))
 
     async def _create(self, spec: PlacementSpec) -> tuple[str, str]:
         name = f"{spec.epoch}-{spec.sequence}-{spec.chunk}"

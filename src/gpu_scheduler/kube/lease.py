@@ -124,13 +124,14 @@ class Lease:
         self.held = False
         try:
             self.held = await self._try_acquire()
-        except ApiError as error:
+            self._taking = False
+        except ApiError as error:  # it may have been taken all the same
             _log.warning("the Lease cannot be read or written", error=error.message)
-        self._taking = False
         return self.held
 
     async def _try_acquire(self) -> bool:
         lease = await self._read_or_create()
+        self._taking = False  # whether an earlier write landed can be seen now
         known = self._seen
         if known is None or known.metadata.resource_version != lease.metadata.resource_version:
             self._seen, self._seen_at = lease, time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ import structlog
 from gpu_scheduler.core.pauses import pause_after
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, TooMany, Undecided
+from gpu_scheduler.kube.hands import Hands, Rows
 from gpu_scheduler.kube.objects import Json, Meta, PodObject
 from gpu_scheduler.kube.pace import Pace
 from gpu_scheduler.kube.resources import EVENTS, PODS, Resource
@@ -23,7 +24,9 @@ COMPONENT = "gpu-scheduler"
 
 EventType = Literal["Normal", "Warning"]
 
-_WORKERS = 4
+WORKERS = 8
+"""So many Events are written at once."""
+
 _REMEMBERED = 16_384
 _LONGEST_NAME = 253 - 17
 """What an Event's name may keep of its object's name: a dot and sixteen digits follow."""
@@ -96,7 +99,8 @@ class _Known:
 
 
 class Recorder:
-    """Writes Events in the background. What is recorded while too much waits drives out the oldest."""
+    """Writes Events in the background; namespaces take turns. What is recorded while too much waits drives out the
+    oldest."""
 
     def __init__(
         self,
@@ -120,6 +124,9 @@ class Recorder:
         self._pending: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._again: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._known: OrderedDict[_Sameness, _Known] = OrderedDict()
+        self._rows: Rows[_Sameness] = Rows()
+        self._hands = Hands(WORKERS)
+        self._busy: set[_Sameness] = set()
         self._last_name = 0
         self._wake = asyncio.Event()
 
@@ -134,62 +141,67 @@ class Recorder:
             waiting.count += 1
             return
         self._add(self._pending, self._capacity, same, _Pending(ref, message, now, now))
-        self._wake.set()
 
     def _add(self, line: OrderedDict[_Sameness, _Pending], most: int, same: _Sameness, event: _Pending) -> None:
-        """At the end of a line, or together with what is alike there; the oldest may have to go."""
-        alike = line.get(same)
-        if alike is not None:
-            alike.first, alike.count = min(alike.first, event.first), alike.count + event.count
-            alike.name = alike.name or event.name
-            return
+        """At the end of a line; the oldest may have to go."""
         line[same] = event
+        if line is self._pending:
+            self._rows.add(same, event.ref.namespace)
+            self._wake.set()
         if len(line) > most:
-            line.popitem(last=False)
+            oldest, _ = line.popitem(last=False)
+            self._rows.drop(oldest)
             self._metrics.count_dropped_event("full")
 
     async def run(self) -> None:
         """Writes until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(_WORKERS):
-                group.create_task(self._write_all())
-
-    async def _write_all(self) -> None:
-        while True:
-            if not self._pending:
+            while True:
+                while found := self._rows.take(self._hands, lambda same: same not in self._busy):
+                    same, owner = found
+                    self._busy.add(same)
+                    group.create_task(self._serve(same, self._pending.pop(same), owner))
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            same, event = self._pending.popitem(last=False)
-            await self._pace.take()
-            try:
-                await self._write(same, event)
-            except (Undecided, TooMany, Conflict) as error:
-                if self._clock() - event.last < _TOO_OLD:
-                    self._try_later(same, event)
-                else:
-                    self._drop(event, "late", error)
-            except ApiError as error:
-                self._drop(event, "refused", error)
-            except Exception:
-                _log.exception("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}")
 
-    def _drop(self, event: _Pending, why: str, error: ApiError) -> None:
+    async def _serve(self, same: _Sameness, event: _Pending, owner: Hashable) -> None:
+        try:
+            await self._pace.take()
+            if self._clock() - event.last < _TOO_OLD:
+                await self._write(same, event)
+            else:
+                self._drop(event, "late", "nobody could write it for too long")
+        except (Undecided, TooMany, Conflict):
+            self._try_later(same, event)
+        except ApiError as error:
+            self._drop(event, "refused", error.message)
+        except Exception:
+            _log.exception("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}")
+        finally:
+            self._busy.discard(same)
+            self._hands.give_back(owner)
+            self._wake.set()
+
+    def _drop(self, event: _Pending, why: str, message: str) -> None:
         self._metrics.count_dropped_event(why)
-        _log.debug("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}", why=error.message)
+        _log.debug("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}", why=message)
 
     def _try_later(self, same: _Sameness, event: _Pending) -> None:
         """Will write an Event once more: of some gangs nothing else says that nobody will make them whole."""
         event.tries += 1
+        later = self._pending.get(same)
+        if later is not None:  # recorded meanwhile: they go together
+            later.first, later.name, later.tries = event.first, event.name, event.tries
+            later.count += event.count
+            return
         self._add(self._again, _MOST_AGAIN, same, event)
         pause = pause_after(event.tries, _LONGEST_PAUSE)
         asyncio.get_running_loop().call_later(pause, self._try_again, same, event)
 
     def _try_again(self, same: _Sameness, event: _Pending) -> None:
-        if self._again.get(same) is event:  # else driven out, or in another's company
+        if self._again.get(same) is event:  # else driven out
             del self._again[same]
             self._add(self._pending, self._capacity, same, event)
-            self._wake.set()
 
     async def _write(self, same: _Sameness, event: _Pending) -> None:
         namespace = event.ref.namespace or "default"
@@ -212,7 +224,9 @@ class Recorder:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            # It was written before, and only the answer was lost.
+            # It was written before, and only the answer was lost; more may have been recorded since.
+            body = {"count": event.count, "message": event.message, "lastTimestamp": format_time(event.last)}
+            await self._client.patch(EVENTS, event.name, body, namespace)
         self._known[same] = _Known(event.name, event.count)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

@@ -37,6 +37,7 @@ from gpu_scheduler.kube.intents import Intents, MissingIntentError
 from gpu_scheduler.kube.lease import Candidate, FencedError, Lease
 from gpu_scheduler.kube.metrics import Metrics
 from gpu_scheduler.kube.queue_status import tell_queues
+from gpu_scheduler.kube.recorder import WORKERS as RECORDERS
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.status import Teller
 from gpu_scheduler.kube.surroundings import Lookout, name_of
@@ -85,7 +86,7 @@ class Lanes:
         async with (
             Client(connection, in_flight=8) as commits,
             Client(connection, in_flight=in_flight) as binds,
-            Client(connection, in_flight=20) as words,
+            Client(connection, in_flight=Limits().workers + RECORDERS + 1) as words,  # one tells queues
         ):
             yield cls(commits, binds, words)
 

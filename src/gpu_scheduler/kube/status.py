@@ -283,8 +283,10 @@ class Teller:
             entry.unsure = True
             if entry.failures in (1, 10):
                 _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
-            self._lanes.add_in(key, pause_after(entry.failures, _LONGEST_BACK_OFF), Lane.URGENT)
-            return isinstance(error, Refused) or entry.failures >= _PATIENCE
+            in_vain = isinstance(error, Refused) or entry.failures >= _PATIENCE
+            lane = Lane.PLAIN if in_vain else Lane.URGENT
+            self._lanes.add_in(key, pause_after(entry.failures, _LONGEST_BACK_OFF), lane)
+            return in_vain
         return True
 
     async def _latest(self, key: GangKey, entry: _Entry, seen: Subject) -> Subject:

@@ -1,10 +1,12 @@
-"""Work that goes on until it is told to stop."""
+"""Work that goes on until it is told to stop, or until a part of it fails."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None], end: Callable[[], None]) -> None:
@@ -20,3 +22,13 @@ async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None], end: C
         await asyncio.gather(running, return_exceptions=True)
     if not running.cancelled():
         running.result()
+
+
+async def gather_or_end(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each of them returns; one that fails ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -14,11 +14,12 @@ from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import ApiError, Conflict
+from gpu_scheduler.kube.errors import ApiError, Conflict, Undecided
 from gpu_scheduler.kube.health import Health
 from gpu_scheduler.kube.informer import Informer
 from gpu_scheduler.kube.lease import Candidate
 from gpu_scheduler.kube.objects import RawObject
+from gpu_scheduler.kube.recorder import WORKERS as TELLERS
 from gpu_scheduler.kube.recorder import Recorder, refer
 from gpu_scheduler.kube.resources import Resource
 from gpu_scheduler.kube.until import run_until
@@ -61,7 +62,7 @@ async def run_operator(connection: Connection, options: Options, stop: asyncio.E
     """Operates until it is told to stop."""
     async with (
         Client(connection, in_flight=_WORKERS * AT_ONCE) as client,
-        Client(connection, in_flight=8) as words,
+        Client(connection, in_flight=TELLERS) as words,
     ):
         election = Election(words, options.candidate)
         candidacy = _Candidacy(client, words, options, election)
@@ -263,8 +264,16 @@ class Operator:
         if plan.again is not None:
             self._turns.add_after(key, plan.again - now)
         if carrier.revision != raw.metadata.resource_version:
-            await self._sight.wait_passed(key, carrier.revision)
+            await self._wait_seen(key, carrier.revision)
         return "acted" if plan.actions else "quiet"
+
+    async def _wait_seen(self, key: JobKey, revision: str) -> None:
+        """A job is not looked at again before what was written to it is seen; nor is that waited for without end."""
+        try:
+            async with asyncio.timeout(_CATCH_UP):
+                await self._sight.wait_passed(key, revision)
+        except TimeoutError:
+            raise Undecided(0, "", f"what was written to it was not seen within {_CATCH_UP:g} s") from None
 
     def _plan(self, key: JobKey, raw: RawObject, now: float) -> Plan:
         kind = self._kinds[key.resource]

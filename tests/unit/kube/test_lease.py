@@ -17,7 +17,7 @@ from gpu_scheduler.kube.errors import NotFound
 from gpu_scheduler.kube.intents import Intents
 from gpu_scheduler.kube.lease import Candidate, FencedError, Lease, LeaseObject
 from gpu_scheduler.kube.resources import FINALIZER, LEASES
-from tests.unit.kube.live_api import Act, Wire, after, answer_with, lose_answer, lose_request, running, wired
+from tests.unit.kube.live_api import Act, Forward, Wire, after, answer_with, lose_answer, lose_request, running, wired
 from tests.unit.kube.telling import until
 
 WHERE = ("leader", "default")
@@ -407,6 +407,22 @@ async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() 
         assert (await read(client)).spec.holder_identity == "a"
         await lease.release()
         assert (await read(client)).spec.holder_identity == ""
+
+
+async def test_release_gives_up_what_was_taken_although_nobody_heard_of_it() -> None:
+    async with wired() as (client, wire, bystander):
+        await (await take(bystander, "b")).release()
+        lease = Lease(client, candidate("a"))
+
+        async def land(forward: Forward) -> None:
+            await forward()
+            wire.plan("GET", "/leases/", answer_with(403))  # the look that was to tell whether it landed
+
+        wire.plan(*PUT, land)
+        assert not await lease.acquire_at_once()
+        assert (await read(bystander)).spec.holder_identity == "a"
+        await lease.release()
+        assert (await read(bystander)).spec.holder_identity == ""
 
 
 async def test_release_of_a_lease_that_was_never_held_sends_nothing() -> None:

@@ -284,3 +284,68 @@ async def test_message_is_one_line_that_the_api_takes() -> None:
         (event,) = await read(client, lambda found: len(found) == 1)
         assert event["message"].startswith("a bccc")
         assert len(event["message"]) < 1024
+
+
+async def test_namespace_whose_events_hang_keeps_those_of_no_other_waiting() -> None:
+    written: list[str] = []
+    over = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.Response:
+        body = await request.json()
+        if "/namespaces/slow/" in request.path:
+            await over.wait()
+        written.append(body["message"])
+        return web.json_response(body)
+
+    async with client_of(handle, in_flight=20) as client:
+        recorder = Recorder(client, lambda: NOW, Numbers(), pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            for number in range(8):
+                recorder.record(POD._replace(uid=str(number), namespace="slow"), "Warning", "R", "slow")
+            recorder.record(POD, "Warning", "Degraded", "1 of 2")
+            await until(lambda: written)
+            assert written == ["1 of 2"]
+            over.set()
+            await until(lambda: len(written) == 9)
+
+
+async def test_of_an_event_that_fails_and_its_repeat_the_newest_is_told_and_both_are_counted(soon: None) -> None:
+    server, first = Moody(500), asyncio.Event()
+
+    async def handle(request: web.Request) -> web.Response:
+        answer = await server.answer(request)
+        await first.wait()
+        return answer
+
+    async with client_of(handle) as client:
+        recorder = Recorder(client, lambda: NOW, Numbers(), pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            recorder.record(POD, "Warning", "Degraded", "1 of 3")
+            await until(lambda: server.asked)
+            recorder.record(POD, "Warning", "Degraded", "2 of 3")
+            first.set()
+            await until(lambda: recorder._known)
+    assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
+
+
+async def test_what_was_recorded_while_an_answer_was_lost_is_told() -> None:
+    server = Moody(500, landed=True)
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: NOW, Numbers(), pace=Pace(10_000, 10_000))
+        async with at_work(recorder):
+            recorder.record(POD, "Warning", "Degraded", "1 of 3")
+            await until(lambda: recorder._again)
+            recorder.record(POD, "Warning", "Degraded", "2 of 3")
+            await until(lambda: recorder._known)
+    assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
+
+
+async def test_event_that_nobody_wrote_for_hours_is_not_news() -> None:
+    server, numbers, now = Moody(), Numbers(), [NOW]
+    async with client_of(server.answer) as client:
+        recorder = Recorder(client, lambda: now[0], numbers, pace=Pace(10_000, 10_000))
+        recorder.record(POD, "Normal", "R", "x")
+        now[0] += 5 * 3600
+        async with at_work(recorder):
+            await until(lambda: numbers.dropped)
+    assert (numbers.dropped, server.asked) == ({"late": 1}, 0)

@@ -502,6 +502,34 @@ async def test_gang_whose_object_cannot_be_written_is_told_on_its_pods_and_in_ev
     assert (asked.count("events"), asked.count("train-0")) == (2, 1)
 
 
+async def test_gangs_whose_objects_may_not_be_written_keep_no_pod_from_being_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.kube.status._LONGEST_BACK_OFF", 0.01)  # so there is always one to be tried again
+    told: set[str] = set()
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return web.json_response(await request.json())
+        name = request.path.removesuffix("/status").split("/")[-1]
+        if request.method == "PATCH" and "/podgroups/" in request.path:
+            return refuse(403)
+        if request.method == "PATCH":
+            told.add(name)
+        meta = {"name": name, "namespace": "default", "uid": request.path.removesuffix("/status"),
+                "resourceVersion": "5", "labels": {"scheduling.x-k8s.io/pod-group": name}}  # fmt: skip
+        return web.json_response({"metadata": meta, "spec": {"schedulerName": "gpu-scheduler"}, "status": {}})
+
+    limits = Limits(writes=50, events=10_000, settle=0.01)
+    async with client_of(handle) as client, working(Desk(client, limits)) as at:
+        for name in (names := [f"g{number}" for number in range(40)]):
+            at.book.see_object(DIALECT, await client.get(GROUPS, name, "default", type=RawObject))
+            at.book.see_pod(await client.get(PODS, name, "default", type=PodObject))
+        for name in names:
+            at.tell(GangKey(DIALECT, "default", name), status(waiting=1))
+        await until(lambda: len(told) == 40)
+
+
 async def test_object_that_could_not_be_written_for_days_is_written_once_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

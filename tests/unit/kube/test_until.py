@@ -1,0 +1,29 @@
+"""Work that ends with a part of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpu_scheduler.kube.until import gather_or_end
+
+
+async def test_what_all_return_comes_in_their_order() -> None:
+    assert await gather_or_end(asyncio.sleep(0, number) for number in range(3)) == [0, 1, 2]
+
+
+async def test_one_that_fails_ends_the_others() -> None:
+    went_on = asyncio.Event()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async def go_on() -> None:
+        await asyncio.sleep(0.01)
+        went_on.set()
+
+    with pytest.raises(ValueError, match="no"):
+        await gather_or_end([fail(), go_on()])
+    await asyncio.sleep(0.05)
+    assert not went_on.is_set()
