@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 import pytest
@@ -21,6 +21,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import Config
+from gpu_scheduler.kube.hands import Hands, Rows
 from tests.unit.promises import Promises
 from tests.unit.world import Fate, World, a_world, sent
 
@@ -146,7 +147,68 @@ def test_binds_that_fail_for_long_leave_room_for_others() -> None:
     assert len(world.bound(good)) == 1
     pass_time(world, 600, meet(Fate.LANDS))
     assert len(world.bound(bad)) == 4
-    assert (world.lease, world.engine.state.ledger.stuck) == ({}, set())
+    assert world.lease == {}
+
+
+@pytest.mark.parametrize("gangs", [21, 40])
+def test_namespace_whose_binds_hang_stops_nobody_for_long(gangs: int) -> None:
+    world = a_world(*[50] * gangs, 1, config=Config(max_open_binds=1000))
+    for i in range(gangs):
+        world.start(f"bad-{i}", 50, namespace=BROKEN)
+    hands, rows = Hands(64), Rows[SendBind]()
+    under_way: list[tuple[float, SendBind, Hashable]] = []
+
+    def step() -> None:
+        for _ in range(20):
+            while world.streams:
+                world.deliver()
+            world.run_cycle()
+            flights, world.flights = world.flights, []
+            for flight in flights:
+                if isinstance(flight.effect, SendBind) and flight.effect.bind.namespace == BROKEN:
+                    rows.add(flight.effect, BROKEN)
+                else:
+                    world.carry_out(flight)
+        while found := rows.take(hands):
+            under_way.append((world.now + 30, *found))
+
+    step()
+    good, begun = world.start("good", 1), world.now
+    while not world.bound(good):
+        world.now += 5
+        while under_way and under_way[0][0] <= world.now:
+            _, hung, owner = under_way.pop(0)
+            hands.give_back(owner)
+            world.handle(BindFailed(hung.bind.uid, BindFailure.UNKNOWN, "a webhook does not answer"))
+        step()
+        assert world.now - begun <= 120
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_binds_of_which_nothing_is_heard_for_a_minute_leave_room_for_others(taken_over: bool) -> None:
+    world = a_world(8, config=Config(max_open_binds=4))
+    start_binding(world, 4)
+    if taken_over:
+        world.lease |= {e.effect.sequence: e.effect for e in world.flights if isinstance(e.effect, Commit)}
+        world.now += 30
+        world.take_over()
+    world.flights.clear()
+    good = world.start("good", 1)
+    world.pass_time(59)
+    assert world.bound(good) == []
+    world.pass_time(1)
+    assert len(world.bound(good)) == 1
+
+
+def test_binds_that_are_given_up_with_their_node_leave_room_for_others_if_no_mark_lands() -> None:
+    world = a_world(4, 4, config=Config(max_open_binds=4))
+    start_binding(world, 4)
+    world.flights.clear()
+    node = next(iter(world.engine.state.ledger.binds.values())).bind.node
+    world.change_node(node, ready=False)
+    good = world.start("good", 1)
+    pass_time(world, 70, lambda effect: Fate.LOST if isinstance(effect, RaiseAttempt) else Fate.LANDS)
+    assert len(world.bound(good)) == 1
 
 
 def test_nothing_is_given_up_because_the_api_server_was_away() -> None:

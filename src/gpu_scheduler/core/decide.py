@@ -32,7 +32,7 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     state.ring(now)
     end_quarantines(state, now)
     effects = retry_due(state, now)
-    plan = Plan(state)
+    plan = Plan(state, now)
     for record in _by_rank(state, state.inherited):
         _check_inherited(state, record, now)
     state.inherited.clear()

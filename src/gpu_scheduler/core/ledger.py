@@ -9,10 +9,14 @@ from gpu_scheduler.core.events import Bind, Commit, Delete
 
 @dataclass(slots=True)
 class OpenBind:
-    """A decided bind. It is over when its pod is seen bound, ended, gone, or at a higher attempt; never on a reply."""
+    """A decided bind. It is over when its pod is seen bound, ended, gone, or at a higher attempt; never on a reply.
+
+    `since` is when it was decided, or taken over from an earlier leader.
+    """
 
     bind: Bind
     sequence: int
+    since: float
     failing_since: float | None = None
     refused_since: float | None = None
     given_up: bool = False
@@ -36,8 +40,7 @@ class OpenDelete:
 class Ledger:
     """Open entries by pod. `stages` says whether an open bind is committed, `retries` when to send something again.
 
-    `stuck` are the binds that have failed for so long that nobody should wait for them, `going` the pods with an open
-    delete that others may count on.
+    `going` are the pods with an open delete that others may count on.
     """
 
     def __init__(self) -> None:
@@ -46,7 +49,6 @@ class Ledger:
         self.stages: dict[str, bool] = {}
         self.going: set[str] = set()
         self.retries: dict[str, float] = {}
-        self.stuck: set[str] = set()
         self.next_sequence = 0
         self._commits: dict[int, Commit] = {}
         self._left: dict[int, int] = {}
@@ -68,18 +70,18 @@ class Ledger:
         """How many commits are on their way into the Lease."""
         return len(self._left) - len(self._committed)
 
-    def write(self, binds: tuple[Bind, ...], deletes: tuple[Delete, ...]) -> Commit:
+    def write(self, binds: tuple[Bind, ...], deletes: tuple[Delete, ...], now: float) -> Commit:
         """Enters a new decision, not yet committed."""
         commit = Commit(self.next_sequence, binds, deletes)
         self.next_sequence += 1
-        self._enter(commit, committed=False)
+        self._enter(commit, now, committed=False)
         return commit
 
-    def adopt(self, commit: Commit) -> None:
+    def adopt(self, commit: Commit, now: float) -> None:
         """Enters a commit that an earlier leader left open."""
         self._committed.add(commit.sequence)
         self._maybe_over.add(commit.sequence)
-        self._enter(commit, committed=True)
+        self._enter(commit, now, committed=True)
 
     def mark_committed(self, sequence: int) -> tuple[list[OpenBind], list[OpenDelete]]:
         """Notes that a commit is in the Lease; returns the entries that may now be carried out."""
@@ -103,7 +105,6 @@ class Ledger:
         entry = self.binds.pop(uid, None)
         if entry is not None:
             del self.stages[uid]
-            self.stuck.discard(uid)
             self._end(uid, entry.sequence)
 
     def end_delete(self, uid: str) -> None:
@@ -143,12 +144,12 @@ class Ledger:
                 found.append(entry)
         return found
 
-    def _enter(self, commit: Commit, *, committed: bool) -> None:
+    def _enter(self, commit: Commit, now: float, *, committed: bool) -> None:
         self._commits[commit.sequence] = commit
         self._left[commit.sequence] = len(commit.binds) + len(commit.deletes)
         for bind in commit.binds:
             self.end_bind(bind.uid)  # an earlier commit's bind of the pod is over, only its release was lost
-            self.binds[bind.uid] = OpenBind(bind, commit.sequence)
+            self.binds[bind.uid] = OpenBind(bind, commit.sequence, now)
             self.stages[bind.uid] = committed
         for delete in commit.deletes:
             self.enter_delete(delete, commit.sequence)

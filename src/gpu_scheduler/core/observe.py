@@ -256,7 +256,7 @@ def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
     ledger = state.ledger
     ledger.next_sequence = max(ledger.next_sequence, event.next_sequence)
     for commit in sorted(event.open, key=lambda commit: commit.sequence):
-        ledger.adopt(commit)
+        ledger.adopt(commit, now)
         ledger.next_sequence = max(ledger.next_sequence, commit.sequence + 1)
     effects: list[Effect] = []
     for entry in list(ledger.binds.values()):

@@ -13,8 +13,14 @@ from gpu_scheduler.core.state import State
 class Plan:
     """Binds and deletes of one cycle. The members are assumed and charged as they are added."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, now: float) -> None:
         self._state = state
+        self._now = now
+        limit, counted_for = state.config.max_open_binds, state.config.refused_for
+        young = [entry for entry in state.ledger.binds.values() if entry.since + counted_for > now]
+        self._left = limit - len(young)
+        if 2 * self._left < limit:  # there has to be a cycle when the oldest no longer counts
+            state.at(young[0].since + counted_for, state.key_of(state.pods[young[0].bind.uid]))
         self._binds: list[Bind] = []
         self._deletes: list[Delete] = []
         self.in_demand: set[str] | None = None
@@ -26,10 +32,9 @@ class Plan:
 
         A commit costs several writes, whatever is in it. What comes while one is under way is decided together once it
         is in the Lease, which takes one at a time anyway; and when much is open, not until half of that is over. Binds
-        that fail for long do not count: they cost the next leader a try each, and would stop everybody.
+        that are open for long do not count: they cost the next leader a try each, and would stop everybody.
         """
-        ledger, config = self._state.ledger, self._state.config
-        left = config.max_open_binds - len(ledger.binds) + len(ledger.stuck)
+        ledger, config, left = self._state.ledger, self._state.config, self._left
         if 2 * left < config.max_open_binds or ledger.uncommitted or ledger.open_commits >= config.max_open_commits:
             return False
         return len(self._binds) < min(left, config.max_binds_at_once)
@@ -64,4 +69,4 @@ class Plan:
         """Enters everything into the ledger as one commit; None when there is nothing."""
         if not self._binds and not self._deletes:
             return None
-        return self._state.ledger.write(tuple(self._binds), tuple(self._deletes))
+        return self._state.ledger.write(tuple(self._binds), tuple(self._deletes), self._now)

@@ -55,9 +55,7 @@ def note_failed_bind(state: State, event: BindFailed, now: float) -> list[Effect
     if entry.failing_since is None:
         entry.failing_since = now
     failing = now - entry.failing_since
-    if failing >= state.config.refused_for:
-        state.ledger.stuck.add(event.uid)
-    if event.failure is BindFailure.REFUSED or event.uid in state.ledger.stuck:
+    if event.failure is BindFailure.REFUSED or failing >= state.config.refused_for:
         _note_why(state, event)
     if failing < PATIENCE * state.config.refused_for or entry.given_up:
         return []
