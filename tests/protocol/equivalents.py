@@ -152,8 +152,8 @@ EQUIVALENT = (
     Equivalent(
         "core/decide.py",
         "_reserve_again",
-        "placement = place_gang(state.cluster, Bid(groups, 0, topology=gang.topology)) if groups else None",
-        "placement = place_gang(state.cluster, Bid(groups, 1, topology=gang.topology)) if groups else None",
+        "refusal, bid = _check_quota(state, record, Bid(groups, 0, topology=gang.topology, excluded=excluded))",
+        "refusal, bid = _check_quota(state, record, Bid(groups, 1, topology=gang.topology, excluded=excluded))",
         "as many as there is room for are placed, and if there is none, none",
     ),
     Equivalent(

@@ -150,6 +150,50 @@ def test_new_leader_keeps_the_target() -> None:
     assert len(world.bound(large)) == 1
 
 
+def drained_beside_a_driver() -> tuple[World, GangKey]:
+    """n1 is drained for a gang, and on n0 a slot is kept for a driver's executor."""
+    world = a_world(4, 4)
+    ends = world.start("a", 1, shape_of(2), controlled=False)
+    world.start("b", 1, shape_of(2), controlled=False)
+    world.settle()
+    world.start("c", 1, shape_of(3), controlled=False)
+    world.settle()
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(310)
+    assert world.engine.state.records[large].target == ("n1",)
+    world.finish(ends)
+    key = a_key("spark")
+    driver = members(key, 1, shape_of(0), role="driver")
+    world.submit(Gang(key, expected=(Expected(shape_of(1), 1, "executor"),)), *driver)
+    world.settle()
+    assert nodes_kept(world, key) == ["n0"]
+    return world, key
+
+
+def nodes_kept(world: World, key: GangKey) -> list[str]:
+    state = world.engine.state
+    return [state.cluster.usage[uid].node for uid in state.records[key].reserved]
+
+
+def test_executors_do_not_enter_a_target_under_a_new_leader() -> None:
+    world, key = drained_beside_a_driver()
+    world.crash(lands=True)
+    world.settle()
+    world.create(*members(key, 1, role="executor"))
+    world.settle()
+    assert [pod.node for pod in world.bound(key) if pod.role == "executor"] == ["n0"]
+
+
+def test_executors_do_not_enter_a_target_when_more_of_them_are_expected() -> None:
+    world, key = drained_beside_a_driver()
+    world.change_gang(key, expected=(Expected(shape_of(1), 2, "executor"),))
+    world.settle()
+    assert nodes_kept(world, key) == ["n0", "n0"]
+    world.change_gang(key, expected=(Expected(shape_of(1), 3, "executor"),))
+    world.settle()
+    assert nodes_kept(world, key) == []
+
+
 def test_target_is_given_up_when_its_gang_goes() -> None:
     world, large = drained(2)
     rival = world.start("b", 1)

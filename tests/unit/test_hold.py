@@ -9,10 +9,10 @@ import pytest
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendBind, SendDelete, TookOver
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Gang, Node, OnMemberLost, PodPhase, Role, TopologyRule
+from gpu_scheduler.core.model import Expected, Gang, Node, OnMemberLost, PodPhase, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.world import Fate, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
+from tests.unit.world import NAMESPACE, Fate, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
 
 def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> None:
@@ -106,6 +106,27 @@ def test_replacements_in_one_role_are_bound_together() -> None:
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"a-work-1", "a-work-2"}
 
 
+def test_nothing_stays_taken_when_one_of_two_lost_members_that_were_expected_comes_back_before_the_other() -> None:
+    world = a_world(3, 3)
+    key = a_key("a")
+    world.submit(Gang(key, minimum=3, expected=(Expected(shape_of(1), 3, "worker"),)))
+    world.settle()
+    world.create(*members(key, 3, role="worker"))
+    world.settle()
+    world.change_node(world.bound(key)[0].node or "", unschedulable=True)
+    late = world.templates.pop((NAMESPACE, "a-worker-1"))
+    for name in ("a-worker-0", "a-worker-1"):
+        world.change_pod(name, deleting=True)
+    world.pass_time(5)
+    world.create(replace(late, uid="late"))
+    world.pass_time(5)
+    assert len(world.bound(key)) == 3
+    world.remove_job(key)
+    world.pass_time(1000)
+    cluster = world.engine.state.cluster
+    assert [cluster.devices.free(cluster.table.slots[node]).bit_count() for node in ("n0", "n1")] == [3, 3]
+
+
 def test_surplus_member_does_not_take_the_slot_that_is_held_for_a_lost_one() -> None:
     world = a_world(2)
     key = a_key("a")
@@ -165,6 +186,24 @@ def test_hold_that_expires_leaves_bare_pods_running_and_reports_degraded() -> No
     assert world.phase(key) is Phase.DEGRADED
     assert [pod.uid for pod in world.bound(key)] == ["a-0"]
     assert len(world.bound(rival)) == 1
+
+
+def test_members_made_again_beside_a_bare_one_wait_for_each_other_when_the_hold_is_over() -> None:
+    world = a_world(4)
+    key = a_key("a")
+    bare, *others = members(key, 3)
+    world.submit(Gang(key, minimum=3), replace(bare, controlled=False), *others)
+    world.settle()
+    late = world.templates.pop((NAMESPACE, "a-2"))
+    world.change_pod("a-2", deleting=True)
+    deleted: list[SendDelete] = []
+    world.watchers.append(lambda effects: deleted.extend(sent(effects, SendDelete)))
+    world.pass_time(1000)
+    assert [effect.delete.uid for effect in deleted] == ["a-1"]
+    assert (world.phase(key), world.reasons(key)) == (Phase.DEGRADED, {Reason.MEMBERS_MISSING})
+    world.create(replace(late, uid="late"))
+    world.settle()
+    assert world.phase(key) is Phase.RUNNING
 
 
 def test_gang_may_set_its_own_hold() -> None:

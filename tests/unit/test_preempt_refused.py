@@ -6,11 +6,11 @@ from gpu_scheduler.core.events import DeleteFailed, SendDelete
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Reason
-from tests.unit.world import Fate, World, a_world
+from tests.unit.world import NAMESPACE, Fate, World, a_world, sent
 
 
-def pass_time(world: World, seconds: float, guarded: GangKey) -> None:
-    """Time in which every eviction of a gang's pods is refused."""
+def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
+    """Time in which every eviction of a gang's pods, or of one pod, is refused."""
     until = world.now + seconds
     while world.now < until:
         for _ in range(6):
@@ -20,7 +20,8 @@ def pass_time(world: World, seconds: float, guarded: GangKey) -> None:
             flights, world.flights = world.flights, []
             for flight in flights:
                 effect = flight.effect
-                refused = isinstance(effect, SendDelete) and world.pods[effect.delete.uid].gang == guarded
+                uid = effect.delete.uid if isinstance(effect, SendDelete) else ""
+                refused = uid in world.pods and guarded in (uid, world.pods[uid].gang)
                 world.carry_out(flight, Fate.REFUSED if refused else Fate.LANDS)
             world.run_kubelets()
             world.run_controllers()
@@ -132,3 +133,16 @@ def test_gang_below_its_minimum_is_restarted_without_those_that_are_not_let_go()
     assert len(decided) == len(set(decided))
     world.settle()
     assert world.lease == {}
+
+
+def test_members_beside_one_that_is_not_let_go_are_not_bound_and_deleted_again_and_again() -> None:
+    world = a_world(4)
+    world.start("a", 3)
+    world.settle()
+    del world.templates[NAMESPACE, "a-2"]
+    world.change_pod("a-2", deleting=True)
+    pass_time(world, 1000, "a-0")
+    deleted: set[str] = set()
+    world.watchers.append(lambda effects: deleted.update(effect.delete.uid for effect in sent(effects, SendDelete)))
+    pass_time(world, 1000, "a-0")
+    assert deleted == {"a-0"}

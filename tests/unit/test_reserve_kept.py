@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.core.model import Expected, Gang, PodPhase
+from gpu_scheduler.core.model import Expected, Gang, PodPhase, Queue
 from tests.unit.test_reserve import expecting
-from tests.unit.world import a_key, a_node, a_pod, a_world, members, shape_of
+from tests.unit.world import GPU, a_key, a_node, a_pod, a_world, members, shape_of
 
 
 def test_members_larger_than_expected_start_where_slots_were_kept_for_them_once_a_new_node_has_the_rest() -> None:
@@ -74,3 +74,14 @@ def test_slots_are_kept_on_for_a_gang_whose_only_member_failed_and_was_made_agai
     world.create(a_pod("spark-driver-1", shape_of(0), gang=key, role="driver"))
     world.pass_time(10)
     assert ([pod.name for pod in world.bound(key)], world.bound(rival)) == (["spark-driver-1"], [])
+
+
+def test_slots_that_are_kept_anew_do_not_pass_the_limit_of_their_queue() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    gang = expecting("a", 2, queue="q")
+    world.submit(gang)
+    world.settle()
+    world.change_gang(gang.key, expected=(Expected(shape_of(1), 4, "worker"),))
+    world.settle()
+    assert world.engine.state.quota.used("q")[GPU] <= 2000

@@ -13,6 +13,7 @@ from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
 from gpu_scheduler.core.model import GangKey, Slot
+from gpu_scheduler.core.nodes import Bools
 from gpu_scheduler.core.observe import end_quarantines, look_on
 from gpu_scheduler.core.place import least_counts, place_gang
 from gpu_scheduler.core.plan import Plan
@@ -48,7 +49,7 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     for record in _by_rank(state, state.nominated):
         _try_nominated(state, record, now, plan)
     for record in _by_rank(state, state.admitted):
-        _reserve_again(state, record, now)
+        _reserve_again(state, record, now, excluded_nodes(state, record, state.facts_of(record), now))
     state.admitted.clear()
     # 4. The queue, in order, until nobody who could be helped is left.
     state.queue.wake(state.changes | Wake.TURN, state.could_help)
@@ -164,13 +165,18 @@ def _why_not_ask(state: State, record: GangRecord, facts: Facts, now: float) -> 
         found = Refusal(Reason.PAUSED)
     elif missing and facts.gated:
         found = Refusal(Reason.GATED, facts.gated[0].gates[0].subject, short_by=missing)
-    elif missing and not facts.started and not _awaits_admission(state, record, facts, now):
+    elif missing and _starts_whole(facts) and not _awaits_admission(state, record, facts, now):
         found = Refusal(Reason.MEMBERS_MISSING, short_by=missing)
     elif record.not_before > now:
         found = Refusal(Reason.BACK_OFF)
     else:
         return None
     return Unplaceable((found,), facts.minimum, facts.have) if facts.ready or facts.gated or missing else None
+
+
+def _starts_whole(facts: Facts) -> bool:
+    """Whether members wait for each other: when the hold is over, who is bound alone would be deleted at once."""
+    return not facts.started or (facts.hold_over and any(pod.controlled for pod in facts.ready))
 
 
 def _awaits_admission(state: State, record: GangRecord, facts: Facts, now: float) -> bool:
@@ -247,7 +253,7 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     placement = place_gang(state.cluster, bid) if refusal is None else None
     if placement:
         _start(state, record, placement, now, plan)
-        _reserve_again(state, record, now)
+        _reserve_again(state, record, now, bid.excluded)
         return
     state.reserve(record, kept)
     if refusal is not None:
@@ -386,12 +392,13 @@ def _check_inherited(state: State, record: GangRecord, now: float) -> None:
     _drop_nomination(state, record)
 
 
-def _reserve_again(state: State, record: GangRecord, now: float) -> None:
+def _reserve_again(state: State, record: GangRecord, now: float, excluded: Bools | None) -> None:
     """Keeps slots anew for a gang that was admitted, by this leader or an earlier one, and lacks members."""
     gang, admitted_at = record.gang, record.admitted_at
     if gang is None or admitted_at is None or record.reserved or now >= admitted_at + state.config.reserve:
         return
     have = state.facts_of(record).have_by_role
     groups = expected_groups(record, [(e, e.count - have.get(e.role, 0)) for e in gang.expected])
-    placement = place_gang(state.cluster, Bid(groups, 0, topology=gang.topology)) if groups else None
+    refusal, bid = _check_quota(state, record, Bid(groups, 0, topology=gang.topology, excluded=excluded))
+    placement = place_gang(state.cluster, bid) if groups and refusal is None else None
     state.keep(record, placement or [])

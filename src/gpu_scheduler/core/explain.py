@@ -246,7 +246,8 @@ def holders_of(state: State, key: GangKey) -> tuple[Holder, ...]:
         held = _amount_of(pod.shape, scarce, usage.devices)
         if not held or pod.uid in record.members or pod.uid in record.reserved:
             continue
-        gang = kept.get(pod.uid) or (state.key_of(pod) if pod.ours and pod.uid in state.pods else None)
+        member = pod.ours and not pod.permanent and pod.uid in state.pods
+        gang = kept.get(pod.uid) or (state.key_of(pod) if member else None)
         if short.reason is Reason.QUOTA and (gang is None or not _share_queue(state, record, state.records[gang])):
             continue
         alone = gang is None or (pod.gang is None and pod.uid not in kept)

@@ -80,8 +80,13 @@ def _without(pods: list[Pod], placed: Placement) -> list[Pod]:
 
 
 def _modest_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
-    """As many replacements as there is room for; what is drained for others is no obstacle to those who run."""
-    return replace(make_bid(state, record, facts, now), needed=0, role_needs={}, excluded=None)
+    """As many replacements as there is room for; what is drained for others is no obstacle to those who run.
+
+    Slots of members that are not there are kept later, and for all of them together.
+    """
+    bid = make_bid(state, record, facts, now)
+    there = [group for group in bid.groups if not group.whole]
+    return replace(bid, groups=there, needed=0, role_needs={}, excluded=None)
 
 
 def _replacements(facts: Facts) -> list[Pod]:
