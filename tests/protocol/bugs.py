@@ -234,7 +234,7 @@ DEVICES = (
         "Pods of other schedulers use nothing",
         "two schedulers on one node: OutOfnvidia.com/gpu",
         f"{CORE}/observe.py",
-        "    state.cluster.add(pod, node, pod.devices)\n    if pod.permanent:",
+        "    state.occupy(pod, node, pod.devices)\n    if pod.permanent:",
         "    if pod.permanent:",
         (ENGINE,),
     ),

@@ -294,6 +294,22 @@ def test_target_is_given_up_when_a_pod_that_never_ends_takes_its_room() -> None:
     assert Reason.TOO_LARGE in world.reasons(large)
 
 
+def test_whoever_waited_for_nodes_of_a_target_that_is_given_up_starts_at_once() -> None:
+    world = a_world(4, 2)
+    for name in ("a", "b"):
+        world.start(name, 1, shape_of(2), controlled=False)
+        world.settle()
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(310)
+    assert world.engine.state.records[large].target == ("n0",)
+    world.start("small", 1)
+    world.settle()
+    world.create(replace(agent_on("n0", 1), devices=(3,)))
+    while world.streams:
+        world.deliver()
+    assert binds_in(world.run_cycle())
+
+
 def test_gang_that_no_longer_fits_does_not_keep_the_next_from_a_target() -> None:
     world = a_world(4, 2)
     world.create(*(a_pod(f"stranger-{node}", shape_of(1), ours=False, node=node) for node in ("n0", "n1")))

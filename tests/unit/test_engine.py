@@ -768,6 +768,17 @@ def test_gang_that_waits_too_long_is_reported_backs_off_and_is_queued_again() ->
     assert not world.status[second].timed_out
 
 
+def test_timeout_that_is_set_while_a_gang_waits_passes_in_time() -> None:
+    world = a_world(1)
+    world.start("a", 1)
+    world.settle()
+    waits = world.start("b", 1)
+    world.settle()
+    world.change_gang(waits, timeout=60.0)
+    world.pass_time(61)
+    assert world.status[waits].timed_out
+
+
 # -- devices of pods that vanish, and pods of others
 def test_devices_of_a_pod_that_vanished_are_quarantined() -> None:
     world = a_world(1)
@@ -877,6 +888,32 @@ def test_what_a_running_pod_gives_up_wakes_those_who_wait_for_it(ours: bool) -> 
     world.change_pod("a", shape=Shape(request=(("cpu", 1000),)))
     world.settle()
     assert world.pods["b"].node == "n0"
+
+
+@pytest.mark.parametrize("change", [{"node": "n1", "nominated_node": None}, {"nominated_node": "n1"}])
+def test_node_that_another_scheduler_no_longer_wants_for_its_pod_wakes_those_who_wait(change: dict[str, Any]) -> None:
+    world = a_world(2)
+    world.put_node(a_node("n1", 2, unschedulable=True))
+    world.create(a_pod("foreign", shape_of(2), ours=False, nominated_node="n0"))
+    world.settle()
+    waits = world.start("a", 2)
+    world.settle()
+    world.change_pod("foreign", **change)
+    world.settle()
+    assert len(world.bound(waits)) == 2
+
+
+def test_node_that_a_pod_was_decided_for_wakes_those_who_wait_when_it_is_bound_elsewhere() -> None:
+    world = a_world(1)
+    world.put_node(a_node("n1", 1, unschedulable=True))
+    world.start("a", 1)
+    send_binds(world)
+    world.flights.clear()
+    waits = world.start("b", 1)
+    world.settle()
+    world.change_pod("a-0", node="n1", devices=(0,))
+    world.settle()
+    assert len(world.bound(waits)) == 1
 
 
 @pytest.mark.parametrize("new_leader", [False, True])

@@ -128,6 +128,26 @@ def test_gang_that_is_losing_its_surplus_to_one_is_evicted_for_another_once_that
     assert len(eviction.deletes) == 2
 
 
+def test_gang_whose_victim_vanished_is_evicted_for_another_at_once() -> None:
+    world = a_world(4)
+    world.start("a", 4, minimum=2, controlled=False)
+    world.settle()
+    world.start("b", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    (surplus,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(surplus.sequence))
+    world.start("c", 1, priority=8)
+    while world.streams:
+        world.deliver()
+    assert sent(world.run_cycle(), Commit) == []
+    world.remove_pod(surplus.deletes[0].uid)
+    while world.streams:
+        world.deliver()
+    (eviction,) = sent(world.run_cycle(), Commit)
+    assert len(eviction.deletes) == 1
+
+
 def test_gang_whose_priority_is_lowered_gives_way_to_one_that_waits() -> None:
     world = a_world(1)
     low = world.start("a", 1, priority=9)

@@ -84,6 +84,25 @@ def test_victim_is_counted_on_until_its_eviction_has_been_refused_six_times() ->
         assert (world.phase(low), world.reasons(urgent)) == (phase, reasons)
 
 
+def test_eviction_that_succeeds_at_last_is_no_longer_told_to_be_refused() -> None:
+    world = a_world(1)
+    world.start("low", 1)
+    world.settle()
+    urgent = world.start("urgent", 1, priority=9)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    for _ in range(6):
+        world.handle(DeleteFailed("low-0"))
+        world.run_cycle()
+    assert world.reasons(urgent) == {Reason.EVICTION_REFUSED}
+    world.change_pod("low-0", deleting=True)
+    while world.streams:
+        world.deliver()
+    world.run_cycle()
+    assert Reason.EVICTION_REFUSED not in world.reasons(urgent)
+
+
 def test_another_winner_does_not_wait_for_victims_that_are_not_let_go() -> None:
     world = a_world(4, 4)
     other = world.start("other", 4)

@@ -105,6 +105,20 @@ def test_raised_quota_lets_a_waiting_gang_reclaim() -> None:
     assert len(world.bound(lender)) == 2
 
 
+def test_lowered_minimum_of_a_borrower_lets_a_waiting_gang_reclaim() -> None:
+    world = a_world(3)
+    world.put_queue(Queue("lender", quota={GPU: 1}))
+    world.put_queue(Queue("borrower", quota={GPU: 2}))
+    borrower = world.start("a", 3, queue="borrower")
+    world.settle()
+    lender = world.start("b", 1, queue="lender")
+    world.settle()
+    assert world.bound(lender) == []
+    world.change_gang(borrower, minimum=2)
+    world.settle()
+    assert (len(world.bound(borrower)), len(world.bound(lender))) == (2, 1)
+
+
 @dataclass(frozen=True)
 class QueueCase:
     id: str

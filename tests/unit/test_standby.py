@@ -24,13 +24,15 @@ from gpu_scheduler.core.events import (
     PodGone,
     PodSeen,
     Release,
+    Report,
     SendBind,
     SendDelete,
     TookOver,
 )
 from gpu_scheduler.core.model import Gang, PodPhase, Slot
 from gpu_scheduler.core.state import Config
-from tests.unit.world import a_key, a_node, a_pod, members
+from tests.unit.test_reserve import expecting
+from tests.unit.world import a_key, a_node, a_pod, binds_in, members, sent
 
 NOW = 1000.0
 
@@ -209,6 +211,44 @@ def test_leader_that_steps_down_keeps_no_slots_for_anybody() -> None:
     assert len(engine.state.cluster.usage) == 2, "one runs, and the slot of the other is held"
     engine.handle(Fenced(), NOW)
     assert list(engine.state.cluster.usage) == ["a-0"]
+
+
+def test_what_was_kept_for_one_gang_is_given_to_another_by_the_one_who_leads_again() -> None:
+    engine = watching(2)
+    engine.handle(TookOver(), NOW)
+    waited_for = expecting("a", 2)
+    engine.handle(GangSeen(waited_for), NOW)
+    engine.run_cycle(NOW)
+    key = a_key("b")
+    engine.handle(GangSeen(Gang(key)), NOW)
+    engine.handle(PodSeen(members(key, 1)[0]), NOW)
+    assert not binds_in(engine.run_cycle(NOW))
+    engine.handle(Fenced(), NOW)
+    engine.handle(GangSeen(replace(waited_for, paused=True)), NOW + 1)
+    engine.run_cycle(NOW + 1)
+    engine.handle(TookOver(), NOW + 10)
+    assert binds_in(engine.run_cycle(NOW + 10))
+
+
+@pytest.mark.parametrize("fenced", [NOW, NOW + 700])
+def test_gang_that_ran_under_another_leader_has_not_waited_since_before(fenced: float) -> None:
+    engine = watching(1)
+    engine.handle(PodSeen(a_pod("other", node="n0", devices=(0,))), NOW)
+    engine.handle(TookOver(), NOW)
+    key = a_key("a")
+    pod = members(key, 1, created=NOW)[0]
+    engine.handle(GangSeen(Gang(key, timeout=600.0)), NOW)
+    engine.handle(PodSeen(pod), NOW)
+    engine.run_cycle(NOW)
+    engine.run_cycle(fenced)
+    engine.handle(Fenced(), fenced)
+    engine.handle(PodSeen(replace(pod, node="n0", devices=(0,))), NOW + 1000)
+    engine.handle(PodGone(pod.uid), NOW + 4000)
+    engine.run_cycle(NOW + 4000)
+    engine.handle(PodSeen(replace(pod, uid="again", created=NOW + 5000)), NOW + 5000)
+    engine.handle(TookOver(), NOW + 5000)
+    (status,) = [told.status for told in sent(engine.run_cycle(NOW + 5000), Report) if told.key == key]
+    assert (status.timed_out, status.target) == (False, ())
 
 
 def test_waits_between_two_tries_double() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_scheduler.core.bid import absent_members, excluded_nodes, expected_groups, make_bid, slots_for, standing_of
 from gpu_scheduler.core.courtesy import GIVES_WAY, gives_way, next_turn
 from gpu_scheduler.core.domains import Bid, Placement
-from gpu_scheduler.core.drain import choose_target, fits_empty, pass_target_on, refuse_on_empty
+from gpu_scheduler.core.drain import check_target, choose_target, fits_empty, pass_target_on, refuse_on_empty
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
@@ -43,6 +43,7 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     for key in seen:
         if key in state.records:
             advance(state, state.records[key], now, plan)
+    check_target(state, now)
     # 3. Returning capacity belongs to broken gangs first, then to those for whom others were evicted.
     for record in _by_rank(state, state.broken):
         heal(state, record, now, plan)
@@ -207,7 +208,7 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
             record.timed_out = True
             _drop_nomination(state, record)
             state.back_off(record, now)
-        elif now >= record.waiting_since + timeout:
+        else:
             state.at(due, record.key)
     if facts.started and not facts.missing:
         record.timed_out = False

@@ -23,7 +23,6 @@ def choose_target(state: State, now: float) -> GangKey | None:
 
     A target is not given away: only a gang of strictly higher priority that has itself waited too long takes it over.
     """
-    _check_target(state, now)
     owner = state.records[state.target] if state.target is not None else None
     for head in _blocked_heads(state, now):
         if owner is not None and head.priority <= owner.priority:
@@ -53,7 +52,7 @@ def pass_target_on(state: State, record: GangRecord, now: float) -> GangKey | No
     return choose_target(state, now)
 
 
-def _check_target(state: State, now: float) -> None:
+def check_target(state: State, now: float) -> None:
     """Gives up a target where the gang would not fit even when everything that can end had ended."""
     if state.target is None or state.target_version == _version_of_empty(state):
         return

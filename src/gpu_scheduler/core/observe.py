@@ -15,6 +15,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.ledger import Ledger, OpenBind
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Gang, GangKey, Pod, PodPhase, Slot
+from gpu_scheduler.core.queue import GangQueue
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.retry import give_up, send_bind
 from gpu_scheduler.core.state import State
@@ -84,7 +85,7 @@ def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Ef
         state.vacate(pod.uid)
         _forget_permanent(state, pod.uid)
         return []
-    state.cluster.add(pod, node, pod.devices)
+    state.occupy(pod, node, pod.devices)
     if pod.permanent:
         state.empty.add(pod, node, pod.devices)
         state.empty_version += 1
@@ -127,7 +128,7 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
         return []
     # A bind that was sent may have landed, and only that the pod is gone was seen.
     may_run = pod.live or (event.maybe_bound and state.ledger.stages.get(pod.uid, False))
-    state.ledger.end_delete(pod.uid)
+    _end_delete(state, pod)
     state.ledger.end_bind(pod.uid)
     _forget_permanent(state, pod.uid)
     if not pod.ours or pod.permanent:
@@ -178,11 +179,8 @@ def _remember_loss(state: State, record: GangRecord, change: tuple[Pod | None, P
 
 def _end_entries(state: State, pod: Pod, now: float) -> None:
     ledger = state.ledger
-    if (pod.deleting or pod.terminal) and pod.uid in ledger.deletes:
-        ledger.end_delete(pod.uid)
-        record = state.records.get(state.key_of(pod))
-        if record is not None:
-            state.note_victim(record.priority)  # what is left of its gang
+    if pod.deleting or pod.terminal:
+        _end_delete(state, pod)
     entry = ledger.binds.get(pod.uid)
     if entry is None:
         return
@@ -196,6 +194,17 @@ def _end_entries(state: State, pod: Pod, now: float) -> None:
             state.back_off(record, now)
 
 
+def _end_delete(state: State, pod: Pod) -> None:
+    """A delete is over: what is left of its gang can be evicted again, and no winner is refused its eviction."""
+    if pod.uid not in state.ledger.deletes:
+        return
+    state.ledger.end_delete(pod.uid)
+    record = state.records.get(state.key_of(pod))
+    if record is not None:
+        state.note_victim(record.priority)
+    state.dirty |= state.nominated
+
+
 # -- gangs
 
 
@@ -204,6 +213,8 @@ def see_gang(state: State, gang: Gang) -> None:
     record = state.record_of(gang.key)
     moved = state.queue_of(record) != gang.queue
     awaited = record.gang.expected if record.gang is not None else ()
+    if record.gang is not None and (record.gang.minimum, record.gang.roles) != (gang.minimum, gang.roles):
+        state.note_victim(record.priority)  # it may have members to spare from now on
     record.gang = gang
     state.dirty[gang.key] = None
     if moved:
@@ -241,9 +252,7 @@ def lose_gang(state: State, key: GangKey) -> None:
     record.nomination, record.nominated_at, record.admitted_at, record.below_since = (), None, None, None
     state.nominated.pop(key, None)
     state.clear_target(record)
-    if record.reserved:
-        state.lift(record)
-        state.changes |= Wake.FREED
+    state.lift(record)
     state.dirty[key] = None
 
 
@@ -319,8 +328,9 @@ def step_down(state: State) -> None:
         state.vacate(uid)
     for record in state.records.values():
         state.lift(record)
-        record.told = None
+        record.told, record.waiting_since, record.timed_out = None, None, False
         _read_notes(record)
+    state.queue = GangQueue()  # whoever was refused may be given what was kept for others
     state.nominated.clear()
     state.target = None
     state.ledger = Ledger()

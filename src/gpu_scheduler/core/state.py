@@ -212,9 +212,12 @@ class State:
     # -- what pods use
 
     def occupy(self, pod: Pod, node: str, devices: tuple[int, ...] | None) -> None:
-        """Counts a pod on a node, as seen or as decided."""
+        """Counts a pod on a node, as seen or as decided; where it was counted before is room now."""
+        before = self.cluster.usage.get(pod.uid)
         self.cluster.add(pod, node, devices)
-        if pod.ours:
+        if before is not None and before.node != node:
+            self.changes |= Wake.FREED
+        if pod.ours and not pod.permanent:
             self.quota.charge((pod,), self.queue_of(self.record_of(self.key_of(pod))))
 
     def vacate(self, uid: str) -> None:
