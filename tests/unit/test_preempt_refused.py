@@ -6,7 +6,7 @@ from gpu_scheduler.core.events import DeleteFailed, SendDelete
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Reason
-from tests.unit.world import NAMESPACE, Fate, World, a_world, sent
+from tests.unit.world import NAMESPACE, Fate, World, a_world, sent, shape_of
 
 
 def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
@@ -67,6 +67,17 @@ def test_winner_is_told_how_many_evictions_are_refused() -> None:
         pass_time(world, 700, guarded)
     world.settle()
     assert len(world.bound(urgent)) == 4
+
+
+def test_winner_is_told_only_of_refused_evictions_from_nodes_that_it_would_have() -> None:
+    world = a_world(4, 2)
+    guarded = a_guarded_gang(world, 6)
+    urgent = world.start("urgent", 1, shape_of(4), priority=9)
+    pass_time(world, 800, guarded)
+    refusal = world.status[urgent].refusal
+    assert world.phase(urgent) is Phase.WAITING
+    assert refusal is not None
+    assert [r.short_by for r in refusal.refusals if r.reason is Reason.EVICTION_REFUSED] == [4]
 
 
 def test_victim_is_counted_on_until_its_eviction_has_been_refused_six_times() -> None:

@@ -43,7 +43,6 @@ def _length(state: State) -> float:
 
 def _queues_in_demand(state: State, now: float) -> set[str]:
     """The queues of gangs that wait for others to end, or for their next try, and do not themselves ask last."""
-    parked = (state.records[key] for key in state.queue.parked(Wake.FREED))
-    waiting = [record for record in parked if record.facts is not None and not asks_last(record, record.facts)]
-    waiting += [r for r in state.records.values() if r.waiting_since is not None and r.not_before > now]
-    return {state.queue_of(record) for record in waiting}
+    parked = [state.records[key] for key in state.queue.parked(Wake.FREED)]
+    resting = [r for r in state.records.values() if r.waiting_since is not None and r.not_before > now]
+    return {state.queue_of(r) for r in (*parked, *resting) if not asks_last(r, state.facts_of(r))}

@@ -63,7 +63,7 @@ def find_victims(state: State, record: GangRecord, bid: Bid) -> Eviction | None:
     if not record.preempts:
         return None
     victims = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
-    if not victims or _suffices(state, bid, _leaving(state)):
+    if not victims or _place_without(state, bid, _leaving(state)) is not None:
         return None
     for victim in victims[:_SINGLES]:
         placement = _prove(state, bid, victim)
@@ -155,11 +155,12 @@ def _prove(state: State, bid: Bid, victim: Victim) -> Placement | None:
 
 
 def refused_evictions(state: State, bid: Bid) -> Refusal | None:
-    """How many evictions are refused, if the bid would be placeable once they succeed."""
+    """How many evictions are refused where the bid would be placed once they succeed."""
     refused = state.ledger.refused
-    if not refused or not _suffices(state, bid, _leaving(state) | refused):
-        return None
-    return Refusal(Reason.EVICTION_REFUSED, short_by=len(refused))
+    placement = _place_without(state, bid, _leaving(state) | refused) if refused else None
+    nodes = {slot.node for _, slot in placement or ()}
+    stay = sum(state.pods[uid].node in nodes for uid in refused)
+    return Refusal(Reason.EVICTION_REFUSED, short_by=stay) if stay else None
 
 
 def _leaving(state: State) -> set[str]:
@@ -167,14 +168,14 @@ def _leaving(state: State) -> set[str]:
     return {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.going
 
 
-def _suffices(state: State, bid: Bid, leaving: set[str]) -> bool:
-    """Whether the bid only has to wait until these pods are gone."""
+def _place_without(state: State, bid: Bid, leaving: set[str]) -> Placement | None:
+    """Where the bid would be placed if it only has to wait until these pods are gone."""
     if not leaving:
-        return False
+        return None
     with state.cluster.trial():
         for uid in leaving:
             state.cluster.forget(uid)
-        return place_gang(state.cluster, bid) is not None
+        return place_gang(state.cluster, bid)
 
 
 def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:

@@ -137,7 +137,7 @@ class GangQueue:
         while heads:
             priority, created, key, _, signature = heads[0]
             line = self._lines.get(signature)
-            if line is not None and line.refused is None and line.gangs and line.gangs[0] == (created, key):
+            if line is not None and line.refused is None and line.gangs[0] == (created, key):
                 return priority, created, key
             heapq.heappop(heads)
         del self._ready[queue]
