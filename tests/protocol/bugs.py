@@ -48,7 +48,7 @@ GANGS = (
         "The slot of a lost member is given to whoever comes next",
         "volcano#5805",
         f"{CORE}/hold.py",
-        "            state.dirty[record.key] = None\n    _keep_slots(state, record)",
+        "            state.dirty[record.key] = None\n    _keep_slots(state, record, kept)",
         "            state.dirty[record.key] = None",
         (HOLD,),
     ),

@@ -9,10 +9,10 @@ import pytest
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, Report, SendBind, SendDelete, TookOver
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, Node, OnMemberLost, PodPhase, Role, TopologyRule
+from gpu_scheduler.core.model import Expected, Gang, GangKey, Node, OnMemberLost, PodPhase, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.world import NAMESPACE, Fate, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
+from tests.unit.world import NAMESPACE, Fate, World, a_key, a_node, a_pod, a_world, binds_in, members, sent, shape_of
 
 
 def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> None:
@@ -28,6 +28,69 @@ def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> 
     world.settle()
     assert world.phase(key) is Phase.RUNNING
     assert slot in [(pod.node, pod.devices) for pod in world.bound(key) if pod.uid != "a-0"]
+
+
+@pytest.mark.parametrize(
+    "node", [a_node("n0", 3, assigns=False), a_node("n0", 3, cpu=3000)], ids=["short of GPUs", "short of CPU"]
+)
+@pytest.mark.parametrize("replaced", [False, True], ids=["replaced later", "replaced at once"])
+def test_held_slot_is_not_taken_by_a_gang_whose_victim_on_the_same_node_does_not_go(node: Node, replaced: bool) -> None:
+    world = World(None, node)
+    key = world.start("a", 2, priority=9)
+    low = world.start("low", 1)
+    world.settle()
+    world.lose("a-1")
+    templates, world.templates = world.templates, {}
+    rival = world.start("b", 1, priority=9)
+    _refuse_evictions(world)
+    assert world.phase(rival) is Phase.NOMINATED
+    for again in (replaced, True):
+        world.templates = templates if again else {}
+        world.run_controllers()
+        _refuse_evictions(world)
+        assert len(world.bound(key)) == 1 + again
+        assert (world.bound(rival), len(world.bound(low))) == ([], 1)
+    world.pass_time(60, controllers=False)
+    assert (len(world.bound(rival)), world.bound(low)) == (1, [])
+
+
+def test_room_of_a_gang_that_was_nominated_before_the_loss_is_not_held_when_nodes_shrink() -> None:
+    world = World(None, a_node("n0", 4, assigns=False))
+    key = world.start("a", 2, priority=9)
+    world.start("low", 1, shape_of(2))
+    world.settle()
+    world.put_node(a_node("n1", 3, assigns=False))
+    rival = world.start("b", 2, shape_of(2), priority=9)
+    _refuse_evictions(world)
+    assert {slot.node for slot in world.status[rival].nomination} == {"n0", "n1"}
+    world.now += 1
+    world.change_pod("a-1", deleting=True)
+    _refuse_evictions(world)
+    assert _held(world, key) == ["n1"]
+    world.create(a_pod("other", node="n0", ours=False))
+    world.put_node(a_node("n1", 2, assigns=False))
+    _refuse_evictions(world)
+    assert _held(world, key) == []
+    world.pass_time(60, controllers=False)
+    assert {pod.node for pod in world.bound(rival)} == {"n0", "n1"}
+
+
+def _refuse_evictions(world: World) -> None:
+    """What can happen without time passing and without controllers does, but no pod is evicted."""
+    for _ in range(10):
+        while world.streams:
+            world.deliver()
+        world.run_cycle()
+        flights, world.flights = world.flights, []
+        for flight in flights:
+            world.carry_out(flight, Fate.REFUSED if isinstance(flight.effect, SendDelete) else Fate.LANDS)
+        world.run_kubelets()
+
+
+def _held(world: World, key: GangKey) -> list[str]:
+    """The nodes where slots are kept for a gang."""
+    state = world.engine.state
+    return [slot.node for _, slot in state.kept_slots(state.records[key])]
 
 
 def test_replacement_that_finds_no_place_says_why_until_it_has_one() -> None:

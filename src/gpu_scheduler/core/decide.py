@@ -12,7 +12,7 @@ from gpu_scheduler.core.drain import check_target, choose_target, fits_empty, pa
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
-from gpu_scheduler.core.model import GangKey, Slot
+from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.nodes import Bools
 from gpu_scheduler.core.observe import end_quarantines, look_on
 from gpu_scheduler.core.place import least_counts, place_gang
@@ -248,7 +248,7 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
         return
     state.dirty[record.key] = None
     facts, bid = _current_bid(state, record, now)
-    kept = _kept_slots(state, record)
+    kept = state.kept_slots(record)
     state.lift(record)
     refusal, bid = _check_quota(state, record, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
@@ -308,12 +308,6 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
             _offer(state, record, facts, now)
     else:
         record.facts = record.bid = None
-
-
-def _kept_slots(state: State, record: GangRecord) -> Placement:
-    """The slots that are kept for a gang now."""
-    kept = [state.cluster.usage[uid] for uid in record.reserved]
-    return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
 
 
 def _check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | None, Bid]:

@@ -55,6 +55,7 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     """Places the replacements of a broken gang, in their old slots if these are free, and keeps slots for the rest."""
     if not plan.room:
         return  # what is held stays held
+    kept = [slot for _, slot in state.kept_slots(record)]
     state.lift(record)
     facts = state.facts_of(record)
     if record.gang is None or facts.evicting:
@@ -62,6 +63,7 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     if not facts.blocked and record.not_before <= now:
         wanted = _replacements(facts)
         placed = _reseat(state, record, wanted)
+        placed += _stay(state, record, _without(wanted, placed), kept)
         facts.ready = _without(wanted, placed)
         if facts.ready:
             placed += place_gang(state.cluster, _modest_bid(state, record, facts, now)) or []
@@ -72,7 +74,7 @@ def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
         if placed or refusal != record.refusal:
             record.refusal = refusal
             state.dirty[record.key] = None
-    _keep_slots(state, record)
+    _keep_slots(state, record, kept)
 
 
 def _without(pods: list[Pod], placed: Placement) -> list[Pod]:
@@ -104,8 +106,11 @@ def _replacements(facts: Facts) -> list[Pod]:
     return chosen
 
 
-def _keep_slots(state: State, record: GangRecord) -> None:
-    """Stand-ins for the members that are still missing: the shape of a waiting replacement, else of a sibling."""
+def _keep_slots(state: State, record: GangRecord, before: list[Slot]) -> None:
+    """Stand-ins for the members that are still missing: the shape of a waiting replacement, else of a sibling.
+
+    `before` is what was kept for the gang until now, and is not taken again yet.
+    """
     facts = state.facts_of(record)
     if not facts.missing:
         return
@@ -117,6 +122,7 @@ def _keep_slots(state: State, record: GangRecord) -> None:
             continue
         absent = [stand_in(record, shape, role, i) for i in range(count)]
         seated = _reseat(state, record, absent)
+        seated += _stay(state, record, absent[len(seated) :], before)
         kept += seated
         rest = absent[len(seated) :]  # they are alike: where one finds no old slot, those after it find none either
         if rest:
@@ -159,8 +165,38 @@ def _reseat(state: State, record: GangRecord, pods: list[Pod]) -> Placement:
     return placed
 
 
+def _stay(state: State, record: GangRecord, pods: list[Pod], kept: list[Slot]) -> Placement:
+    """Puts pods where slots are kept for the gang already, if others were nominated for the same nodes since.
+
+    What is kept for those lies on top of their victims, who are still there: the node looks full, and they would take
+    this gang's slot before any victim has gone. A slot that is used leaves `kept`.
+    """
+    nodes = {slot.node for slot in kept}
+    nominated = [state.records[key] for key in state.nominated]
+    later = [other for other in nominated if (other.nominated_at or 0.0) >= (record.below_since or 0.0)]
+    above = [
+        (other, state.kept_slots(other)) for other in later if any(slot.node in nodes for slot in other.nomination)
+    ]
+    if not above:
+        return []
+    for other, _ in above:
+        state.lift(other)
+    placed: Placement = []
+    waiting = list(pods)
+    for slot in tuple(kept):
+        number = next((i for i, pod in enumerate(waiting) if pod.role == slot.role), None)
+        if number is not None and _is_free(state, waiting[number], slot):
+            pod = waiting.pop(number)
+            state.cluster.add(pod, slot.node, slot.devices)
+            placed.append((pod, slot))
+            kept.remove(slot)
+    for other, theirs in above:
+        state.reserve(other, theirs)
+    return placed
+
+
 def _is_free(state: State, pod: Pod, slot: Slot) -> bool:
-    """Whether a lost member's slot can be taken again as it was."""
+    """Whether a slot that a gang had can be taken again as it was."""
     cluster = state.cluster
     number = cluster.table.slots.get(slot.node)
     if number is None or pod.shape.gpu_milli or not fits(cluster, pod, number):

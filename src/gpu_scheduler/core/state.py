@@ -239,6 +239,11 @@ class State:
         self.quota.charge(absent, self.queue_of(record))
         record.reserved += [pod.uid for pod in absent]
 
+    def kept_slots(self, record: GangRecord) -> list[tuple[Pod, Slot]]:
+        """The slots that are kept for a gang now, each with who keeps it."""
+        kept = [self.cluster.usage[uid] for uid in record.reserved]
+        return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
+
     def lift(self, record: GangRecord) -> None:
         """Gives up the slots kept for a gang's absent members."""
         for uid in record.reserved:
