@@ -328,7 +328,8 @@ def test_gpus_stay_in_use_when_their_node_is_deleted_and_comes_back(live: Live) 
 
 
 def boast(live: Live, **amounts: str) -> None:
-    """Lets node1 claim that it has more than its kubelet will give."""
+    """Lets node1 claim that it has more than its kubelet will give, until that reports again: as when a controller of
+    Kubernetes first annotates the node."""
     status = wait_node(live, "node1")["status"]
     claimed = {field: {**status[field], **amounts} for field in ("capacity", "allocatable")}
     live.patch("Node", "node1", {"status": claimed}, subresource="status")
@@ -359,7 +360,11 @@ def test_a_gang_that_its_node_refuses_is_tried_again_with_growing_pauses(
         events = live.ask("GET", live.path("Event"))["items"]
         return sum(one.get("count", 1) for one in events if one["reason"] == reason)
 
-    told(live, reason)
+    def refused_at_last() -> int:
+        boast(live, **claimed)
+        return refused()
+
+    eventually(refused_at_last, f"an Event {reason}")
     told(live, "FailedScheduling", "the last start failed")
     # Both pods of three tries, between which there are pauses.
     tries = eventually(lambda: refused() if refused() >= 6 else 0, "more tries") / 2

@@ -258,8 +258,8 @@ DEVICES = (
         "An Event that meets a passing fault is never written",
         "client-go sends no Event again that was answered with an error",
         f"{KUBE}/recorder.py",
-        "                    self._try_later(same, event)",
-        '                    self._drop(event, "refused", error)',
+        "            self._try_later(same, event)",
+        '            self._drop(event, "refused", "")',
         ("tests/unit/kube/test_recorder.py",),
     ),
 )
