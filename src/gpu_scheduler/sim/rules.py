@@ -18,6 +18,9 @@ from gpu_scheduler.sim.truth import Reign, Seen, Truth
 
 PLACEMENTS = "placements.gpu-scheduler.io"
 SYSTEM = "gpu-scheduler-system"
+IN_VAIN = 22.0
+"""A bind that fails in any way may be given up after so many seconds: three times `refused_for`, by a clock that goes
+twice as fast."""
 
 
 class BrokenPromise(Exception):  # noqa: N818 - named for what happened
@@ -47,6 +50,7 @@ class Rules:
         self._binds: dict[str, list[Entry]] = {}
         self._deletes: dict[str, list[str]] = {}
         self._promised: dict[str, list[Entry]] = {}
+        self._promised_at: dict[str, float] = {}
         self._over: set[str] = set()
         self._crowded: set[str] = set()
         self._whole: set[str] = set()
@@ -66,6 +70,7 @@ class Rules:
             ]
             for bind in self._binds[name]:
                 self._promised.setdefault(bind.uid, []).append(bind)
+                self._promised_at[bind.uid] = self._truth.clock()
             self._deletes[name] = [entry["uid"] for entry in spec.get("deletes") or ()]
             for entry in spec.get("deletes") or ():
                 pod = self._truth.pods.get(entry["uid"])
@@ -145,6 +150,8 @@ class Rules:
     def _judge_giving_up(self, pod: Seen) -> None:
         entries = self._promised.get(pod.uid)
         node = self._truth.nodes.get(entries[-1].node) if entries else None
+        if self._truth.clock() - self._promised_at.get(pod.uid, 0.0) >= IN_VAIN:
+            return
         if node is not None and not node.flawed and node.name not in self._crowded:
             raise BrokenPromise("rule 5", f"the bind of {pod.name} to {node.name} is given up for no reason")
 

@@ -116,6 +116,7 @@ def lead_without_a_new_epoch(scene: Scene) -> None:
 def give_up_for_no_reason(scene: Scene) -> None:
     pod = scene.make(_alone("one"))[0]
     scene.commit((pod, "chosen", "0"))
+    scene.now += 21
     scene.raise_attempt(pod)
 
 
@@ -419,6 +420,15 @@ def test_a_bind_is_given_up_for_a_reason_when_its_node_has_lost_a_gpu(scene: Sce
     node = scene.server.get("nodes", "", "chosen")
     assert node is not None
     assert {node["status"][word][GPU] for word in ("capacity", "allocatable")} == {"1"}
+    scene.raise_attempt(pod)
+
+
+def test_a_bind_that_may_have_failed_for_three_times_as_long_as_a_refusal_is_given_up_for_a_reason(
+    scene: Scene,
+) -> None:
+    pod = scene.make(_alone("one"))[0]
+    scene.commit((pod, "chosen", "0"))
+    scene.now += 22.5
     scene.raise_attempt(pod)
 
 
