@@ -62,7 +62,7 @@ async def run_operator(connection: Connection, options: Options, stop: asyncio.E
     """Operates until it is told to stop."""
     async with (
         Client(connection, in_flight=_WORKERS * AT_ONCE) as client,
-        Client(connection, in_flight=TELLERS) as words,
+        Client(connection, in_flight=TELLERS + 1) as words,  # one keeps the Lease, whatever Events wait for
     ):
         election = Election(words, options.candidate)
         candidacy = _Candidacy(client, words, options, election)
