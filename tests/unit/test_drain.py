@@ -305,8 +305,7 @@ def test_whoever_waited_for_nodes_of_a_target_that_is_given_up_starts_at_once() 
     world.start("small", 1)
     world.settle()
     world.create(replace(agent_on("n0", 1), devices=(3,)))
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert binds_in(world.run_cycle())
 
 
@@ -369,8 +368,7 @@ def test_nodes_are_no_longer_kept_for_a_gang_that_starts_on_them() -> None:
     world.settle()
     assert (world.gangs[large].target, world.bound(small)) == (("n0",), [])
     world.end("occupant")
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"large-0", "small-0"}
     assert world.status[large].target == ()
 

@@ -143,8 +143,7 @@ def test_members_are_bound_in_the_order_of_their_roles_ranks() -> None:
     key = a_key("a")
     roles = (Role("worker", minimum=2, rank=1), Role("master", minimum=1, rank=0))
     world.submit(Gang(key, minimum=3, roles=roles), *members(key, 2, role="worker"), *members(key, 1, role="master"))
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert [bind.name for bind in binds_in(world.run_cycle())] == ["a-master-0", "a-worker-0", "a-worker-1"]
 
 
@@ -207,8 +206,7 @@ def test_paused_gang_waits_until_it_goes_on() -> None:
 def test_binds_are_sent_only_after_their_commit_is_in_the_lease() -> None:
     world = a_world(4)
     world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     effects = world.run_cycle()
     (commit,) = sent(effects, Commit)
     assert [bind.uid for bind in commit.binds] == ["a-0", "a-1"]
@@ -221,8 +219,7 @@ def test_binds_are_sent_only_after_their_commit_is_in_the_lease() -> None:
 def test_commit_is_released_only_when_every_bind_has_been_seen() -> None:
     world = a_world(4)
     world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     first, second = commit.binds
@@ -235,8 +232,7 @@ def test_commit_is_released_only_when_every_bind_has_been_seen() -> None:
 def test_fence_drops_what_was_only_decided() -> None:
     world = a_world(4)
     world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Fenced())
     assert world.handle(Committed(commit.sequence)) == []
@@ -248,8 +244,7 @@ def test_fence_drops_what_was_only_decided() -> None:
 def test_leader_that_was_fenced_and_leads_again_decides_afresh() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.handle(Fenced())
     world.flights.clear()
@@ -263,8 +258,7 @@ def test_leader_that_was_fenced_and_leads_again_decides_afresh() -> None:
 def test_new_leader_rolls_forward_to_the_same_node_and_devices() -> None:
     world = a_world(4, 4)
     key = world.start("a", 3)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.carry_out(world.flights.pop(0))
     world.crash()
@@ -280,8 +274,7 @@ def test_new_leader_rolls_forward_to_the_same_node_and_devices() -> None:
 def test_commit_that_never_reached_the_lease_is_void() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.crash()
     assert world.lease == {}
@@ -294,8 +287,7 @@ def test_new_leader_that_finds_two_commits_for_one_pod_follows_the_later(newest_
     """The first was given up and over; its leader died before its name left the Lease."""
     world = a_world(4, 4)
     key = world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.carry_out(world.flights.pop(0))
     (first,) = world.lease.values()
@@ -314,8 +306,7 @@ def test_new_leader_that_finds_two_commits_for_one_pod_follows_the_later(newest_
 def test_deciding_pauses_while_too_many_binds_are_open() -> None:
     world = a_world(8, config=Config(max_open_binds=2))
     keys = [world.start(name, 2) for name in "abc"]
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.binds) == 2
     assert sent(world.run_cycle(), Commit) == []
@@ -326,13 +317,11 @@ def test_deciding_pauses_while_too_many_binds_are_open() -> None:
 def test_what_comes_while_a_commit_is_under_way_is_decided_together() -> None:
     world = a_world(8)
     world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (first,) = sent(world.run_cycle(), Commit)
     for name in "bc":
         world.start(name, 2)
-        while world.streams:
-            world.deliver()
+        world.hear()
         assert sent(world.run_cycle(), Commit) == []
     world.handle(Committed(first.sequence))
     (second,) = sent(world.run_cycle(), Commit)
@@ -342,8 +331,7 @@ def test_what_comes_while_a_commit_is_under_way_is_decided_together() -> None:
 def test_commit_takes_gangs_until_it_is_large() -> None:
     world = a_world(8, config=Config(max_binds_at_once=3))
     keys = [world.start(name, 2) for name in "abc"]
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.binds) == 4
     world.settle()
@@ -354,8 +342,7 @@ def test_deciding_goes_on_when_half_of_what_is_open_is_over() -> None:
     world = a_world(8, config=Config(max_open_binds=4))
     for name in "abcd":
         world.start(name, 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (first,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(first.sequence))
     for bind, decides in zip(first.binds[:2], (False, True), strict=True):
@@ -368,8 +355,7 @@ def test_deciding_goes_on_when_half_of_what_is_open_is_over() -> None:
 def test_bind_is_given_up_after_a_minute_of_refusals(seconds: float, given_up: bool) -> None:
     world = a_world(4)
     world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     world.handle(BindFailed("a-0", BindFailure.REFUSED))
@@ -394,16 +380,14 @@ def refuse_until_given_up(world: World) -> float:
         raised = sent(world.run_cycle(), RaiseAttempt)
     world.flights = [Flight(raised[0], world.epoch)]
     world.carry_out_all()
-    while world.streams:
-        world.deliver()
+    world.hear()
     return world.now - start
 
 
 def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_growing_pause() -> None:
     world = a_world(4)
     key = world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     for attempt, pause in ((1, 2.0), (2, 4.0)):
         assert 60 <= refuse_until_given_up(world) <= 63
         assert world.pods["a-0"].attempt == attempt
@@ -417,14 +401,12 @@ def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_growing
 def test_gpus_of_a_bind_that_nobody_knows_of_stay_taken() -> None:
     world = a_world(1)
     world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     world.handle(BindFailed("a-0", BindFailure.UNKNOWN))
     world.start("b", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert binds_in(world.run_cycle()) == []
     assert world.engine.state.cluster.usage["a-0"].devices == commit.binds[0].devices
 
@@ -442,8 +424,7 @@ def send_binds(world: World) -> list[SendBind]:
 def test_bind_of_a_pod_that_another_has_bound_is_over_and_the_pod_is_where_it_is(reply_first: bool) -> None:
     world = a_world(4, 4)
     world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (send,) = send_binds(world)
     other = "n1" if send.bind.node == "n0" else "n0"
     world.change_pod("a-0", node=other, devices=(3,))
@@ -462,8 +443,7 @@ def test_bind_of_a_pod_that_another_has_bound_is_over_and_the_pod_is_where_it_is
 def test_bind_of_a_pod_that_has_changed_is_sent_again_for_the_pod_as_it_is_now() -> None:
     world = a_world(4)
     key = world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (send,) = send_binds(world)
     world.change_pod("a-0", labels={"x": "y"})
     changed = world.pods["a-0"].version
@@ -487,8 +467,7 @@ def test_bind_of_a_pod_that_has_changed_is_sent_again_for_the_pod_as_it_is_now()
 def test_bind_of_a_pod_that_has_changed_so_that_it_is_void_is_not_sent_again(change: dict[str, Any]) -> None:
     world = a_world(4)
     world.start("a", 1, controlled=False)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (send,) = send_binds(world)
     world.change_pod("a-0", **change)
     world.carry_out(Flight(send, world.epoch))
@@ -502,8 +481,7 @@ def test_bind_of_a_pod_that_has_changed_so_that_it_is_void_is_not_sent_again(cha
 def test_pod_bound_elsewhere_is_believed() -> None:
     world = a_world(4, 4)
     world.start("a", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (bind,) = binds_in(world.run_cycle())
     other = "n1" if bind.node == "n0" else "n0"
     world.change_pod("a-0", node=other, devices=(3,))
@@ -516,8 +494,7 @@ def test_pod_bound_elsewhere_is_believed() -> None:
 def test_bind_whose_reply_was_lost_counts_once() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.carry_out(world.flights.pop(0))
     world.deliver()
@@ -531,15 +508,13 @@ def test_bind_whose_reply_was_lost_counts_once() -> None:
 def test_bind_to_a_gpu_that_broke_is_given_up_although_its_node_has_others() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (first, second) = binds_in(world.run_cycle())
     world.carry_out_all()
     world.deliver()
     world.flights.clear()
     world.change_node("n0", unhealthy=frozenset(first.devices), allocatable={"cpu": 64_000, "pods": 110, GPU: 3})
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert [f.effect for f in world.flights] == [RaiseAttempt(first.uid, 1)]
     world.carry_out_all()
     world.carry_out(Flight(SendBind(second, world.pods[second.uid].version), world.epoch))
@@ -554,8 +529,7 @@ def test_gpus_of_a_pod_that_is_being_deleted_are_not_free_before_it_has_ended() 
     world.settle()
     world.change_pod("a-0", deleting=True)
     rival = world.start("b", 1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert binds_in(world.run_cycle()) == []
     world.settle()
     assert len(world.bound(rival)) == 1
@@ -586,8 +560,7 @@ def device_broken(world: World, node: str) -> None:
 def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, committed: bool) -> None:
     world = a_world(4, 4)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (first, _) = binds_in(world.run_cycle())
     (flight,) = [f for f in world.flights if isinstance(f.effect, Commit)]
     world.flights.clear()
@@ -596,8 +569,7 @@ def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, commi
         world.deliver()
         world.flights.clear()
     event(world, first.node)
-    while world.streams:
-        world.deliver()
+    world.hear()
     if not committed:
         world.carry_out(flight)
         world.deliver()
@@ -611,12 +583,10 @@ def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, commi
 def test_engine_that_waits_for_its_commit_asks_for_no_timer_in_the_past() -> None:
     world = a_world(4)
     world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.change_node("n0", ready=False)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.now += 10
     world.run_cycle()
     timer = world.engine.next_timer()
@@ -653,8 +623,7 @@ def test_deleted_gang_object_leaves_waiting_members_waiting_with_that_reason() -
 def test_gang_object_deleted_while_binds_are_on_their_way_lets_them_land() -> None:
     world = a_world(2)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.remove_gang(key)
     world.settle()
@@ -681,8 +650,7 @@ def test_minimum_raised_while_binds_are_on_their_way_is_held_for_and_then_starts
     world = a_world(3)
     world.create(a_pod("stranger", ours=False, node="n0", devices=(2,)))
     key = world.start("a", 3, minimum=2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert len(binds_in(world.run_cycle())) == 2
     world.change_gang(key, minimum=3)
     world.settle()
@@ -796,8 +764,7 @@ def _commit_and_vanish(*, in_a_gap: bool, lands: bool = True) -> World:
     """A pod whose bind is committed vanishes before it is seen bound, and another waits for its GPU."""
     world = a_world(1)
     world.create(a_pod("a", grace=30.0))
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.carry_out_all()
     world.deliver()
@@ -828,8 +795,7 @@ def test_devices_of_a_pod_that_was_not_bound_until_it_vanished_are_free_at_once(
 def test_devices_of_a_pod_that_vanished_before_its_bind_was_committed_are_free_at_once() -> None:
     world = a_world(1)
     world.create(a_pod("a"))
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.remove_pod("a", in_a_gap=True)
     world.create(a_pod("b"))
@@ -854,8 +820,7 @@ def test_node_that_comes_back_with_fewer_gpus_gives_none_away_twice() -> None:
     world.settle()
     before = {uid: world.pods[uid].devices for uid in "ab"}
     world.remove_node("n0")
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.put_node(a_node("n0", 3))
     world.create(a_pod("c"))
     world.settle()
@@ -922,8 +887,7 @@ def test_pod_that_turns_permanent_once_it_is_bound_ends_its_commit_and_leaves_it
     world = a_world(4)
     world.put_queue(Queue("q", quota={GPU: 4}))
     world.create(a_pod("daemon", shape_of(1), queue="q"))
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.carry_out_all()
     assert list(world.lease) == [commit.sequence]
@@ -1226,8 +1190,7 @@ def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first()
     gang = Gang(key, minimum=3, roles=(Role("late", 1, rank=2), Role("early", 1, rank=1)))
     pods = [*members(key, 1, shape_of(4), role="late"), *members(key, 1, shape_of(2), role="early"), *members(key, 1)]
     world.submit(gang, *pods)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert [bind.name for bind in commit.binds] == ["a-0", "a-early-0", "a-late-0"]
 
@@ -1235,8 +1198,7 @@ def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first()
 def test_gang_is_told_to_be_committed_then_bound_then_running() -> None:
     world = a_world(2)
     key = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     phases = []
     (commit,) = sent(world.run_cycle(), Commit)
     phases.append(world.phase(key))

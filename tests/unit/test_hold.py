@@ -78,8 +78,7 @@ def test_room_of_a_gang_that_was_nominated_before_the_loss_is_not_held_when_node
 def _refuse_evictions(world: World) -> None:
     """What can happen without time passing and without controllers does, but no pod is evicted."""
     for _ in range(10):
-        while world.streams:
-            world.deliver()
+        world.hear()
         world.run_cycle()
         flights, world.flights = world.flights, []
         for flight in flights:
@@ -164,8 +163,7 @@ def test_replacements_in_one_role_are_bound_together() -> None:
         world.change_pod(uid, deleting=True)
     world.settle(controllers=False)
     world.run_controllers()
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"a-work-1", "a-work-2"}
 
 
@@ -304,8 +302,7 @@ def test_restart_is_committed_before_the_first_delete_and_finished_by_the_next_l
     world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
     world.settle()
     world.change_pod("a-1", deleting=True)
-    while world.streams:
-        world.deliver()
+    world.hear()
     effects = world.run_cycle()
     assert sent(effects, SendDelete) == []
     (commit,) = sent(effects, Commit)
@@ -322,15 +319,13 @@ def test_refused_delete_is_tried_again_until_the_pod_is_seen_going() -> None:
     world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
     world.settle()
     world.change_pod("a-1", deleting=True)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     for _ in range(3):
         for flight in [*world.flights]:
             world.flights.remove(flight)
             world.carry_out(flight, Fate.REFUSED if isinstance(flight.effect, SendDelete) else Fate.LANDS)
-        while world.streams:
-            world.deliver()
+        world.hear()
         world.now += 8
         world.run_cycle()
         assert len(world.lease) == 1
@@ -423,8 +418,7 @@ def test_slot_stays_held_while_deciding_pauses() -> None:
     record = world.engine.state.records[key]
     assert record.reserved
     world.start("b", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert len(world.engine.state.ledger.binds) == 2, "no more may be decided"
     world.run_cycle()

@@ -52,8 +52,7 @@ def test_gang_of_two_that_needs_one_is_left_with_one() -> None:
     world.start("a", 2, minimum=1)
     world.settle()
     world.start("b", 1, priority=1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert [delete.uid for delete in commit.deletes] == ["a-1"]
 
@@ -63,8 +62,7 @@ def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
     fixed = world.start("a", 4, priority=1)
     world.settle()
     urgent = world.start("b", 1, priority=2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert {delete.uid for delete in commit.deletes} == {"a-0", "a-1", "a-2", "a-3"}
     world.settle()
@@ -75,15 +73,13 @@ def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
 def test_gang_whose_binds_are_on_their_way_is_evicted_once_they_have_been_seen(seen: int) -> None:
     world = a_world(2)
     low = world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     for bind in commit.binds[:seen]:
         world.change_pod(bind.uid, node=bind.node, devices=bind.devices)
     urgent = world.start("b", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert sent(world.run_cycle(), Commit) == []
     world.settle()
     assert (len(world.bound(low)), len(world.bound(urgent))) == (0, 1)
@@ -94,15 +90,13 @@ def test_gang_whose_binds_are_on_their_way_is_spared_at_the_cost_of_a_dearer_one
     world.start("dearer", 1, priority=1)
     world.settle()
     world.start("a", 2)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     first = commit.binds[0]
     world.change_pod(first.uid, node=first.node, devices=first.devices)
     world.start("b", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (eviction,) = sent(world.run_cycle(), Commit)
     assert [delete.uid for delete in eviction.deletes] == ["dearer-0"]
 
@@ -112,18 +106,15 @@ def test_gang_that_is_losing_its_surplus_to_one_is_evicted_for_another_once_that
     world.start("a", 3, minimum=1)
     world.settle()
     world.start("b", 1, priority=5)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (surplus,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(surplus.sequence))
     world.start("c", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert sent(world.run_cycle(), Commit) == []
     (going,) = surplus.deletes
     world.change_pod(going.uid, deleting=True)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (eviction,) = sent(world.run_cycle(), Commit)
     assert len(eviction.deletes) == 2
 
@@ -133,17 +124,14 @@ def test_gang_whose_victim_vanished_is_evicted_for_another_at_once() -> None:
     world.start("a", 4, minimum=2, controlled=False)
     world.settle()
     world.start("b", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (surplus,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(surplus.sequence))
     world.start("c", 1, priority=8)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert sent(world.run_cycle(), Commit) == []
     world.remove_pod(surplus.deletes[0].uid)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (eviction,) = sent(world.run_cycle(), Commit)
     assert len(eviction.deletes) == 1
 
@@ -226,18 +214,15 @@ def test_winner_is_bound_only_after_its_victims_are_seen_gone() -> None:
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert commit.binds == ()
     assert len(commit.deletes) == 2
     assert world.phase(urgent) is Phase.NOMINATED
     world.carry_out_all()
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.carry_out_all()
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert all(pod.deleting for pod in world.members(a_key("a")))
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
@@ -249,8 +234,7 @@ def test_slot_that_a_winner_needs_besides_its_victims_is_not_taken_in_the_same_c
     low = world.start("a", 1)
     world.settle()
     urgent, rival = world.start("b", 2, priority=9), world.start("c", 1, priority=1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
     assert [len(world.bound(key)) for key in (low, urgent, rival)] == [0, 2, 0]
@@ -262,17 +246,14 @@ def test_nominated_slots_are_not_taken_by_others() -> None:
     world.start("x", 1)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.carry_out_all()
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.carry_out_all()
     world.change_pod("a-0", phase=PodPhase.FAILED)
     rival = world.start("c", 1, priority=1)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
     assert len(world.bound(urgent)) == 2
@@ -284,8 +265,7 @@ def test_slots_of_a_nominated_gang_whose_object_is_deleted_are_given_back() -> N
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.remove_gang(urgent)
@@ -303,8 +283,7 @@ def test_nomination_and_drain_target_on_one_node_do_not_wait_for_each_other() ->
     first = world.start("b", 1, shape_of(2), priority=9, preempts=False)
     world.pass_time(200)
     second = world.start("c", 1, shape_of(2), priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(second) is Phase.NOMINATED
     (commit,) = [flight for flight in world.flights if isinstance(flight.effect, Commit)]
@@ -325,16 +304,14 @@ def test_new_leader_keeps_a_nomination_and_lets_it_expire() -> None:
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     for flight in [f for f in world.flights if isinstance(f.effect, Report)]:
         world.carry_out(flight)
     world.flights.clear()
     world.crash()
     assert world.gangs[urgent].nomination
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     timer = world.engine.next_timer()
@@ -372,8 +349,7 @@ def test_room_that_is_being_freed_is_not_freed_twice() -> None:
     evicted: list[str] = []
     world.watchers.append(lambda effects: evicted.extend(e.delete.uid for e in sent(effects, SendDelete)))
     world.start("b", 1, shape_of(2), priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.carry_out_all()
     world.start("c", 1, shape_of(2), priority=8)
@@ -398,8 +374,7 @@ def test_stale_nomination_of_a_running_gang_is_dropped_by_the_next_leader() -> N
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 1, shape_of(2), priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     nominated = next(f.effect.status for f in world.flights if isinstance(f.effect, Report) and f.effect.key == urgent)
     world.settle(controllers=False)
@@ -451,8 +426,7 @@ def test_nomination_whose_victims_do_not_go_expires(
     phases = []
     for wait in waits:
         world.now += wait
-        while world.streams:
-            world.deliver()
+        world.hear()
         world.run_cycle()
         for flight in world.flights:
             if isinstance(flight.effect, Commit | Report):
@@ -471,8 +445,7 @@ def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> No
     low = world.start("a", 1)
     world.settle()
     world.create(a_pod("urgent", priority=9))
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.deletes) == 1
     world.remove_pod("urgent")
@@ -486,8 +459,7 @@ def test_no_more_of_a_role_is_surplus_than_it_has_beyond_its_own_minimum() -> No
     world.submit(Gang(key, minimum=1, roles=(Role("work", 2),)), *members(key, 3, role="work"))
     world.settle()
     world.start("b", 2, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.deletes) == 3, "with one left too few would run"
 
@@ -497,8 +469,7 @@ def test_member_that_came_while_victims_went_is_told_why_it_waits_when_the_winne
     world.start("a", 1, controlled=False)
     world.settle()
     urgent = world.start("b", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.create(a_pod("late", gang=urgent, index=1, priority=9))
@@ -519,8 +490,7 @@ def test_winner_does_not_start_when_its_queue_has_come_to_refuse_it() -> None:
     world.start("a", 1)
     world.settle()
     urgent = world.start("b", 1, priority=9, queue="q")
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.put_queue(Queue("q", open=False))
@@ -537,13 +507,11 @@ def test_winner_does_not_start_while_a_commit_is_under_way() -> None:
     world.settle()
     world.change_node("n1", unschedulable=True)
     urgent = world.start("b", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.change_node("n1", unschedulable=False)
-    while world.streams:
-        world.deliver()
+    world.hear()
     assert binds_in(world.run_cycle()) == []
 
 
@@ -552,8 +520,7 @@ def test_winner_that_is_paused_gives_its_slots_up() -> None:
     low = world.start("a", 1)
     world.settle()
     urgent = world.start("b", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.change_gang(urgent, paused=True)

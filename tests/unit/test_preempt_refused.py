@@ -14,8 +14,7 @@ def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
     until = world.now + seconds
     while world.now < until:
         for _ in range(6):
-            while world.streams:
-                world.deliver()
+            world.hear()
             world.run_cycle()
             flights, world.flights = world.flights, []
             for flight in flights:
@@ -85,8 +84,7 @@ def test_victim_is_counted_on_until_its_eviction_has_been_refused_six_times() ->
     low = world.start("low", 1)
     world.settle()
     urgent = world.start("urgent", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     told = [(Phase.RESTARTING, {Reason.EVICTING})] * 5 + [(Phase.RUNNING, {Reason.EVICTION_REFUSED})]
     for phase, reasons in told:
@@ -100,16 +98,14 @@ def test_eviction_that_succeeds_at_last_is_no_longer_told_to_be_refused() -> Non
     world.start("low", 1)
     world.settle()
     urgent = world.start("urgent", 1, priority=9)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     for _ in range(6):
         world.handle(DeleteFailed("low-0"))
         world.run_cycle()
     assert world.reasons(urgent) == {Reason.EVICTION_REFUSED}
     world.change_pod("low-0", deleting=True)
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert Reason.EVICTION_REFUSED not in world.reasons(urgent)
 

@@ -32,13 +32,11 @@ def test_what_another_queue_borrowed_is_given_back_once_its_binds_have_been_seen
     world.put_queue(Queue("a", quota={GPU: 2}))
     world.put_queue(Queue("b", quota={GPU: 0}))
     borrower = world.start("borrower", 2, queue="b")
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     world.carry_out(world.flights.pop(0))
     owner = world.start("owner", 2, queue="a")
-    while world.streams:
-        world.deliver()
+    world.hear()
     world.run_cycle()
     assert world.phase(owner) is Phase.WAITING
     world.settle()

@@ -40,8 +40,7 @@ def refuse_bind(world: World, uid: str, failure: BindFailure = BindFailure.REFUS
 
 def start_binding(world: World, count: int) -> GangKey:
     key = world.start("a", count)
-    while world.streams:
-        world.deliver()
+    world.hear()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     world.run_cycle()
@@ -57,8 +56,7 @@ def said(world: World, key: GangKey) -> str:
 
 def settle(world: World, fate_of: Fates) -> None:
     for _ in range(50):
-        while world.streams:
-            world.deliver()
+        world.hear()
         world.run_cycle()
         flights, world.flights = world.flights, []
         for flight in flights:
@@ -160,8 +158,7 @@ def test_namespace_whose_binds_hang_stops_nobody_for_long(gangs: int) -> None:
 
     def step() -> None:
         for _ in range(20):
-            while world.streams:
-                world.deliver()
+            world.hear()
             world.run_cycle()
             flights, world.flights = world.flights, []
             for flight in flights:

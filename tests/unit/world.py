@@ -263,6 +263,11 @@ class World:
         for _ in range(1 + twice):
             self.handle(event)
 
+    def hear(self) -> None:
+        """Delivers all events there are."""
+        while self.streams:
+            self.deliver()
+
     def handle(self, event: Event) -> list[Effect]:
         """Lets the engine take in one event."""
         for watch in self.onlookers:
@@ -441,8 +446,7 @@ class World:
     def settle(self, *, controllers: bool = True) -> None:
         """Everything that needs no time happens: events arrive, cycles run, requests land, pods start and end."""
         for _ in range(200):
-            while self.streams:
-                self.deliver()
+            self.hear()
             before = len(self.flights)
             self.run_cycle()
             quiet = len(self.flights) == before == 0

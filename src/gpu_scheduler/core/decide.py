@@ -17,7 +17,7 @@ from gpu_scheduler.core.nodes import Bools
 from gpu_scheduler.core.observe import end_quarantines, look_on
 from gpu_scheduler.core.place import least_counts, place_gang
 from gpu_scheduler.core.plan import Plan
-from gpu_scheduler.core.preempt import find_victims, refused_evictions
+from gpu_scheduler.core.preempt import find_victims, refused_evictions, refused_on
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.retry import retry_due
@@ -109,9 +109,8 @@ def _tell(state: State, keys: Iterable[GangKey]) -> list[Effect]:
 
 def _refused_for(state: State, record: GangRecord) -> Unplaceable | None:
     """What keeps a nominated gang waiting, if the eviction of pods from its slots' nodes is refused."""
-    nodes = {slot.node for slot in record.nomination}
-    stay = sum(state.pods[uid].node in nodes for uid in state.ledger.refused) if nodes else 0
-    return Unplaceable((Refusal(Reason.EVICTION_REFUSED, short_by=stay),)) if stay else None
+    refusal = refused_on(state, {slot.node for slot in record.nomination})
+    return Unplaceable((refusal,)) if refusal is not None else None
 
 
 # -- one gang that something happened to

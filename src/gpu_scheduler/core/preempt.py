@@ -158,8 +158,12 @@ def refused_evictions(state: State, bid: Bid) -> Refusal | None:
     """How many evictions are refused where the bid would be placed once they succeed."""
     refused = state.ledger.refused
     placement = _place_without(state, bid, _leaving(state) | refused) if refused else None
-    nodes = {slot.node for _, slot in placement or ()}
-    stay = sum(state.pods[uid].node in nodes for uid in refused)
+    return refused_on(state, {slot.node for _, slot in placement or ()})
+
+
+def refused_on(state: State, nodes: set[str]) -> Refusal | None:
+    """How many evictions from these nodes are refused, if any."""
+    stay = sum(state.pods[uid].node in nodes for uid in state.ledger.refused) if nodes else 0
     return Refusal(Reason.EVICTION_REFUSED, short_by=stay) if stay else None
 
 

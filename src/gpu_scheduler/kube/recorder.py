@@ -208,9 +208,8 @@ class Recorder:
         known = self._known.get(same)
         if known is not None:
             known.count += event.count
-            body = {"count": known.count, "message": event.message, "lastTimestamp": format_time(event.last)}
             try:
-                await self._client.patch(EVENTS, known.name, body, namespace)
+                await self._repeat(known.name, namespace, event, known.count)
                 self._known.move_to_end(same)
                 return
             except NotFound:
@@ -225,11 +224,14 @@ class Recorder:
             if error.reason != "AlreadyExists":
                 raise
             # It was written before, and only the answer was lost; more may have been recorded since.
-            body = {"count": event.count, "message": event.message, "lastTimestamp": format_time(event.last)}
-            await self._client.patch(EVENTS, event.name, body, namespace)
+            await self._repeat(event.name, namespace, event, event.count)
         self._known[same] = _Known(event.name, event.count)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
+
+    async def _repeat(self, name: str, namespace: str, event: _Pending, count: int) -> None:
+        body = {"count": count, "message": event.message, "lastTimestamp": format_time(event.last)}
+        await self._client.patch(EVENTS, name, body, namespace)
 
     def _make_name(self, about: str) -> str:
         """A new name. kubectl lists what happened within one second by name, so names sort by time."""
