@@ -31,7 +31,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gpu_scheduler import certificates
+from gpu_scheduler.base import certificates
 from gpu_scheduler.local.admission import Admission
 from gpu_scheduler.local.api import Api, Options
 from gpu_scheduler.local.builtin import built_in

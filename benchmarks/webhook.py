@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, cast
 
-from gpu_scheduler.certificates import issue, make_authority
+from gpu_scheduler.base.certificates import issue, make_authority
 from gpu_scheduler.cli.scheduler import run_loop
 
 SIZE = 6 * 1024

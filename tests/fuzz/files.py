@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpu_scheduler.certificates import Certificate, issue, make_authority
+from gpu_scheduler.base.certificates import Certificate, issue, make_authority
 from gpu_scheduler.kube.connection import Connection, load_connection
 from gpu_scheduler.kube.credentials import Plugin
 from gpu_scheduler.kube.errors import ConfigError

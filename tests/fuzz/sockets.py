@@ -10,7 +10,7 @@ from functools import cache
 from unittest.mock import patch
 
 from gpu_scheduler.bad_requests import tell_briefly
-from gpu_scheduler.certificates import Certificate, issue, make_authority, server_context
+from gpu_scheduler.base.certificates import Certificate, issue, make_authority, server_context
 from gpu_scheduler.webhook import server as webhook
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import answer

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from gpu_scheduler.certificates import split_bundle
+from gpu_scheduler.base.certificates import split_bundle
 from gpu_scheduler.cli.permissions import webhook_permissions
 from gpu_scheduler.webhook.configuration import make_configurations
 from gpu_scheduler.webhook.rules import Rules

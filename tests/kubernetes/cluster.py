@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_scheduler import certificates
+from gpu_scheduler.base import certificates
 from gpu_scheduler.local.node_agent.fleet import FleetSettings
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Api, Json

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_scheduler import certificates
+from gpu_scheduler.base import certificates
 from gpu_scheduler.local.cluster import NAMES
 
 _GATES = {

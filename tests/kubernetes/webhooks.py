@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gpu_scheduler import certificates
+from gpu_scheduler.base import certificates
 from gpu_scheduler.webhook.rotation import make_pair
 from tests.kubernetes.api import Api, Json
 from tests.kubernetes.combinations import SYSTEM

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.certificates import (
+from gpu_scheduler.base.certificates import (
     LOOPBACK,
     Certificate,
     check_pair,

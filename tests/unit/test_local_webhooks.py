@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.certificates import issue, make_authority, server_context
+from gpu_scheduler.base.certificates import issue, make_authority, server_context
 from gpu_scheduler.local.api import DeleteOptions, Options
 from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.errors import ApiError

@@ -8,7 +8,7 @@ import ssl
 
 from aiohttp import web
 
-from gpu_scheduler.certificates import issue, make_authority, server_context
+from gpu_scheduler.base.certificates import issue, make_authority, server_context
 from tests.tls_server import serving
 
 

@@ -85,7 +85,7 @@ def _write(folder: Path, made: Shown, namespace: str, secret: str) -> None:
 
     import yaml
 
-    from gpu_scheduler.certificates import write_private
+    from gpu_scheduler.base.certificates import write_private
 
     data = {"ca.crt": made.authority, "tls.crt": made.pair.certificate, "tls.key": made.pair.key}
     manifest = {

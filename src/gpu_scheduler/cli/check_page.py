@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.cli.nvidia_smi import Gpu, Gpus
-from gpu_scheduler.kube.wording import one_line
 
 SERVICE = "gpu-scheduler-check"
 VARIABLE = "CUDA_VISIBLE_DEVICES"

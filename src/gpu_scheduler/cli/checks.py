@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
 
+from gpu_scheduler.base.text import count, join
 from gpu_scheduler.cli.dry_run import look_at, name_of, waiting_since
 from gpu_scheduler.cli.permissions import Permission, gang_kinds
 from gpu_scheduler.cli.render.leader import Leadership, leader_problem
@@ -15,7 +16,6 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.state import State
 from gpu_scheduler.kube.discovery import Served
 from gpu_scheduler.kube.resources import ASSIGNS_DEVICES, PLACEMENTS, QUEUES
-from gpu_scheduler.kube.wording import count, join
 
 SLOW = 1.0
 """An API server that takes longer than this to say its version is slow, in seconds."""

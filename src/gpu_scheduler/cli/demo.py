@@ -84,11 +84,11 @@ def _make_folder(folder: Path) -> None:
 
 async def _play(clusters: list[LocalCluster], show: Show, folder: Path) -> list[Run]:
     """All acts, in two clusters that differ in nothing but gangs."""
+    from gpu_scheduler.base.text import count
     from gpu_scheduler.cli.demonstration import acts
     from gpu_scheduler.cli.demonstration.jobs import JOBS
     from gpu_scheduler.cli.demonstration.show import JOB_COLUMNS, list_jobs
     from gpu_scheduler.cli.demonstration.stage import watched
-    from gpu_scheduler.kube.wording import count
 
     task = asyncio.current_task()
     assert task is not None

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.kube.device_map import parse_map, pod_index
 from gpu_scheduler.kube.objects import Meta
 from gpu_scheduler.kube.resources import DEVICE_MAP, WEBHOOK
-from gpu_scheduler.kube.wording import one_line
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 NODE_LABEL = "gpu-node-name"

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from gpu_scheduler.base.text import count, join, one_line
 from gpu_scheduler.cli.checks import Level
 from gpu_scheduler.cli.render.leader import leader_problem
 from gpu_scheduler.cli.render.text import draw_age
@@ -33,7 +34,6 @@ from gpu_scheduler.kube.resources import LEASES, NAMESPACES, NODES, PODS
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.snapshot import LeaseView
 from gpu_scheduler.kube.times import parse_time
-from gpu_scheduler.kube.wording import count, join, one_line
 
 T = TypeVar("T")
 

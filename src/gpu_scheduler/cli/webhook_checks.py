@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_scheduler.certificates import read_period, split_bundle
+from gpu_scheduler.base.certificates import read_period, split_bundle
+from gpu_scheduler.base.text import count, join
 from gpu_scheduler.cli.checks import DAY, Check, Level
 from gpu_scheduler.cli.render.text import draw_age
 from gpu_scheduler.kube.client import Client
@@ -23,7 +24,6 @@ from gpu_scheduler.kube.resources import (
     WEBHOOK,
     WEBHOOK_SECRET,
 )
-from gpu_scheduler.kube.wording import count, join
 
 SOON = 14 * DAY
 REFUSED = "pods that name this scheduler are refused"

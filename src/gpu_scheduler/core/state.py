@@ -6,12 +6,12 @@ import heapq
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from gpu_scheduler.base import backoff
 from gpu_scheduler.core.capacity import capacity_of
 from gpu_scheduler.core.cluster import Cluster
 from gpu_scheduler.core.ledger import Ledger
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, survey
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
-from gpu_scheduler.core.pauses import pause_after
 from gpu_scheduler.core.queue import GangQueue
 from gpu_scheduler.core.quota import QuotaBook
 from gpu_scheduler.core.reasons import Unplaceable, Wake
@@ -137,7 +137,7 @@ class State:
         if now - record.not_before > 5 * self.config.longest_back_off:
             record.failures = 0
         record.failures += 1
-        record.not_before = now + pause_after(record.failures, self.config.longest_back_off)
+        record.not_before = now + backoff.exponential(record.failures, self.config.longest_back_off)
         self.at(record.not_before, record.key)
 
     def _remember_setbacks(self, record: GangRecord) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
+from gpu_scheduler.base.text import LONGEST, one_line
 from gpu_scheduler.core.events import (
     Bind,
     BindFailed,
@@ -30,7 +31,6 @@ from gpu_scheduler.kube.objects import PodObject
 from gpu_scheduler.kube.resources import ATTEMPT, CLAIMS, PODS
 from gpu_scheduler.kube.times import format_time
 from gpu_scheduler.kube.volumes import SELECTED_NODE
-from gpu_scheduler.kube.wording import LONGEST, one_line
 
 MARKING = 5
 """So many times a restart waits for its pod to be marked as disrupted, if nobody forbids that."""

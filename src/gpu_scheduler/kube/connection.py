@@ -165,7 +165,7 @@ def _make_context(authority: bytes) -> ssl.SSLContext:
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     # Here, because it brings along what makes certificates, and most who connect have a token.
-    from gpu_scheduler.certificates import Certificate, load_certificate
+    from gpu_scheduler.base.certificates import Certificate, load_certificate
 
     load_certificate(context, Certificate(certificate, key))
 

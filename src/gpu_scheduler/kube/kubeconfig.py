@@ -10,10 +10,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from gpu_scheduler.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.wording import one_line
 
 T = TypeVar("T")
 

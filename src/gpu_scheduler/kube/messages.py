@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gpu_scheduler.base.text import count, join, one_line, say_duration
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang
 from gpu_scheduler.kube.dialects import Told
 from gpu_scheduler.kube.refusals import Case, Context, say_bind_refused, say_gate, say_left, say_orphaned, say_refusal
-from gpu_scheduler.kube.wording import count, join, one_line, say_duration
 
 PHASES: dict[Phase, str] = {
     Phase.GATHERING: "MembersMissing",

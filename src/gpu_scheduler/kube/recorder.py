@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import structlog
 
-from gpu_scheduler.core.pauses import pause_after
+from gpu_scheduler.base import backoff
+from gpu_scheduler.base.text import one_line, without_numbers
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, TooMany, Undecided
 from gpu_scheduler.kube.hands import Hands, Rows
@@ -18,7 +19,6 @@ from gpu_scheduler.kube.objects import Json, Meta, PodObject
 from gpu_scheduler.kube.pace import Pace
 from gpu_scheduler.kube.resources import EVENTS, PODS, Resource
 from gpu_scheduler.kube.times import format_time
-from gpu_scheduler.kube.wording import one_line, without_numbers
 
 COMPONENT = "gpu-scheduler"
 
@@ -195,7 +195,7 @@ class Recorder:
             later.count += event.count
             return
         self._add(self._again, _MOST_AGAIN, same, event)
-        pause = pause_after(event.tries, _LONGEST_PAUSE)
+        pause = backoff.exponential(event.tries, _LONGEST_PAUSE)
         asyncio.get_running_loop().call_later(pause, self._try_again, same, event)
 
     def _try_again(self, same: _Sameness, event: _Pending) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpu_scheduler.base.text import count, join, say_amount, say_duration, say_number
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Status
@@ -14,7 +15,6 @@ from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.core.topology import NODE
 from gpu_scheduler.kube.dialects.options import NO_QUEUE
 from gpu_scheduler.kube.resources import ASSIGNS_DEVICES, PAUSED
-from gpu_scheduler.kube.wording import count, join, say_amount, say_duration, say_number
 
 REASONS: dict[Reason, str] = {
     Reason.RESOURCE: "NotEnoughResources",

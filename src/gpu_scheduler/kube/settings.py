@@ -14,13 +14,13 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.core.topology import DEFAULT_LEVELS, NODE
-from gpu_scheduler.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.health import split_address
 from gpu_scheduler.kube.resources import SYSTEM
-from gpu_scheduler.kube.wording import one_line
 
 _LONG = 10 * 365 * 86_400
 _CORE = Config()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpu_scheduler.base.text import join
 from gpu_scheduler.core.model import (
     MILLI,
     DeviceMap,
@@ -27,7 +28,6 @@ from gpu_scheduler.kube.device_map import MapError, map_group, parse_map, pod_in
 from gpu_scheduler.kube.objects import Container, Meta, PodSpec, Resources
 from gpu_scheduler.kube.resources import DEVICE_MAP, GPU_MILLI
 from gpu_scheduler.kube.terms import Affinity, Speaker, SpreadConstraint, node_terms, pod_terms, preferences, spreads
-from gpu_scheduler.kube.wording import join
 
 _SHAPES = 8192
 """How many distinct shapes are remembered; one that falls out is read again."""

@@ -14,10 +14,11 @@ from typing import TypeVar
 
 import structlog
 
+from gpu_scheduler.base import backoff
+from gpu_scheduler.base.text import count, without_numbers
 from gpu_scheduler.core.events import Delete, Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.pauses import pause_after
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.kube.book import Book, Counts, Limits, Subject
 from gpu_scheduler.kube.client import Client
@@ -31,7 +32,6 @@ from gpu_scheduler.kube.pod_conditions import is_waiting, may_run, name_failed, 
 from gpu_scheduler.kube.recorder import EventType, Recorder, Ref, refer, refer_pod
 from gpu_scheduler.kube.resources import DEVICES, PODS
 from gpu_scheduler.kube.surroundings import Surroundings
-from gpu_scheduler.kube.wording import count, without_numbers
 
 STARTING = frozenset({Phase.COMMITTING, Phase.BINDING})
 """Binds are under way, each for one version of its pod: a write to the pod would make them fail."""
@@ -285,7 +285,7 @@ class Teller:
                 _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
             in_vain = isinstance(error, Refused) or entry.failures >= _PATIENCE
             lane = Lane.PLAIN if in_vain else Lane.URGENT
-            self._lanes.add_in(key, pause_after(entry.failures, _LONGEST_BACK_OFF), lane)
+            self._lanes.add_in(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
             return in_vain
         return True
 

@@ -10,9 +10,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 import structlog
 
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.kube.errors import ApiError, Undecided, api_error
 from gpu_scheduler.kube.objects import DEEPEST, Object
-from gpu_scheduler.kube.wording import one_line
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpu_scheduler import certificates
+from gpu_scheduler.base import certificates
 from gpu_scheduler.local.admission import OWN_NODES, Admission
 from gpu_scheduler.local.api import Api, timestamp
 from gpu_scheduler.local.bootstrap import CRDS, bootstrap

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpu_scheduler.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.decoding import Path, write_path
 

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from gpu_scheduler import documents
+from gpu_scheduler.base import documents
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.protobuf import CONTENT_TYPE, decode_protobuf

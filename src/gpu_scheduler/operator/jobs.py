@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.kube.dialects.options import MOST_MEMBERS
 from gpu_scheduler.kube.objects import Json, Meta
 from gpu_scheduler.kube.resources import Resource
-from gpu_scheduler.kube.wording import one_line
 
 OURS = "gpu-scheduler.io/operator"
 """What `runPolicy.managedBy` says of a job that is for this operator, whoever else is in the cluster."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from gpu_scheduler.base.text import without_amounts
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.dialects.options import as_dict
@@ -23,7 +24,6 @@ from gpu_scheduler.kube.recorder import WORKERS as TELLERS
 from gpu_scheduler.kube.recorder import Recorder, refer
 from gpu_scheduler.kube.resources import Resource
 from gpu_scheduler.kube.until import run_until
-from gpu_scheduler.kube.wording import without_amounts
 from gpu_scheduler.operator.actions import Plan, Tell
 from gpu_scheduler.operator.carry import AT_ONCE, Carrier, TakenError
 from gpu_scheduler.operator.definitions import install_definitions

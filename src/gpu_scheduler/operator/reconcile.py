@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpu_scheduler.core.pauses import pause_after
+from gpu_scheduler.base import backoff
 from gpu_scheduler.kube.device_map import read_number
 from gpu_scheduler.kube.dialects.conditions import condition_in
 from gpu_scheduler.kube.objects import Meta, Object, RawObject
@@ -324,7 +324,7 @@ def _due(job: Job, failure: _Failure) -> float:
     ended = ended_at(failure.pod)
     if not before or ended is None or not _is_new(job, failure):
         return 0.0
-    return ended + pause_after(before - 1, LONGEST_PAUSE)
+    return ended + backoff.exponential(before - 1, LONGEST_PAUSE)
 
 
 def _restart(job: Job, members: _Members, now: float) -> Iterator[Action]:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from gpu_scheduler.core.pauses import pause_after
+from gpu_scheduler.base import backoff
 from gpu_scheduler.kube.hands import Hands, Rows
 
 Key = TypeVar("Key", bound=Hashable)
@@ -49,7 +49,7 @@ class Turns(Generic[Key]):
         """A turn went wrong: the next comes later each time."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        self.add_after(key, pause_after(failures, _LONGEST, _FIRST))
+        self.add_after(key, backoff.exponential(failures, _LONGEST, _FIRST))
 
     def went_well(self, key: Key) -> None:
         """A turn went well: the next that goes wrong is the first."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from gpu_scheduler.kube.wording import one_line
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.webhook.rules import Denial, Rules
 
 _MOST = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from gpu_scheduler.certificates import Certificate, read_period
+from gpu_scheduler.base.certificates import Certificate, read_period
 
 PREFIX = "gpu_scheduler_webhook"
 PATHS = ("mutate", "validate")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
-from gpu_scheduler.certificates import Certificate, split_bundle
+from gpu_scheduler.base.certificates import Certificate, split_bundle
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
 from gpu_scheduler.kube.objects import Json

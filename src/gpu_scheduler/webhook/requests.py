@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gpu_scheduler.kube.wording import one_line
+from gpu_scheduler.base.text import one_line
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_scheduler import certificates
-from gpu_scheduler.certificates import Certificate
+from gpu_scheduler.base import certificates
+from gpu_scheduler.base.certificates import Certificate
 from gpu_scheduler.kube.resources import WEBHOOK
 
 _PATIENT = 10

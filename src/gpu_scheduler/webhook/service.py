@@ -10,8 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from gpu_scheduler import certificates
-from gpu_scheduler.certificates import Certificate
+from gpu_scheduler.base import certificates
+from gpu_scheduler.base.certificates import Certificate
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.connection import Connection
 from gpu_scheduler.kube.resources import WEBHOOK

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_scheduler.certificates import Certificate, check_pair
+from gpu_scheduler.base.certificates import Certificate, check_pair
 from gpu_scheduler.kube.errors import ConfigError
 
 PAUSE = 2.0

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gpu_scheduler.certificates import Certificate, check_pair, find_issuer, read_names, read_period
+from gpu_scheduler.base.certificates import Certificate, check_pair, find_issuer, read_names, read_period
 from gpu_scheduler.cli.main import cli
 
 NAMES = ["ca.crt", "tls.crt", "tls.key", "webhook-tls-secret.yaml"]

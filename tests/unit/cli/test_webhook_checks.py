@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.certificates import Period, issue, make_authority, make_period
+from gpu_scheduler.base.certificates import Period, issue, make_authority, make_period
 from gpu_scheduler.cli.checks import DAY, Level
 from gpu_scheduler.cli.webhook_checks import Seen, check_webhook, look_at_webhook
 from gpu_scheduler.kube.client import Client

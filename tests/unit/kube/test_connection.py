@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gpu_scheduler.certificates import issue, make_authority, server_context
+from gpu_scheduler.base.certificates import issue, make_authority, server_context
 from gpu_scheduler.kube import connection as connections
 from gpu_scheduler.kube import credentials
 from gpu_scheduler.kube.client import Client

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.base.text import LONGEST
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Phase, Status
@@ -24,7 +25,6 @@ from gpu_scheduler.core.model import (
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.kube.messages import PHASES, describe, name_gang
 from gpu_scheduler.kube.refusals import REASONS, Context
-from gpu_scheduler.kube.wording import LONGEST
 
 GPU = "nvidia.com/gpu"
 KEY = GangKey("native", "team-a", "train")

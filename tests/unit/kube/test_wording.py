@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.kube.wording import join, one_line, say_amount, say_duration, without_amounts, without_numbers
+from gpu_scheduler.base.text import join, one_line, say_amount, say_duration, without_amounts, without_numbers
 
 
 @pytest.mark.parametrize(

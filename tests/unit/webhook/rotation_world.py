@@ -14,7 +14,7 @@ from typing import Any, cast
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from gpu_scheduler.certificates import Certificate, find_issuer, read_period, split_bundle
+from gpu_scheduler.base.certificates import Certificate, find_issuer, read_period, split_bundle
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import Conflict, NotFound, Undecided
 from gpu_scheduler.kube.objects import Json

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from gpu_scheduler.certificates import Certificate, issue, load_certificate, make_authority, server_context
+from gpu_scheduler.base.certificates import Certificate, issue, load_certificate, make_authority, server_context
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import Answer
 from gpu_scheduler.webhook.server import Path, Server

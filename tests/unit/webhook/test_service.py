@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from gpu_scheduler.certificates import (
+from gpu_scheduler.base.certificates import (
     Certificate,
     issue,
     load_certificate,

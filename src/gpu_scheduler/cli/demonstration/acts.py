@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpu_scheduler.base.text import count, join
 from gpu_scheduler.cli.demonstration.jobs import JOBS, Job, idle_pod, interleave, mapped_pod, train_pod
 from gpu_scheduler.cli.demonstration.observer import Run, State, find_double, find_lock, sum_up
 from gpu_scheduler.cli.demonstration.show import say_stuck
@@ -11,7 +12,6 @@ from gpu_scheduler.cli.demonstration.stage import Stage
 from gpu_scheduler.cli.render.text import draw_indices
 from gpu_scheduler.kube.annotations import write_devices
 from gpu_scheduler.kube.device_map import parse_map
-from gpu_scheduler.kube.wording import count, join
 
 ROUND = 0.4
 """Seconds between two pods of a job: several people submit at the same time, and their pods come in turns."""

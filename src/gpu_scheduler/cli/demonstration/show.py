@@ -11,11 +11,11 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.demonstration.jobs import Job
 from gpu_scheduler.cli.demonstration.observer import Record, Run, State, Stuck
 from gpu_scheduler.cli.render.text import Column, Row, cut, draw_table, fold
 from gpu_scheduler.cli.screen import make_console, screen_width
-from gpu_scheduler.kube.wording import count
 
 NARROW, WIDE = 80, 100
 """As wide as lines are where nobody says how wide the screen is, and as wide as they become at most."""

@@ -8,8 +8,8 @@ from html import escape
 from itertools import groupby
 from math import ceil
 
+from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.demonstration.observer import Run, Span
-from gpu_scheduler.kube.wording import count
 
 WIDTH = 960.0
 LEFT, RIGHT = 64.0, 16.0

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from gpu_scheduler.base.text import count, say_number
 from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
 from gpu_scheduler.cli.render.gangs import STYLES, tell
 from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_indices, draw_moment, draw_table, fold
@@ -19,7 +20,6 @@ from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import ALONE, State
 from gpu_scheduler.kube.dialects.options import NO_QUEUE
 from gpu_scheduler.kube.surroundings import Lookout
-from gpu_scheduler.kube.wording import count, say_number
 
 MOST_MEMBERS = 40
 

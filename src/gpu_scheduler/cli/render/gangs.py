@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
 from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_moment, draw_table
 from gpu_scheduler.core.engine import Engine
@@ -16,7 +17,6 @@ from gpu_scheduler.kube.dialects import dialect_of
 from gpu_scheduler.kube.dialects.options import NO_QUEUE
 from gpu_scheduler.kube.messages import describe
 from gpu_scheduler.kube.surroundings import Lookout
-from gpu_scheduler.kube.wording import count
 
 MOST_ESTIMATES = 16
 """An estimate tries who would have to end: only those first in the queue get one."""

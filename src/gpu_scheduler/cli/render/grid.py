@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.render.nodes import Hold, NodeLine, Part
 from gpu_scheduler.cli.render.text import Column, cut, draw_indices, draw_table, fold, letters
 from gpu_scheduler.core.model import MILLI
-from gpu_scheduler.kube.wording import count
 
 ALIKE = 6
 """From so many nodes on that look the same only the first two are drawn."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from gpu_scheduler.base.text import say_number
 from gpu_scheduler.cli.dry_run import keeps_slots, look_at
 from gpu_scheduler.cli.render.gangs import WAITS
 from gpu_scheduler.cli.render.text import Column, cut, draw_table
@@ -16,7 +17,6 @@ from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
 from gpu_scheduler.core.quota import charge_of
 from gpu_scheduler.core.state import State
 from gpu_scheduler.kube.dialects.options import NO_QUEUE
-from gpu_scheduler.kube.wording import say_number
 
 BAR = 24
 _BUSY = (Phase.RUNNING, Phase.BINDING, Phase.COMMITTING, Phase.HOLDING, Phase.DEGRADED, Phase.RESTARTING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.render.text import Column, Row, draw_table
 from gpu_scheduler.cli.validation import (
     PodSeen,
@@ -16,7 +17,6 @@ from gpu_scheduler.cli.validation import (
     say_value,
 )
 from gpu_scheduler.kube.times import format_time
-from gpu_scheduler.kube.wording import count
 
 MOST_NODES = 20
 """More nodes than this are only counted."""

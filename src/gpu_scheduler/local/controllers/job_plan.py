@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpu_scheduler.core.pauses import pause_after
+from gpu_scheduler.base import backoff
 from gpu_scheduler.local.controllers.conditions import find_condition
 from gpu_scheduler.local.controllers.job_policy import judge_failure, met_rule, read_indexes
 from gpu_scheduler.local.controllers.objects import INDEX_FAILURES, Pod, Whole, seconds
@@ -263,5 +263,5 @@ def backoff_left(goal: JobGoal, pods: Iterable[Pod], now: float) -> float:
     late = [when for when in failures if when >= last_success]
     if not late:
         return 0.0
-    delay = pause_after(len(late) - 1, goal.backoff_cap, goal.backoff)
+    delay = backoff.exponential(len(late) - 1, goal.backoff_cap, goal.backoff)
     return max(late) + delay - now

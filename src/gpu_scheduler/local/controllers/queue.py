@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Generic, TypeVar
 
-from gpu_scheduler.core.pauses import pause_after
+from gpu_scheduler.base import backoff
 
 K = TypeVar("K")
 
@@ -51,7 +51,7 @@ class WorkQueue(Generic[K]):
         """Asks for a look after a failure: twice as long a wait each time."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        self.add_after(key, pause_after(failures, LAST_RETRY, FIRST_RETRY))
+        self.add_after(key, backoff.exponential(failures, LAST_RETRY, FIRST_RETRY))
 
     def succeeded(self, key: K) -> None:
         """Forgets past failures."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.quantity import QuantityError, parse_nano
-from gpu_scheduler.documents import BadDocumentError, parse_yaml
-from gpu_scheduler.kube.wording import one_line
 from gpu_scheduler.local.store import Json
 
 RUNTIMES = ("process", "simulated")
