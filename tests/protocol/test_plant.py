@@ -32,7 +32,7 @@ def test_bugs_are_many_and_different() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 30
 
 
-CHANGED = "src/gpu_scheduler/core/place.py"
+CHANGED = "src/gpu_scheduler/core/placement/place.py"
 ERROR = "ERROR tests/test_a.py"
 ENDS: dict[str, tuple[int, str, str | None]] = {
     "all tests pass": (0, "", None),

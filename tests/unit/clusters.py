@@ -9,8 +9,7 @@ from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.domains import Bid, Group
+from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import (
     HOSTNAME,
     DeviceMap,
@@ -26,6 +25,7 @@ from gpu_scheduler.core.model import (
     Toleration,
     TopologyRule,
 )
+from gpu_scheduler.core.placement.domains import Bid, Group
 from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement, labels_equal
 from tests.unit.oracle import Ask, Fleet
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.placement.place import place_gang
 from tests.unit.clusters import Problem, build_cluster, picking, random_problem
 from tests.unit.oracle import can_place
 

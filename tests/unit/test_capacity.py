@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.fit import fits
+from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import HOSTNAME, HostPort, PodTerm, Shape
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.fit import fits
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.clusters import GPU, RACK, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet

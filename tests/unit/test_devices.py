@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.devices import bits_of, choose_share, choose_whole
+from gpu_scheduler.core.cluster.device_table import bits_of, choose_share, choose_whole
+from gpu_scheduler.core.placement.capacity import capacity_of
 from tests.unit.clusters import build_cluster, gpu_node, mapped, node, pod, share, whole
 from tests.unit.oracle import Fleet, Placed
 

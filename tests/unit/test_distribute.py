@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.distribute import Shares, distribute, fill_nodes, likings
 from gpu_scheduler.core.model import HOSTNAME, Node, Pod, PodTerm, Preference, Spread, Taint, TaintEffect, Toleration
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.distribute import Shares, distribute, fill_nodes, likings
 from tests.unit.clusters import GPU, RACK, ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet, Placed
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.core import decide
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.domains import Bid
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cycle import decide
 from gpu_scheduler.core.events import (
     BindFailed,
     BindFailure,
@@ -39,6 +38,7 @@ from gpu_scheduler.core.model import (
     Shape,
     Spread,
 )
+from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import LabelSelector, PodMatch, labels_equal
 from gpu_scheduler.core.state import Config, State

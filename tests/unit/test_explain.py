@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_scheduler.core.cycle.explain import Counterfactual, Explanation, Holder, IfOnly, refuse_now
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
-from gpu_scheduler.core.explain import Counterfactual, Explanation, Holder, IfOnly, refuse_now
 from gpu_scheduler.core.model import (
     DeviceMap,
     Expected,

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.fit import fits, refusals
+from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import (
     HOSTNAME,
     DeviceMap,
@@ -24,6 +22,8 @@ from gpu_scheduler.core.model import (
     TaintEffect,
     Toleration,
 )
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.fit import fits, refusals
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement, labels_equal
 from tests.unit import oracle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import Node, Taint, TaintEffect
-from gpu_scheduler.core.nodes import NodeTable
 from gpu_scheduler.core.selectors import Operator, Requirement
 from tests.unit.effort import effort_of
 from tests.unit.world import a_node

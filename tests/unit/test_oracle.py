@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.capacity import Capacity, capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.fit import fits
+from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.placement.capacity import Capacity, capacity_of
+from gpu_scheduler.core.placement.fit import fits
 from tests.unit import oracle
 from tests.unit.clusters import Pick, Scope, build_cluster, drawing, random_fleet, random_pod, random_shape
 from tests.unit.oracle import Fleet

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gpu_scheduler.core.domains import Bid, Group
 from gpu_scheduler.core.model import (
     HOSTNAME,
     HostPort,
@@ -22,9 +21,10 @@ from gpu_scheduler.core.model import (
     Toleration,
     TopologyRule,
 )
-from gpu_scheduler.core.place import least_counts, place_gang
+from gpu_scheduler.core.placement.diagnose import refuse_bid, tally
+from gpu_scheduler.core.placement.domains import Bid, Group
+from gpu_scheduler.core.placement.place import least_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
-from gpu_scheduler.core.refuse import refuse_bid, tally
 from tests.unit.clusters import (
     GPU,
     RACK,

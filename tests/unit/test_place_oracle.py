@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
-from gpu_scheduler.core.domains import Placement
-from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.placement.domains import Placement
+from gpu_scheduler.core.placement.place import place_gang
 from tests.unit.clusters import Problem, build_cluster, problems
 from tests.unit.miss_rate import measure
 from tests.unit.oracle import Ask, Fleet, accepted_nodes, can_place, device_choices, domain_of

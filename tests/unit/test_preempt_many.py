@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from gpu_scheduler.core.bid import make_bid
-from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cycle.preemption import Victim, _candidates, find_victims
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, TookOver
 from gpu_scheduler.core.model import Gang
-from gpu_scheduler.core.place import place_gang
-from gpu_scheduler.core.preempt import Victim, _candidates, find_victims
+from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import make_bid
 from gpu_scheduler.core.state import State
 from tests.unit.world import a_key, a_node, a_pod, members, sent, shape_of
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.queue import GangQueue, Standing
+from gpu_scheduler.core.queueing.queue import GangQueue, Standing
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from tests.unit.world import a_key
 

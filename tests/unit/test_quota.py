@@ -10,7 +10,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import GangSeen, PodSeen
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DeviceMap, Gang, Queue, Shape
-from gpu_scheduler.core.quota import QuotaBook
+from gpu_scheduler.core.queueing.quota import QuotaBook
 from gpu_scheduler.core.reasons import Reason
 from tests.unit.world import GPU, NAMESPACE, a_key, a_pod, a_world, members, shape_of, share_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.core.explain import refuse_now
+from gpu_scheduler.core.cycle.explain import refuse_now
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Expected, Gang, GangKey, PodPhase, Queue
 from gpu_scheduler.core.reasons import Reason

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Codes
 from gpu_scheduler.core.model import Pod, PodTerm
-from gpu_scheduler.core.nodes import Codes
-from gpu_scheduler.core.search import Seekers, search
+from gpu_scheduler.core.placement.search import Seekers, search
 from tests.unit.clusters import GPU, ZONE, apps, build_cluster, gpu_node, node, plain, pod, share, whole
 from tests.unit.oracle import Fleet
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.domains import Bid, Group, Placement
+from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import HOSTNAME, Node, PodTerm, Shape, TopologyRule
-from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.placement.domains import Bid, Group, Placement
+from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.clusters import NVLINK, RACK, ZONE, apps, build_cluster, gang_of, gpu_node, node, plain, pod, whole
 from tests.unit.oracle import Fleet, Placed

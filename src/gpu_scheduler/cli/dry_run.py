@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpu_scheduler.core.explain import Holder
+from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, Status, phase_of, report, survey
 from gpu_scheduler.core.reasons import Unplaceable
 from gpu_scheduler.core.state import ALONE, State

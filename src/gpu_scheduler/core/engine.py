@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core import observe, retry
-from gpu_scheduler.core.decide import run_cycle
+from gpu_scheduler.core.cycle import observe, retry
+from gpu_scheduler.core.cycle.decide import run_cycle
+from gpu_scheduler.core.cycle.explain import Explanation, explain
 from gpu_scheduler.core.events import (
     BindFailed,
     Committed,
@@ -21,7 +22,6 @@ from gpu_scheduler.core.events import (
     QueueSeen,
     TookOver,
 )
-from gpu_scheduler.core.explain import Explanation, explain
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import Config, State

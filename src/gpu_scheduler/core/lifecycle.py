@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gpu_scheduler.core.domains import Bid
 from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Role, Slot
+from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.reasons import Unplaceable
 
 

@@ -7,15 +7,15 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_scheduler.base import backoff
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.ledger import Ledger
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, Levels
+from gpu_scheduler.core.cycle.ledger import Ledger
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, survey
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
-from gpu_scheduler.core.queue import GangQueue
-from gpu_scheduler.core.quota import QuotaBook
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.queueing.queue import GangQueue
+from gpu_scheduler.core.queueing.quota import QuotaBook
 from gpu_scheduler.core.reasons import Unplaceable, Wake
-from gpu_scheduler.core.topology import DEFAULT_LEVELS, Levels
 
 ALONE = "pod"
 """The dialect of a pod that names no gang: it is a gang of one."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.model import Shape
 from gpu_scheduler.core.requests import read_exactly
 from gpu_scheduler.kube.device_map import read_number

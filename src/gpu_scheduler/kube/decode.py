@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.model import Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
 from gpu_scheduler.core.quantity import QuantityError
 from gpu_scheduler.core.requests import read_amounts

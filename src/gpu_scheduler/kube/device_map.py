@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.kube.objects import Meta
 
 MAX_LENGTH: Final = 256 * 1024

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import structlog
 
-from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound

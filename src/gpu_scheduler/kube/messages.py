@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpu_scheduler.base.text import count, join, one_line, say_duration
+from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang
 from gpu_scheduler.kube.dialects import Told

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_scheduler.base.text import count, join, say_amount, say_duration, say_number
+from gpu_scheduler.core.cluster.topology import NODE
+from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import DeviceMap, Gang, Gate, GateKind
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
-from gpu_scheduler.core.topology import NODE
 from gpu_scheduler.kube.dialects.options import NO_QUEUE
 from gpu_scheduler.kube.resources import ASSIGNS_DEVICES, PAUSED
 

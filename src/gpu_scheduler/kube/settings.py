@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
+from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, NODE
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.core.topology import DEFAULT_LEVELS, NODE
 from gpu_scheduler.kube.errors import ConfigError
 from gpu_scheduler.kube.health import split_address
 from gpu_scheduler.kube.resources import SYSTEM

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpu_scheduler.core.explain import Holder, holders_of, refuse_now
+from gpu_scheduler.core.cluster.topology import NODE
+from gpu_scheduler.core.cycle.explain import Holder, holders_of, refuse_now
 from gpu_scheduler.core.lifecycle import GangRecord, Phase, Status
 from gpu_scheduler.core.model import MILLI, DeviceMap, Gang, GangKey
 from gpu_scheduler.core.reasons import Reason, Unplaceable
 from gpu_scheduler.core.state import ALONE, State
-from gpu_scheduler.core.topology import NODE
 from gpu_scheduler.kube.dialects import show_key
 from gpu_scheduler.kube.refusals import Context
 

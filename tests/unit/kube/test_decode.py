@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.cluster import Cluster
+from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import GangKey, GateKind, PodPhase, Taint, TaintEffect
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.kube.decode import decode_node, decode_pod

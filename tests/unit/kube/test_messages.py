@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.base.text import LONGEST
+from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.explain import Holder
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import (
     DeviceMap,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import GateKind, Node
-from gpu_scheduler.core.nodes import NodeTable
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.kube.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
 from gpu_scheduler.kube.volumes import Claims, Reach, claims_of

@@ -12,8 +12,8 @@ from gpu_scheduler.base.text import count, say_number
 from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
 from gpu_scheduler.cli.render.gangs import STYLES, tell
 from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_indices, draw_moment, draw_table, fold
+from gpu_scheduler.core.cycle.explain import Counterfactual, Explanation, IfOnly
 from gpu_scheduler.core.engine import Engine
-from gpu_scheduler.core.explain import Counterfactual, Explanation, IfOnly
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, PodPhase
 from gpu_scheduler.core.reasons import Reason

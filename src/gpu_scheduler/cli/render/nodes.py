@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from gpu_scheduler.cli.dry_run import keeps_slots, name_of
-from gpu_scheduler.core.cluster import Usage
+from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.model import MILLI, GangKey, Node
 from gpu_scheduler.core.state import State
 from gpu_scheduler.kube.dialects import show_key

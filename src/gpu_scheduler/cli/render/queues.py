@@ -14,7 +14,7 @@ from gpu_scheduler.cli.render.gangs import WAITS
 from gpu_scheduler.cli.render.text import Column, cut, draw_table
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
-from gpu_scheduler.core.quota import charge_of
+from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
 from gpu_scheduler.kube.dialects.options import NO_QUEUE
 

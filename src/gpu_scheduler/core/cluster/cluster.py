@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu_scheduler.core.census import Census
-from gpu_scheduler.core.devices import MAX_DEVICES, DeviceTable
+from gpu_scheduler.core.cluster.device_table import MAX_DEVICES, DeviceTable
+from gpu_scheduler.core.cluster.node_table import Ints, NodeTable, extend
+from gpu_scheduler.core.cluster.pod_counts import Census
+from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, Levels, Topology
 from gpu_scheduler.core.model import NODE_ALIAS, Node, Pod, Shape
-from gpu_scheduler.core.nodes import Ints, NodeTable, extend
-from gpu_scheduler.core.topology import DEFAULT_LEVELS, Levels, Topology
 
 PODS = "pods"
 _MISSING = object()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu_scheduler.core.cluster.node_table import Ints, extend
 from gpu_scheduler.core.model import Pod, PodTerm, Shape
-from gpu_scheduler.core.nodes import Ints, extend
 from gpu_scheduler.core.selectors import PodMatch
 
 Save = Callable[[Any, Any], None]

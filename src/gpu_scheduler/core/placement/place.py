@@ -6,14 +6,23 @@ from itertools import chain
 
 import numpy as np
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.distribute import distribute, fill_nodes, likings
-from gpu_scheduler.core.domains import Bid, Counts, Group, Placement, domains, own_domains, reach, usable_nodes
-from gpu_scheduler.core.fit import fits, matches_itself
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Pod, Slot
-from gpu_scheduler.core.nodes import Bools, Ints
-from gpu_scheduler.core.search import Seekers, search
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.distribute import distribute, fill_nodes, likings
+from gpu_scheduler.core.placement.domains import (
+    Bid,
+    Counts,
+    Group,
+    Placement,
+    domains,
+    own_domains,
+    reach,
+    usable_nodes,
+)
+from gpu_scheduler.core.placement.fit import fits, matches_itself
+from gpu_scheduler.core.placement.search import Seekers, search
 
 Unit = list[tuple[Group, int]]
 """What is placed at once, with how many of each: one group, or all groups of a role with a topology of its own."""

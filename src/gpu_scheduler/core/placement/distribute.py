@@ -6,10 +6,10 @@ import heapq
 
 import numpy as np
 
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.fit import matches_itself, matching_all, pod_refusals, spread_domains, starts_affinity
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Codes, Ints
 from gpu_scheduler.core.model import HOSTNAME, Pod, Spread, TaintEffect
-from gpu_scheduler.core.nodes import Codes, Ints
+from gpu_scheduler.core.placement.fit import matches_itself, matching_all, pod_refusals, spread_domains, starts_affinity
 from gpu_scheduler.core.reasons import Reason
 
 _NEVER = np.iinfo(np.int64).max

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu_scheduler.core.cluster.node_table import Bools, Ints, extend
 from gpu_scheduler.core.model import MILLI, Node, Shape
-from gpu_scheduler.core.nodes import Bools, Ints, extend
 
 MAX_DEVICES = 128
 """Indices from here on are refused: no machine has them, and a map may name anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.core.cycle.ledger import OpenBind, OpenDelete
 from gpu_scheduler.core.events import (
     BindFailed,
     BindFailure,
@@ -11,7 +12,6 @@ from gpu_scheduler.core.events import (
     SendBind,
     SendDelete,
 )
-from gpu_scheduler.core.ledger import OpenBind, OpenDelete
 from gpu_scheduler.core.state import State
 
 LONGEST_RETRY = 3

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core.domains import Placement
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.placement.domains import Placement
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
 

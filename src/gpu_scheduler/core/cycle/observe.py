@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.core.cycle.ledger import Ledger, OpenBind
+from gpu_scheduler.core.cycle.retry import give_up, send_bind
 from gpu_scheduler.core.events import (
     Committed,
     Effect,
@@ -12,12 +14,10 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
-from gpu_scheduler.core.ledger import Ledger, OpenBind
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Gang, GangKey, Pod, PodPhase, Slot
-from gpu_scheduler.core.queue import GangQueue
+from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.reasons import Wake
-from gpu_scheduler.core.retry import give_up, send_bind
 from gpu_scheduler.core.state import State
 
 # -- nodes

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_scheduler.core.domains import Bid, Placement
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import Pod, Shape
-from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.placement.domains import Bid, Placement
+from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal
 from gpu_scheduler.core.state import State
 

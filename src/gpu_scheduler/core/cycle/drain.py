@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_scheduler.core.bid import asks_last, make_bid
-from gpu_scheduler.core.domains import Bid, Group, Placement
+from gpu_scheduler.core.cluster.node_table import Ints
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
-from gpu_scheduler.core.nodes import Ints
-from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.domains import Bid, Group, Placement
+from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import asks_last, make_bid
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
-from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.state import State
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core.bid import asks_last
+from gpu_scheduler.core.cycle.plan import Plan
 from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.plan import Plan
+from gpu_scheduler.core.queueing.bid import asks_last
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_scheduler.core.bid import absent_members, excluded_nodes, expected_groups, make_bid, slots_for, standing_of
-from gpu_scheduler.core.courtesy import GIVES_WAY, gives_way, next_turn
-from gpu_scheduler.core.domains import Bid, Placement
-from gpu_scheduler.core.drain import check_target, choose_target, fits_empty, pass_target_on, refuse_on_empty
+from gpu_scheduler.core.cluster.node_table import Bools
+from gpu_scheduler.core.cycle.drain import check_target, choose_target, fits_empty, pass_target_on, refuse_on_empty
+from gpu_scheduler.core.cycle.observe import end_quarantines, look_on
+from gpu_scheduler.core.cycle.plan import Plan
+from gpu_scheduler.core.cycle.preemption import find_victims, refused_evictions, refused_on
+from gpu_scheduler.core.cycle.recovery import heal, watch_minimum
+from gpu_scheduler.core.cycle.retry import retry_due
 from gpu_scheduler.core.events import Effect, Release, Report
-from gpu_scheduler.core.hold import heal, watch_minimum
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, phase_of, report
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.nodes import Bools
-from gpu_scheduler.core.observe import end_quarantines, look_on
-from gpu_scheduler.core.place import least_counts, place_gang
-from gpu_scheduler.core.plan import Plan
-from gpu_scheduler.core.preempt import find_victims, refused_evictions, refused_on
+from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.domains import Bid, Placement
+from gpu_scheduler.core.placement.place import least_counts, place_gang
+from gpu_scheduler.core.queueing.bid import (
+    absent_members,
+    excluded_nodes,
+    expected_groups,
+    make_bid,
+    slots_for,
+    standing_of,
+)
+from gpu_scheduler.core.queueing.fairness import GIVES_WAY, gives_way, next_turn
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
-from gpu_scheduler.core.refuse import refuse_bid
-from gpu_scheduler.core.retry import retry_due
 from gpu_scheduler.core.state import State
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.devices import MAX_DEVICES
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
+from gpu_scheduler.core.cluster.node_table import Bools, Ints, Nodes
 from gpu_scheduler.core.model import (
     MILLI,
     NOT_READY,
@@ -20,7 +21,6 @@ from gpu_scheduler.core.model import (
     Taint,
     TaintEffect,
 )
-from gpu_scheduler.core.nodes import Bools, Ints, Nodes
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import PodMatch
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.core.bid import make_bid, stand_in
-from gpu_scheduler.core.domains import Bid, Group, Placement
+from gpu_scheduler.core.cycle.plan import Plan
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.fit import fits
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import OnMemberLost, Pod, Shape, Slot
-from gpu_scheduler.core.place import place_gang
-from gpu_scheduler.core.plan import Plan
+from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.domains import Bid, Group, Placement
+from gpu_scheduler.core.placement.fit import fits
+from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import make_bid, stand_in
 from gpu_scheduler.core.reasons import Wake
-from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.state import State
 
 

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from gpu_scheduler.core.domains import Bid, Group
+from gpu_scheduler.core.cluster.node_table import Bools
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
-from gpu_scheduler.core.nodes import Bools
-from gpu_scheduler.core.queue import Standing
+from gpu_scheduler.core.placement.domains import Bid, Group
+from gpu_scheduler.core.queueing.queue import Standing
 from gpu_scheduler.core.state import State
 
 _LAST = -(1 << 31) - 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.fit import capacity_at, capacity_on, is_simple, may_use
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Shape
-from gpu_scheduler.core.nodes import Bools, Ints
+from gpu_scheduler.core.placement.fit import capacity_at, capacity_on, is_simple, may_use
 
 _REMEMBERED = 2048
 _FEW = 8

@@ -9,12 +9,12 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.distribute import cap_nodes
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Bools, Codes, Ints
+from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.model import Pod, Slot, TopologyRule
-from gpu_scheduler.core.nodes import Bools, Codes, Ints
-from gpu_scheduler.core.topology import NODE
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.distribute import cap_nodes
 
 MAX_DOMAINS = 64
 """How many domains of a level are tried for one gang before it goes on to the next, or is told "not found yet"."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpu_scheduler.core.cluster.node_table import Codes, NodeTable
 from gpu_scheduler.core.model import TopologyRule
-from gpu_scheduler.core.nodes import Codes, NodeTable
 
 Levels = tuple[tuple[str, str], ...]
 """Level names with their node labels, widest first."""

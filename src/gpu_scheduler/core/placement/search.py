@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.distribute import likings
-from gpu_scheduler.core.fit import pod_refusals
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Bools, Codes, Ints
 from gpu_scheduler.core.model import Pod, Slot
-from gpu_scheduler.core.nodes import Bools, Codes, Ints
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.distribute import likings
+from gpu_scheduler.core.placement.fit import pod_refusals
 
 _DEEPEST = 64
 """All members but this many are placed without going back: a search that deep would not end in time."""

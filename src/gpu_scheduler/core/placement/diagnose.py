@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_scheduler.core.capacity import capacity_of
-from gpu_scheduler.core.cluster import Cluster
-from gpu_scheduler.core.domains import Bid
-from gpu_scheduler.core.fit import may_use, pod_refusals, refusals
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Pod
-from gpu_scheduler.core.nodes import Bools, Ints
-from gpu_scheduler.core.place import least_counts
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.domains import Bid
+from gpu_scheduler.core.placement.fit import may_use, pod_refusals, refusals
+from gpu_scheduler.core.placement.place import least_counts
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from gpu_scheduler.core.bid import enforced_end, make_bid
-from gpu_scheduler.core.domains import Bid
 from gpu_scheduler.core.lifecycle import GangRecord, Phase, phase_of
 from gpu_scheduler.core.model import MILLI, GangKey, Pod, Shape, Toleration
-from gpu_scheduler.core.place import place_gang
+from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.domains import Bid
+from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import enforced_end, make_bid
 from gpu_scheduler.core.reasons import Reason, Unplaceable, Wake
-from gpu_scheduler.core.refuse import refuse_bid
 from gpu_scheduler.core.state import State
 
 MOST_TRIED = 64
