@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import gpu_scheduler
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import Conflict, NotFound
-from gpu_scheduler.kube.informer import Change, Informer
-from gpu_scheduler.kube.objects import Object, PodObject
-from gpu_scheduler.kube.resources import DEVICES, PODS, VISIBLE_DEVICES, Resource
+from gpu_scheduler.gangs.contract import DEVICES, VISIBLE_DEVICES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import Conflict, NotFound
+from gpu_scheduler.k8s.informer import Change, Informer
+from gpu_scheduler.k8s.objects import Object, PodObject
+from gpu_scheduler.k8s.resources import PODS, Resource
 
 NAMESPACE = "benchmark"
 GPU = "nvidia.com/gpu"

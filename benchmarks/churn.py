@@ -24,13 +24,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import load_connection
-from gpu_scheduler.kube.errors import Conflict, NotFound
-from gpu_scheduler.kube.informer import Change, ChangeKind, Informer
-from gpu_scheduler.kube.lease import LeaseObject
-from gpu_scheduler.kube.objects import Object, PodObject
-from gpu_scheduler.kube.resources import GANG, GANG_MIN, GROUP, LEASES, PLACEMENTS, PODS, SYSTEM, Resource
+from gpu_scheduler.gangs.contract import GANG, GANG_MIN, GROUP, PLACEMENTS, SYSTEM
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import load_connection
+from gpu_scheduler.k8s.errors import Conflict, NotFound
+from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.objects import Object, PodObject
+from gpu_scheduler.k8s.resources import LEASES, PODS, Resource
+from gpu_scheduler.kube.lease import CommitLease
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
@@ -157,7 +158,7 @@ async def find_leftovers(client: Client, scheduler: subprocess.Popen[bytes], log
     end = time.monotonic() + 30
     while True:
         placements = (await client.list(PLACEMENTS, SYSTEM, type=Object)).items
-        lease = await client.get(LEASES, "gpu-scheduler", SYSTEM, type=LeaseObject)
+        lease = await client.get(LEASES, "gpu-scheduler", SYSTEM, type=CommitLease)
         if (not placements and not lease.committed) or time.monotonic() > end:
             break
         await asyncio.sleep(0.5)

@@ -34,10 +34,11 @@ from benchmarks._binding import (
     our_scheduler,
     remove_all,
 )
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import load_connection
-from gpu_scheduler.kube.objects import NodeObject
-from gpu_scheduler.kube.resources import GANG, GANG_MIN, NAMESPACES, NODES, PODS
+from gpu_scheduler.gangs.contract import GANG, GANG_MIN
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import load_connection
+from gpu_scheduler.k8s.objects import NodeObject
+from gpu_scheduler.k8s.resources import NAMESPACES, NODES, PODS
 
 SIZES = (8, 64)
 

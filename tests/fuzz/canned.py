@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self, cast
 
 import aiohttp
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.informer import Informer
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.informer import Informer
 
 
 class Reply(NamedTuple):

@@ -6,9 +6,9 @@ import json
 
 import msgspec
 
-from gpu_scheduler.kube.errors import Undecided
-from gpu_scheduler.kube.objects import Object, RawObject
-from gpu_scheduler.kube.wire import read_page
+from gpu_scheduler.k8s.codec import read_page
+from gpu_scheduler.k8s.errors import Undecided
+from gpu_scheduler.k8s.objects import Object, RawObject
 from gpu_scheduler.operator.actions import Plan
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import OURS

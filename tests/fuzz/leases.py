@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import NodeSeen, PodSeen, TookOver
 from gpu_scheduler.core.state import Config
+from gpu_scheduler.k8s.errors import ApiError
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.objects import NodeObject
 from gpu_scheduler.kube.decode import decode_node
-from gpu_scheduler.kube.errors import ApiError
 from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import Candidate, Lease
-from gpu_scheduler.kube.objects import NodeObject
+from gpu_scheduler.kube.lease import Lease
 from tests.fuzz import seeds
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import dump

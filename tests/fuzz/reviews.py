@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpu_scheduler.kube.resources import GROUP
+from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.webhook.reviews import BadReview, answer
 from gpu_scheduler.webhook.server import Path
 from tests.fuzz.seeds import Json, dump, examples, groups, pods

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gpu_scheduler.kube.resources import GROUP
+from gpu_scheduler.gangs.contract import GROUP
 from tests.unit.webhook.reviewing import MAP, THREE, container, pod
 
 Json = dict[str, Any]

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from unittest.mock import patch
 
-from gpu_scheduler.bad_requests import tell_briefly
 from gpu_scheduler.base.certificates import Certificate, issue, make_authority, server_context
+from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.webhook import server as webhook
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import answer
@@ -81,7 +81,7 @@ def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def _ask_webhook(given: Input) -> str:
-    tell_briefly()  # as all that have logs of their own do
+    shorten_bad_requests()  # as all that have logs of their own do
     with patch.multiple(webhook, BUDGET=_QUICK, _FIRST=_QUICK, _LAST=_QUICK):
         return _judge(asyncio.run(_speak_to_webhook(given)))
 

@@ -7,13 +7,13 @@ import random
 import zlib
 from collections.abc import Iterator, Mapping
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import ApiError
-from gpu_scheduler.kube.informer import Change, Informer
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import PODS
-from gpu_scheduler.kube.wire import read_error
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.codec import read_error
+from gpu_scheduler.k8s.discovery import find_served
+from gpu_scheduler.k8s.errors import ApiError
+from gpu_scheduler.k8s.informer import Change, Informer
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import PODS
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import Json, dump, pods
 from tests.fuzz.target import Input, Refused, Target

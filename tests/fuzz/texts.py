@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-from gpu_scheduler.core.quantity import (
+from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
     MAX_VALUE,
     QuantityError,

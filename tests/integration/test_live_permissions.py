@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.cli.permissions import needed_permissions
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import load_connection
-from gpu_scheduler.kube.discovery import Served, find_served
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import load_connection
+from gpu_scheduler.k8s.discovery import Served, find_served
 from tests.integration import running
 from tests.integration.audit import Audit, guard
 from tests.integration.commits import BINDS, CREATE, Preempt, Replica, make_home, wait_settled

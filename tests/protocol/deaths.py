@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.kube.scheduler import run_scheduler
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.sim.chance import replaced

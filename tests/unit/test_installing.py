@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpu_scheduler.cli.validation import NAMESPACE
-from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 
 ROOT = Path(__file__).parents[2]
 

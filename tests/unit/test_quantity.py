@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.quantity import (
+from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
     MAX_VALUE,
     QuantityError,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.core.quantity import MAX_VALUE, QuantityError
-from gpu_scheduler.core.requests import ContainerRequest, pod_request, read_amounts, read_container, read_exactly
+from gpu_scheduler.k8s.quantity import MAX_VALUE, QuantityError
+from gpu_scheduler.k8s.requests import ContainerRequest, pod_request, read_amounts, read_container, read_exactly
 
 RESOURCES = ["cpu", "memory", "hugepages-2Mi", "nvidia.com/gpu"]
 

@@ -21,7 +21,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.kube.hands import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import Hands, Rows
 from tests.unit.promises import Promises
 from tests.unit.world import Fate, World, a_world, sent
 

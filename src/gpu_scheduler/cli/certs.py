@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_scheduler.cli.cluster_options import UnusableError
-from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 
 if TYPE_CHECKING:
     from gpu_scheduler.webhook.rotation import Shown

@@ -45,7 +45,7 @@ HEADERS = {
 def check_service(listen: str) -> None:
     """Report over HTTP where this pod runs and which GPUs it may use."""
     from gpu_scheduler.cli.check_page import read_place
-    from gpu_scheduler.kube.errors import ConfigError
+    from gpu_scheduler.k8s.errors import ConfigError
 
     place = read_place(os.environ, socket.gethostname())
     try:
@@ -57,7 +57,7 @@ def check_service(listen: str) -> None:
 async def _serve_until_signalled(place: Place, listen: str) -> None:
     from gpu_scheduler.cli.check_page import SERVICE, describe
     from gpu_scheduler.cli.nvidia_smi import NvidiaSmi
-    from gpu_scheduler.kube.health import Health
+    from gpu_scheduler.k8s.health import Health
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

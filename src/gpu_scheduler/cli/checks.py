@@ -14,8 +14,8 @@ from gpu_scheduler.cli.render.leader import Leadership, leader_problem
 from gpu_scheduler.cli.render.text import draw_age
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.state import State
-from gpu_scheduler.kube.discovery import Served
-from gpu_scheduler.kube.resources import ASSIGNS_DEVICES, PLACEMENTS, QUEUES
+from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PLACEMENTS, QUEUES
+from gpu_scheduler.k8s.discovery import Served
 
 SLOW = 1.0
 """An API server that takes longer than this to say its version is slow, in seconds."""

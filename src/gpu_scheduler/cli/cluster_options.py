@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from gpu_scheduler.kube.client import Client
-    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.k8s.client import Client
+    from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.kube.snapshot import View
 
@@ -32,8 +32,8 @@ class Target:
 
     def connect(self) -> Connection:
         """How to reach the cluster; one line to the user when that is not known."""
-        from gpu_scheduler.kube.connection import load_connection
-        from gpu_scheduler.kube.errors import ConfigError
+        from gpu_scheduler.k8s.connection import load_connection
+        from gpu_scheduler.k8s.errors import ConfigError
 
         try:
             return load_connection(self.kubeconfig, self.context)
@@ -118,8 +118,8 @@ def see(target: Target) -> tuple[View, Connection]:
 
 def ask(connection: Connection, question: Callable[[Client], Awaitable[T]]) -> T:
     """Asks the API server something; one line to the user when it does not answer, or says no."""
-    from gpu_scheduler.kube.client import Client
-    from gpu_scheduler.kube.errors import ApiError
+    from gpu_scheduler.k8s.client import Client
+    from gpu_scheduler.k8s.errors import ApiError
 
     async def run() -> T:
         async with Client(connection) as client:

@@ -47,7 +47,7 @@ def demo(output: Path, nodes: int) -> None:
     from gpu_scheduler.cli.demonstration.cluster import LocalCluster, NotStartedError
     from gpu_scheduler.cli.demonstration.show import Show
     from gpu_scheduler.cli.demonstration.stage import ClaimError
-    from gpu_scheduler.kube.errors import ApiError
+    from gpu_scheduler.k8s.errors import ApiError
 
     _make_folder(output)
     folder, show = Path(tempfile.mkdtemp(prefix="gpu-scheduler-demo-")), Show()

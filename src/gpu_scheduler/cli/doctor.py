@@ -14,8 +14,8 @@ from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_op
 if TYPE_CHECKING:
     from gpu_scheduler.cli.checks import Check
     from gpu_scheduler.cli.permissions import Permission
-    from gpu_scheduler.kube.client import Client
-    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.k8s.client import Client
+    from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.kube.snapshot import View
 
@@ -52,8 +52,8 @@ def doctor(target: Target, output: str) -> None:
 async def examine(connection: Connection, settings: Settings) -> list[Check]:
     """Every check that can be made; what cannot be reached fails and ends it."""
     from gpu_scheduler.cli.checks import Check, Level
-    from gpu_scheduler.kube.client import Client
-    from gpu_scheduler.kube.errors import ApiError
+    from gpu_scheduler.k8s.client import Client
+    from gpu_scheduler.k8s.errors import ApiError
 
     checks: list[Check] = []
     async with Client(connection, timeout=PATIENCE) as client:
@@ -71,7 +71,7 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     from gpu_scheduler.cli import checks
     from gpu_scheduler.cli.permissions import needed_permissions
     from gpu_scheduler.cli.webhook_checks import check_webhook, look_at_webhook
-    from gpu_scheduler.kube.discovery import find_served
+    from gpu_scheduler.k8s.discovery import find_served
     from gpu_scheduler.kube.snapshot import take_snapshot
 
     begun = time.monotonic()
@@ -98,9 +98,10 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
 async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:
     """Who leads, and whether what is written down agrees with what counts."""
     from gpu_scheduler.cli import checks
-    from gpu_scheduler.kube.lease import LeaseObject
-    from gpu_scheduler.kube.objects import Object
-    from gpu_scheduler.kube.resources import LEASES, PLACEMENTS
+    from gpu_scheduler.gangs.contract import PLACEMENTS
+    from gpu_scheduler.k8s.objects import Object
+    from gpu_scheduler.k8s.resources import LEASES
+    from gpu_scheduler.kube.lease import CommitLease
 
     yield checks.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
     if not view.served.has(PLACEMENTS):
@@ -109,7 +110,7 @@ async def _check_scheduler(client: Client, view: View, settings: Settings) -> As
     listed = await client.list(PLACEMENTS, settings.namespace, type=Object)
     if view.lease is not None:
         # Read after the Placements: one that is written meanwhile is then at worst not yet committed.
-        committed = (await client.get(LEASES, settings.lease_name, settings.namespace, type=LeaseObject)).committed
+        committed = (await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)).committed
     yield checks.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gpu_scheduler.cli.render.gangs import GangList
-    from gpu_scheduler.kube.client import Client
-    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.k8s.client import Client
+    from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.kube.snapshot import View
 
@@ -110,7 +110,7 @@ async def _redraw(client: Client, connection: Connection, settings: Settings, ch
     from rich.text import Text
 
     from gpu_scheduler.cli.screen import make_console, show
-    from gpu_scheduler.kube.errors import ApiError
+    from gpu_scheduler.k8s.errors import ApiError
     from gpu_scheduler.kube.snapshot import take_snapshot
 
     console = make_console()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK
+from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK
 from gpu_scheduler.local.home import Home, HomeError, Running, default_folder
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from gpu_scheduler.cli.cluster_options import Target, UnusableError, connection_
 from gpu_scheduler.cli.scheduler import begin_service, run_loop
 
 if TYPE_CHECKING:
-    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.operator.loop import Options
 
@@ -55,7 +55,7 @@ def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
     settings = target.settings(**{key: flags[name] for name, key in keys.items()})
     options = make_options(settings, chosen, flags)
     connection = target.connect()
-    from gpu_scheduler.kube.errors import ConfigError
+    from gpu_scheduler.k8s.errors import ConfigError
 
     try:
         run_loop(_run_until_signalled(connection, settings, options))
@@ -74,7 +74,7 @@ def choose_gangs(name: str | None, enabled: bool | None) -> str:
 
 def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> Options:
     """How the operator is set up by its settings, its flags, and who places gangs."""
-    from gpu_scheduler.kube.lease import Candidate
+    from gpu_scheduler.k8s.leader_election import Candidate
     from gpu_scheduler.operator.gangs import GANG_APIS
     from gpu_scheduler.operator.loop import LEASE, Options
 

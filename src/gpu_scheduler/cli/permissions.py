@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpu_scheduler.kube.crds import DEFINITIONS
-from gpu_scheduler.kube.dialects import choose_resources
-from gpu_scheduler.kube.discovery import Served
-from gpu_scheduler.kube.owners import readable_jobs
-from gpu_scheduler.kube.resources import (
+from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.k8s.resources import (
     CLAIMS,
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -18,20 +16,18 @@ from gpu_scheduler.kube.resources import (
     MUTATING,
     NAMESPACES,
     NODES,
-    PLACEMENTS,
     PODS,
     PRIORITY_CLASSES,
-    QUEUES,
     SECRETS,
     SERVICES,
     STORAGE_CLASSES,
     VALIDATING,
-    VOLCANO_QUEUES,
     VOLUMES,
-    WEBHOOK,
-    WEBHOOK_SECRET,
     Resource,
 )
+from gpu_scheduler.kube.crds import DEFINITIONS
+from gpu_scheduler.kube.dialects import choose_resources
+from gpu_scheduler.kube.owners import readable_jobs
 from gpu_scheduler.operator.frameworks.volcano import VOLCANO_JOBS
 
 READ = ("list", "watch")

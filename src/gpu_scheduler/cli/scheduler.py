@@ -12,7 +12,7 @@ import click
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
 
 if TYPE_CHECKING:
-    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.kube.settings import Settings
 
 EXAMPLES = """
@@ -53,7 +53,7 @@ def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
     """Run the scheduler. One leads, others stand by."""
     settings = target.settings(gangs=False if no_gangs else None, **{KEYS[name]: flags[name] for name in KEYS})
     connection = target.connect()
-    from gpu_scheduler.kube.errors import ConfigError, innermost
+    from gpu_scheduler.k8s.errors import ConfigError, innermost
     from gpu_scheduler.kube.intents import MissingIntentError
 
     try:
@@ -75,7 +75,7 @@ async def _run_until_signalled(connection: Connection, settings: Settings) -> No
 
 def begin_service(settings: Settings) -> asyncio.Event:
     """Sets up the log; the event is set when a signal says stop."""
-    from gpu_scheduler.kube.logs import set_up_logs, tell_broken_connection
+    from gpu_scheduler.k8s.logs import set_up_logs, tell_broken_connection
 
     set_up_logs(settings.log_format, settings.log_level)
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -27,13 +27,13 @@ from gpu_scheduler.cli.validation import (
     read_wanted,
 )
 from gpu_scheduler.cli.webhook_checks import check_webhook, look_at_webhook
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused, Undecided
-from gpu_scheduler.kube.lease import LeaseObject
-from gpu_scheduler.kube.resources import LEASES, NAMESPACES, NODES, PODS
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused, Undecided
+from gpu_scheduler.k8s.resources import LEASES, NAMESPACES, NODES, PODS
+from gpu_scheduler.k8s.times import parse_time
+from gpu_scheduler.kube.lease import CommitLease
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.snapshot import LeaseView
-from gpu_scheduler.kube.times import parse_time
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ async def look_at_scheduler(client: Client, settings: Settings) -> SchedulerSeen
 async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]:
     lease = None
     try:
-        found = await client.get(LEASES, settings.lease_name, settings.namespace, type=LeaseObject)
+        found = await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)
         lease = LeaseView(found.spec.holder_identity, found.epoch, parse_time(found.spec.renew_time), 0)
     except NotFound:
         pass

@@ -11,11 +11,11 @@ import click
 from gpu_scheduler.cli.certs import dns_name_option
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
 from gpu_scheduler.cli.scheduler import begin_service, run_loop
-from gpu_scheduler.kube.resources import WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import WEBHOOK_SECRET
 from gpu_scheduler.webhook.rules import Denial
 
 if TYPE_CHECKING:
-    from gpu_scheduler.kube.connection import Connection
+    from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.webhook.rules import Rules
     from gpu_scheduler.webhook.service import Options
@@ -62,7 +62,7 @@ def webhook(target: Target, **flags: Any) -> None:
             raise UnusableError(f"{name}: is about a certificate of its own; leave it out, or leave out --tls-dir")
     settings = target.settings(namespace=flags["namespace"], logFormat=flags["log_format"], logLevel=flags["log_level"])
     connection = target.connect()
-    from gpu_scheduler.kube.errors import ConfigError
+    from gpu_scheduler.k8s.errors import ConfigError
 
     try:
         run_loop(_run_until_signalled(connection, settings, make_options(settings, flags)))

@@ -13,17 +13,10 @@ from gpu_scheduler.base.certificates import read_period, split_bundle
 from gpu_scheduler.base.text import count, join
 from gpu_scheduler.cli.checks import DAY, Check, Level
 from gpu_scheduler.cli.render.text import draw_age
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, NotFound
-from gpu_scheduler.kube.resources import (
-    ENDPOINT_SLICES,
-    MUTATING,
-    SECRETS,
-    SERVICES,
-    VALIDATING,
-    WEBHOOK,
-    WEBHOOK_SECRET,
-)
+from gpu_scheduler.gangs.contract import WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, NotFound
+from gpu_scheduler.k8s.resources import ENDPOINT_SLICES, MUTATING, SECRETS, SERVICES, VALIDATING
 
 SOON = 14 * DAY
 REFUSED = "pods that name this scheduler are refused"

@@ -23,13 +23,14 @@ from gpu_scheduler.core.events import (
     SendBind,
     SendDelete,
 )
-from gpu_scheduler.kube.client import Client
+from gpu_scheduler.gangs.contract import ATTEMPT
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
+from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import CLAIMS, PODS
+from gpu_scheduler.k8s.times import format_time
 from gpu_scheduler.kube.decode import attempt_of
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, Refused
-from gpu_scheduler.kube.hands import Hands, Rows
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import ATTEMPT, CLAIMS, PODS
-from gpu_scheduler.kube.times import format_time
 from gpu_scheduler.kube.volumes import SELECTED_NODE
 
 MARKING = 5

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.state import State
-from gpu_scheduler.kube.client import Client
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.objects import NodeObject, PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.objects import NodeObject, PodObject
-from gpu_scheduler.kube.resources import NODES, PODS
 
 
 async def compare(client: Client, feed: Feed, state: State) -> list[str]:

@@ -6,8 +6,8 @@ from importlib.resources import files
 
 import yaml
 
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import Resource
 
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
-from gpu_scheduler.kube.objects import Meta
+from gpu_scheduler.k8s.objects import Meta
 
 MAX_LENGTH: Final = 256 * 1024
 """As much as the API server lets all annotations of an object have together."""

@@ -11,17 +11,12 @@ from typing import Any
 import structlog
 
 from gpu_scheduler.core.events import Bind, Event
-from gpu_scheduler.kube.annotations import bind_annotations
-from gpu_scheduler.kube.carry import Sight
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.decode import Reading
-from gpu_scheduler.kube.dialects import GangContext, choose_resources
-from gpu_scheduler.kube.dialects.workload import Workloads
-from gpu_scheduler.kube.discovery import Served, find_served
-from gpu_scheduler.kube.errors import ApiError, Refused
-from gpu_scheduler.kube.gangs import GangBook
-from gpu_scheduler.kube.informer import Change, ChangeKind, Informer
-from gpu_scheduler.kube.objects import (
+from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.discovery import Served, find_served
+from gpu_scheduler.k8s.errors import ApiError, Refused
+from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.objects import (
     ClaimObject,
     NodeObject,
     Object,
@@ -31,20 +26,24 @@ from gpu_scheduler.kube.objects import (
     StorageClassObject,
     VolumeObject,
 )
-from gpu_scheduler.kube.owners import Owners
-from gpu_scheduler.kube.queues import QueueBook
-from gpu_scheduler.kube.resources import (
+from gpu_scheduler.k8s.resources import (
     CLAIMS,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
-    QUEUES,
     STORAGE_CLASSES,
-    VOLCANO_QUEUES,
     VOLUMES,
     Resource,
 )
+from gpu_scheduler.kube.annotations import bind_annotations
+from gpu_scheduler.kube.carry import Sight
+from gpu_scheduler.kube.decode import Reading
+from gpu_scheduler.kube.dialects import GangContext, choose_resources
+from gpu_scheduler.kube.dialects.workload import Workloads
+from gpu_scheduler.kube.gangs import GangBook
+from gpu_scheduler.kube.owners import Owners
+from gpu_scheduler.kube.queues import QueueBook
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.shapes import read_shape
 from gpu_scheduler.kube.translate import Translator

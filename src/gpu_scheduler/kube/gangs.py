@@ -10,6 +10,9 @@ from gpu_scheduler.core.events import Event, GangGone, GangSeen
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.gangs.contract import GROUP, NOTES, QUEUE, STATUS
+from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.kube.dialects import (
     LONE_PODS,
     Dialect,
@@ -23,8 +26,6 @@ from gpu_scheduler.kube.dialects import (
     read_membership,
 )
 from gpu_scheduler.kube.dialects.options import created_at, leader_role, note, quote, read_queue
-from gpu_scheduler.kube.objects import PodObject, RawObject
-from gpu_scheduler.kube.resources import GROUP, NOTES, QUEUE, STATUS, Resource
 
 _OVER = ("Succeeded", "Failed")
 

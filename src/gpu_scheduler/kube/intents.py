@@ -11,11 +11,11 @@ import structlog
 
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
-from gpu_scheduler.kube.objects import Meta, Object
-from gpu_scheduler.kube.resources import FINALIZER, PLACEMENTS
-from gpu_scheduler.kube.until import gather_or_end
+from gpu_scheduler.gangs.contract import FINALIZER, PLACEMENTS
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.k8s.objects import Meta, Object
+from gpu_scheduler.k8s.tasks import gather_or_end
 
 CHUNK = 512 * 1024
 """The largest piece, in bytes: API servers refuse objects of some 1.5 MB."""

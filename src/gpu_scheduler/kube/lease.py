@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 import msgspec
 import structlog
 
-from gpu_scheduler.kube.client import Client
+from gpu_scheduler.gangs.contract import COMMITTED, EPOCH, FINALIZER, PLACEMENTS, SERVES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.k8s.leader_election import Candidate, LeaseObject
+from gpu_scheduler.k8s.objects import Meta, Object
+from gpu_scheduler.k8s.resources import LEASES
+from gpu_scheduler.k8s.times import format_micro_time
 from gpu_scheduler.kube.device_map import read_number
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
-from gpu_scheduler.kube.objects import Meta, Object
-from gpu_scheduler.kube.resources import COMMITTED, EPOCH, FINALIZER, LEASES, PLACEMENTS, SERVES
-from gpu_scheduler.kube.times import format_micro_time
 
 POLL = 1.0
 """How often a standby looks at the Lease, in seconds."""
@@ -29,21 +30,8 @@ class FencedError(Exception):
     """The Lease is another's, or of another time: whoever sees this does nothing more."""
 
 
-class LeaseSpec(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Who leads, and until when unless they say so again."""
-
-    holder_identity: str = ""
-    lease_duration_seconds: int = 15
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int = 0
-
-
-class LeaseObject(msgspec.Struct, rename="camel"):
-    """The Lease as the API has it."""
-
-    metadata: Meta
-    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+class CommitLease(LeaseObject, rename="camel"):
+    """The Lease as the API has it, with the commits that it carries."""
 
     def __post_init__(self) -> None:
         # Nobody may lead by a Lease whose promises cannot be read: to take them for none would give GPUs away twice.
@@ -75,18 +63,6 @@ class LeaseObject(msgspec.Struct, rename="camel"):
         return tuple(name for name in text.split(",") if name)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Who wants to lead, by which Lease, and the scheduler names that it serves."""
-
-    namespace: str
-    name: str
-    identity: str
-    serves: tuple[str, ...] = ()
-    duration: float = 15.0
-    renew: float = 2.0
-
-
 class Lease:
     """One candidate's hold on the Lease. Every write is a compare-and-swap on its resourceVersion."""
 
@@ -97,7 +73,7 @@ class Lease:
         self._candidate = candidate
         self._count = count
         self._lock = asyncio.Lock()
-        self._seen: LeaseObject | None = None
+        self._seen: CommitLease | None = None
         self._seen_at = 0.0
         self._taking = False
         self.held = False
@@ -155,15 +131,15 @@ class Lease:
         meta = self._seen.metadata
         return meta.deletion_timestamp is None or bool(meta.finalizers)  # else that was its end, and nobody leads
 
-    async def _read_or_create(self) -> LeaseObject:
+    async def _read_or_create(self) -> CommitLease:
         where = self._candidate
         try:
             return await self._get()
         except NotFound:
             notes = {EPOCH: str(await self._last_epoch())}
-            fresh = LeaseObject(Meta(name=where.name, namespace=where.namespace, annotations=notes))
+            fresh = CommitLease(Meta(name=where.name, namespace=where.namespace, annotations=notes))
             try:
-                return await self._client.create(LEASES, _body(fresh), where.namespace, type=LeaseObject)
+                return await self._client.create(LEASES, _body(fresh), where.namespace, type=CommitLease)
             except Conflict:
                 return await self._get()
 
@@ -173,8 +149,8 @@ class Lease:
         epochs = [found.metadata.name.split("-")[0] for found in left.items]
         return max((int(epoch) for epoch in epochs if epoch.isdecimal()), default=0)
 
-    async def _get(self) -> LeaseObject:
-        return await self._client.get(LEASES, self._candidate.name, self._candidate.namespace, type=LeaseObject)
+    async def _get(self) -> CommitLease:
+        return await self._client.get(LEASES, self._candidate.name, self._candidate.namespace, type=CommitLease)
 
     # -- to keep and use it
 
@@ -226,7 +202,7 @@ class Lease:
             except (ApiError, FencedError) as error:
                 _log.warning("the Lease was not released", error=str(error))
 
-    async def _read(self) -> LeaseObject:
+    async def _read(self) -> CommitLease:
         """The Lease, which must still be ours, however long it takes to hear of it."""
         while True:
             try:
@@ -235,7 +211,7 @@ class Lease:
                 _log.warning("the Lease cannot be read", error=error.message)
                 await asyncio.sleep(POLL)
 
-    async def _read_once(self, epoch: int) -> LeaseObject:
+    async def _read_once(self, epoch: int) -> CommitLease:
         try:
             found = await self._get()
         except NotFound:
@@ -246,8 +222,8 @@ class Lease:
         return found
 
     async def _put(
-        self, lease: LeaseObject, committed: Mapping[str, str], *, acquire: bool = False, holder: str | None = None
-    ) -> LeaseObject:
+        self, lease: CommitLease, committed: Mapping[str, str], *, acquire: bool = False, holder: str | None = None
+    ) -> CommitLease:
         now = format_micro_time(time.time())
         epoch = lease.epoch + 1 if acquire else lease.epoch
         notes = {EPOCH: str(epoch), COMMITTED: _text(committed), SERVES: ",".join(self._candidate.serves)}
@@ -269,13 +245,13 @@ class Lease:
             acquire_time=now if acquire else lease.spec.acquire_time,
             lease_transitions=epoch,
         )
-        body = _body(LeaseObject(meta, spec))
+        body = _body(CommitLease(meta, spec))
         return await self._client.replace(
-            LEASES, body, self._candidate.name, self._candidate.namespace, type=LeaseObject
+            LEASES, body, self._candidate.name, self._candidate.namespace, type=CommitLease
         )
 
 
-def _body(lease: LeaseObject) -> object:
+def _body(lease: CommitLease) -> object:
     return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": lease.metadata, "spec": lease.spec}
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import structlog
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.discovery import Served
-from gpu_scheduler.kube.errors import ApiError, NotFound, Refused
-from gpu_scheduler.kube.objects import Json, OwnerReference
-from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
+from gpu_scheduler.k8s.objects import Json, OwnerReference
+from gpu_scheduler.k8s.resources import Resource
 
 _AGAIN = 5.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpu_scheduler.core.model import PodPhase
-from gpu_scheduler.kube.objects import Json, PodObject
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.objects import Json, PodObject
+from gpu_scheduler.k8s.times import format_time
 
 
 def may_run(pod: PodObject) -> bool:

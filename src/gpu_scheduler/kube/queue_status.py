@@ -8,8 +8,8 @@ import structlog
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.state import State
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError
 from gpu_scheduler.kube.queues import QueueBook, QueueUse
 
 EVERY = 5.0

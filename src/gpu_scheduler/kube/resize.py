@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gpu_scheduler.core.quantity import QuantityError, parse_nano
-from gpu_scheduler.kube.objects import Container, ContainerStatus, PodObject, PodSpec, Resources
+from gpu_scheduler.k8s.objects import Container, ContainerStatus, PodObject, PodSpec, Resources
+from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
 
 Quantities = Mapping[str, str | int | float]
 

@@ -24,24 +24,25 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.errors import ApiError, innermost
+from gpu_scheduler.k8s.event_recorder import WORKERS as RECORDERS
+from gpu_scheduler.k8s.health import Health
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.tasks import run_until
 from gpu_scheduler.kube.book import Limits
 from gpu_scheduler.kube.carry import Carrier
-from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.commit import Committer
 from gpu_scheduler.kube.compare import compare
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.errors import ApiError, innermost
 from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.health import Health
 from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import Candidate, FencedError, Lease
+from gpu_scheduler.kube.lease import FencedError, Lease
 from gpu_scheduler.kube.metrics import Metrics
 from gpu_scheduler.kube.queue_status import tell_queues
-from gpu_scheduler.kube.recorder import WORKERS as RECORDERS
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.status import Teller
 from gpu_scheduler.kube.surroundings import Lookout, name_of
-from gpu_scheduler.kube.until import run_until
 
 SYNC_PATIENCE = 120.0
 """How long a new leader may take to list everything, in seconds."""

@@ -18,9 +18,9 @@ from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, NODE
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.kube.errors import ConfigError
-from gpu_scheduler.kube.health import split_address
-from gpu_scheduler.kube.resources import SYSTEM
+from gpu_scheduler.gangs.contract import SYSTEM
+from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.health import split_address
 
 _LONG = 10 * 365 * 86_400
 _CORE = Config()

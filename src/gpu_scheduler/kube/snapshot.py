@@ -12,18 +12,18 @@ import msgspec
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, TookOver
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.discovery import Served, find_served
-from gpu_scheduler.kube.errors import ApiError, NotFound, Refused
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.discovery import Served, find_served
+from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
+from gpu_scheduler.k8s.informer import Change, ChangeKind
+from gpu_scheduler.k8s.objects import NodeObject, PodObject
+from gpu_scheduler.k8s.resources import LEASES, NODES, Resource
+from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.kube.feed import Handler, follow_optional, follow_required, make_translator
 from gpu_scheduler.kube.gangs import GangBook
-from gpu_scheduler.kube.informer import Change, ChangeKind
 from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import LeaseObject
-from gpu_scheduler.kube.objects import NodeObject, PodObject
-from gpu_scheduler.kube.resources import LEASES, NODES, Resource
+from gpu_scheduler.kube.lease import CommitLease
 from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.times import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ async def _list(client: Client, resource: Resource, form: type[Any]) -> Sequence
         return []
 
 
-async def _read_lease(client: Client, settings: Settings) -> LeaseObject | None:
+async def _read_lease(client: Client, settings: Settings) -> CommitLease | None:
     try:
-        return await client.get(LEASES, settings.lease_name, settings.namespace, type=LeaseObject)
+        return await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)
     except (NotFound, Refused):
         return None
 
 
-async def _read_open(client: Client, settings: Settings, lease: LeaseObject | None) -> tuple[Commit, ...]:
+async def _read_open(client: Client, settings: Settings, lease: CommitLease | None) -> tuple[Commit, ...]:
     """The commits that are under way. Between two requests some may end: what is then missing is over."""
     intents = Intents(client, settings.namespace)
     found: list[Commit] = []

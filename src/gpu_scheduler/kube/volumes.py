@@ -14,7 +14,7 @@ import structlog
 
 from gpu_scheduler.core.model import Gate, GateKind
 from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Operator, Requirement
-from gpu_scheduler.kube.objects import ClaimObject, Meta, PodObject, StorageClassObject, Volume, VolumeObject
+from gpu_scheduler.k8s.objects import ClaimObject, Meta, PodObject, StorageClassObject, Volume, VolumeObject
 from gpu_scheduler.kube.terms import NodeSelector, TopologyTerm, node_terms, topology_terms
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"

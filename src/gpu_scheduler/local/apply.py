@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_scheduler.core.quantity import QuantityError
+from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.local.api import timestamp
 from gpu_scheduler.local.defaults import DEFAULTS
 from gpu_scheduler.local.errors import ApiError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from gpu_scheduler.core.quantity import QuantityError, parse_nano
+from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
 from gpu_scheduler.local.decoding import Complete
 from gpu_scheduler.local.defaults import DEFAULTS, RBAC
 

@@ -12,7 +12,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
-from gpu_scheduler.core.quantity import QuantityError
+from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.local.quantities import canonical
 from gpu_scheduler.local.shapes import Shape
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_scheduler.core.quantity import parse_nano
+from gpu_scheduler.k8s.quantity import parse_nano
 from gpu_scheduler.local.constraints import (
     Check,
     add_duplicate,

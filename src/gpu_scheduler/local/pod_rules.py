@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.core.quantity import parse_nano
+from gpu_scheduler.k8s.quantity import parse_nano
 from gpu_scheduler.local.constraints import (
     add_duplicate,
     add_forbidden,

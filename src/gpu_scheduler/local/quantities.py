@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpu_scheduler.core.quantity import MAX_VALUE, Parts, split_quantity
+from gpu_scheduler.k8s.quantity import MAX_VALUE, Parts, split_quantity
 
 _DECIMAL = ("m", "", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gpu_scheduler.bad_requests import tell_briefly
+from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.local import errors
 from gpu_scheduler.local.api import Api
 from gpu_scheduler.local.discovery import Discovery, version_info
@@ -51,7 +51,7 @@ class Serving:
 
 def make_app(api: Api, serving: Serving) -> web.Application:
     """The server as an application, to run plain or over TLS."""
-    tell_briefly()
+    shorten_bad_requests()
     server = Server(api, serving, Watches(api.store))
     app = web.Application(client_max_size=LARGEST_BODY)
     app.router.add_route("*", "/{path:.*}", server.handle)

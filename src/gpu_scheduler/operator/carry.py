@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
-from gpu_scheduler.kube.objects import Json, Meta, Object
-from gpu_scheduler.kube.recorder import EventType, Recorder, refer
-from gpu_scheduler.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.k8s.event_recorder import EventType, Recorder, refer
+from gpu_scheduler.k8s.objects import Json, Meta, Object
+from gpu_scheduler.k8s.resources import CONFIG_MAPS, PODS, SERVICES, Resource
 from gpu_scheduler.operator.actions import (
     Action,
     CreateConfigMap,

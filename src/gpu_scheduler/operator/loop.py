@@ -11,23 +11,22 @@ from typing import Any
 import structlog
 
 from gpu_scheduler.base.text import without_amounts
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.discovery import find_served
+from gpu_scheduler.k8s.errors import ApiError, Conflict, Undecided
+from gpu_scheduler.k8s.event_recorder import WORKERS as TELLERS
+from gpu_scheduler.k8s.event_recorder import Recorder, refer
+from gpu_scheduler.k8s.health import Health
+from gpu_scheduler.k8s.informer import Informer
+from gpu_scheduler.k8s.leader_election import Candidate, Election, LostError
+from gpu_scheduler.k8s.objects import RawObject
+from gpu_scheduler.k8s.resources import Resource
+from gpu_scheduler.k8s.tasks import run_until
 from gpu_scheduler.kube.dialects.options import as_dict
-from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import ApiError, Conflict, Undecided
-from gpu_scheduler.kube.health import Health
-from gpu_scheduler.kube.informer import Informer
-from gpu_scheduler.kube.lease import Candidate
-from gpu_scheduler.kube.objects import RawObject
-from gpu_scheduler.kube.recorder import WORKERS as TELLERS
-from gpu_scheduler.kube.recorder import Recorder, refer
-from gpu_scheduler.kube.resources import Resource
-from gpu_scheduler.kube.until import run_until
 from gpu_scheduler.operator.actions import Plan, Tell
 from gpu_scheduler.operator.carry import AT_ONCE, Carrier, TakenError
 from gpu_scheduler.operator.definitions import install_definitions
-from gpu_scheduler.operator.election import Election, LostError
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import GangApi
 from gpu_scheduler.operator.jobs import OURS, BadSpecError

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.informer import Change, ChangeKind, HasMetadata, Informer
-from gpu_scheduler.kube.objects import Meta, Object, RawObject
-from gpu_scheduler.kube.resources import DEPLOYMENTS, PODS, SERVICES, Resource
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata, Informer
+from gpu_scheduler.k8s.objects import Meta, Object, RawObject
+from gpu_scheduler.k8s.resources import DEPLOYMENTS, PODS, SERVICES, Resource
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import GangApi
 from gpu_scheduler.operator.reconcile import Observed

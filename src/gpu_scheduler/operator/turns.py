@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from gpu_scheduler.base import backoff
-from gpu_scheduler.kube.hands import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import Hands, Rows
 
 Key = TypeVar("Key", bound=Hashable)
 

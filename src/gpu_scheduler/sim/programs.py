@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.lease import Candidate
-from gpu_scheduler.kube.resources import SYSTEM
+from gpu_scheduler.gangs.contract import SYSTEM
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.kube.scheduler import run_scheduler
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.operator.gangs import GANG_APIS

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.objects import Json
 
 MOST_CONTAINERS: Final = 1000
 """In a pod of ours. Kubernetes has no limit, but a review could bring a million, and each costs time and an answer."""

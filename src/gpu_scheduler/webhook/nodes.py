@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpu_scheduler.core.model import NODE_ALIAS
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.informer import Informer
-from gpu_scheduler.kube.objects import Object
-from gpu_scheduler.kube.resources import NODES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.informer import Informer
+from gpu_scheduler.k8s.objects import Object
+from gpu_scheduler.k8s.resources import NODES
 
 
 class NodeNames:

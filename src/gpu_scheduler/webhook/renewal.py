@@ -11,10 +11,11 @@ from typing import NamedTuple
 import structlog
 
 from gpu_scheduler.base.certificates import Certificate, split_bundle
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import MUTATING, SECRETS, SYSTEM, VALIDATING, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import MUTATING, SECRETS, VALIDATING
 from gpu_scheduler.webhook.rotation import (
     Configured,
     Found,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from gpu_scheduler.gangs.contract import ATTEMPT, DEVICE_MAP, DEVICES, GPU_MILLI, NOTES, STATUS, VISIBLE_DEVICES
 from gpu_scheduler.kube.annotations import CONTAINER_DEVICES
 from gpu_scheduler.kube.device_map import INDEX_LABELS
 from gpu_scheduler.kube.dialects.options import quote
-from gpu_scheduler.kube.resources import ATTEMPT, DEVICE_MAP, DEVICES, GPU_MILLI, NOTES, STATUS, VISIBLE_DEVICES
 
 RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
 RESERVED_PREFIX = CONTAINER_DEVICES

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.kube.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.webhook.containers import Inside, Placed, all_containers, find_excess, new_ephemeral_containers
 from gpu_scheduler.webhook.findings import Findings, write_problems, write_warnings
 from gpu_scheduler.webhook.gang_objects import check_gang_object, find_dialect

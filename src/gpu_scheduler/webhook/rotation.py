@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.base import certificates
 from gpu_scheduler.base.certificates import Certificate
-from gpu_scheduler.kube.resources import WEBHOOK
+from gpu_scheduler.gangs.contract import WEBHOOK
 
 _PATIENT = 10
 """An old authority is trusted so many graces longer: a replica that cannot read the secret shows the old pair."""

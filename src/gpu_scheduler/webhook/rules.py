@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gpu_scheduler.kube.resources import SYSTEM
+from gpu_scheduler.gangs.contract import SYSTEM
 
 
 class Denial(Enum):

@@ -13,9 +13,9 @@ from typing import Literal
 import structlog
 from aiohttp import web
 
-from gpu_scheduler.kube.errors import ConfigError
-from gpu_scheduler.kube.health import PATHS, Health, say_why, split_address
-from gpu_scheduler.kube.resources import WEBHOOK
+from gpu_scheduler.gangs.contract import WEBHOOK
+from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.health import PATHS, Health, say_why, split_address
 from gpu_scheduler.webhook.connections import Bodies, Connections, Crowded, TooLarge, TooSlow
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import Answer, BadReview

@@ -12,9 +12,9 @@ import structlog
 
 from gpu_scheduler.base import certificates
 from gpu_scheduler.base.certificates import Certificate
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.resources import WEBHOOK
+from gpu_scheduler.gangs.contract import WEBHOOK
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.webhook import reviews
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.nodes import NodeNames

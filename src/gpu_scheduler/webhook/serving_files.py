@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler.base.certificates import Certificate, check_pair
-from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.k8s.errors import ConfigError
 
 PAUSE = 2.0
 """How long to wait between two looks, in seconds."""

@@ -11,9 +11,9 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, TookOver
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.placement.fit import refusals
+from gpu_scheduler.k8s.informer import Change, ChangeKind
+from gpu_scheduler.k8s.resources import CLAIMS, NAMESPACES, NODES, PODS, STORAGE_CLASSES, VOLUMES, Resource
 from gpu_scheduler.kube.feed import follow_required, make_translator
-from gpu_scheduler.kube.informer import Change, ChangeKind
-from gpu_scheduler.kube.resources import CLAIMS, NAMESPACES, NODES, PODS, STORAGE_CLASSES, VOLUMES, Resource
 from gpu_scheduler.kube.settings import Settings
 
 Json = dict[str, Any]

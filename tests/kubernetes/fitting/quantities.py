@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from gpu_scheduler.core.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_milli, parse_nano, parse_value
+from gpu_scheduler.k8s.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_milli, parse_nano, parse_value
 from gpu_scheduler.local.quantities import canonical
 from tests.kubernetes.fitting import ours
 from tests.kubernetes.fitting.clusters import resize
@@ -86,7 +86,7 @@ _HUGE = re.compile("[MGTPE0-9]$")
 """Beyond 1000E the API server stores the digits and drops the rest; canonical() keeps the amount."""
 
 _EASY = re.compile(r"-[0-9]{1,15}(\.[0-9]{1,3})?[mkMGT]?")
-"""Negative amounts that Go reads without its exact path, in which signs are lost (core/quantity.py)."""
+"""Negative amounts that Go reads without its exact path, in which signs are lost (k8s/quantity.py)."""
 
 
 def _counts(text: str, nano: int) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from gpu_scheduler.cli.check_page import SERVICE, Place, as_json, describe, draw_page, read_place
 from gpu_scheduler.cli.check_service import make_routes
 from gpu_scheduler.cli.nvidia_smi import Gpu, Gpus, NvidiaSmi
-from gpu_scheduler.kube.health import Health
+from gpu_scheduler.k8s.health import Health
 
 PLACE = Place("web-0", "team", "node1", "0,1")
 GPUS = Gpus((Gpu(0, "A100", "GPU-1", 81920, 1024, 37), Gpu(1, "A100", "GPU-2", None, None, None)))

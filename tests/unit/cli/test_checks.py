@@ -12,8 +12,9 @@ from gpu_scheduler.cli.permissions import Permission, gang_kinds, needed_permiss
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.model import GangKey, Node
-from gpu_scheduler.kube.discovery import Served
-from gpu_scheduler.kube.resources import PLACEMENTS, QUEUES, SYSTEM, Resource
+from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM
+from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.k8s.resources import Resource
 from tests.unit.cli.scenes import NOW, Scene, a_node, plain, shape_of
 
 VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

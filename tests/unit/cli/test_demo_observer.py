@@ -19,7 +19,7 @@ from gpu_scheduler.cli.demonstration.observer import (
     read_pod,
     sum_up,
 )
-from gpu_scheduler.kube.objects import PodObject
+from gpu_scheduler.k8s.objects import PodObject
 from tests.unit.cli.demonstration import NODE, ONE, PAIR, TWO, finished, locked, record, run_of, see
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from gpu_scheduler.cli.validation import NAMESPACE, ClusterSeen, Json, load_manifest
 from gpu_scheduler.cli.validation_run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.resources import WEBHOOK
+from gpu_scheduler.gangs.contract import WEBHOOK
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.local_server import Speaker, speaker
 

@@ -11,9 +11,10 @@ import pytest
 from gpu_scheduler.base.certificates import Period, issue, make_authority, make_period
 from gpu_scheduler.cli.checks import DAY, Level
 from gpu_scheduler.cli.webhook_checks import Seen, check_webhook, look_at_webhook
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.resources import MUTATING, SYSTEM, VALIDATING, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.resources import MUTATING, VALIDATING
 from tests.unit.local_server import Speaker, speaker
 
 Json = dict[str, Any]

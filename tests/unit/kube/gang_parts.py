@@ -9,8 +9,8 @@ import msgspec
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
+from gpu_scheduler.k8s.objects import Meta, PodObject, PodSpec, RawObject
 from gpu_scheduler.kube.dialects import DIALECTS, GangContext, Patch, Telling, Told, dialect_of
-from gpu_scheduler.kube.objects import Meta, PodObject, PodSpec, RawObject
 from gpu_scheduler.kube.shapes import read_shape
 from tests.unit.kube.pods import GPUS, as_sent
 

@@ -11,11 +11,11 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.credentials import Credential, Fixed
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.credentials import Credential, Fixed
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import Resource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Watch = Callable[[web.Request, web.StreamResponse], Awaitable[None]]

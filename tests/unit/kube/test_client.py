@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.kube import client as client_module
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.credentials import Access
-from gpu_scheduler.kube.errors import ApiError, ConfigError, Conflict, Gone, NotFound, Refused, TooMany, Undecided
-from gpu_scheduler.kube.objects import Object, PodObject, RawObject
-from gpu_scheduler.kube.resources import NODES, PODS
-from gpu_scheduler.kube.wire import UNREADABLE, Event
+from gpu_scheduler.k8s import client as client_module
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.codec import UNREADABLE, Event
+from gpu_scheduler.k8s.credentials import Access
+from gpu_scheduler.k8s.errors import ApiError, ConfigError, Conflict, Gone, NotFound, Refused, TooMany, Undecided
+from gpu_scheduler.k8s.objects import Object, PodObject, RawObject
+from gpu_scheduler.k8s.resources import NODES, PODS
 from tests.unit.kube.scripted_api import (
     Script,
     bookmark,

@@ -9,13 +9,14 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import Conflict, Gone, NotFound, Refused
-from gpu_scheduler.kube.informer import Change, ChangeKind, Informer
-from gpu_scheduler.kube.objects import PodObject, RawObject
-from gpu_scheduler.kube.resources import GROUP, LEASES, NODES, PODS, Resource
+from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.discovery import find_served
+from gpu_scheduler.k8s.errors import Conflict, Gone, NotFound, Refused
+from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.resources import LEASES, NODES, PODS, Resource
 from tests.unit.local_server import Speaker, pod, speaker, widget
 
 WIDGETS = Resource("example.org", "v1", "widgets", "Widget")

@@ -10,11 +10,12 @@ from typing import cast
 import pytest
 
 from gpu_scheduler.core.events import Bind, Commit, Committed
+from gpu_scheduler.gangs.contract import PLACEMENTS
+from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.kube import commit as commit_module
 from gpu_scheduler.kube.commit import Committer
 from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import Candidate, FencedError, Lease
-from gpu_scheduler.kube.resources import PLACEMENTS
+from gpu_scheduler.kube.lease import FencedError, Lease
 from tests.unit.kube.live_api import after, running, wired
 from tests.unit.kube.telling import until
 

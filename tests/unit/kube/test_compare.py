@@ -13,11 +13,11 @@ import pytest
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, SendBind, TookOver
 from gpu_scheduler.core.state import State
-from gpu_scheduler.kube.client import Client
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.kube.compare import compare
 from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import NODES, PODS
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.local.binding import bind
 from tests.unit.kube.live_api import Wire, after, gpu_node, gpu_pod, running, wired

@@ -17,11 +17,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gpu_scheduler.base.certificates import issue, make_authority, server_context
-from gpu_scheduler.kube import connection as connections
-from gpu_scheduler.kube import credentials
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection, load_connection
-from gpu_scheduler.kube.errors import ConfigError, Refused, Undecided
+from gpu_scheduler.k8s import connection as connections
+from gpu_scheduler.k8s import credentials
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection, load_connection
+from gpu_scheduler.k8s.errors import ConfigError, Refused, Undecided
 
 AUTHORITY = make_authority()
 ADMIN = issue(AUTHORITY, "admin")
@@ -322,7 +322,7 @@ async def test_certificates_are_taken_from_data_and_from_files_beside_the_kubeco
 
 
 async def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_scheduler.kube.client._RETRIES", 0)
+    monkeypatch.setattr("gpu_scheduler.k8s.client._RETRIES", 0)
     other = {"certificate-authority-data": b64(make_authority().certificate)}
     with pytest.raises(Undecided, match="CERTIFICATE_VERIFY_FAILED"):
         await ask(tmp_path, {"token": "t"}, other)
@@ -332,7 +332,7 @@ async def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path, mo
 async def test_the_name_in_the_certificate_may_be_another_than_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.kube.client._RETRIES", 0)
+    monkeypatch.setattr("gpu_scheduler.k8s.client._RETRIES", 0)
     with pytest.raises(Undecided, match="CERTIFICATE_VERIFY_FAILED"):
         await ask(tmp_path, {"token": "t"}, TRUST, "api.example.org")
     assert (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.kube.discovery import find_served
-from gpu_scheduler.kube.errors import Undecided
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import NODES, PODS, Resource
+from gpu_scheduler.k8s.discovery import find_served
+from gpu_scheduler.k8s.errors import Undecided
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import NODES, PODS, Resource
 from tests.unit.kube.scripted_api import client_of, refuse
 
 POD_STATUS = PODS._replace(plural="pods/status")

@@ -13,11 +13,12 @@ from aiohttp import web
 
 from gpu_scheduler.core.events import Bind, Event, GangGone, GangSeen, PodGone, PodSeen, QueueGone, QueueSeen
 from gpu_scheduler.core.model import GangKey, Queue
+from gpu_scheduler.gangs.contract import DEVICES, QUEUES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS, PRIORITY_CLASSES, Resource
 from gpu_scheduler.kube import feed as feed_module
-from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import DEVICES, NODES, PODS, PRIORITY_CLASSES, QUEUES, Resource
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.kube.live_api import answer_with, gpu_node, gpu_pod, live_server, running, wired
 from tests.unit.kube.scripted_api import client_of, listing, written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.kube.hands import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import Hands, Rows
 
 
 def serve(rows: Rows[str], hands: Hands) -> list[str]:

@@ -7,8 +7,8 @@ import socket
 import aiohttp
 import pytest
 
-from gpu_scheduler.kube.errors import ConfigError
-from gpu_scheduler.kube.health import Health, split_address
+from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.health import Health, split_address
 
 
 class Service:

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.kube import informer as informers
-from gpu_scheduler.kube.informer import Change, ChangeKind, Informer
-from gpu_scheduler.kube.objects import Json, PodObject, RawObject
-from gpu_scheduler.kube.resources import PODS
+from gpu_scheduler.k8s import informer as informers
+from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import PODS
 from tests.unit.kube.scripted_api import (
     Script,
     bookmark,

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
+from gpu_scheduler.gangs.contract import FINALIZER, PLACEMENTS
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.kube import intents as intents_module
-from gpu_scheduler.kube.client import Client
 from gpu_scheduler.kube.intents import BindEntry, Intents, MissingIntentError
 from gpu_scheduler.kube.lease import FencedError
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import FINALIZER, PLACEMENTS, Resource
 from tests.unit.kube.live_api import answer_with, live_server, lose_answer, lose_request, wired
 
 HERE = "default"

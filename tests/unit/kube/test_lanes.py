@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_scheduler.kube import pace as pace_module
-from gpu_scheduler.kube.lanes import Lane, Lanes
-from gpu_scheduler.kube.pace import Pace
+from gpu_scheduler.k8s import rate_limiter as pace_module
+from gpu_scheduler.k8s.rate_limiter import Pace
+from gpu_scheduler.k8s.workqueue import Lane, Lanes
 
 
 def lanes(workers: int = 100) -> Lanes[str]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.lease import Candidate, Lease, LeaseObject
-from gpu_scheduler.kube.resources import LEASES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.resources import LEASES
+from gpu_scheduler.kube.lease import CommitLease, Lease
 from gpu_scheduler.kube.scheduler import Lanes, Scheduler
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.kube.live_api import Wire, live_server, running
@@ -81,6 +82,6 @@ async def test_standby_that_once_led_leaves_the_lease_of_another_alone() -> None
         async with running(lease.acquire()):
             await until(lambda: lease._seen is not None and lease._seen.spec.holder_identity == "b")
         await lease.release()
-        found = await client.get(LEASES, "leader", "default", type=LeaseObject)
+        found = await client.get(LEASES, "leader", "default", type=CommitLease)
         assert found.spec.holder_identity == "b"
         assert not lease.held

@@ -11,12 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpu_scheduler.core.events import Bind, Commit
+from gpu_scheduler.gangs.contract import FINALIZER
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import NotFound
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.resources import LEASES
 from gpu_scheduler.kube import lease as lease_module
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import NotFound
 from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import Candidate, FencedError, Lease, LeaseObject
-from gpu_scheduler.kube.resources import FINALIZER, LEASES
+from gpu_scheduler.kube.lease import CommitLease, FencedError, Lease
 from tests.unit.kube.live_api import Act, Forward, Wire, after, answer_with, lose_answer, lose_request, running, wired
 from tests.unit.kube.telling import until
 
@@ -57,8 +59,8 @@ async def take(client: Client, name: str = "a", **about: Any) -> Lease:
     return lease
 
 
-async def read(client: Client) -> LeaseObject:
-    return await client.get(LEASES, *WHERE, type=LeaseObject)
+async def read(client: Client) -> CommitLease:
+    return await client.get(LEASES, *WHERE, type=CommitLease)
 
 
 async def edit(client: Client, **spec: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from gpu_scheduler.kube.logs import LogFormat, set_up_logs, tell_broken_connection
+from gpu_scheduler.k8s.logs import LogFormat, set_up_logs, tell_broken_connection
 from tests.unit.webhook.serving import served
 
 SetUp = Callable[[LogFormat, str], io.StringIO]

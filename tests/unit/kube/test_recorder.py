@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.kube import recorder as recorder_module
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.objects import Json, Meta
-from gpu_scheduler.kube.pace import Pace
-from gpu_scheduler.kube.recorder import Recorder, Ref, refer
-from gpu_scheduler.kube.resources import EVENTS, NODES, PODS
+from gpu_scheduler.k8s import event_recorder as recorder_module
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.event_recorder import Recorder, Ref, refer
+from gpu_scheduler.k8s.objects import Json, Meta
+from gpu_scheduler.k8s.rate_limiter import Pace
+from gpu_scheduler.k8s.resources import EVENTS, NODES, PODS
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.kube.telling import Numbers, until
 from tests.unit.local_server import speaker

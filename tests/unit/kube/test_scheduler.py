@@ -11,11 +11,13 @@ import aiohttp
 import pytest
 
 from gpu_scheduler.core.events import Bind, Commit
-from gpu_scheduler.kube.client import Client
+from gpu_scheduler.gangs.contract import DEVICES, PLACEMENTS
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.objects import Json, PodObject
+from gpu_scheduler.k8s.resources import LEASES, NODES, PODS
 from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import Candidate, Lease, LeaseObject
-from gpu_scheduler.kube.objects import Json, PodObject
-from gpu_scheduler.kube.resources import DEVICES, LEASES, NODES, PLACEMENTS, PODS
+from gpu_scheduler.kube.lease import CommitLease, Lease
 from gpu_scheduler.kube.scheduler import Clock, run_scheduler
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.kube.live_api import after, answer_with, gpu_node, gpu_pod, running, wired
@@ -65,8 +67,8 @@ def bound(client: Client, *names: str) -> Callable[[], Awaitable[bool]]:
     return all_are
 
 
-async def read_lease(client: Client) -> LeaseObject:
-    return await client.get(LEASES, "leader", "default", type=LeaseObject)
+async def read_lease(client: Client) -> CommitLease:
+    return await client.get(LEASES, "leader", "default", type=CommitLease)
 
 
 class Times:

@@ -10,12 +10,14 @@ from gpu_scheduler.core.events import Bind, Commit
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import Refused
+from gpu_scheduler.gangs.contract import QUEUES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import Refused
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import Candidate, Lease
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import NODES, PODS, QUEUES
+from gpu_scheduler.kube.lease import Lease
 from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.kube.snapshot import View, take_snapshot
 from tests.unit.kube.live_api import answer_with, gpu_node, gpu_pod, wired

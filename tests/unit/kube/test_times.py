@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.kube.times import format_micro_time, format_time, parse_time
+from gpu_scheduler.k8s.times import format_micro_time, format_time, parse_time
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.kube.until import gather_or_end
+from gpu_scheduler.k8s.tasks import gather_or_end
 
 
 async def test_what_all_return_comes_in_their_order() -> None:

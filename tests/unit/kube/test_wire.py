@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gpu_scheduler.kube.errors import ApiError, Undecided
-from gpu_scheduler.kube.objects import NodeObject, RawObject
-from gpu_scheduler.kube.wire import UNREADABLE, read_error, read_events, read_object, read_page
+from gpu_scheduler.k8s.codec import UNREADABLE, read_error, read_events, read_object, read_page
+from gpu_scheduler.k8s.errors import ApiError, Undecided
+from gpu_scheduler.k8s.objects import NodeObject, RawObject
 from tests.unit.kube.scripted_api import thing
 
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gpu_scheduler.kube.objects import Json, Meta, Object, OwnerReference, RawObject
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.objects import Json, Meta, Object, OwnerReference, RawObject
+from gpu_scheduler.k8s.times import format_time
 from gpu_scheduler.operator.actions import Action, Plan, UpdateStatus
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.gangs import OURS, GangApi

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import Conflict, NotFound, Undecided
-from gpu_scheduler.kube.objects import Json, Object
-from gpu_scheduler.kube.recorder import Recorder
-from gpu_scheduler.kube.resources import PODS, SERVICES, Resource
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import Conflict, NotFound, Undecided
+from gpu_scheduler.k8s.event_recorder import Recorder
+from gpu_scheduler.k8s.objects import Json, Object
+from gpu_scheduler.k8s.resources import PODS, SERVICES, Resource
 from gpu_scheduler.operator.carry import Carrier, TakenError
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import OURS

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.lease import Candidate
-from gpu_scheduler.kube.resources import LEASES
-from gpu_scheduler.operator.election import Election, LostError
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.leader_election import Candidate, Election, LostError
+from gpu_scheduler.k8s.resources import LEASES
 from tests.unit.local_server import speaker
 
 

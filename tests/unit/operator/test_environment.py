@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.jobs import Job
 from gpu_scheduler.operator.pods import make_pod, make_service

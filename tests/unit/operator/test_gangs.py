@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, VOLCANO, GangApi
 from tests.unit.operator.made import group, raw, replicas, tf, torch

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from aiohttp import web
 
-from gpu_scheduler.kube.lease import Candidate
-from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator import loop as loop_module
 from gpu_scheduler.operator.actions import Action
 from gpu_scheduler.operator.carry import Carrier

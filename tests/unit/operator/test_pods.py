@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, VOLCANO, GangApi
 from gpu_scheduler.operator.jobs import Job

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json, OwnerReference
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.objects import Json, OwnerReference
+from gpu_scheduler.k8s.times import format_time
 from gpu_scheduler.operator.actions import (
     CreateGroup,
     CreatePod,

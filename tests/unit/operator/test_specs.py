@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.jobs import BadSpecError, CleanPods, Restart, RunPolicy, SchedulingPolicy
 from tests.unit.operator.made import raw, replicas, template

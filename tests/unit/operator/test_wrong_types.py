@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kube.objects import Json, Meta, RawObject
+from gpu_scheduler.k8s.objects import Json, Meta, RawObject
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import OURS
 from gpu_scheduler.operator.jobs import BadSpecError

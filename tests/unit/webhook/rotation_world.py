@@ -15,10 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from gpu_scheduler.base.certificates import Certificate, find_issuer, read_period, split_bundle
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import Conflict, NotFound, Undecided
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import MUTATING, SECRETS, VALIDATING, Resource
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import Conflict, NotFound, Undecided
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import MUTATING, SECRETS, VALIDATING, Resource
 from gpu_scheduler.webhook.renewal import Place, Renewal
 from gpu_scheduler.webhook.rotation import Policy
 

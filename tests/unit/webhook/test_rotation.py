@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.base.certificates import Certificate, read_names
-from gpu_scheduler.kube.errors import NotFound
-from gpu_scheduler.kube.resources import SECRETS
+from gpu_scheduler.k8s.errors import NotFound
+from gpu_scheduler.k8s.resources import SECRETS
 from gpu_scheduler.webhook.rotation import (
     Configured,
     Found,

@@ -14,7 +14,7 @@ import warnings
 import aiohttp
 import pytest
 
-from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.webhook import server
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import Answer, BadReview

@@ -30,10 +30,10 @@ from gpu_scheduler.base.certificates import (
     read_period,
     server_context,
 )
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.errors import ApiError, ConfigError
-from gpu_scheduler.kube.resources import SYSTEM, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK_SECRET
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.errors import ApiError, ConfigError
 from gpu_scheduler.webhook import serving_files
 from gpu_scheduler.webhook.nodes import NodeNames
 from gpu_scheduler.webhook.renewal import Place, Renewal

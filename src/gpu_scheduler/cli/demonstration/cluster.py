@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpu_scheduler.kube.connection import Connection, load_connection
+from gpu_scheduler.k8s.connection import Connection, load_connection
 from gpu_scheduler.local.home import Home
 
 PATIENCE = 150.0

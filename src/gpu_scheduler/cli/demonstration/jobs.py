@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.kube.resources import DEVICE_MAP, GANG, GANG_MIN
+from gpu_scheduler.gangs.contract import DEVICE_MAP, GANG, GANG_MIN
 
 NAMESPACE = "default"
 JOB = "demo/job"

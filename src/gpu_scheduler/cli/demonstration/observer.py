@@ -8,8 +8,8 @@ from enum import Enum
 from itertools import pairwise
 
 from gpu_scheduler.cli.demonstration.jobs import JOB, Job
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import DEVICES
+from gpu_scheduler.gangs.contract import DEVICES
+from gpu_scheduler.k8s.objects import PodObject
 
 Gpu = tuple[str, int]
 """A node and the index of a GPU on it."""

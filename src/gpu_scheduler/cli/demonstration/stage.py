@@ -12,12 +12,12 @@ from pathlib import Path
 from gpu_scheduler.cli.demonstration.jobs import GPU, NAMESPACE, Job, Json
 from gpu_scheduler.cli.demonstration.observer import Record, Sighting, State, read_pod
 from gpu_scheduler.cli.demonstration.show import Show
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.errors import NotFound
-from gpu_scheduler.kube.informer import Change, ChangeKind, Informer
-from gpu_scheduler.kube.objects import PodObject
-from gpu_scheduler.kube.resources import NODES, PODS
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.errors import NotFound
+from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS
 
 GLANCE = 0.1
 """Seconds between two looks at what the watch has told."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.times import format_time
 
 GAP = 2
 

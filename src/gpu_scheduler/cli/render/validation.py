@@ -16,7 +16,7 @@ from gpu_scheduler.cli.validation import (
     say_node,
     say_value,
 )
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.times import format_time
 
 MOST_NODES = 20
 """More nodes than this are only counted."""

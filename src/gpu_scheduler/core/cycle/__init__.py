@@ -1,4 +1,4 @@
 """The scheduling cycle: events update the state, one cycle decides, and everything that follows from a decision.
 
-Commits, retries, recovery, preemption and drains belong here; arithmetic over nodes belongs in `cluster` and `placement`.
+Commits, retries, recovery, preemption and drains belong here; node arithmetic belongs in `cluster` and `placement`.
 """

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.kube.objects import Json, RawObject
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.objects import Json, RawObject
+from gpu_scheduler.k8s.times import format_time
 
 LONGEST = 1024
 """In characters: a message is read by people."""

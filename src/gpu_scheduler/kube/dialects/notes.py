@@ -10,8 +10,8 @@ import msgspec
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, Slot
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import NOTES
+from gpu_scheduler.gangs.contract import NOTES
+from gpu_scheduler.k8s.objects import Json
 
 LONGEST = 128 * 1024
 """In bytes. All annotations of an object together may have 256 KiB, and the notes are not the only one."""

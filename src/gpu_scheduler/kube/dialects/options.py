@@ -8,18 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.core.model import Gang, OnMemberLost, Role, TopologyRule
-from gpu_scheduler.kube.objects import Json, Meta, PodObject
-from gpu_scheduler.kube.resources import (
-    EXPECTED_RUNTIME,
-    HOLD,
-    ON_MEMBER_LOST,
-    PAUSED,
-    QUEUE,
-    ROLE,
-    TIMEOUT,
-    TOPOLOGY,
-)
-from gpu_scheduler.kube.times import parse_time
+from gpu_scheduler.gangs.contract import EXPECTED_RUNTIME, HOLD, ON_MEMBER_LOST, PAUSED, QUEUE, ROLE, TIMEOUT, TOPOLOGY
+from gpu_scheduler.k8s.objects import Json, Meta, PodObject
+from gpu_scheduler.k8s.times import parse_time
 
 VOLCANO_TASK = "volcano.sh/task-spec"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"

@@ -13,6 +13,9 @@ from collections.abc import Collection, Iterator
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, TopologyRule
+from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.kube.dialects.conditions import (
     Condition,
     change_status,
@@ -34,8 +37,6 @@ from gpu_scheduler.kube.dialects.options import (
     read_minimum,
     with_options,
 )
-from gpu_scheduler.kube.objects import PodObject, RawObject
-from gpu_scheduler.kube.resources import GROUP, Resource
 
 NATIVE = "scheduling.k8s.io"
 SCHEDULED = {"v1alpha2": "PodGroupScheduled"}

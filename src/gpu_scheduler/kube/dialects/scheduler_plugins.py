@@ -13,6 +13,9 @@ from collections.abc import Collection
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Expected, Gang, GangKey
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
+from gpu_scheduler.k8s.times import format_time
 from gpu_scheduler.kube.dialects.conditions import change_status, members_there
 from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
 from gpu_scheduler.kube.dialects.expected import (
@@ -31,9 +34,6 @@ from gpu_scheduler.kube.dialects.options import (
     read_minimum,
     with_options,
 )
-from gpu_scheduler.kube.objects import Json, PodObject, RawObject
-from gpu_scheduler.kube.resources import Resource
-from gpu_scheduler.kube.times import format_time
 
 _GROUP = "scheduling.x-k8s.io"
 POD_GROUP = f"{_GROUP}/pod-group"

@@ -27,6 +27,8 @@ from uuid import uuid4
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.kube.dialects.conditions import (
     Condition,
     change_status,
@@ -49,8 +51,6 @@ from gpu_scheduler.kube.dialects.options import (
     role_of,
     with_options,
 )
-from gpu_scheduler.kube.objects import Json, PodObject, RawObject
-from gpu_scheduler.kube.resources import Resource
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"

@@ -20,6 +20,9 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from gpu_scheduler.core.model import Gang, GangKey
+from gpu_scheduler.gangs.contract import STATUS
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.kube.dialects.conditions import (
     LONGEST,
     Condition,
@@ -42,8 +45,6 @@ from gpu_scheduler.kube.dialects.options import (
     with_options,
 )
 from gpu_scheduler.kube.dialects.podgroup import NATIVE
-from gpu_scheduler.kube.objects import Json, PodObject, RawObject
-from gpu_scheduler.kube.resources import STATUS, Resource
 
 TIMED_OUT = "SchedulingTimeout"
 MOST_MESSAGES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpu_scheduler.core.quantity import parse_value
+from gpu_scheduler.k8s.quantity import parse_value
 from gpu_scheduler.local.controllers.claims import owner_reference
 from gpu_scheduler.local.controllers.objects import Whole
 from gpu_scheduler.local.labels import matches

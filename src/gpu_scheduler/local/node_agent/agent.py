@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.core.requests import read_amounts
+from gpu_scheduler.k8s.requests import read_amounts
 from gpu_scheduler.local.client import SYNCED
 from gpu_scheduler.local.node_agent.containers import PodState, read_containers
 from gpu_scheduler.local.node_agent.fleet import RUNTIME, NodeSpec, node_resources, unhealthy_devices

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpu_scheduler.core.quantity import parse_nano
+from gpu_scheduler.k8s.quantity import parse_nano
 from gpu_scheduler.local.client import Client
 from gpu_scheduler.local.errors import ApiError
 from gpu_scheduler.local.node_agent.network import Names

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.core.quantity import QuantityError, parse_nano
+from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
 from gpu_scheduler.local.store import Json
 
 RUNTIMES = ("process", "simulated")

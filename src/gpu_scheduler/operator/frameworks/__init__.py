@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpu_scheduler.kube.discovery import Served
-from gpu_scheduler.kube.objects import RawObject
-from gpu_scheduler.kube.resources import Resource
+from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.k8s.objects import RawObject
+from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator.actions import Plan
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow, volcano, volcano_status
 from gpu_scheduler.operator.pods import JOB_NAME

@@ -4,18 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 import msgspec
 import structlog
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound
-from gpu_scheduler.kube.lease import Candidate, LeaseObject
-from gpu_scheduler.kube.objects import Meta
-from gpu_scheduler.kube.resources import LEASES
-from gpu_scheduler.kube.times import format_micro_time
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
+from gpu_scheduler.k8s.objects import Meta
+from gpu_scheduler.k8s.resources import LEASES
+from gpu_scheduler.k8s.times import format_micro_time
 
 _log = structlog.get_logger(__name__)
+
+
+class LeaseSpec(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Who leads, and until when unless they say so again."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 15
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int = 0
+
+
+class LeaseObject(msgspec.Struct, rename="camel"):
+    """The Lease as the API has it."""
+
+    metadata: Meta
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who wants to lead, by which Lease, and the scheduler names that it serves."""
+
+    namespace: str
+    name: str
+    identity: str
+    serves: tuple[str, ...] = ()
+    duration: float = 15.0
+    renew: float = 2.0
 
 
 class LostError(Exception):

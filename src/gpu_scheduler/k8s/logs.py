@@ -11,9 +11,9 @@ import time
 from typing import IO, Any, Literal
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
 from structlog.typing import EventDict, Processor, WrappedLogger
-
-from gpu_scheduler.bad_requests import tell_briefly
 
 LogFormat = Literal["console", "json"]
 
@@ -67,7 +67,7 @@ def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    tell_briefly()
+    shorten_bad_requests()
 
 
 class _Console(structlog.stdlib.ProcessorFormatter):
@@ -128,3 +128,18 @@ def _flat(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shorten_bad_requests() -> None:
+    """Replaces the traceback of a request that is not HTTP with one line, for every server in this process."""
+    server_logger.addFilter(_shorten)
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg = "A request from %s is no HTTP (%s)"
+        record.args = (*(record.args or ()), type(error).__name__)
+        record.exc_info = None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return True

@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.kube.errors import ConfigError
-from gpu_scheduler.kube.kubeconfig import Entry, Exec, User
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.kubeconfig import Entry, Exec, User
+from gpu_scheduler.k8s.objects import Json
 
 REREAD = 60.0
 """A token file is read at most this often, in seconds."""

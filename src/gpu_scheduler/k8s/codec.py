@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.kube.errors import ApiError, Undecided, api_error
-from gpu_scheduler.kube.objects import DEEPEST, Object
+from gpu_scheduler.k8s.errors import ApiError, Undecided, api_error
+from gpu_scheduler.k8s.objects import DEEPEST, Object
 
 T = TypeVar("T")
 

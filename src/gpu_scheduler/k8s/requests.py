@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from gpu_scheduler.core.quantity import MAX_VALUE, QuantityError, parse_nano
+from gpu_scheduler.k8s.quantity import MAX_VALUE, QuantityError, parse_nano
 
 Amount = int | Fraction
 """How much of a resource: cpu in milli, everything else in units. Half a byte and half a byte are one byte."""

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 import aiohttp
 import msgspec
 
-from gpu_scheduler.kube.connection import Connection
-from gpu_scheduler.kube.credentials import Access
-from gpu_scheduler.kube.errors import ConfigError, Gone, Refused, TooMany, Undecided
-from gpu_scheduler.kube.objects import Json
-from gpu_scheduler.kube.resources import Resource
-from gpu_scheduler.kube.wire import Event, Listed, Page, read_error, read_events, read_object, read_page, read_revision
+from gpu_scheduler.k8s.codec import Event, Listed, Page, read_error, read_events, read_object, read_page, read_revision
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.credentials import Access
+from gpu_scheduler.k8s.errors import ConfigError, Gone, Refused, TooMany, Undecided
+from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.k8s.resources import Resource
 
 if TYPE_CHECKING:
     # Who names no type gets JSON; Python has such type variables from 3.13 on.

@@ -12,8 +12,8 @@ import msgspec
 
 from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.kube.errors import ConfigError
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.objects import Json
 
 T = TypeVar("T")
 

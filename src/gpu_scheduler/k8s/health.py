@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from gpu_scheduler.kube.errors import ConfigError
+from gpu_scheduler.k8s.errors import ConfigError
 
 PATHS = ("/health", "/healthz", "/readyz", "/metrics")
 

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 import msgspec
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError
-from gpu_scheduler.kube.resources import Resource
-from gpu_scheduler.kube.wire import read_object
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.codec import read_object
+from gpu_scheduler.k8s.errors import ApiError
+from gpu_scheduler.k8s.resources import Resource
 
 # All groups in one answer (Kubernetes 1.30, 1.27); a server that knows neither form answers in the plain one.
 _FORMS = ",".join(

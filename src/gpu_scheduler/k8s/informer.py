@@ -17,11 +17,11 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Gone, Undecided
-from gpu_scheduler.kube.objects import Meta
-from gpu_scheduler.kube.resources import Resource
-from gpu_scheduler.kube.wire import UNREADABLE, Event, Listed, read_revision
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.codec import UNREADABLE, Event, Listed, read_revision
+from gpu_scheduler.k8s.errors import ApiError, Gone, Undecided
+from gpu_scheduler.k8s.objects import Meta
+from gpu_scheduler.k8s.resources import Resource
 
 GRACE = 0.1
 """How long a wait for a revision hopes for an event before it lists, in seconds."""

@@ -12,13 +12,13 @@ import structlog
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.base.text import one_line, without_numbers
-from gpu_scheduler.kube.client import Client
-from gpu_scheduler.kube.errors import ApiError, Conflict, NotFound, TooMany, Undecided
-from gpu_scheduler.kube.hands import Hands, Rows
-from gpu_scheduler.kube.objects import Json, Meta, PodObject
-from gpu_scheduler.kube.pace import Pace
-from gpu_scheduler.kube.resources import EVENTS, PODS, Resource
-from gpu_scheduler.kube.times import format_time
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, TooMany, Undecided
+from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.objects import Json, Meta, PodObject
+from gpu_scheduler.k8s.rate_limiter import Pace
+from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
+from gpu_scheduler.k8s.times import format_time
 
 COMPONENT = "gpu-scheduler"
 

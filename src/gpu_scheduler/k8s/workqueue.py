@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic
 
-from gpu_scheduler.kube.hands import Hands, Item, Rows
+from gpu_scheduler.k8s.fair_queue import Hands, Item, Rows
 
 
 class Lane(Enum):

@@ -14,10 +14,10 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
-from gpu_scheduler.kube.credentials import Access, Credential, Fixed, Plugin, TokenFile, is_token
-from gpu_scheduler.kube.errors import ConfigError
-from gpu_scheduler.kube.kubeconfig import Chosen, Cluster, Entry, User, read_kubeconfig
-from gpu_scheduler.kube.objects import Json
+from gpu_scheduler.k8s.credentials import Access, Credential, Fixed, Plugin, TokenFile, is_token
+from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.kubeconfig import Chosen, Cluster, Entry, User, read_kubeconfig
+from gpu_scheduler.k8s.objects import Json
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token, its namespace and the cluster's authority."""

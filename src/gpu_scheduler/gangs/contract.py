@@ -1,0 +1,44 @@
+"""The public contract: names of our kinds, namespaces, labels and annotations."""
+
+from __future__ import annotations
+
+from gpu_scheduler.k8s.resources import Resource
+
+GROUP = "gpu-scheduler.io"
+SYSTEM = "gpu-scheduler-system"
+"""The namespace that the scheduler keeps its own objects in."""
+WEBHOOK = "gpu-scheduler-webhook"
+"""What the webhook's Service and its two configurations are called."""
+WEBHOOK_SECRET = "gpu-scheduler-webhook-tls"
+
+PLACEMENTS = Resource(GROUP, "v1alpha1", "placements", "Placement")
+QUEUES = Resource(GROUP, "v1alpha1", "queues", "Queue", False)
+VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", False)
+
+# Annotations that users write.
+GANG = f"{GROUP}/gang"
+GANG_MIN = f"{GROUP}/gang-min"
+ROLE = f"{GROUP}/role"
+QUEUE = f"{GROUP}/queue"
+TIMEOUT = f"{GROUP}/timeout-seconds"
+TOPOLOGY = f"{GROUP}/topology"
+EXPECTED_RUNTIME = f"{GROUP}/expected-runtime-seconds"
+EXECUTORS = f"{GROUP}/executors"
+PAUSED = f"{GROUP}/paused"
+ON_MEMBER_LOST = f"{GROUP}/on-member-lost"
+HOLD = f"{GROUP}/hold-seconds"
+GPU_MILLI = f"{GROUP}/gpu-milli"
+DEVICE_MAP = "gpu-scheduling-map"
+# Labels and annotations of nodes.
+ASSIGNS_DEVICES = f"{GROUP}/assigns-devices"
+UNHEALTHY_DEVICES = f"{GROUP}/unhealthy-devices"
+# Annotations that only the scheduler writes.
+DEVICES = f"{GROUP}/devices"
+VISIBLE_DEVICES = f"{GROUP}/visible-devices"
+ATTEMPT = f"{GROUP}/attempt"
+NOTES = f"{GROUP}/notes"
+STATUS = f"{GROUP}/status"
+EPOCH = f"{GROUP}/epoch"
+COMMITTED = f"{GROUP}/committed"
+SERVES = f"{GROUP}/serves"
+FINALIZER = f"{GROUP}/committed"
