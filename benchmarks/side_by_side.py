@@ -49,12 +49,12 @@ from benchmarks._binding import (
 )
 from gpu_scheduler.cli.scheduler import run_loop
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PLACEMENTS, SYSTEM
+from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
 from gpu_scheduler.k8s.errors import NotFound
 from gpu_scheduler.k8s.objects import Object
 from gpu_scheduler.k8s.resources import NAMESPACES, NODES, PODS, Resource
-from gpu_scheduler.kube.crds import DEFINITIONS, load_definitions
 from tests.kubernetes.control_plane import ControlPlane
 
 SIZES = {"gang8": 8, "gang64": 64, "plain": 0}

@@ -15,10 +15,10 @@ import msgspec
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Effect, Report, TookOver
 from gpu_scheduler.gangs.contract import GROUP, QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.dialects import DIALECTS
+from gpu_scheduler.gangs.pods.annotations import bind_annotations
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import Informer
-from gpu_scheduler.kube.annotations import bind_annotations
-from gpu_scheduler.kube.dialects import DIALECTS
 from gpu_scheduler.kube.feed import follow_optional, follow_required, make_translator
 from gpu_scheduler.kube.messages import describe
 from gpu_scheduler.kube.settings import Settings

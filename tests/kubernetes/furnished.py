@@ -10,7 +10,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from gpu_scheduler.kube.crds import load_definitions
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.local.bootstrap import bootstrap, first_objects
 from gpu_scheduler.local.errors import ApiError
 from tests.kubernetes import binaries

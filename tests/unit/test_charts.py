@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpu_scheduler import __version__
-from gpu_scheduler.kube.device_map import parse_map
+from gpu_scheduler.gangs.pods.device_map import parse_map
 from gpu_scheduler.kube.settings import FIELDS
 from scripts.write_chart_webhooks import make_files
 

@@ -9,7 +9,7 @@ from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, Status, phase_of, report, survey
 from gpu_scheduler.core.reasons import Unplaceable
 from gpu_scheduler.core.state import ALONE, State
-from gpu_scheduler.kube.dialects import show_key
+from gpu_scheduler.gangs.dialects import show_key
 from gpu_scheduler.kube.surroundings import name_holder
 
 

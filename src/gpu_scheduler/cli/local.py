@@ -89,7 +89,7 @@ Examples:
 @data_dir_option
 def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
-    from gpu_scheduler.kube.crds import load_definitions
+    from gpu_scheduler.gangs.definitions import load_definitions
     from gpu_scheduler.local.cluster import ClusterError, Settings
     from gpu_scheduler.local.node_agent import FleetSettings
     from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions

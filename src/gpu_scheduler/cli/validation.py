@@ -9,8 +9,8 @@ from typing import Any
 
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.gangs.contract import DEVICE_MAP, WEBHOOK
+from gpu_scheduler.gangs.pods.device_map import parse_map, pod_index
 from gpu_scheduler.k8s.objects import Meta
-from gpu_scheduler.kube.device_map import parse_map, pod_index
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 NODE_LABEL = "gpu-node-name"

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.gangs.dialects import Patch, Told
 from gpu_scheduler.k8s.event_recorder import DropCounter
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects import Patch, Told
 
 Subject = RawObject | PodObject
 """What a gang's status is written to: its object, or one of its pods where it has none."""

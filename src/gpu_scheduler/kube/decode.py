@@ -9,15 +9,15 @@ from typing import Final
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.model import Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, ATTEMPT, DEVICES, UNHEALTHY_DEVICES
+from gpu_scheduler.gangs.dialects import Membership
+from gpu_scheduler.gangs.pods.annotations import read_devices
+from gpu_scheduler.gangs.pods.device_map import pod_index, read_number
+from gpu_scheduler.gangs.pods.shapes import read_shape, with_volumes
 from gpu_scheduler.k8s.objects import Meta, NodeObject, OwnerReference, PodObject
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
 from gpu_scheduler.k8s.times import parse_time
-from gpu_scheduler.kube.annotations import read_devices
-from gpu_scheduler.kube.device_map import pod_index, read_number
-from gpu_scheduler.kube.dialects import Membership
 from gpu_scheduler.kube.resize import held_spec
-from gpu_scheduler.kube.shapes import read_shape, with_volumes
 from gpu_scheduler.kube.volumes import Claims
 
 _MIRROR: Final = "kubernetes.io/config.mirror"

@@ -12,6 +12,13 @@ import structlog
 
 from gpu_scheduler.core.events import Bind, Event
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.dialects import GangContext, choose_resources
+from gpu_scheduler.gangs.dialects.workload import Workloads
+from gpu_scheduler.gangs.owners import Owners
+from gpu_scheduler.gangs.pods.annotations import bind_annotations
+from gpu_scheduler.gangs.pods.shapes import read_shape
+from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.registry import GangBook
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, Refused
@@ -36,16 +43,9 @@ from gpu_scheduler.k8s.resources import (
     VOLUMES,
     Resource,
 )
-from gpu_scheduler.kube.annotations import bind_annotations
 from gpu_scheduler.kube.carry import Sight
 from gpu_scheduler.kube.decode import Reading
-from gpu_scheduler.kube.dialects import GangContext, choose_resources
-from gpu_scheduler.kube.dialects.workload import Workloads
-from gpu_scheduler.kube.gangs import GangBook
-from gpu_scheduler.kube.owners import Owners
-from gpu_scheduler.kube.queues import QueueBook
 from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.shapes import read_shape
 from gpu_scheduler.kube.translate import Translator
 
 DISCOVER_EVERY = 10.0

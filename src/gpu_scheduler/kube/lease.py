@@ -10,13 +10,13 @@ import msgspec
 import structlog
 
 from gpu_scheduler.gangs.contract import COMMITTED, EPOCH, FINALIZER, PLACEMENTS, SERVES
+from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
 from gpu_scheduler.k8s.leader_election import Candidate, LeaseObject
 from gpu_scheduler.k8s.objects import Meta, Object
 from gpu_scheduler.k8s.resources import LEASES
 from gpu_scheduler.k8s.times import format_micro_time
-from gpu_scheduler.kube.device_map import read_number
 
 POLL = 1.0
 """How often a standby looks at the Lease, in seconds."""

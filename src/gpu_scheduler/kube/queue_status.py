@@ -8,9 +8,9 @@ import structlog
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.state import State
+from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError
-from gpu_scheduler.kube.queues import QueueBook, QueueUse
 
 EVERY = 5.0
 

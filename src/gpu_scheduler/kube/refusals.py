@@ -14,7 +14,7 @@ from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import DeviceMap, Gang, Gate, GateKind
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PAUSED
-from gpu_scheduler.kube.dialects.options import NO_QUEUE
+from gpu_scheduler.gangs.options import NO_QUEUE
 
 REASONS: dict[Reason, str] = {
     Reason.RESOURCE: "NotEnoughResources",

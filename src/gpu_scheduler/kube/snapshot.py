@@ -12,6 +12,7 @@ import msgspec
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, TookOver
+from gpu_scheduler.gangs.registry import GangBook
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
@@ -20,7 +21,6 @@ from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, Resource
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.kube.feed import Handler, follow_optional, follow_required, make_translator
-from gpu_scheduler.kube.gangs import GangBook
 from gpu_scheduler.kube.intents import Intents, MissingIntentError
 from gpu_scheduler.kube.lease import CommitLease
 from gpu_scheduler.kube.settings import Settings

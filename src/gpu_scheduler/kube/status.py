@@ -21,6 +21,7 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.gangs.contract import DEVICES
+from gpu_scheduler.gangs.dialects import Told, show_key
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
 from gpu_scheduler.k8s.event_recorder import EventType, Recorder, Ref, refer, refer_pod
@@ -29,7 +30,6 @@ from gpu_scheduler.k8s.rate_limiter import Pace
 from gpu_scheduler.k8s.resources import PODS
 from gpu_scheduler.k8s.workqueue import Lane, Lanes
 from gpu_scheduler.kube.book import Book, Counts, Limits, Subject
-from gpu_scheduler.kube.dialects import Told, show_key
 from gpu_scheduler.kube.messages import describe, name_gang, say_bound, say_deleted
 from gpu_scheduler.kube.pod_conditions import is_waiting, may_run, name_failed, patch_condition
 from gpu_scheduler.kube.surroundings import Surroundings

@@ -13,7 +13,7 @@ from gpu_scheduler.core.lifecycle import GangRecord, Phase, Status
 from gpu_scheduler.core.model import MILLI, DeviceMap, Gang, GangKey
 from gpu_scheduler.core.reasons import Reason, Unplaceable
 from gpu_scheduler.core.state import ALONE, State
-from gpu_scheduler.kube.dialects import show_key
+from gpu_scheduler.gangs.dialects import show_key
 from gpu_scheduler.kube.refusals import Context
 
 _FRESH = 1.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_scheduler.core.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
+from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.registry import GangBook
 from gpu_scheduler.k8s.informer import Change, ChangeKind
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
@@ -18,8 +20,6 @@ from gpu_scheduler.k8s.objects import (
 )
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.kube.decode import Reading, decode_node, decode_pod
-from gpu_scheduler.kube.gangs import GangBook
-from gpu_scheduler.kube.queues import QueueBook
 from gpu_scheduler.kube.volumes import Claims, claims_of
 
 

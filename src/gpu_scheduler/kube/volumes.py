@@ -14,8 +14,8 @@ import structlog
 
 from gpu_scheduler.core.model import Gate, GateKind
 from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Operator, Requirement
+from gpu_scheduler.gangs.pods.terms import NodeSelector, TopologyTerm, node_terms, topology_terms
 from gpu_scheduler.k8s.objects import ClaimObject, Meta, PodObject, StorageClassObject, Volume, VolumeObject
-from gpu_scheduler.kube.terms import NodeSelector, TopologyTerm, node_terms, topology_terms
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 
+from gpu_scheduler.gangs.conditions import condition_in
+from gpu_scheduler.gangs.options import as_dict, as_list
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.times import format_time, parse_time
-from gpu_scheduler.kube.dialects.conditions import condition_in
-from gpu_scheduler.kube.dialects.options import as_dict, as_list
 from gpu_scheduler.operator.actions import Action, Tell, UpdateStatus
 from gpu_scheduler.operator.jobs import Counts
 

@@ -8,11 +8,11 @@ from importlib.resources import files
 import structlog
 import yaml
 
+from gpu_scheduler.gangs.definitions import DEFINITIONS
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import ApiError, Conflict, Refused
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.kube.crds import DEFINITIONS
 from gpu_scheduler.operator.gangs import PLUGIN_GROUPS, VOLCANO_GROUPS, GangApi
 
 _FILES = ("pytorchjobs.yaml", "tfjobs.yaml", "volcano-jobs.yaml")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_scheduler.gangs.contract import GROUP, TIMEOUT
+from gpu_scheduler.gangs.dialects.scheduler_plugins import POD_GROUP
+from gpu_scheduler.gangs.dialects.volcano import GROUP_NAME
+from gpu_scheduler.gangs.options import LEADERS, OPTIONS, VOLCANO_TASK
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.options import LEADERS, OPTIONS, VOLCANO_TASK
-from gpu_scheduler.kube.dialects.scheduler_plugins import POD_GROUP
-from gpu_scheduler.kube.dialects.volcano import GROUP_NAME
 from gpu_scheduler.operator.jobs import Job, Role
 from gpu_scheduler.operator.pods import owner_of
 from gpu_scheduler.operator.reading import sum_request

@@ -10,9 +10,9 @@ from enum import Enum
 from typing import ClassVar, NamedTuple
 
 from gpu_scheduler.base.text import one_line
+from gpu_scheduler.gangs.options import MOST_MEMBERS
 from gpu_scheduler.k8s.objects import Json, Meta
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.options import MOST_MEMBERS
 
 OURS = "gpu-scheduler.io/operator"
 """What `runPolicy.managedBy` says of a job that is for this operator, whoever else is in the cluster."""

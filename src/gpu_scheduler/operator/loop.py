@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from gpu_scheduler.base.text import without_amounts
+from gpu_scheduler.gangs.options import as_dict
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
@@ -23,7 +24,6 @@ from gpu_scheduler.k8s.leader_election import Candidate, Election, LostError
 from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.k8s.tasks import run_until
-from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.operator.actions import Plan, Tell
 from gpu_scheduler.operator.carry import AT_ONCE, Carrier, TakenError
 from gpu_scheduler.operator.definitions import install_definitions

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from gpu_scheduler.gangs.options import as_dict, as_list
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.times import parse_time
-from gpu_scheduler.kube.dialects.options import as_dict, as_list
 from gpu_scheduler.operator.jobs import Job, Restart, Role
 from gpu_scheduler.operator.reading import RESTARTS
 

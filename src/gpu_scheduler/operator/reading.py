@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.gangs.pods import shapes
 from gpu_scheduler.k8s.objects import Json, Meta, PodSpec, RawObject
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
-from gpu_scheduler.kube import shapes
 from gpu_scheduler.operator.jobs import (
     BadSpecError,
     CleanPods,

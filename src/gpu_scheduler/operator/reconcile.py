@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpu_scheduler.base import backoff
+from gpu_scheduler.gangs.conditions import condition_in
+from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.k8s.objects import Meta, Object, RawObject
-from gpu_scheduler.kube.device_map import read_number
-from gpu_scheduler.kube.dialects.conditions import condition_in
 from gpu_scheduler.operator.actions import (
     Action,
     CreateGroup,

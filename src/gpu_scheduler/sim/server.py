@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from aiohttp import web
 from multidict import CIMultiDict
 
-from gpu_scheduler.kube.crds import load_definitions
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.local.admission import Admission
 from gpu_scheduler.local.api import Api, DeleteOptions, Options
 from gpu_scheduler.local.bootstrap import CRDS, bootstrap

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GROUP, WEBHOOK
+from gpu_scheduler.gangs.dialects import DIALECTS
+from gpu_scheduler.gangs.owners import JOBS
+from gpu_scheduler.gangs.pods.device_map import COMPLETION_INDEX, INDEX_LABELS
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.kube.device_map import COMPLETION_INDEX, INDEX_LABELS
-from gpu_scheduler.kube.dialects import DIALECTS
-from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX, SETTLED, TOLD
 from gpu_scheduler.webhook.rules import Rules
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.gangs.dialects import DIALECTS, Dialect, GangContext
+from gpu_scheduler.gangs.options import as_list, find_bad_options
 from gpu_scheduler.k8s.objects import RawObject
-from gpu_scheduler.kube.dialects import DIALECTS, Dialect, GangContext
-from gpu_scheduler.kube.dialects.options import as_list, find_bad_options
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.rules import Rules
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GPU_MILLI, VISIBLE_DEVICES, WEBHOOK
+from gpu_scheduler.gangs.options import as_dict
+from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES, tell_containers, write_devices
+from gpu_scheduler.gangs.pods.device_map import MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
 from gpu_scheduler.k8s.quantity import QuantityError
-from gpu_scheduler.kube.annotations import CONTAINER_DEVICES, tell_containers, write_devices
-from gpu_scheduler.kube.device_map import MapError, parse_map, pod_index
-from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.webhook.containers import EnvVar, Placed
 from gpu_scheduler.webhook.rules import Rules
 

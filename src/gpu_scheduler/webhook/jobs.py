@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GANG, GANG_MIN
+from gpu_scheduler.gangs.dialects import read_membership
+from gpu_scheduler.gangs.dialects.annotation import read_gang_min
+from gpu_scheduler.gangs.expected import templates_of
+from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, note, quote
+from gpu_scheduler.gangs.owners import JOBS
+from gpu_scheduler.gangs.pods.device_map import MAX_LENGTH, MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec
-from gpu_scheduler.kube.device_map import MAX_LENGTH, MapError, parse_map, pod_index
-from gpu_scheduler.kube.dialects import read_membership
-from gpu_scheduler.kube.dialects.annotation import read_gang_min
-from gpu_scheduler.kube.dialects.expected import templates_of
-from gpu_scheduler.kube.dialects.options import BadOptionError, as_dict, as_list, note, quote
-from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.webhook.containers import MOST_CONTAINERS, Inside, count_containers
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.pods import Nodes, check_template, find_excess_amounts

@@ -9,13 +9,13 @@ import msgspec
 from gpu_scheduler.base.text import join
 from gpu_scheduler.core.model import GateKind
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GANG, GANG_MIN, GPU_MILLI
+from gpu_scheduler.gangs.dialects import read_membership
+from gpu_scheduler.gangs.dialects.annotation import read_gang_min
+from gpu_scheduler.gangs.dialects.volcano import GROUP_NAME
+from gpu_scheduler.gangs.options import BadOptionError, find_bad_options, refuse_namespace
+from gpu_scheduler.gangs.pods.device_map import MapEntry, MapError, find_mistakes, parse_map, pod_index
+from gpu_scheduler.gangs.pods.shapes import find_gates
 from gpu_scheduler.k8s.objects import PodObject, PodSpec
-from gpu_scheduler.kube.device_map import MapEntry, MapError, find_mistakes, parse_map, pod_index
-from gpu_scheduler.kube.dialects import read_membership
-from gpu_scheduler.kube.dialects.annotation import read_gang_min
-from gpu_scheduler.kube.dialects.options import BadOptionError, find_bad_options, refuse_namespace
-from gpu_scheduler.kube.dialects.volcano import GROUP_NAME
-from gpu_scheduler.kube.shapes import find_gates
 from gpu_scheduler.webhook.containers import Container, EnvVar, Inside, all_containers, find_excess
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.injection import find_own_choices

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpu_scheduler.kube.crds import load_definitions
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.local.bootstrap import MANIFESTS
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_scheduler.kube.crds import load_definitions
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.local.cluster import LocalCluster, Settings
 from gpu_scheduler.local.freed import FreedNames
 from gpu_scheduler.local.home import Home

@@ -11,11 +11,11 @@ import yaml
 
 from gpu_scheduler.cli.permissions import Permission, needed_permissions, operator_permissions
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES
+from gpu_scheduler.gangs.dialects import DIALECTS
+from gpu_scheduler.gangs.owners import JOBS
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects import DIALECTS
-from gpu_scheduler.kube.owners import JOBS
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
 

@@ -9,9 +9,9 @@ import msgspec
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
+from gpu_scheduler.gangs.dialects import DIALECTS, GangContext, Patch, Telling, Told, dialect_of
+from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Meta, PodObject, PodSpec, RawObject
-from gpu_scheduler.kube.dialects import DIALECTS, GangContext, Patch, Telling, Told, dialect_of
-from gpu_scheduler.kube.shapes import read_shape
 from tests.unit.kube.pods import GPUS, as_sent
 
 Json = dict[str, Any]

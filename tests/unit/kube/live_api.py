@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from aiohttp import ClientError, web
 
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.kube.crds import load_definitions
 from gpu_scheduler.local.crds import kinds_of
 from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.local.routes import Handler

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_scheduler.core.model import Pod
+from gpu_scheduler.gangs.dialects import Membership
+from gpu_scheduler.gangs.pods.shapes import Shaped, read_shape
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.kube.decode import Reading, decode_pod
-from gpu_scheduler.kube.dialects import Membership
-from gpu_scheduler.kube.shapes import Shaped, read_shape
 from gpu_scheduler.kube.volumes import Claims
 
 T = TypeVar("T")

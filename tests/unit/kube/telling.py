@@ -12,13 +12,13 @@ from gpu_scheduler.core.events import Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from gpu_scheduler.gangs.dialects import GangContext
+from gpu_scheduler.gangs.registry import GangBook
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
 from gpu_scheduler.kube.book import Limits
-from gpu_scheduler.kube.dialects import GangContext
-from gpu_scheduler.kube.gangs import GangBook
 from gpu_scheduler.kube.refusals import Context
 from gpu_scheduler.kube.status import Teller
 from gpu_scheduler.kube.surroundings import Surroundings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.core.model import Shape
-from gpu_scheduler.kube.annotations import bind_annotations, read_devices, tell_containers
+from gpu_scheduler.gangs.pods.annotations import bind_annotations, read_devices, tell_containers
 from tests.unit.kube.pods import AMD, GPU, GPUS, asking, container, pod
 
 DEVICES = "gpu-scheduler.io/devices"

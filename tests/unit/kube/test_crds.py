@@ -14,14 +14,14 @@ from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions
+from gpu_scheduler.gangs.dialects import Telling, Told, choose_resources, dialect_of
+from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import Conflict, Refused
 from gpu_scheduler.k8s.objects import RawObject
-from gpu_scheduler.kube.crds import DEFINITIONS, load_definitions
-from gpu_scheduler.kube.dialects import Telling, Told, choose_resources, dialect_of
-from gpu_scheduler.kube.queues import QueueBook, QueueUse
 from gpu_scheduler.local.crds import kinds_of
 from tests.unit.kube.gang_parts import LATER, NOW, Json, context, status
 from tests.unit.kube.pods import GPU, GPUS

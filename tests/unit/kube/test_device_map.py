@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.gangs.pods.device_map import (
+    MAX_LENGTH,
+    MapEntry,
+    MapError,
+    find_mistakes,
+    map_group,
+    parse_map,
+    pod_index,
+)
 from gpu_scheduler.k8s.objects import Meta
-from gpu_scheduler.kube.device_map import MAX_LENGTH, MapEntry, MapError, find_mistakes, map_group, parse_map, pod_index
 
 
 def test_a_map_has_one_entry_for_every_pod_index() -> None:

@@ -7,9 +7,9 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, OnMemberLost
 from gpu_scheduler.gangs.contract import GROUP, NOTES
+from gpu_scheduler.gangs.dialects import Membership, read_membership
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import PODS
-from gpu_scheduler.kube.dialects import Membership, read_membership
 from tests.unit.kube.gang_parts import Json, decode, said, status, tell
 from tests.unit.kube.pods import pod
 

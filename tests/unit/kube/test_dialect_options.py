@@ -7,9 +7,9 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Role, Slot, TopologyRule
 from gpu_scheduler.gangs.contract import GROUP, NOTES
-from gpu_scheduler.kube.dialects import DIALECTS, Membership, choose_resources, read_membership
-from gpu_scheduler.kube.dialects.notes import LONGEST, change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import find_bad_options, rank_roles, with_options
+from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
+from gpu_scheduler.gangs.notes import LONGEST, change_notes, with_notes
+from gpu_scheduler.gangs.options import find_bad_options, rank_roles, with_options
 from tests.unit.kube.gang_parts import status
 from tests.unit.kube.pods import pod
 

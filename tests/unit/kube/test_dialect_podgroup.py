@@ -8,9 +8,9 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
+from gpu_scheduler.gangs.dialects import Membership, Told, dialect_of, read_membership
+from gpu_scheduler.gangs.dialects.podgroup import BELOW_MINIMUM, TIMED_OUT
 from gpu_scheduler.k8s.objects import RawObject
-from gpu_scheduler.kube.dialects import Membership, Told, dialect_of, read_membership
-from gpu_scheduler.kube.dialects.podgroup import BELOW_MINIMUM, TIMED_OUT
 from tests.unit.kube.gang_parts import (
     LATER,
     THEN,

@@ -8,11 +8,11 @@ import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Shape
+from gpu_scheduler.gangs.dialects import GangContext, Membership, read_membership
+from gpu_scheduler.gangs.dialects.dialect import Telling, Told
+from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
+from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodSpec, RawObject
-from gpu_scheduler.kube.dialects import GangContext, Membership, read_membership
-from gpu_scheduler.kube.dialects.dialect import Telling, Told
-from gpu_scheduler.kube.dialects.scheduler_plugins import SchedulerPlugins
-from gpu_scheduler.kube.shapes import read_shape
 from tests.unit.kube.gang_parts import LATER, THEN, decode, group, patched, said, status, tell
 from tests.unit.kube.pods import pod
 

@@ -10,8 +10,8 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
+from gpu_scheduler.gangs.dialects import GangContext, Membership, Told, dialect_of, read_membership
 from gpu_scheduler.k8s.objects import OwnerReference, PodObject
-from gpu_scheduler.kube.dialects import GangContext, Membership, Told, dialect_of, read_membership
 from tests.unit.kube.gang_parts import THEN, Json, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.kube.pods import GPU, asking, container, pod
 

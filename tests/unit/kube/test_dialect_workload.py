@@ -10,8 +10,8 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
+from gpu_scheduler.gangs.dialects import Membership, Patch, Telling, Told, dialect_of, read_membership
 from gpu_scheduler.k8s.objects import RawObject
-from gpu_scheduler.kube.dialects import Membership, Patch, Telling, Told, dialect_of, read_membership
 from tests.unit.kube.gang_parts import LATER, NOW, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.kube.pods import pod
 

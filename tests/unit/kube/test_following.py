@@ -14,6 +14,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.gangs.contract import ATTEMPT
+from gpu_scheduler.gangs.owners import Owners
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
@@ -22,7 +23,6 @@ from gpu_scheduler.k8s.resources import PODS, Resource
 from gpu_scheduler.kube import feed as feed_module
 from gpu_scheduler.kube.carry import Carrier, Sight
 from gpu_scheduler.kube.feed import Feed, make_translator
-from gpu_scheduler.kube.owners import Owners
 from gpu_scheduler.kube.settings import Settings
 from tests.unit.kube.live_api import Wire, gpu_pod, live_server, running
 from tests.unit.kube.pods import pod

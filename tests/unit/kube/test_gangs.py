@@ -13,9 +13,9 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Node
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
+from gpu_scheduler.gangs.dialects import Membership
+from gpu_scheduler.gangs.registry import GangBook
 from gpu_scheduler.k8s.objects import PodObject
-from gpu_scheduler.kube.dialects import Membership
-from gpu_scheduler.kube.gangs import GangBook
 from tests.unit.effort import effort_of
 from tests.unit.kube.gang_parts import NOW, SHORT, Json, context, group, patched, status
 from tests.unit.kube.pods import GPU, pod

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from gpu_scheduler.gangs import owners as owners_module
+from gpu_scheduler.gangs.owners import Owners
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Json, OwnerReference
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube import owners as owners_module
-from gpu_scheduler.kube.owners import Owners
 from tests.unit.kube.scripted_api import client_of, refuse, thing
 from tests.unit.kube.telling import until
 

@@ -7,7 +7,7 @@ import pytest
 from gpu_scheduler.core.events import QueueGone, QueueSeen
 from gpu_scheduler.core.model import Queue
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
-from gpu_scheduler.kube.queues import QueueBook, QueueUse, format_amount
+from gpu_scheduler.gangs.queues import QueueBook, QueueUse, format_amount
 from tests.unit.kube.gang_parts import Json, group, patched, said
 from tests.unit.kube.pods import GPU, GPUS
 

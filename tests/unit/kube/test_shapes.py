@@ -20,9 +20,9 @@ from gpu_scheduler.core.model import (
     Toleration,
 )
 from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement
+from gpu_scheduler.gangs.pods.device_map import map_group
+from gpu_scheduler.gangs.pods.shapes import find_gates, read_shape
 from gpu_scheduler.k8s.objects import Meta, PodSpec
-from gpu_scheduler.kube.device_map import map_group
-from gpu_scheduler.kube.shapes import find_gates, read_shape
 from tests.unit.kube.pods import AMD, GPU, GPUS, Json, asking, container, pod, shape
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

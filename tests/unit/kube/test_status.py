@@ -14,10 +14,10 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Shape, Slot
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import NOTES
+from gpu_scheduler.gangs.dialects.workload import Workloads
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS, Resource
 from gpu_scheduler.kube.book import Book, Limits
-from gpu_scheduler.kube.dialects.workload import Workloads
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.kube.telling import DIALECT, GROUPS, QUICK, Desk, desk, missing, status, until, working
 

@@ -21,6 +21,8 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, Queue
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.registry import GangBook
 from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
@@ -31,8 +33,6 @@ from gpu_scheduler.k8s.objects import (
     StorageClassObject,
     VolumeObject,
 )
-from gpu_scheduler.kube.gangs import GangBook
-from gpu_scheduler.kube.queues import QueueBook
 from gpu_scheduler.kube.translate import Translator
 from tests.unit.kube.gang_parts import context, group
 from tests.unit.kube.pods import GPU, READING, as_sent, node, pod

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.kube.device_map import MapError, find_mistakes, parse_map
+from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, parse_map
 from gpu_scheduler.webhook.reviews import Answer, BadReview, answer
 from tests.unit.webhook.reviewing import (
     GROUP,

@@ -10,8 +10,8 @@ from gpu_scheduler.cli.demonstration.observer import Run, State, find_double, fi
 from gpu_scheduler.cli.demonstration.show import say_stuck
 from gpu_scheduler.cli.demonstration.stage import Stage
 from gpu_scheduler.cli.render.text import draw_indices
-from gpu_scheduler.kube.annotations import write_devices
-from gpu_scheduler.kube.device_map import parse_map
+from gpu_scheduler.gangs.pods.annotations import write_devices
+from gpu_scheduler.gangs.pods.device_map import parse_map
 
 ROUND = 0.4
 """Seconds between two pods of a job: several people submit at the same time, and their pods come in turns."""

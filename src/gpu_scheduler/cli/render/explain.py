@@ -18,7 +18,7 @@ from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, PodPhase
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import ALONE, State
-from gpu_scheduler.kube.dialects.options import NO_QUEUE
+from gpu_scheduler.gangs.options import NO_QUEUE
 from gpu_scheduler.kube.surroundings import Lookout
 
 MOST_MEMBERS = 40

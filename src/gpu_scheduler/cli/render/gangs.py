@@ -13,8 +13,8 @@ from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_moment, dr
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.state import ALONE, State
-from gpu_scheduler.kube.dialects import dialect_of
-from gpu_scheduler.kube.dialects.options import NO_QUEUE
+from gpu_scheduler.gangs.dialects import dialect_of
+from gpu_scheduler.gangs.options import NO_QUEUE
 from gpu_scheduler.kube.messages import describe
 from gpu_scheduler.kube.surroundings import Lookout
 

@@ -12,7 +12,7 @@ from gpu_scheduler.cli.dry_run import keeps_slots, name_of
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.model import MILLI, GangKey, Node
 from gpu_scheduler.core.state import State
-from gpu_scheduler.kube.dialects import show_key
+from gpu_scheduler.gangs.dialects import show_key
 
 
 class Hold(Enum):

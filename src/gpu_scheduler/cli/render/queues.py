@@ -16,7 +16,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
-from gpu_scheduler.kube.dialects.options import NO_QUEUE
+from gpu_scheduler.gangs.options import NO_QUEUE
 
 BAR = 24
 _BUSY = (Phase.RUNNING, Phase.BINDING, Phase.COMMITTING, Phase.HOLDING, Phase.DEGRADED, Phase.RESTARTING)

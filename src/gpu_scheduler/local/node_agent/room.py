@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, DEVICES, GPU_MILLI
+from gpu_scheduler.gangs.pods.device_map import MapError, map_group
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import pod_request, read_container, read_exactly
-from gpu_scheduler.kube.device_map import MapError, map_group
 from gpu_scheduler.local.store import Json
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gpu_scheduler.gangs.pods import device_map
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube import device_map
 from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, Restart, Role, Standing
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_number, read_object, read_roles, read_text
 

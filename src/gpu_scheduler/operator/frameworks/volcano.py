@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
+from gpu_scheduler.gangs.options import VOLCANO_QUEUE, VOLCANO_TASK
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.options import VOLCANO_QUEUE, VOLCANO_TASK
 from gpu_scheduler.operator.jobs import (
     BadSpecError,
     Counts,

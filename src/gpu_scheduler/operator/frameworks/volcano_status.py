@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gpu_scheduler.gangs.options import as_dict
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.times import format_time, parse_time
-from gpu_scheduler.kube.dialects.options import as_dict
 from gpu_scheduler.operator.actions import (
     Action,
     CreateConfigMap,

@@ -9,13 +9,13 @@ import msgspec
 
 from gpu_scheduler.core.model import Expected, Shape
 from gpu_scheduler.gangs.contract import EXECUTORS
+from gpu_scheduler.gangs.dialects.dialect import GangContext
+from gpu_scheduler.gangs.options import LEADERS, BadOptionError, as_dict, as_list, note, quote, role_of
+from gpu_scheduler.gangs.owners import JOBS
+from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.k8s.objects import Container, Json, Meta, PodObject, PodSpec, RawObject, Resources
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
-from gpu_scheduler.kube.device_map import read_number
-from gpu_scheduler.kube.dialects.dialect import GangContext
-from gpu_scheduler.kube.dialects.options import LEADERS, BadOptionError, as_dict, as_list, note, quote, role_of
-from gpu_scheduler.kube.owners import JOBS
 
 _JOB_GROUPS = frozenset(group for group, _ in JOBS)
 _DRIVER, _EXECUTOR = "driver", "executor"

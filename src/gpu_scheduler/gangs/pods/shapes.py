@@ -23,11 +23,19 @@ from gpu_scheduler.core.model import (
 )
 from gpu_scheduler.core.selectors import NodeTerms, labels_equal
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GPU_MILLI
+from gpu_scheduler.gangs.pods.device_map import MapError, map_group, parse_map, pod_index, read_number
+from gpu_scheduler.gangs.pods.terms import (
+    Affinity,
+    Speaker,
+    SpreadConstraint,
+    node_terms,
+    pod_terms,
+    preferences,
+    spreads,
+)
 from gpu_scheduler.k8s.objects import Container, Meta, PodSpec, Resources
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import Amount, ContainerRequest, pod_request, read_container, read_exactly
-from gpu_scheduler.kube.device_map import MapError, map_group, parse_map, pod_index, read_number
-from gpu_scheduler.kube.terms import Affinity, Speaker, SpreadConstraint, node_terms, pod_terms, preferences, spreads
 
 _SHAPES = 8192
 """How many distinct shapes are remembered; one that falls out is read again."""

@@ -16,11 +16,9 @@ from collections.abc import Collection, Hashable
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.gangs.contract import GANG, GANG_MIN, NOTES
-from gpu_scheduler.k8s.objects import PodObject, RawObject
-from gpu_scheduler.k8s.resources import PODS
-from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, patch_object
-from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import (
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, patch_object
+from gpu_scheduler.gangs.notes import change_notes, with_notes
+from gpu_scheduler.gangs.options import (
     OPTIONS,
     BadOptionError,
     created_at,
@@ -33,6 +31,8 @@ from gpu_scheduler.kube.dialects.options import (
     role_of,
     with_options,
 )
+from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.resources import PODS
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _UID_SHOWN = 8

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.model import Shape
 from gpu_scheduler.gangs.contract import DEVICES, GROUP, VISIBLE_DEVICES
+from gpu_scheduler.gangs.pods.device_map import read_number
+from gpu_scheduler.gangs.pods.shapes import is_sidecar
 from gpu_scheduler.k8s.objects import Container, PodObject
 from gpu_scheduler.k8s.requests import read_exactly
-from gpu_scheduler.kube.device_map import read_number
-from gpu_scheduler.kube.shapes import is_sidecar
 
 CONTAINER_DEVICES = f"visible-devices.{GROUP}/"
 """A container's name follows."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.gangs.dialects.annotation import Annotations, LonePods, show_key
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, Told
+from gpu_scheduler.gangs.dialects.podgroup import PodGroups
+from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
+from gpu_scheduler.gangs.dialects.volcano import Volcano
+from gpu_scheduler.gangs.dialects.workload import Workloads
+from gpu_scheduler.gangs.options import queue_of, role_of
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.annotation import Annotations, LonePods, show_key
-from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, Told
-from gpu_scheduler.kube.dialects.options import queue_of, role_of
-from gpu_scheduler.kube.dialects.podgroup import PodGroups
-from gpu_scheduler.kube.dialects.scheduler_plugins import SchedulerPlugins
-from gpu_scheduler.kube.dialects.volcano import Volcano
-from gpu_scheduler.kube.dialects.workload import Workloads
 
 __all__ = [
     "DIALECTS",

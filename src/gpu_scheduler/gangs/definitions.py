@@ -16,5 +16,5 @@ _FILES = ("placements.yaml", "queues.yaml")
 
 def load_definitions() -> list[Json]:
     """Every definition, ready to be created."""
-    folder = files("gpu_scheduler.kube").joinpath("crds")
+    folder = files("gpu_scheduler.gangs").joinpath("crds")
     return [yaml.safe_load(folder.joinpath(name).read_text("utf-8")) for name in _FILES]

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from gpu_scheduler.core.events import Event, QueueGone, QueueSeen
 from gpu_scheduler.core.model import MILLI, Queue
+from gpu_scheduler.gangs.conditions import change_status
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.dialects.dialect import Patch, patch_object
+from gpu_scheduler.gangs.options import NO_QUEUE, as_dict, read_queue
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.conditions import change_status
-from gpu_scheduler.kube.dialects.dialect import Patch, patch_object
-from gpu_scheduler.kube.dialects.options import NO_QUEUE, as_dict, read_queue
 
 
 class QueueError(ValueError):

@@ -13,10 +13,7 @@ from collections.abc import Collection, Iterator
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, TopologyRule
-from gpu_scheduler.gangs.contract import GROUP
-from gpu_scheduler.k8s.objects import PodObject, RawObject
-from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.conditions import (
+from gpu_scheduler.gangs.conditions import (
     Condition,
     change_status,
     condition_in,
@@ -25,9 +22,10 @@ from gpu_scheduler.kube.dialects.conditions import (
     is_scheduled,
     merge_conditions,
 )
-from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
-from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import (
+from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.notes import change_notes, with_notes
+from gpu_scheduler.gangs.options import (
     BadOptionError,
     as_dict,
     as_list,
@@ -37,6 +35,8 @@ from gpu_scheduler.kube.dialects.options import (
     read_minimum,
     with_options,
 )
+from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 
 NATIVE = "scheduling.k8s.io"
 SCHEDULED = {"v1alpha2": "PodGroupScheduled"}

@@ -11,9 +11,7 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.gangs.contract import GROUP, NOTES, QUEUE, STATUS
-from gpu_scheduler.k8s.objects import PodObject, RawObject
-from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects import (
+from gpu_scheduler.gangs.dialects import (
     LONE_PODS,
     Dialect,
     GangContext,
@@ -25,7 +23,9 @@ from gpu_scheduler.kube.dialects import (
     dialect_of,
     read_membership,
 )
-from gpu_scheduler.kube.dialects.options import created_at, leader_role, note, quote, read_queue
+from gpu_scheduler.gangs.options import created_at, leader_role, note, quote, read_queue
+from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 
 _OVER = ("Succeeded", "Failed")
 

@@ -13,20 +13,17 @@ from collections.abc import Collection
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Expected, Gang, GangKey
-from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
-from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.k8s.times import format_time
-from gpu_scheduler.kube.dialects.conditions import change_status, members_there
-from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
-from gpu_scheduler.kube.dialects.expected import (
+from gpu_scheduler.gangs.conditions import change_status, members_there
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.expected import (
     coming_scheduler,
     expect_members,
     is_made_for_job,
     is_owned_by_job,
     min_resources,
 )
-from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import (
+from gpu_scheduler.gangs.notes import change_notes, with_notes
+from gpu_scheduler.gangs.options import (
     BadOptionError,
     created_at,
     label,
@@ -34,6 +31,9 @@ from gpu_scheduler.kube.dialects.options import (
     read_minimum,
     with_options,
 )
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
+from gpu_scheduler.k8s.times import format_time
 
 _GROUP = "scheduling.x-k8s.io"
 POD_GROUP = f"{_GROUP}/pod-group"

@@ -20,10 +20,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from gpu_scheduler.core.model import Gang, GangKey
-from gpu_scheduler.gangs.contract import STATUS
-from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
-from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.conditions import (
+from gpu_scheduler.gangs.conditions import (
     LONGEST,
     Condition,
     change_status,
@@ -32,9 +29,11 @@ from gpu_scheduler.kube.dialects.conditions import (
     is_scheduled,
     merge_conditions,
 )
-from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
-from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import (
+from gpu_scheduler.gangs.contract import STATUS
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.dialects.podgroup import NATIVE
+from gpu_scheduler.gangs.notes import change_notes, with_notes
+from gpu_scheduler.gangs.options import (
     BadOptionError,
     as_dict,
     as_list,
@@ -44,7 +43,8 @@ from gpu_scheduler.kube.dialects.options import (
     read_minimum,
     with_options,
 )
-from gpu_scheduler.kube.dialects.podgroup import NATIVE
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 
 TIMED_OUT = "SchedulingTimeout"
 MOST_MESSAGES = 64

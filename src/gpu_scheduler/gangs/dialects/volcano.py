@@ -27,19 +27,17 @@ from uuid import uuid4
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
-from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.dialects.conditions import (
+from gpu_scheduler.gangs.conditions import (
     Condition,
     change_status,
     condition_in,
     members_there,
     merge_conditions,
 )
-from gpu_scheduler.kube.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
-from gpu_scheduler.kube.dialects.expected import coming_scheduler, expect_members, min_resources
-from gpu_scheduler.kube.dialects.notes import change_notes, with_notes
-from gpu_scheduler.kube.dialects.options import (
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.expected import coming_scheduler, expect_members, min_resources
+from gpu_scheduler.gangs.notes import change_notes, with_notes
+from gpu_scheduler.gangs.options import (
     BadOptionError,
     as_dict,
     created_at,
@@ -51,6 +49,8 @@ from gpu_scheduler.kube.dialects.options import (
     role_of,
     with_options,
 )
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import Resource
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
