@@ -31,7 +31,7 @@ from gpu_scheduler.k8s.errors import Conflict, NotFound
 from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
 from gpu_scheduler.k8s.objects import Object, PodObject
 from gpu_scheduler.k8s.resources import LEASES, PODS, Resource
-from gpu_scheduler.kube.lease import CommitLease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

@@ -11,9 +11,9 @@ from gpu_scheduler.core.state import Config
 from gpu_scheduler.k8s.errors import ApiError
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.objects import NodeObject
-from gpu_scheduler.kube.decode import decode_node
-from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import Lease
+from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.decoding.decode import decode_node
 from tests.fuzz import seeds
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import dump

@@ -19,11 +19,11 @@ from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.pods.annotations import bind_annotations
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import Informer
-from gpu_scheduler.kube.feed import follow_optional, follow_required, make_translator
-from gpu_scheduler.kube.messages import describe
-from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.surroundings import Lookout
-from gpu_scheduler.kube.translate import Translator
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.status.messages import describe
+from gpu_scheduler.scheduler.status.surroundings import Lookout
+from gpu_scheduler.scheduler.translate import Translator
+from gpu_scheduler.scheduler.watcher import follow_optional, follow_required, make_translator
 from tests.fuzz import seeds
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import Json, dump, stored

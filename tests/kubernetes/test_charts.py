@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpu_scheduler.cli.main import cli
-from gpu_scheduler.kube.settings import FIELDS, load_settings
+from gpu_scheduler.scheduler.settings import FIELDS, load_settings
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
 from gpu_scheduler.webhook.rules import Rules
 from tests.kubernetes.api import Json

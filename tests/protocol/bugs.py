@@ -22,7 +22,6 @@ class Bug(NamedTuple):
     """Why no world of the simulation can show it."""
 
 
-CORE, KUBE = "src/gpu_scheduler/core", "src/gpu_scheduler/kube"
 ENGINE, HOLD, STANDBY = "tests/unit/test_engine.py", "tests/unit/test_hold.py", "tests/unit/test_standby.py"
 PREEMPT, RESERVE, DRAIN = "tests/unit/test_preempt.py", "tests/unit/test_reserve.py", "tests/unit/test_drain.py"
 QUOTA, PROMISES = "tests/unit/test_quota.py", "tests/unit/test_promises.py"
@@ -39,7 +38,7 @@ GANGS = (
     Bug(
         "A gang is decided by the minimum that it had when it was first seen",
         "minCount can be edited from Kubernetes 1.37 on",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "    record.gang = gang\n    state.dirty[gang.key] = None",
         "    record.gang = record.gang or gang\n    state.dirty[gang.key] = None",
         (ENGINE, HOLD),
@@ -47,7 +46,7 @@ GANGS = (
     Bug(
         "The slot of a lost member is given to whoever comes next",
         "volcano#5805",
-        f"{CORE}/hold.py",
+        "src/gpu_scheduler/core/cycle/recovery.py",
         "            state.dirty[record.key] = None\n    _keep_slots(state, record, kept)",
         "            state.dirty[record.key] = None",
         (HOLD,),
@@ -55,7 +54,7 @@ GANGS = (
     Bug(
         "Members that succeeded do not count towards the minimum",
         "kubernetes#142330, KAI#1968",
-        f"{CORE}/lifecycle.py",
+        "src/gpu_scheduler/core/lifecycle.py",
         "return len(self.live) + self.succeeded + self.open",
         "return len(self.live) + self.open",
         (HOLD, ENGINE),
@@ -63,7 +62,7 @@ GANGS = (
     Bug(
         "As many members start as there is room for",
         "scheduler-plugins#117, #713, #930: interleaved gangs each wait for the rest of themselves",
-        f"{CORE}/bid.py",
+        "src/gpu_scheduler/core/queueing/bid.py",
         "needed=min(max(0, facts.minimum - facts.have), len(facts.ready)),",
         "needed=0,",
         (ENGINE,),
@@ -71,7 +70,7 @@ GANGS = (
     Bug(
         "A gang that is below its minimum says nothing about it",
         "kubernetes#136334",
-        f"{CORE}/hold.py",
+        "src/gpu_scheduler/core/cycle/recovery.py",
         "        record.below_since = now\n",
         "        pass\n",
         (HOLD, ENGINE),
@@ -79,7 +78,7 @@ GANGS = (
     Bug(
         "A restart deletes pods that nobody makes again",
         "bare pods have no controller",
-        f"{CORE}/hold.py",
+        "src/gpu_scheduler/core/cycle/recovery.py",
         "if pod.controlled and pod.uid not in state.ledger.deletes]",
         "if pod.uid not in state.ledger.deletes]",
         (HOLD,),
@@ -87,7 +86,7 @@ GANGS = (
     Bug(
         "A restart begins while binds of the gang are on their way",
         "a bound pod cannot be unbound, so half of what is restarted comes back",
-        f"{CORE}/hold.py",
+        "src/gpu_scheduler/core/cycle/recovery.py",
         "    if facts.open:\n        state.broken[record.key] = None  #",
         "    if False:\n        state.broken[record.key] = None  #",
         (HOLD,),
@@ -95,7 +94,7 @@ GANGS = (
     Bug(
         "A pod joins a gang of another namespace",
         "gangs are named by annotations, and anybody may write those",
-        f"{CORE}/state.py",
+        "src/gpu_scheduler/core/state.py",
         "self.config.gangs and pod.gang.namespace == pod.namespace:",
         "self.config.gangs:",
         (ENGINE, PROMISES),
@@ -104,7 +103,7 @@ GANGS = (
     Bug(
         "A parked gang is not woken when GPUs become free",
         "schedulers that wake the waiting by events forget one, and the rest waits for the next full resync",
-        f"{CORE}/state.py",
+        "src/gpu_scheduler/core/state.py",
         "        if self.cluster.forget(uid):\n            self.changes |= Wake.FREED",
         "        if self.cluster.forget(uid):\n            pass",
         (ENGINE,),
@@ -112,7 +111,7 @@ GANGS = (
     Bug(
         "A drain target goes to the next gang of equal priority",
         "with backfill on unknown run times alone large gangs never start",
-        f"{CORE}/drain.py",
+        "src/gpu_scheduler/core/cycle/drain.py",
         "head.priority <= owner.priority",
         "head.priority < owner.priority",
         (DRAIN,),
@@ -120,7 +119,7 @@ GANGS = (
     Bug(
         "What was reserved for an admitted gang is reserved for ever",
         "volcano#5006",
-        f"{CORE}/decide.py",
+        "src/gpu_scheduler/core/cycle/decide.py",
         "(ended or now >= record.admitted_at + config.reserve):",
         "ended:",
         (RESERVE,),
@@ -128,7 +127,7 @@ GANGS = (
     Bug(
         "A queue is not given back what an ended pod used",
         "volcano#5006: quota that is held by what does not run",
-        f"{CORE}/state.py",
+        "src/gpu_scheduler/core/state.py",
         "            self.changes |= Wake.FREED\n        self.quota.refund(uid)",
         "            self.changes |= Wake.FREED",
         (QUOTA,),
@@ -140,7 +139,7 @@ PREEMPTION = (
     Bug(
         "Victims are evicted although the winner would not fit without them",
         "kueue#5243, volcano#5026",
-        f"{CORE}/preempt.py",
+        "src/gpu_scheduler/core/cycle/preemption.py",
         "        if placement is not None:\n            return Eviction((victim,), placement)",
         "        return Eviction((victim,), placement or [])",
         (PREEMPT,),
@@ -148,7 +147,7 @@ PREEMPTION = (
     Bug(
         "All possible victims are evicted where a few would do",
         "volcano#5984",
-        f"{CORE}/preempt.py",
+        "src/gpu_scheduler/core/cycle/preemption.py",
         "        undecided = _halves(range(len(victims)))",
         "        undecided: list[range] = []",
         (PREEMPT,),
@@ -156,7 +155,7 @@ PREEMPTION = (
     Bug(
         "Gangs of equal priority evict each other",
         "preemption that takes turns for ever",
-        f"{CORE}/preempt.py",
+        "src/gpu_scheduler/core/cycle/preemption.py",
         "lower = other.priority < record.priority",
         "lower = other.priority <= record.priority",
         (PREEMPT,),
@@ -164,7 +163,7 @@ PREEMPTION = (
     Bug(
         "A pod whose preemptionPolicy is Never evicts others",
         "the policy is of the pod, and easily lost for a gang of them",
-        f"{CORE}/preempt.py",
+        "src/gpu_scheduler/core/cycle/preemption.py",
         "    if not record.preempts:\n        return None",
         "    if record.preempts is None:\n        return None",
         (PREEMPT,),
@@ -172,7 +171,7 @@ PREEMPTION = (
     Bug(
         "What was freed for a winner goes to whoever asks first",
         "nominations that are only noted, and not counted",
-        f"{CORE}/decide.py",
+        "src/gpu_scheduler/core/cycle/decide.py",
         "    state.at(now + state.config.nominate, record.key)\n    state.reserve(record, slots_for(record, facts))",
         "    state.at(now + state.config.nominate, record.key)",
         (PREEMPT,),
@@ -183,7 +182,7 @@ DEVICES = (
     Bug(
         "The GPUs of a pod that vanished are given away at once",
         "a node that comes back may still run what was deleted by force",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "if may_run and usage is not None and usage.devices:",
         "if may_run and usage is None:",
         (ENGINE, HOLD),
@@ -191,7 +190,7 @@ DEVICES = (
     Bug(
         "A pod that vanished while it was being bound is taken for one that never ran",
         "a watch has a gap, in which the bind lands and the pod is deleted by force",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "may_run = pod.live or (event.maybe_bound and state.ledger.stages.get(pod.uid, False))",
         "may_run = pod.live",
         (ENGINE,),
@@ -199,7 +198,7 @@ DEVICES = (
     Bug(
         "The GPUs of a pod that is being deleted count as free",
         "containers run on for their grace period",
-        f"{CORE}/model.py",
+        "src/gpu_scheduler/core/model.py",
         "return self.node is not None and not self.terminal",
         "return self.node is not None and not self.terminal and not self.deleting",
         (ENGINE,),
@@ -207,7 +206,7 @@ DEVICES = (
     Bug(
         "A GPU that its node calls broken is counted",
         "volcano#4527",
-        f"{CORE}/devices.py",
+        "src/gpu_scheduler/core/cluster/device_table.py",
         "            self.ok[[i for i in node.unhealthy if i < node.gpus], slot] = False\n",
         "",
         ("tests/unit/test_devices.py", ENGINE),
@@ -215,7 +214,7 @@ DEVICES = (
     Bug(
         "Binds to a node whose GPUs broke meanwhile are sent all the same",
         "the device plugin takes a GPU away between decision and bind",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "    return [effect for entry in broken for effect in give_up(state, entry, now)]\n\n\ndef lose_pod",
         "    return []\n\n\ndef lose_pod",
         (ENGINE,),
@@ -224,7 +223,7 @@ DEVICES = (
     Bug(
         "Binds to a node that is not ready are waited for, for ever",
         "a node fails while its gang is being bound",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "if event.node.ready else give_up_node(state, name, now)",
         "if event.node.ready else []",
         (ENGINE,),
@@ -233,7 +232,7 @@ DEVICES = (
     Bug(
         "Pods of other schedulers use nothing",
         "two schedulers on one node: OutOfnvidia.com/gpu",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "    state.occupy(pod, node, pod.devices)\n    if pod.permanent:",
         "    if pod.permanent:",
         (ENGINE,),
@@ -241,7 +240,7 @@ DEVICES = (
     Bug(
         "A node that kube-scheduler nominated for its pod counts as free",
         "the slot of an evicted member is taken back before its winner is bound",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "    node = pod.node or pod.nominated_node\n    if node is None",
         "    node = pod.node\n    if node is None",
         (ENGINE,),
@@ -249,7 +248,7 @@ DEVICES = (
     Bug(
         "GPUs are written on the pod in another request than the bind",
         "HAMi#968, HAMi#1106",
-        f"{KUBE}/carry.py",
+        "src/gpu_scheduler/scheduler/commit/binder.py",
         "bind.uid, effect.version, self._sight.annotations(pod, bind))",
         "bind.uid, effect.version, {})",
         (CARRY, DEATHS),
@@ -257,7 +256,7 @@ DEVICES = (
     Bug(
         "An Event that meets a passing fault is never written",
         "client-go sends no Event again that was answered with an error",
-        f"{KUBE}/recorder.py",
+        "src/gpu_scheduler/k8s/event_recorder.py",
         "            self._try_later(same, event)",
         '            self._drop(event, "refused", "")',
         ("tests/unit/kube/test_recorder.py",),

@@ -6,12 +6,10 @@ from tests.protocol.bugs import (
     CARRY,
     CLIENT,
     COMMIT,
-    CORE,
     DEATHS,
     ENGINE,
     INFORMER,
     INTENTS,
-    KUBE,
     LEASE,
     PROMISES,
     SCHEDULER,
@@ -23,7 +21,7 @@ COMMITS = (
     Bug(
         "A new leader takes back what was half bound",
         "a bound pod cannot be unbound, and a bind that is late comes after all",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "        effects += _roll_forward(state, entry, now)",
         "        effects += give_up(state, entry, now)",
         (ENGINE, STANDBY, DEATHS),
@@ -31,7 +29,7 @@ COMMITS = (
     Bug(
         "A new leader ignores what the one before it has committed",
         "assumed pods live in the memory of kube-scheduler and its peers, and die with it",
-        f"{KUBE}/scheduler.py",
+        "src/gpu_scheduler/scheduler/scheduler.py",
         "self._engine.handle(TookOver(commits), self._now())",
         "self._engine.handle(TookOver(), self._now())",
         (DEATHS,),
@@ -39,7 +37,7 @@ COMMITS = (
     Bug(
         "Taking the Lease empties the committed set",
         "whoever writes a whole object writes what it forgot to read, too",
-        f"{KUBE}/lease.py",
+        "src/gpu_scheduler/scheduler/commit/commit_log.py",
         "self._seen = await self._put(lease, lease.committed, acquire=True)",
         "self._seen = await self._put(lease, {}, acquire=True)",
         (LEASE, DEATHS),
@@ -47,7 +45,7 @@ COMMITS = (
     Bug(
         "Giving the Lease up empties the committed set",
         "a clean end is taken for one with nothing left to do",
-        f"{KUBE}/lease.py",
+        "src/gpu_scheduler/scheduler/commit/commit_log.py",
         'await self._put(self._seen, self._seen.committed, holder="")',
         'await self._put(self._seen, {}, holder="")',
         (LEASE,),
@@ -55,7 +53,7 @@ COMMITS = (
     Bug(
         "Taking the Lease again does not raise the epoch",
         "two processes of one name, the old one of them paused",
-        f"{KUBE}/lease.py",
+        "src/gpu_scheduler/scheduler/commit/commit_log.py",
         "epoch = lease.epoch + 1 if acquire else lease.epoch",
         "epoch = lease.epoch",
         (LEASE,),
@@ -63,7 +61,7 @@ COMMITS = (
     Bug(
         "A swap whose answer was lost counts as done",
         "a time-out says nothing",
-        f"{KUBE}/lease.py",
+        "src/gpu_scheduler/scheduler/commit/commit_log.py",
         "                lease = await self._read()\n                landed =",
         "                return\n                lease = await self._read()\n                landed =",
         (LEASE, COMMIT),
@@ -71,7 +69,7 @@ COMMITS = (
     Bug(
         "A leader whose Lease was taken by another swaps on",
         "leader election in client-go does not fence what is under way",
-        f"{KUBE}/lease.py",
+        "src/gpu_scheduler/scheduler/commit/commit_log.py",
         "        if found.spec.holder_identity != self._candidate.identity or found.epoch != epoch or not same:",
         "        if not same:",
         (LEASE,),
@@ -79,7 +77,7 @@ COMMITS = (
     Bug(
         "Binds are sent before the swap has landed",
         "optimistic binding: the Lease is lost meanwhile and another leader decides otherwise",
-        f"{KUBE}/commit.py",
+        "src/gpu_scheduler/scheduler/commit/committer.py",
         "                over = {name: uid for s in finished",
         "                for commit in commits:\n                    self._tell(Committed(commit.sequence))\n"
         "                over = {name: uid for s in finished",
@@ -88,7 +86,7 @@ COMMITS = (
     Bug(
         "A committed intent that is missing is passed over",
         "garbage collectors and people delete what has no finalizer",
-        f"{KUBE}/intents.py",
+        "src/gpu_scheduler/scheduler/commit/intents.py",
         "                raise MissingIntentError(",
         "                continue\n                raise MissingIntentError(",
         (INTENTS,),
@@ -97,7 +95,7 @@ COMMITS = (
     Bug(
         "Intents have no finalizer",
         "kubectl delete --all",
-        f"{KUBE}/intents.py",
+        "src/gpu_scheduler/scheduler/commit/intents.py",
         '"finalizers": [FINALIZER]}',
         '"finalizers": []}',
         (INTENTS,),
@@ -105,7 +103,7 @@ COMMITS = (
     Bug(
         "A leader that was overtaken takes what the next one has kept for deleted by hand",
         "a pause between two reads, of which the first is out of date then",
-        f"{KUBE}/scheduler.py",
+        "src/gpu_scheduler/scheduler/scheduler.py",
         "            await self._lease.prove()\n",
         "",
         (SCHEDULER,),
@@ -113,7 +111,7 @@ COMMITS = (
     Bug(
         "A leader clears up intents of its own epoch",
         "clean-up jobs that do not tell old from unfinished",
-        f"{KUBE}/intents.py",
+        "src/gpu_scheduler/scheduler/commit/intents.py",
         "if p.spec.epoch < epoch}",
         "if p.spec.epoch <= epoch}",
         (INTENTS,),
@@ -121,7 +119,7 @@ COMMITS = (
     Bug(
         "A leader clears up by epochs alone",
         "counters that begin anew when the object that holds them is deleted",
-        f"{KUBE}/intents.py",
+        "src/gpu_scheduler/scheduler/commit/intents.py",
         "            await self._prove()\n        await self.delete",
         "            pass\n        await self.delete",
         (INTENTS,),
@@ -129,7 +127,7 @@ COMMITS = (
     Bug(
         "A commit is over when its binds have been sent",
         "assumed pods that expire before the informer shows them bound",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "        pod = state.pods[entry.bind.uid]\n        state.dirty[state.key_of(pod)] = None\n    return effects",
         "        pod = state.pods[entry.bind.uid]\n        state.dirty[state.key_of(pod)] = None\n"
         "        state.ledger.end_bind(entry.bind.uid)\n    return effects",
@@ -138,7 +136,7 @@ COMMITS = (
     Bug(
         "A bind that is given up is forgotten, and may come late",
         "time-outs that landed",
-        f"{CORE}/retry.py",
+        "src/gpu_scheduler/core/cycle/retry.py",
         "    return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]",
         "    state.ledger.end_bind(entry.bind.uid)\n    return []",
         (ENGINE, PROMISES),
@@ -146,7 +144,7 @@ COMMITS = (
     Bug(
         "An attempt that is raised late lowers what another leader has raised",
         "patches without a resourceVersion",
-        f"{KUBE}/carry.py",
+        "src/gpu_scheduler/scheduler/commit/binder.py",
         '"resourceVersion": meta.resource_version, "annotations": marks',
         '"annotations": marks',
         (CARRY,),
@@ -154,7 +152,7 @@ COMMITS = (
     Bug(
         "A bind is for a name, whoever has it now",
         "StatefulSets make pods again under the same name",
-        f"{KUBE}/carry.py",
+        "src/gpu_scheduler/scheduler/commit/binder.py",
         "_BindingMeta(bind.name, bind.namespace, bind.uid, effect.version,",
         '_BindingMeta(bind.name, bind.namespace, "", effect.version,',
         (CARRY,),
@@ -162,7 +160,7 @@ COMMITS = (
     Bug(
         "A bind does not say for which version of the pod it was decided",
         "delayed binds",
-        f"{KUBE}/carry.py",
+        "src/gpu_scheduler/scheduler/commit/binder.py",
         "_BindingMeta(bind.name, bind.namespace, bind.uid, effect.version,",
         '_BindingMeta(bind.name, bind.namespace, bind.uid, "",',
         (CARRY,),
@@ -170,7 +168,7 @@ COMMITS = (
     Bug(
         "A restart deletes whatever has the name now",
         "StatefulSets make pods again under the same name",
-        f"{KUBE}/carry.py",
+        "src/gpu_scheduler/scheduler/commit/binder.py",
         "await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)",
         "await self._client.delete(PODS, delete.name, delete.namespace)",
         (CARRY,),
@@ -178,7 +176,7 @@ COMMITS = (
     Bug(
         "A bind that met a newer version of its pod is not tried again",
         "409 taken for an answer",
-        f"{KUBE}/carry.py",
+        "src/gpu_scheduler/scheduler/commit/binder.py",
         "            outcome = self._fail(bind, BindFailure.MOVED)",
         '            outcome = "moved"',
         (CARRY,),
@@ -186,7 +184,7 @@ COMMITS = (
     Bug(
         "A leader that was replaced keeps what it had decided",
         "leaders that come back with the memory of their last reign",
-        f"{CORE}/observe.py",
+        "src/gpu_scheduler/core/cycle/observe.py",
         "    state.target = None\n    state.ledger = Ledger()",
         "    state.target = None",
         (STANDBY, ENGINE),
@@ -197,7 +195,7 @@ CACHES = (
     Bug(
         "A standby decides by what its cache shows, however old",
         "caches that are synced once are trusted for ever",
-        f"{KUBE}/scheduler.py",
+        "src/gpu_scheduler/scheduler/scheduler.py",
         "            await self._see_everything(newest)\n            committed",
         "            committed",
         ("tests/unit/kube/test_scheduler.py",),
@@ -205,7 +203,7 @@ CACHES = (
     Bug(
         "What was deleted while a watch was broken stays",
         "410 Gone and a list that is only added",
-        f"{KUBE}/informer.py",
+        "src/gpu_scheduler/k8s/informer.py",
         "        missing = self.objects.keys() - present",
         "        missing: set[tuple[str, str]] = set()",
         (INFORMER,),
@@ -213,7 +211,7 @@ CACHES = (
     Bug(
         "A list of a server that lags behind is believed",
         "instaclustr/cassandra-operator#404: a slow API server shows the past after a restart",
-        f"{KUBE}/informer.py",
+        "src/gpu_scheduler/k8s/informer.py",
         "        if listed.resource_version < before:",
         "        if listed.resource_version < 0:",
         (INFORMER,),
@@ -222,7 +220,7 @@ CACHES = (
     Bug(
         "A pod that was deleted and made again looks like one that changed",
         "objects that are kept by name",
-        f"{KUBE}/informer.py",
+        "src/gpu_scheduler/k8s/informer.py",
         "        elif old.metadata.uid == found.metadata.uid:",
         "        elif found.metadata.uid:",
         (INFORMER,),
@@ -230,7 +228,7 @@ CACHES = (
     Bug(
         "An event that is repeated late undoes a newer one",
         "watches that are opened anew from an older version",
-        f"{KUBE}/informer.py",
+        "src/gpu_scheduler/k8s/informer.py",
         "        elif revision <= int(old.metadata.resource_version):",
         "        elif revision < 0:",
         (INFORMER,),
@@ -238,7 +236,7 @@ CACHES = (
     Bug(
         "A write that got no answer is sent again",
         "clients that retry whatever fails, aiohttp among them",
-        f"{KUBE}/client.py",
+        "src/gpu_scheduler/k8s/client.py",
         "if not reading or retries > _RETRIES",
         "if retries > _RETRIES",
         (CLIENT,),
@@ -247,7 +245,7 @@ CACHES = (
     Bug(
         "Retry-After is not waited for",
         "429 by API priority and fairness",
-        f"{KUBE}/client.py",
+        "src/gpu_scheduler/k8s/client.py",
         "delay = 1.0 if error.retry_after is None else max(error.retry_after, _FIRST_DELAY)",
         "delay = _FIRST_DELAY",
         (CLIENT,),

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from gpu_scheduler.k8s.connection import Connection
-from gpu_scheduler.kube.scheduler import run_scheduler
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.scheduler import run_scheduler
+from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.sim.chance import replaced
 from gpu_scheduler.sim.faults import KINDS, Chances
 from gpu_scheduler.sim.loop import Process, WorldLoop

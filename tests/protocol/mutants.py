@@ -29,7 +29,7 @@ from tests.protocol.reach import IMPORTING, Reach, Recorder
 from tests.protocol.trials import OPTIONS, Outcome, Trial, fork, settle, try_all
 
 PACKAGE = "src/gpu_scheduler/"
-CHANGED = tuple(f"{PACKAGE}{name}" for name in ("core/*.py", "kube/commit.py", "webhook/*.py"))
+CHANGED = tuple(f"{PACKAGE}{name}" for name in ("core/*.py", "scheduler/commit/committer.py", "webhook/*.py"))
 TESTS = ("tests/unit/test_*.py", "tests/unit/*/test_*.py", "tests/protocol/test_*.py")
 APART = ("*/operator/*", "*/cli/*", *(f"*/test_{name}.py" for name in (
     "local_*", "model", "plant", "mutants", "documents", "charts", "images", "installing", "certificates",

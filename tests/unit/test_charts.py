@@ -13,7 +13,7 @@ import yaml
 
 from gpu_scheduler import __version__
 from gpu_scheduler.gangs.pods.device_map import parse_map
-from gpu_scheduler.kube.settings import FIELDS
+from gpu_scheduler.scheduler.settings import FIELDS
 from scripts.write_chart_webhooks import make_files
 
 Json = dict[str, Any]

@@ -27,7 +27,7 @@ LONG = 3600.0
 """Who waits longer than this is worth a word, in seconds."""
 
 DAY = 86_400.0
-INSTALL = f"Install the CRDs: kubectl apply -f {files('gpu_scheduler.kube') / 'crds'}"
+INSTALL = f"Install the CRDs: kubectl apply -f {files('gpu_scheduler.gangs') / 'crds'}"
 
 
 class Level(Enum):

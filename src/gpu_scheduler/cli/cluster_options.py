@@ -14,8 +14,8 @@ import click
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.kube.settings import Settings
-    from gpu_scheduler.kube.snapshot import View
+    from gpu_scheduler.scheduler.settings import Settings
+    from gpu_scheduler.scheduler.snapshot import View
 
 T = TypeVar("T")
 Command = Callable[..., None]
@@ -42,7 +42,7 @@ class Target:
 
     def settings(self, **overrides: object) -> Settings:
         """The scheduler's settings: those of the file, those that the command line overrides, and more names."""
-        from gpu_scheduler.kube.settings import SettingsError, load_settings
+        from gpu_scheduler.scheduler.settings import SettingsError, load_settings
 
         try:
             if self.scheduler_names:
@@ -111,7 +111,7 @@ def output_option(*choices: str) -> Callable[[Command], Command]:
 def see(target: Target) -> tuple[View, Connection]:
     """What the cluster is like now; one line to the user when it cannot be seen."""
     connection, settings = target.connect(), target.settings()
-    from gpu_scheduler.kube.snapshot import take_snapshot
+    from gpu_scheduler.scheduler.snapshot import take_snapshot
 
     return ask(connection, lambda client: take_snapshot(client, settings)), connection
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.cli.permissions import Permission
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.kube.settings import Settings
-    from gpu_scheduler.kube.snapshot import View
+    from gpu_scheduler.scheduler.settings import Settings
+    from gpu_scheduler.scheduler.snapshot import View
 
 PATIENCE = 10.0
 """How long one answer may take, in seconds."""
@@ -72,7 +72,7 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     from gpu_scheduler.cli.permissions import needed_permissions
     from gpu_scheduler.cli.webhook_checks import check_webhook, look_at_webhook
     from gpu_scheduler.k8s.discovery import find_served
-    from gpu_scheduler.kube.snapshot import take_snapshot
+    from gpu_scheduler.scheduler.snapshot import take_snapshot
 
     begun = time.monotonic()
     version = await client.server_version()
@@ -101,7 +101,7 @@ async def _check_scheduler(client: Client, view: View, settings: Settings) -> As
     from gpu_scheduler.gangs.contract import PLACEMENTS
     from gpu_scheduler.k8s.objects import Object
     from gpu_scheduler.k8s.resources import LEASES
-    from gpu_scheduler.kube.lease import CommitLease
+    from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 
     yield checks.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
     if not view.served.has(PLACEMENTS):

@@ -10,7 +10,7 @@ from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, Status, phase
 from gpu_scheduler.core.reasons import Unplaceable
 from gpu_scheduler.core.state import ALONE, State
 from gpu_scheduler.gangs.dialects import show_key
-from gpu_scheduler.kube.surroundings import name_holder
+from gpu_scheduler.scheduler.status.surroundings import name_holder
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gpu_scheduler.cli.cluster_options import Target, cluster_options, namespace
 
 if TYPE_CHECKING:
     from gpu_scheduler.core.model import GangKey
-    from gpu_scheduler.kube.snapshot import View
+    from gpu_scheduler.scheduler.snapshot import View
 
 EXAMPLES = """
 \b

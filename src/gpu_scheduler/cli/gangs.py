@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.cli.render.gangs import GangList
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.kube.settings import Settings
-    from gpu_scheduler.kube.snapshot import View
+    from gpu_scheduler.scheduler.settings import Settings
+    from gpu_scheduler.scheduler.snapshot import View
 
 EVERY = 2.0
 """How often a watched table is looked at again, in seconds."""
@@ -111,7 +111,7 @@ async def _redraw(client: Client, connection: Connection, settings: Settings, ch
 
     from gpu_scheduler.cli.screen import make_console, show
     from gpu_scheduler.k8s.errors import ApiError
-    from gpu_scheduler.kube.snapshot import take_snapshot
+    from gpu_scheduler.scheduler.snapshot import take_snapshot
 
     console = make_console()
     last: object = None

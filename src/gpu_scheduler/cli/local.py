@@ -139,8 +139,8 @@ def scheduler_part(*, gangs: bool) -> Part:
 
 def webhook_part(home: Home) -> Part:
     """The webhook as the local cluster runs it, for the same pods."""
-    from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.local.parts import Hook, Part
+    from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.webhook.configuration import make_configurations
     from gpu_scheduler.webhook.rules import Rules
 

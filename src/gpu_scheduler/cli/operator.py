@@ -11,8 +11,8 @@ from gpu_scheduler.cli.scheduler import begin_service, run_loop
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.kube.settings import Settings
     from gpu_scheduler.operator.loop import Options
+    from gpu_scheduler.scheduler.settings import Settings
 
 GANGS = ("gpu-scheduler", "volcano", "scheduler-plugins", "none")
 NO_GANGS = "none"

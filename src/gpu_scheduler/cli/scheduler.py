@@ -13,7 +13,7 @@ from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_opt
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.kube.settings import Settings
+    from gpu_scheduler.scheduler.settings import Settings
 
 EXAMPLES = """
 \b
@@ -54,7 +54,7 @@ def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
     settings = target.settings(gangs=False if no_gangs else None, **{KEYS[name]: flags[name] for name in KEYS})
     connection = target.connect()
     from gpu_scheduler.k8s.errors import ConfigError, innermost
-    from gpu_scheduler.kube.intents import MissingIntentError
+    from gpu_scheduler.scheduler.commit.intents import MissingIntentError
 
     try:
         run_loop(_run_until_signalled(connection, settings))
@@ -66,7 +66,7 @@ def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
 
 
 async def _run_until_signalled(connection: Connection, settings: Settings) -> None:
-    from gpu_scheduler.kube.scheduler import run_scheduler
+    from gpu_scheduler.scheduler.scheduler import run_scheduler
 
     stop, compare = begin_service(settings), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, compare.set)

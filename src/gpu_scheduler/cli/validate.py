@@ -16,7 +16,7 @@ from gpu_scheduler.cli.cluster_options import Target, UnusableError, ask, cluste
 if TYPE_CHECKING:
     from gpu_scheduler.cli.validation import Json, Validation
     from gpu_scheduler.k8s.client import Client
-    from gpu_scheduler.kube.settings import Settings
+    from gpu_scheduler.scheduler.settings import Settings
 
 TEXT, JSON = "validation-results.txt", "validation-results.json"
 

@@ -31,9 +31,9 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused, Undecided
 from gpu_scheduler.k8s.resources import LEASES, NAMESPACES, NODES, PODS
 from gpu_scheduler.k8s.times import parse_time
-from gpu_scheduler.kube.lease import CommitLease
-from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.snapshot import LeaseView
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.snapshot import LeaseView
 
 T = TypeVar("T")
 

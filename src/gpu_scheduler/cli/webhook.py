@@ -16,7 +16,7 @@ from gpu_scheduler.webhook.rules import Denial
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.kube.settings import Settings
+    from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.webhook.rules import Rules
     from gpu_scheduler.webhook.service import Options
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.leader_election import Candidate
-from gpu_scheduler.kube.scheduler import run_scheduler
-from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.operator.gangs import GANG_APIS
 from gpu_scheduler.operator.loop import LEASE, Options, run_operator
+from gpu_scheduler.scheduler.scheduler import run_scheduler
+from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.sim.loop import Process, WorldLoop
 from gpu_scheduler.sim.network import SERVER, Network
 from gpu_scheduler.sim.plan import Action

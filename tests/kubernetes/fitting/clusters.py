@@ -6,7 +6,7 @@ Kept narrow on purpose, each for a reason of our own:
 - a node whose devices we assign has no pods with GPUs of which nobody recorded the indices, and one kind of GPUs;
 - a pod asks for one kind of GPUs: for two it is refused with that reason;
 - a storage class that waits for a consumer makes its volumes: choosing among those made by hand is left to people;
-- nothing is attached too often, and no claim is for one pod alone: attaching refuses these (kube/volumes.py).
+- nothing is attached too often, and no claim is for one pod alone: attaching refuses these (see decoding).
 """
 
 from __future__ import annotations

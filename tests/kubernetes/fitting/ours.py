@@ -13,8 +13,8 @@ from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.placement.fit import refusals
 from gpu_scheduler.k8s.informer import Change, ChangeKind
 from gpu_scheduler.k8s.resources import CLAIMS, NAMESPACES, NODES, PODS, STORAGE_CLASSES, VOLUMES, Resource
-from gpu_scheduler.kube.feed import follow_required, make_translator
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.watcher import follow_required, make_translator
 
 Json = dict[str, Any]
 NAMES: dict[Resource, str] = {

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from gpu_scheduler.cli.cluster_options import Target
 from gpu_scheduler.cli.main import LOOKING, SECTIONS, cli, plugin
 from gpu_scheduler.cli.scheduler import KEYS
-from gpu_scheduler.kube.settings import FIELDS
+from gpu_scheduler.scheduler.settings import FIELDS
 
 COMMANDS = (*LOOKING, "demo", "scheduler", "webhook", "certs", "check-service", "validate")
 HEAVY = ("numpy", "rich", "aiohttp", "msgspec", "gpu_scheduler.core.engine")

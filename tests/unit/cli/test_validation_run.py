@@ -13,7 +13,7 @@ from gpu_scheduler.cli.validation_run import ObstacleError, ValidationRun, look_
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.settings import Settings
 from tests.unit.local_server import Speaker, speaker
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

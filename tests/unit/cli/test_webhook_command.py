@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from gpu_scheduler.cli.main import cli
 from gpu_scheduler.cli.webhook import make_options
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.webhook.renewal import Place
 from gpu_scheduler.webhook.rules import Denial
 

@@ -10,8 +10,8 @@ from gpu_scheduler.core.model import Pod
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.shapes import Shaped, read_shape
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
-from gpu_scheduler.kube.decode import Reading, decode_pod
-from gpu_scheduler.kube.volumes import Claims
+from gpu_scheduler.scheduler.decoding.decode import Reading, decode_pod
+from gpu_scheduler.scheduler.decoding.volumes import Claims
 
 T = TypeVar("T")
 Json = dict[str, Any]

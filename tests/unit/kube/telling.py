@@ -18,12 +18,12 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
-from gpu_scheduler.kube.book import Limits
-from gpu_scheduler.kube.refusals import Context
-from gpu_scheduler.kube.status import Teller
-from gpu_scheduler.kube.surroundings import Surroundings
 from gpu_scheduler.local.binding import bind
 from gpu_scheduler.local.kinds import Kind
+from gpu_scheduler.scheduler.status.limits import Limits
+from gpu_scheduler.scheduler.status.refusals import Context
+from gpu_scheduler.scheduler.status.surroundings import Surroundings
+from gpu_scheduler.scheduler.status.writer import Teller
 from tests.unit.kube.scripted_api import written
 from tests.unit.local_server import Speaker, pod, speaker
 

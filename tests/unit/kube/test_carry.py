@@ -26,8 +26,8 @@ from gpu_scheduler.gangs.contract import ATTEMPT, DEVICES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject, PodSpec
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
-from gpu_scheduler.kube.carry import Carrier, Sight
-from gpu_scheduler.kube.volumes import SELECTED_NODE
+from gpu_scheduler.scheduler.commit.binder import Carrier, Sight
+from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 from tests.unit.kube.live_api import answer_with, gpu_pod, lose_answer, lose_request, running, wired
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.kube.telling import until

@@ -12,10 +12,10 @@ import pytest
 from gpu_scheduler.core.events import Bind, Commit, Committed
 from gpu_scheduler.gangs.contract import PLACEMENTS
 from gpu_scheduler.k8s.leader_election import Candidate
-from gpu_scheduler.kube import commit as commit_module
-from gpu_scheduler.kube.commit import Committer
-from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import FencedError, Lease
+from gpu_scheduler.scheduler.commit import committer as commit_module
+from gpu_scheduler.scheduler.commit.commit_log import FencedError, Lease
+from gpu_scheduler.scheduler.commit.committer import Committer
+from gpu_scheduler.scheduler.commit.intents import Intents
 from tests.unit.kube.live_api import after, running, wired
 from tests.unit.kube.telling import until
 

@@ -16,10 +16,10 @@ from gpu_scheduler.core.state import State
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
-from gpu_scheduler.kube.compare import compare
-from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.settings import Settings
 from gpu_scheduler.local.binding import bind
+from gpu_scheduler.scheduler.self_check import compare
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.watcher import Feed
 from tests.unit.kube.live_api import Wire, after, gpu_node, gpu_pod, running, wired
 from tests.unit.local_server import Speaker
 

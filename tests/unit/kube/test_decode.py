@@ -13,8 +13,8 @@ from gpu_scheduler.core.model import GangKey, GateKind, PodPhase, Taint, TaintEf
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.k8s.objects import ClaimObject, NodeObject, PodObject, VolumeObject
-from gpu_scheduler.kube.decode import decode_node, decode_pod
-from gpu_scheduler.kube.volumes import Claims
+from gpu_scheduler.scheduler.decoding.decode import decode_node, decode_pod
+from gpu_scheduler.scheduler.decoding.volumes import Claims
 from tests.unit.kube.pods import AMD, GPU, READING, Json, as_sent, asking, decode, node, pod
 
 DEVICES = "gpu-scheduler.io/devices"

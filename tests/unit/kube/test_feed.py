@@ -17,9 +17,9 @@ from gpu_scheduler.gangs.contract import DEVICES, QUEUES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS, PRIORITY_CLASSES, Resource
-from gpu_scheduler.kube import feed as feed_module
-from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler import watcher as feed_module
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.watcher import Feed
 from tests.unit.kube.live_api import answer_with, gpu_node, gpu_pod, live_server, running, wired
 from tests.unit.kube.scripted_api import client_of, listing, written
 from tests.unit.kube.telling import DIALECT, GROUPS, group_kind, until

@@ -20,10 +20,10 @@ from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
 from gpu_scheduler.k8s.objects import Object, OwnerReference, PodObject
 from gpu_scheduler.k8s.resources import PODS, Resource
-from gpu_scheduler.kube import feed as feed_module
-from gpu_scheduler.kube.carry import Carrier, Sight
-from gpu_scheduler.kube.feed import Feed, make_translator
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler import watcher as feed_module
+from gpu_scheduler.scheduler.commit.binder import Carrier, Sight
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.watcher import Feed, make_translator
 from tests.unit.kube.live_api import Wire, gpu_pod, live_server, running
 from tests.unit.kube.pods import pod
 from tests.unit.kube.scripted_api import client_of, listing, refuse, thing

@@ -13,9 +13,9 @@ from aiohttp import web
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.resources import LEASES
-from gpu_scheduler.kube.lease import CommitLease, Lease
-from gpu_scheduler.kube.scheduler import Lanes, Scheduler
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, Lease
+from gpu_scheduler.scheduler.scheduler import Lanes, Scheduler
+from gpu_scheduler.scheduler.settings import Settings
 from tests.unit.kube.live_api import Wire, live_server, running
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.kube.telling import until

@@ -16,9 +16,9 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import NotFound
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.resources import LEASES
-from gpu_scheduler.kube import lease as lease_module
-from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import CommitLease, FencedError, Lease
+from gpu_scheduler.scheduler.commit import commit_log as lease_module
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, FencedError, Lease
+from gpu_scheduler.scheduler.commit.intents import Intents
 from tests.unit.kube.live_api import Act, Forward, Wire, after, answer_with, lose_answer, lose_request, running, wired
 from tests.unit.kube.telling import until
 

@@ -23,8 +23,8 @@ from gpu_scheduler.core.model import (
     TopologyRule,
 )
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
-from gpu_scheduler.kube.messages import PHASES, describe, name_gang
-from gpu_scheduler.kube.refusals import REASONS, Context
+from gpu_scheduler.scheduler.status.messages import PHASES, describe, name_gang
+from gpu_scheduler.scheduler.status.refusals import REASONS, Context
 
 GPU = "nvidia.com/gpu"
 KEY = GangKey("native", "team-a", "train")

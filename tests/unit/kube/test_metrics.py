@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue, Shape
-from gpu_scheduler.kube.metrics import Metrics
+from gpu_scheduler.scheduler.metrics import Metrics
 from tests.unit.effort import effort_of
 
 GPU = "nvidia.com/gpu"

@@ -12,8 +12,8 @@ from gpu_scheduler.core.state import Config, State
 from gpu_scheduler.gangs.contract import QUEUES
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.objects import Json, RawObject
-from gpu_scheduler.kube import queue_status
-from gpu_scheduler.kube.queue_status import count_use, tell_queues
+from gpu_scheduler.scheduler.status import queue_status
+from gpu_scheduler.scheduler.status.queue_status import count_use, tell_queues
 from tests.unit.kube.live_api import answer_with, running, wired
 from tests.unit.kube.scripted_api import written
 from tests.unit.kube.telling import until

@@ -16,10 +16,10 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, PODS
-from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import CommitLease, Lease
-from gpu_scheduler.kube.scheduler import Clock, run_scheduler
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, Lease
+from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.scheduler import Clock, run_scheduler
+from gpu_scheduler.scheduler.settings import Settings
 from tests.unit.kube.live_api import after, answer_with, gpu_node, gpu_pod, running, wired
 from tests.unit.kube.telling import until
 
@@ -86,7 +86,7 @@ class Times:
 
 def test_clock_follows_time_that_passes_and_not_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times()
-    monkeypatch.setattr("gpu_scheduler.kube.scheduler.time", times)
+    monkeypatch.setattr("gpu_scheduler.scheduler.scheduler.time", times)
     clock = Clock()
     assert clock() == 1_700_000_000.0
     times.wall = 0.0

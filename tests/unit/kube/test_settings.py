@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.kube.settings import FIELDS, SettingsError, load_settings
+from gpu_scheduler.scheduler.settings import FIELDS, SettingsError, load_settings
 
 
 def write(folder: Path, text: str) -> Path:

@@ -16,10 +16,10 @@ from gpu_scheduler.k8s.errors import Refused
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
-from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import Lease
-from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.snapshot import View, take_snapshot
+from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.intents import Intents
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.snapshot import View, take_snapshot
 from tests.unit.kube.live_api import answer_with, gpu_node, gpu_pod, wired
 from tests.unit.kube.scripted_api import written
 from tests.unit.kube.telling import DIALECT, GROUPS, group_kind

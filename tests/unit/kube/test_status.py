@@ -17,7 +17,7 @@ from gpu_scheduler.gangs.contract import NOTES
 from gpu_scheduler.gangs.dialects.workload import Workloads
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS, Resource
-from gpu_scheduler.kube.book import Book, Limits
+from gpu_scheduler.scheduler.status.limits import Book, Limits
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.kube.telling import DIALECT, GROUPS, QUICK, Desk, desk, missing, status, until, working
 
@@ -477,7 +477,7 @@ async def test_write_of_which_nobody_knows_is_tried_again_on_what_is_really_ther
 async def test_gang_whose_object_cannot_be_written_is_told_on_its_pods_and_in_events(
     monkeypatch: pytest.MonkeyPatch, code: int, tries: int
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.kube.status._LONGEST_BACK_OFF", 0.01)
+    monkeypatch.setattr("gpu_scheduler.scheduler.status.writer._LONGEST_BACK_OFF", 0.01)
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -506,7 +506,7 @@ async def test_gang_whose_object_cannot_be_written_is_told_on_its_pods_and_in_ev
 async def test_gangs_whose_objects_may_not_be_written_keep_no_pod_from_being_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.kube.status._LONGEST_BACK_OFF", 0.01)  # so there is always one to be tried again
+    monkeypatch.setattr("gpu_scheduler.scheduler.status.writer._LONGEST_BACK_OFF", 0.01)
     told: set[str] = set()
 
     async def handle(request: web.Request) -> web.Response:
@@ -534,7 +534,7 @@ async def test_gangs_whose_objects_may_not_be_written_keep_no_pod_from_being_tol
 async def test_object_that_could_not_be_written_for_days_is_written_once_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.kube.status._LONGEST_BACK_OFF", 0.0)
+    monkeypatch.setattr("gpu_scheduler.scheduler.status.writer._LONGEST_BACK_OFF", 0.0)
     failures = 20
 
     async def handle(request: web.Request) -> web.Response:

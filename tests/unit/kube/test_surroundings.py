@@ -20,8 +20,8 @@ from gpu_scheduler.core.model import (
     TopologyRule,
 )
 from gpu_scheduler.core.selectors import labels_equal
-from gpu_scheduler.kube.messages import describe
-from gpu_scheduler.kube.surroundings import Lookout, Surroundings
+from gpu_scheduler.scheduler.status.messages import describe
+from gpu_scheduler.scheduler.status.surroundings import Lookout, Surroundings
 
 GPU = "nvidia.com/gpu"
 

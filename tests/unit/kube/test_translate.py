@@ -33,7 +33,7 @@ from gpu_scheduler.k8s.objects import (
     StorageClassObject,
     VolumeObject,
 )
-from gpu_scheduler.kube.translate import Translator
+from gpu_scheduler.scheduler.translate import Translator
 from tests.unit.kube.gang_parts import context, group
 from tests.unit.kube.pods import GPU, READING, as_sent, node, pod
 

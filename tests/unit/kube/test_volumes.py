@@ -10,7 +10,7 @@ from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import GateKind, Node
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.k8s.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
-from gpu_scheduler.kube.volumes import Claims, Reach, claims_of
+from gpu_scheduler.scheduler.decoding.volumes import Claims, Reach, claims_of
 from tests.unit.kube.pods import Json, as_sent, pod
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from gpu_scheduler.kube.carry import Carrier
+from gpu_scheduler.scheduler.commit.binder import Carrier
 from gpu_scheduler.sim.chance import replaced
 from gpu_scheduler.sim.faults import KINDS, Chances
 from gpu_scheduler.sim.loop import Process, WorldLoop

@@ -19,7 +19,7 @@ from gpu_scheduler.core.model import GangKey, GateKind, Pod, PodPhase
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import ALONE, State
 from gpu_scheduler.gangs.options import NO_QUEUE
-from gpu_scheduler.kube.surroundings import Lookout
+from gpu_scheduler.scheduler.status.surroundings import Lookout
 
 MOST_MEMBERS = 40
 

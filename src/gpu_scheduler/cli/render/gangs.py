@@ -15,8 +15,8 @@ from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.state import ALONE, State
 from gpu_scheduler.gangs.dialects import dialect_of
 from gpu_scheduler.gangs.options import NO_QUEUE
-from gpu_scheduler.kube.messages import describe
-from gpu_scheduler.kube.surroundings import Lookout
+from gpu_scheduler.scheduler.status.messages import describe
+from gpu_scheduler.scheduler.status.surroundings import Lookout
 
 MOST_ESTIMATES = 16
 """An estimate tries who would have to end: only those first in the queue get one."""

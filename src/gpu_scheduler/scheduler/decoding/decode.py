@@ -17,8 +17,8 @@ from gpu_scheduler.k8s.objects import Meta, NodeObject, OwnerReference, PodObjec
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
 from gpu_scheduler.k8s.times import parse_time
-from gpu_scheduler.kube.resize import held_spec
-from gpu_scheduler.kube.volumes import Claims
+from gpu_scheduler.scheduler.decoding.resize import held_spec
+from gpu_scheduler.scheduler.decoding.volumes import Claims
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _PHASES: Final = {phase.value: phase for phase in PodPhase}

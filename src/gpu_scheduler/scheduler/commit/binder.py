@@ -30,8 +30,8 @@ from gpu_scheduler.k8s.fair_queue import Hands, Rows
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
 from gpu_scheduler.k8s.times import format_time
-from gpu_scheduler.kube.decode import attempt_of
-from gpu_scheduler.kube.volumes import SELECTED_NODE
+from gpu_scheduler.scheduler.decoding.decode import attempt_of
+from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 
 MARKING = 5
 """So many times a restart waits for its pod to be marked as disrupted, if nobody forbids that."""

@@ -29,10 +29,10 @@ from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.rate_limiter import Pace
 from gpu_scheduler.k8s.resources import PODS
 from gpu_scheduler.k8s.workqueue import Lane, Lanes
-from gpu_scheduler.kube.book import Book, Counts, Limits, Subject
-from gpu_scheduler.kube.messages import describe, name_gang, say_bound, say_deleted
-from gpu_scheduler.kube.pod_conditions import is_waiting, may_run, name_failed, patch_condition
-from gpu_scheduler.kube.surroundings import Surroundings
+from gpu_scheduler.scheduler.status.limits import Book, Counts, Limits, Subject
+from gpu_scheduler.scheduler.status.messages import describe, name_gang, say_bound, say_deleted
+from gpu_scheduler.scheduler.status.pod_conditions import is_waiting, may_run, name_failed, patch_condition
+from gpu_scheduler.scheduler.status.surroundings import Surroundings
 
 STARTING = frozenset({Phase.COMMITTING, Phase.BINDING})
 """Binds are under way, each for one version of its pod: a write to the pod would make them fail."""

@@ -19,8 +19,8 @@ from gpu_scheduler.k8s.objects import (
     VolumeObject,
 )
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.kube.decode import Reading, decode_node, decode_pod
-from gpu_scheduler.kube.volumes import Claims, claims_of
+from gpu_scheduler.scheduler.decoding.decode import Reading, decode_node, decode_pod
+from gpu_scheduler.scheduler.decoding.volumes import Claims, claims_of
 
 
 class Translator:

@@ -31,18 +31,18 @@ from gpu_scheduler.k8s.event_recorder import WORKERS as RECORDERS
 from gpu_scheduler.k8s.health import Health
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.tasks import run_until
-from gpu_scheduler.kube.book import Limits
-from gpu_scheduler.kube.carry import Carrier
-from gpu_scheduler.kube.commit import Committer
-from gpu_scheduler.kube.compare import compare
-from gpu_scheduler.kube.feed import Feed
-from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import FencedError, Lease
-from gpu_scheduler.kube.metrics import Metrics
-from gpu_scheduler.kube.queue_status import tell_queues
-from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.status import Teller
-from gpu_scheduler.kube.surroundings import Lookout, name_of
+from gpu_scheduler.scheduler.commit.binder import Carrier
+from gpu_scheduler.scheduler.commit.commit_log import FencedError, Lease
+from gpu_scheduler.scheduler.commit.committer import Committer
+from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.metrics import Metrics
+from gpu_scheduler.scheduler.self_check import compare
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.status.limits import Limits
+from gpu_scheduler.scheduler.status.queue_status import tell_queues
+from gpu_scheduler.scheduler.status.surroundings import Lookout, name_of
+from gpu_scheduler.scheduler.status.writer import Teller
+from gpu_scheduler.scheduler.watcher import Feed
 
 SYNC_PATIENCE = 120.0
 """How long a new leader may take to list everything, in seconds."""

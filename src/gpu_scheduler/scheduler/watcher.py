@@ -43,10 +43,10 @@ from gpu_scheduler.k8s.resources import (
     VOLUMES,
     Resource,
 )
-from gpu_scheduler.kube.carry import Sight
-from gpu_scheduler.kube.decode import Reading
-from gpu_scheduler.kube.settings import Settings
-from gpu_scheduler.kube.translate import Translator
+from gpu_scheduler.scheduler.commit.binder import Sight
+from gpu_scheduler.scheduler.decoding.decode import Reading
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.translate import Translator
 
 DISCOVER_EVERY = 10.0
 """How soon a kind that was installed meanwhile is noticed, in seconds."""

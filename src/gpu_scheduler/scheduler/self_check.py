@@ -9,7 +9,7 @@ from gpu_scheduler.core.state import State
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
-from gpu_scheduler.kube.feed import Feed
+from gpu_scheduler.scheduler.watcher import Feed
 
 
 async def compare(client: Client, feed: Feed, state: State) -> list[str]:

@@ -14,7 +14,7 @@ from gpu_scheduler.core.model import MILLI, DeviceMap, Gang, GangKey
 from gpu_scheduler.core.reasons import Reason, Unplaceable
 from gpu_scheduler.core.state import ALONE, State
 from gpu_scheduler.gangs.dialects import show_key
-from gpu_scheduler.kube.refusals import Context
+from gpu_scheduler.scheduler.status.refusals import Context
 
 _FRESH = 1.0
 _MANY = 4096

@@ -10,7 +10,15 @@ from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang
 from gpu_scheduler.gangs.dialects import Told
-from gpu_scheduler.kube.refusals import Case, Context, say_bind_refused, say_gate, say_left, say_orphaned, say_refusal
+from gpu_scheduler.scheduler.status.refusals import (
+    Case,
+    Context,
+    say_bind_refused,
+    say_gate,
+    say_left,
+    say_orphaned,
+    say_refusal,
+)
 
 PHASES: dict[Phase, str] = {
     Phase.GATHERING: "MembersMissing",

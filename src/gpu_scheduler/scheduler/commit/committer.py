@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from gpu_scheduler.core.events import Commit, Committed
 from gpu_scheduler.k8s.tasks import gather_or_end
-from gpu_scheduler.kube.intents import Intents
-from gpu_scheduler.kube.lease import Lease
+from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.intents import Intents
 
 PATIENCE = 1.0
 """How long finished commits wait for a swap that goes out anyway, in seconds."""

@@ -20,10 +20,10 @@ from gpu_scheduler.k8s.informer import Change, ChangeKind
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, Resource
 from gpu_scheduler.k8s.times import parse_time
-from gpu_scheduler.kube.feed import Handler, follow_optional, follow_required, make_translator
-from gpu_scheduler.kube.intents import Intents, MissingIntentError
-from gpu_scheduler.kube.lease import CommitLease
-from gpu_scheduler.kube.settings import Settings
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease
+from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.watcher import Handler, follow_optional, follow_required, make_translator
 
 
 @dataclass(frozen=True, slots=True)

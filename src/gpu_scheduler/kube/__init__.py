@@ -1,1 +1,0 @@
-"""The adapter to the Kubernetes API: what is seen becomes events, what is decided becomes requests."""

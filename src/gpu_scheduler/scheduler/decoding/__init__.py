@@ -1,0 +1,1 @@
+"""Decoding: pods, nodes and volumes of the API into the values of `core`."""

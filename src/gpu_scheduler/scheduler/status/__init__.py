@@ -1,0 +1,1 @@
+"""Status: what users read on gang objects, pods, queues and Events, and how often it is written."""
