@@ -28,7 +28,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes simulate fuzz model crash-points planted-bugs mutants chaos up check lint types \
+.PHONY: help demo test test-kubernetes worlds fuzz model crash-points planted-bugs mutants chaos up check lint types \
   imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
@@ -54,8 +54,8 @@ else
 	      --cluster=kubernetes --kubernetes=$$version $(ARGS); done
 endif
 
-simulate: $(READY) ## Run scheduler and operator in seeded worlds full of faults; SEEDS=2000 START=1 says which
-	@$(BIN)/python -m gpu_scheduler.sim --seeds $(SEEDS) --start $(START) $(ARGS)
+worlds: $(READY) ## Run scheduler and operator in seeded worlds with injected faults; SEEDS=2000 START=1 selects the seeds
+	@$(BIN)/python -m tests.worlds --seeds $(SEEDS) --start $(START) $(ARGS)
 
 up: $(READY) ## Start a local cluster: 4 nodes of 8 GPUs; ARGS="--nodes 2" is handed on
 	@$(BIN)/gpu-scheduler up $(ARGS)

@@ -31,16 +31,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from embedded_kube.admission.admission import Admission
+from embedded_kube.api import Api, Options
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.server import ADMIN, Serving, make_app
+from embedded_kube.server.tokens import Tokens
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kinds
+from embedded_kube.storage.store import Store
+from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.base import certificates
-from gpu_scheduler.local.admission import Admission
-from gpu_scheduler.local.api import Api, Options
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.kinds import Kinds
-from gpu_scheduler.local.schemas import Schemas
-from gpu_scheduler.local.server import ADMIN, Serving, make_app
-from gpu_scheduler.local.store import Store
-from gpu_scheduler.local.subresources import make_subresources
-from gpu_scheduler.local.tokens import Tokens
 
 IN_FLIGHT = 32
 VERSION = "1.35"

@@ -1,4 +1,4 @@
-"""Write src/gpu_scheduler/local/protobuf.json: how Kubernetes objects are written in protobuf, field numbers and all.
+"""Write src/embedded_kube/server/protobuf.json: how Kubernetes objects are written in protobuf, field numbers and all.
 
 Usage: make_protobuf.py API_DIR APIMACHINERY_DIR, the Go modules k8s.io/api and k8s.io/apimachinery of one version.
 Types come from generated.proto; which fields are inlined in JSON, and which leave out an empty value, from types.go.
@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parent.parent / "src/gpu_scheduler/local/protobuf.json"
+TARGET = Path(__file__).resolve().parent.parent / "src/embedded_kube/server/protobuf.json"
 
 ROOTS = {
     "core/v1": "Binding ConfigMap Endpoints Event Namespace Node PersistentVolume PersistentVolumeClaim Pod PodTemplate"

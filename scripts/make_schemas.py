@@ -1,4 +1,4 @@
-"""Write src/gpu_scheduler/local/schemas.json: what Kubernetes' OpenAPI documents say about types, without their prose.
+"""Write src/embedded_kube/schema/schemas.json: what Kubernetes' OpenAPI documents say about types, without their prose.
 
 Usage: make_schemas.py OPENAPI_DIR... where each folder is the api/openapi-spec/v3 of one Kubernetes version. The first
 is the base, every further one is written as its differences. One line is one type.
@@ -21,7 +21,7 @@ from typing import Any
 Schema = dict[str, Any]
 Types = dict[str, Schema]
 
-TARGET = Path(__file__).resolve().parent.parent / "src/gpu_scheduler/local/schemas.json"
+TARGET = Path(__file__).resolve().parent.parent / "src/embedded_kube/schema/schemas.json"
 
 # Group/version and the kinds of it that a local cluster serves or may store.
 KINDS = {

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from gpu_scheduler.sim.gangs import GANG
 from tests.chaos.judge import OTHERS, Judge, Wanted
 from tests.integration import running
 from tests.integration.gangs import NATIVE, gang, gang_job, group, join, member, merge, priority_class
@@ -18,6 +17,7 @@ from tests.integration.jobs import SLEEP, torch_job
 from tests.integration.live import Live
 from tests.integration.running import PATIENCE, Json
 from tests.integration.scenes import PREFIX, stateful
+from tests.worlds.gangs import GANG
 
 BACKGROUND: Json = {"propagationPolicy": "Background"}
 PROBE = "probe"

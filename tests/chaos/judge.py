@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpu_scheduler.sim.truth import Machine, Seen, read_node, read_pod
 from tests.integration.running import Json
+from tests.worlds.truth import Machine, Seen, read_node, read_pod
 
 HEAL = 60.0
 """How long a gang may be half there while nothing goes wrong, in seconds: promise S2."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu_scheduler.sim.gangs import GANG
 from tests.chaos.judge import COMMITTED, EPOCH, HEAL, LAG, OTHERS, Judge, Wanted
 from tests.integration.running import Json
+from tests.worlds.gangs import GANG
 
 A, B = ("a-0", "a-1"), ("b-0", "b-1")
 

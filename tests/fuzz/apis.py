@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.sim.server import ApiServer, Request
 from tests.fuzz.seeds import Json, dump, groups, nodes, pods
 from tests.fuzz.target import Input, Refused, Target
+from tests.worlds.server import ApiServer, Request
 
 _PODS = "/api/v1/namespaces/default/pods"
 _PATCHES = ("application/merge-patch+json", "application/json-patch+json", "application/strategic-merge-patch+json")

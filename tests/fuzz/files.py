@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import yaml
 
+from embedded_kube.node.fleet import FleetError, FleetSettings, read_fleet
 from gpu_scheduler.base.certificates import Certificate, issue, make_authority
 from gpu_scheduler.k8s.connection import Connection, load_connection
 from gpu_scheduler.k8s.credentials import Plugin
 from gpu_scheduler.k8s.errors import ConfigError
-from gpu_scheduler.local.node_agent.fleet import FleetError, FleetSettings, read_fleet
 from gpu_scheduler.scheduler.settings import FIELDS, Settings, SettingsError, load_settings
 from tests.fuzz.seeds import Json, dump
 from tests.fuzz.target import LONGEST_LINE, Input, Refused, Target

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
+from embedded_kube.schema.quantities import canonical
 from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, map_group, parse_map
 from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
@@ -14,7 +15,6 @@ from gpu_scheduler.k8s.quantity import (
     parse_nano,
     parse_value,
 )
-from gpu_scheduler.local.quantities import canonical
 from tests.fuzz.target import Input, Target
 from tests.unit.webhook.reviewing import THREE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpu_scheduler.cli.permissions import Permission
+from gpu_scheduler.cli.checks.permissions import Permission
 from tests.integration.gangs import member
 from tests.integration.live import SYSTEM, Live
 from tests.integration.running import Json, eventually

@@ -156,7 +156,7 @@ def test_a_dialect_whose_kind_is_installed_later_is_understood_from_then_on(worl
     meta, spec = join("scheduler-plugins", "train", 2)
     live.create(*(member(f"train-{number}", meta=meta, **spec) for number in range(2)))
     live.wait_reason("train-0", "does not exist")
-    text = files("gpu_scheduler.local").joinpath("manifests", "scheduler-plugins.yaml").read_text()
+    text = files("embedded_kube").joinpath("manifests", "scheduler-plugins.yaml").read_text()
     (crd,) = (found for found in yaml.safe_load_all(text) if found["metadata"]["name"] == name)
     live.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     (found,) = group("scheduler-plugins", "train", 2)

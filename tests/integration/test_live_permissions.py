@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.permissions import needed_permissions
+from gpu_scheduler.cli.checks.permissions import needed_permissions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
 from gpu_scheduler.k8s.discovery import Served, find_served

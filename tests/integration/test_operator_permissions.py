@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli.permissions import operator_permissions
+from gpu_scheduler.cli.checks.permissions import operator_permissions
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.gangs import OURS
 from tests.integration.audit import Audit, guard

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from gpu_scheduler.base.certificates import split_bundle
-from gpu_scheduler.cli.permissions import webhook_permissions
+from gpu_scheduler.cli.checks.permissions import webhook_permissions
 from gpu_scheduler.webhook.configuration import make_configurations
 from gpu_scheduler.webhook.rules import Rules
 from tests.integration.live import SYSTEM, free_port

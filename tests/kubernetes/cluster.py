@@ -18,8 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from embedded_kube.node.fleet import FleetSettings
 from gpu_scheduler.base import certificates
-from gpu_scheduler.local.node_agent.fleet import FleetSettings
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Api, Json
 from tests.kubernetes.control_plane import ControlPlane, StartError

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from embedded_kube.cluster import NAMES
 from gpu_scheduler.base import certificates
-from gpu_scheduler.local.cluster import NAMES
 
 _GATES = {
     "1.35": {"GenericWorkload": True, "GangScheduling": True},

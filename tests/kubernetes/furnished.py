@@ -10,9 +10,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from embedded_kube.bootstrap import bootstrap, first_objects
+from embedded_kube.errors import ApiError
 from gpu_scheduler.gangs.definitions import load_definitions
-from gpu_scheduler.local.bootstrap import bootstrap, first_objects
-from gpu_scheduler.local.errors import ApiError
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Access, Api, Json
 from tests.kubernetes.asking import eventually

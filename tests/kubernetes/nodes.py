@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from gpu_scheduler.local.client import SYNCED
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.node_agent.fleet import FleetSettings, read_fleet
-from gpu_scheduler.local.node_agent.runner import Fleet
+from embedded_kube.client import SYNCED
+from embedded_kube.errors import ApiError
+from embedded_kube.node.fleet import FleetSettings, read_fleet
+from embedded_kube.node.runner import Fleet
 from tests.kubernetes.api import Api, Json
 
 _PATIENCE = 180.0
@@ -28,7 +28,7 @@ _FAREWELL = 20.0
 
 
 class HttpClient:
-    """The client of the node agent (`gpu_scheduler.local.client.Client`), over HTTP."""
+    """The client of the node agent (`embedded_kube.client.Client`), over HTTP."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

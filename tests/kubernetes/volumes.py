@@ -6,11 +6,11 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from gpu_scheduler.local.client import SYNCED
-from gpu_scheduler.local.controllers.objects import read_whole
-from gpu_scheduler.local.controllers.volume_plan import PROVISIONED_BY, SELECTED_NODE, new_volume
-from gpu_scheduler.local.controllers.volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
-from gpu_scheduler.local.errors import ApiError
+from embedded_kube.client import SYNCED
+from embedded_kube.controllers.machinery.objects import read_whole
+from embedded_kube.controllers.volume_plan import PROVISIONED_BY, SELECTED_NODE, new_volume
+from embedded_kube.controllers.volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
+from embedded_kube.errors import ApiError
 from tests.kubernetes.api import Json
 from tests.kubernetes.nodes import HttpClient
 

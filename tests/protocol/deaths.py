@@ -11,14 +11,14 @@ from typing import NamedTuple
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.scheduler import run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.sim.chance import replaced
-from gpu_scheduler.sim.faults import KINDS, Chances
-from gpu_scheduler.sim.loop import Process, WorldLoop
-from gpu_scheduler.sim.network import SERVER, Network
-from gpu_scheduler.sim.server import ApiServer, Reply, Request
-from gpu_scheduler.sim.story import Story
-from gpu_scheduler.sim.world import hearing
 from tests.protocol.scenes import SYSTEM, Scene
+from tests.worlds.chance import replaced
+from tests.worlds.faults import KINDS, Chances
+from tests.worlds.loop import Process, WorldLoop
+from tests.worlds.network import SERVER, Network
+from tests.worlds.server import ApiServer, Reply, Request
+from tests.worlds.story import Story
+from tests.worlds.world import hearing
 
 PATIENCE = 60.0
 """S2: so many seconds after the last death no gang may be there in part."""

@@ -74,7 +74,7 @@ def _insist_on(changed: str, done: subprocess.CompletedProcess[str]) -> None:
 SEEDS = """
 import sys
 from multiprocessing import get_context
-from gpu_scheduler.sim.world import run_seed
+from tests.worlds.world import run_seed
 with get_context("spawn").Pool(int(sys.argv[2])) as pool:
     results = pool.imap(run_seed, range(1, int(sys.argv[1]) + 1))
     print(next((f"{found.seed} {found.promise}" for found in results if found.breach), "0 -"))

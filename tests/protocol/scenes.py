@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.sim.server import ApiServer, Reply, Request
+from tests.worlds.server import ApiServer, Reply, Request
 
 SYSTEM = "gpu-scheduler-system"
 HOME = "default"

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_scheduler.local.node_agent.fleet import FleetSettings, node_object, node_resources, read_fleet
-from gpu_scheduler.sim.chance import replaced
-from gpu_scheduler.sim.faults import KINDS, Chances
-from gpu_scheduler.sim.loop import WorldLoop
-from gpu_scheduler.sim.network import Network
-from gpu_scheduler.sim.programs import Programs
-from gpu_scheduler.sim.server import ApiServer, prepare
-from gpu_scheduler.sim.story import Story
+from embedded_kube.node.fleet import FleetSettings, node_object, node_resources, read_fleet
+from tests.worlds.chance import replaced
+from tests.worlds.faults import KINDS, Chances
+from tests.worlds.loop import WorldLoop
+from tests.worlds.network import Network
+from tests.worlds.programs import Programs
+from tests.worlds.server import ApiServer, prepare
+from tests.worlds.story import Story
 
 Json = dict[str, Any]
 HERE = Path(__file__).parent

@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_scheduler.local.admission import Admission
-from gpu_scheduler.local.api import SYSTEM, Api
-from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.client import LocalClient
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kinds
-from gpu_scheduler.local.kubelet import LogOptions, Terminal
-from gpu_scheduler.local.node_agent import Fleet, FleetSettings
-from gpu_scheduler.local.schemas import Schemas
-from gpu_scheduler.local.store import Json, Store
+from embedded_kube.admission.admission import Admission
+from embedded_kube.api import SYSTEM, Api
+from embedded_kube.client import LocalClient
+from embedded_kube.errors import ApiError
+from embedded_kube.node import Fleet, FleetSettings
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kinds
+from embedded_kube.storage.store import Json, Store
+from embedded_kube.subresources.binding import bind
+from embedded_kube.subresources.kubelet import LogOptions, Terminal
 
 PATIENCE = 60.0
 """Seconds after which a test gives up."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.local.admission import Admission
-from gpu_scheduler.local.api import Api, Options
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.store import Json, Store
+from embedded_kube.admission.admission import Admission
+from embedded_kube.api import Api, Options
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.storage.store import Json, Store
 
 
 class PassThrough:

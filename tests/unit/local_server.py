@@ -11,12 +11,12 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from gpu_scheduler.local.api import Api, Options
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.schemas import Schemas
-from gpu_scheduler.local.server import Serving, make_app
-from gpu_scheduler.local.store import Json, Store
+from embedded_kube.api import Api, Options
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.server import Serving, make_app
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.storage.store import Json, Store
 
 PODS = "/api/v1/namespaces/default/pods"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.local.admission import Admission
-from gpu_scheduler.local.api import SYSTEM, Api, DeleteOptions, Options, timestamp
-from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.client import SYNCED, Client, LocalClient
-from gpu_scheduler.local.controllers import ControllerSettings, run_controllers
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kinds
-from gpu_scheduler.local.schemas import Schemas
-from gpu_scheduler.local.store import Json, Store
+from embedded_kube.admission.admission import Admission
+from embedded_kube.api import SYSTEM, Api, DeleteOptions, Options, timestamp
+from embedded_kube.client import SYNCED, Client, LocalClient
+from embedded_kube.controllers import ControllerSettings, run_controllers
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kinds
+from embedded_kube.storage.store import Json, Store
+from embedded_kube.subresources.binding import bind
 
 PATIENCE = 60.0
 """Seconds after which a test gives up; nothing here should take one."""
@@ -69,7 +69,7 @@ class World:
 
     async def begin(self) -> None:
         """Starts everything, with two nodes."""
-        logging.getLogger("gpu_scheduler.local.controllers").addHandler(self.complaints)
+        logging.getLogger("embedded_kube.controllers").addHandler(self.complaints)
         for name in ("default", "kube-node-lease"):
             await self.create("namespaces", {"metadata": {"name": name}}, exists=True)
         for name in ("node1", "node2"):
@@ -92,7 +92,7 @@ class World:
         await _end(self.nodes)
         await self.admission.close()
         self.store.close()
-        logging.getLogger("gpu_scheduler.local.controllers").removeHandler(self.complaints)
+        logging.getLogger("embedded_kube.controllers").removeHandler(self.complaints)
         assert not self.complaints.found, "\n".join(self.complaints.found)
 
     # -- objects

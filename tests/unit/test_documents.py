@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_scheduler.sim.faults import KINDS
-from gpu_scheduler.sim.plan import NODES, PROGRAMS, USERS
+from tests.worlds.faults import KINDS
+from tests.worlds.plan import NODES, PROGRAMS, USERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])

@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from gpu_scheduler.cli.validation import NAMESPACE
+from gpu_scheduler.cli.validation.comparison import NAMESPACE
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 
 ROOT = Path(__file__).parents[2]

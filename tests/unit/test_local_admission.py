@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.api import DeleteOptions, Options
-from gpu_scheduler.local.errors import ApiError
+from embedded_kube.api import DeleteOptions, Options
+from embedded_kube.errors import ApiError
 from tests.unit.local_parts import Parts, make_pod
 
 CLASSES = "priorityclasses.scheduling.k8s.io"

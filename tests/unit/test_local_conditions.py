@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.local.conditions import ConditionError, compile_condition
+from embedded_kube.admission.match_conditions import ConditionError, compile_condition
 
 VARIABLES = {
     "object": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gpu_scheduler.local.store import Json
+from embedded_kube.storage.store import Json
 from tests.unit.local_world import World, deployment, running_world, stateful_set
 
 SETS = "replicasets.apps"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.api import SYSTEM
-from gpu_scheduler.local.client import LocalClient
-from gpu_scheduler.local.controllers import replicaset, run_controllers
-from gpu_scheduler.local.errors import internal
-from gpu_scheduler.local.store import Json
+from embedded_kube.api import SYSTEM
+from embedded_kube.client import LocalClient
+from embedded_kube.controllers import run_controllers
+from embedded_kube.controllers.workloads import replicaset
+from embedded_kube.errors import internal
+from embedded_kube.storage.store import Json
 from tests.unit.local_world import World, deployment, job, running_world, stateful_set
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_scheduler.local.crds import kinds_of
-from gpu_scheduler.local.store import Json
+from embedded_kube.schema.crds import kinds_of
+from embedded_kube.storage.store import Json
 from tests.unit.local_world import World, deployment, running_world
 
 MAPS = "configmaps"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.controllers.job_plan import FINALIZER
-from gpu_scheduler.local.store import Json
+from embedded_kube.controllers.workloads.job_plan import FINALIZER
+from embedded_kube.storage.store import Json
 from tests.unit.local_world import World, job, running_world
 
 JOBS = "jobs.batch"

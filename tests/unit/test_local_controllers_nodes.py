@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from gpu_scheduler.local.store import Json
+from embedded_kube.storage.store import Json
 from tests.unit.local_world import World, deployment, job, running_world
 
 DEPLOYMENTS = "deployments.apps"

@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.controllers.conditions import condition, find_condition, set_condition
-from gpu_scheduler.local.controllers.daemonset import DaemonGoal, plan_daemons
-from gpu_scheduler.local.controllers.disruption import weigh_budget
-from gpu_scheduler.local.controllers.garbage import Fate, decide_fate
-from gpu_scheduler.local.controllers.job_plan import FINALIZER, JobGoal, backoff_left, plan_job, tally_job
-from gpu_scheduler.local.controllers.job_policy import judge_failure, met_rule, read_indexes, write_indexes
-from gpu_scheduler.local.controllers.job_status import fold_counted
-from gpu_scheduler.local.controllers.nodes import plan_taints
-from gpu_scheduler.local.controllers.objects import (
+from embedded_kube.controllers.disruption import weigh_budget
+from embedded_kube.controllers.garbage import Fate, decide_fate
+from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
+from embedded_kube.controllers.machinery.objects import (
     COMPLETION_INDEX,
     DELETION_COST,
     Meta,
@@ -25,14 +20,19 @@ from gpu_scheduler.local.controllers.objects import (
     Taint,
     Toleration,
 )
-from gpu_scheduler.local.controllers.podsets import pick_victims
-from gpu_scheduler.local.controllers.queue import WorkQueue
-from gpu_scheduler.local.controllers.replicaset import plan_replicas
-from gpu_scheduler.local.controllers.rollout import Bounds, Sizes, grow_new, read_bounds, shrink_old, spread_change
-from gpu_scheduler.local.controllers.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
-from gpu_scheduler.local.controllers.taints import evict_at
-from gpu_scheduler.local.labels import matches, short_hash
-from gpu_scheduler.local.store import Json
+from embedded_kube.controllers.machinery.queue import WorkQueue
+from embedded_kube.controllers.nodes import plan_taints
+from embedded_kube.controllers.taints import evict_at
+from embedded_kube.controllers.workloads.daemonset import DaemonGoal, plan_daemons
+from embedded_kube.controllers.workloads.job_plan import FINALIZER, JobGoal, backoff_left, plan_job, tally_job
+from embedded_kube.controllers.workloads.job_policy import judge_failure, met_rule, read_indexes, write_indexes
+from embedded_kube.controllers.workloads.job_status import fold_counted
+from embedded_kube.controllers.workloads.podsets import pick_victims
+from embedded_kube.controllers.workloads.replicaset import plan_replicas
+from embedded_kube.controllers.workloads.rollout import Bounds, Sizes, grow_new, read_bounds, shrink_old, spread_change
+from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
+from embedded_kube.storage.labels import matches, short_hash
+from embedded_kube.storage.store import Json
 
 NOW = 1_000_000.0
 

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.crds import accept, kinds_of, version_rank
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.schemas import Schemas
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.crds import accept, kinds_of, version_rank
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kind, Kinds
 from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]
@@ -129,7 +129,7 @@ def test_versions_are_preferred_as_kubernetes_prefers_them() -> None:
 
 def test_the_crds_that_every_cluster_has_are_accepted() -> None:
     for name in ("volcano.yaml", "scheduler-plugins.yaml"):
-        text = files("gpu_scheduler.local").joinpath("manifests", name).read_text()
+        text = files("embedded_kube").joinpath("manifests", name).read_text()
         for found in yaml.safe_load_all(text):
             assert definition(found) == []
             assert kinds_of(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.node_agent.fleet import (
+from embedded_kube.node.fleet import (
     UNHEALTHY,
     FleetError,
     FleetSettings,
@@ -16,7 +16,7 @@ from gpu_scheduler.local.node_agent.fleet import (
     node_resources,
     read_fleet,
 )
-from gpu_scheduler.local.node_agent.room import Claim, Room, read_claim
+from embedded_kube.node.node_admission import Claim, Room, read_claim
 from tests.unit.local_nodes import nodes, processes_with
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.freed import FreedNames
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.name_cooldown import FreedNames
 from tests.unit.local_world import PATIENCE, running_world, stateful_set
 
 REST = 0.3

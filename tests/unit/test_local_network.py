@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.node_agent.launch import Launch
-from gpu_scheduler.local.node_agent.network import Addresses, Names, host_name
+from embedded_kube.node.processes.launch import Launch
+from embedded_kube.node.processes.network import Addresses, Names, host_name
 from tests.unit.local_nodes import Nodes, nodes
 
 LISTEN = """

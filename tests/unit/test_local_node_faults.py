@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.controllers import runtime
-from gpu_scheduler.local.errors import ApiError, internal
-from gpu_scheduler.local.kubelet import Terminal
-from gpu_scheduler.local.node_agent import reports, terminal
-from gpu_scheduler.local.node_agent.launch import Launch, StartError
-from gpu_scheduler.local.node_agent.logs import tail_text
-from gpu_scheduler.local.node_agent.network import Addresses
-from gpu_scheduler.local.node_agent.output import Output
-from gpu_scheduler.local.node_agent.probes import ProbeError, Target, probe_once
-from gpu_scheduler.local.node_agent.timers import Timers
-from gpu_scheduler.local.node_agent.wire import Message
-from gpu_scheduler.local.store import Json
+from embedded_kube.controllers.machinery import controller
+from embedded_kube.errors import ApiError, internal
+from embedded_kube.node import reports
+from embedded_kube.node.pods import terminal
+from embedded_kube.node.pods.logs import tail_text
+from embedded_kube.node.pods.output import Output
+from embedded_kube.node.pods.probes import ProbeError, Target, probe_once
+from embedded_kube.node.processes.launch import Launch, StartError
+from embedded_kube.node.processes.network import Addresses
+from embedded_kube.node.processes.wire import Message
+from embedded_kube.node.timers import Timers
+from embedded_kube.storage.store import Json
+from embedded_kube.subresources.kubelet import Terminal
 from tests.unit.local_nodes import PATIENCE, Nodes, nodes, processes_with
 
 
@@ -30,7 +31,7 @@ from tests.unit.local_nodes import PATIENCE, Nodes, nodes, processes_with
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails is tried again at once."""
     monkeypatch.setattr(reports, "_RETRY", 0.01)
-    monkeypatch.setattr(runtime, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(controller, "FIRST_PAUSE", 0.01)
 
 
 # -- the launcher

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.builtin import VERSIONS, built_in
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.schemas import Schemas
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.storage.builtin import VERSIONS, built_in
+from embedded_kube.storage.kinds import Kind, Kinds
 
 GVK = "x-kubernetes-group-version-kind"
 CUSTOM = Kind(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_scheduler.local.client import LocalClient
-from gpu_scheduler.local.cluster import LocalCluster, Settings
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.home import Home
-from gpu_scheduler.local.node_agent import FleetSettings
-from gpu_scheduler.local.parts import NAMESPACE, Part
+from embedded_kube.addons import NAMESPACE, Part
+from embedded_kube.client import LocalClient
+from embedded_kube.cluster import LocalCluster, Settings
+from embedded_kube.data_dir import Home
+from embedded_kube.errors import ApiError
+from embedded_kube.node import FleetSettings
 from tests.unit.local_nodes import processes_with
 
 Json = dict[str, Any]

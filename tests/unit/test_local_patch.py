@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.local import jsontext
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.patch import (
+from embedded_kube.errors import ApiError
+from embedded_kube.patching.patch import (
     APPLY_PATCH,
     JSON_PATCH,
     MERGE_PATCH,
@@ -24,7 +21,10 @@ from gpu_scheduler.local.patch import (
     check_content_type,
     merge,
 )
-from gpu_scheduler.local.schemas import Schemas
+from embedded_kube.schema import jsontext
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kind, Kinds
 from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.node_agent.environment import (
+from embedded_kube.errors import ApiError
+from embedded_kube.node.pods.environment import (
     ConfigError,
     Facts,
     command_line,
@@ -24,8 +24,8 @@ from gpu_scheduler.local.node_agent.environment import (
     field_value,
     resource_value,
 )
-from gpu_scheduler.local.node_agent.launch import Launch, Process
-from gpu_scheduler.local.node_agent.output import Output
+from embedded_kube.node.pods.output import Output
+from embedded_kube.node.processes.launch import Launch, Process
 from tests.unit.local_nodes import PATIENCE, Nodes, nodes, processes_with
 
 FACTS = Facts("10.0.0.9", "127.0.0.1", {"cpu": "4", "memory": "8Gi"})

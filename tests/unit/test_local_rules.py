@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.builtin import VERSIONS, built_in
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kinds
-from gpu_scheduler.local.schemas import Schemas
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.storage.builtin import VERSIONS, built_in
+from embedded_kube.storage.kinds import Kinds
 from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.local.builtin import VERSIONS, built_in
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.quantities import canonical, is_same
-from gpu_scheduler.local.schemas import Schemas, parse_object
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.quantities import canonical, is_same
+from embedded_kube.schema.schemas import Schemas, parse_object
+from embedded_kube.storage.builtin import VERSIONS, built_in
+from embedded_kube.storage.kinds import Kind, Kinds
 from tests.unit.local_parts import find_kind
 
 Json = dict[str, Any]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.builtin import built_in
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kind, Kinds
-from gpu_scheduler.local.selectors import Selection, parse_labels
-from gpu_scheduler.local.store import Entry
+from embedded_kube.errors import ApiError
+from embedded_kube.server.selectors import Selection, parse_labels
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.storage.store import Entry
 
 KINDS = Kinds(built_in("1.35"))
 

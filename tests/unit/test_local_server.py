@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local import listing
-from gpu_scheduler.local.kinds import Kind
-from gpu_scheduler.local.routes import User
+from embedded_kube.server import listing
+from embedded_kube.server.routes import User
+from embedded_kube.storage.kinds import Kind
 from tests.unit.local_server import CONFIGMAPS, PODS, config_map, pod, speaker, widget
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.node_agent.simulated import read_script
-from gpu_scheduler.local.node_agent.timers import Timers
+from embedded_kube.errors import ApiError
+from embedded_kube.node.simulated import read_script
+from embedded_kube.node.timers import Timers
 from tests.unit.local_nodes import nodes
 
 

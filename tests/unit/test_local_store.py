@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpu_scheduler.local.store import Store
+from embedded_kube.storage.store import Store
 
 FILL = """
 import resource, signal, sqlite3, sys
 from pathlib import Path
-from gpu_scheduler.local.store import Store
+from embedded_kube.storage.store import Store
 
 store = Store(Path(sys.argv[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -12,18 +12,18 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gpu_scheduler.local.api import Options
-from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.eviction import evict
-from gpu_scheduler.local.kinds import Kind
-from gpu_scheduler.local.kubelet import Kubelets, LogOptions, Terminal
-from gpu_scheduler.local.metrics import Metrics
-from gpu_scheduler.local.routes import User
-from gpu_scheduler.local.schemas import Schemas
-from gpu_scheduler.local.server import Serving, make_app
-from gpu_scheduler.local.subresources import make_subresources
-from gpu_scheduler.local.tokens import Tokens
+from embedded_kube.api import Options
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.metrics import Metrics
+from embedded_kube.server.routes import User
+from embedded_kube.server.server import Serving, make_app
+from embedded_kube.server.tokens import Tokens
+from embedded_kube.storage.kinds import Kind
+from embedded_kube.subresources.binding import bind
+from embedded_kube.subresources.eviction import evict
+from embedded_kube.subresources.kubelet import Kubelets, LogOptions, Terminal
+from embedded_kube.subresources.subresources import make_subresources
 from tests.unit.local_parts import Parts, make_pod
 
 Json = dict[str, Any]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.builtin import VERSIONS, built_in
-from gpu_scheduler.local.columns import FUNCTIONS
-from gpu_scheduler.local.durations import human
-from gpu_scheduler.local.jsonpath import compile_path
-from gpu_scheduler.local.kinds import Column, Kind, Kinds
-from gpu_scheduler.local.pod_columns import summarise
-from gpu_scheduler.local.tables import Rows, definitions
+from embedded_kube.printing.columns import FUNCTIONS
+from embedded_kube.printing.durations import human
+from embedded_kube.printing.jsonpath import compile_path
+from embedded_kube.printing.pod_columns import summarise
+from embedded_kube.printing.tables import Rows, definitions
+from embedded_kube.storage.builtin import VERSIONS, built_in
+from embedded_kube.storage.kinds import Column, Kind, Kinds
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 KINDS = Kinds(built_in("1.35"))

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local import store, watch
-from gpu_scheduler.local.store import Json
+from embedded_kube.server import watch
+from embedded_kube.storage import store
+from embedded_kube.storage.store import Json
 from tests.unit.local_server import CONFIGMAPS, Speaker, config_map, speaker
 
 PATIENCE = 60.0

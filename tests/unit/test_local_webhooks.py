@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING
+from embedded_kube.api import DeleteOptions, Options
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.kinds import Kind
+from embedded_kube.subresources.binding import bind
 from gpu_scheduler.base.certificates import issue, make_authority, server_context
-from gpu_scheduler.local.api import DeleteOptions, Options
-from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.errors import ApiError
-from gpu_scheduler.local.kinds import Kind
-from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING
 from tests.tls_server import serving
 from tests.unit.local_parts import Parts, make_pod
 

@@ -12,8 +12,8 @@ import click
 from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, say_error
 
 if TYPE_CHECKING:
-    from gpu_scheduler.cli.checks import Check
-    from gpu_scheduler.cli.permissions import Permission
+    from gpu_scheduler.cli.checks.permissions import Permission
+    from gpu_scheduler.cli.checks.verdicts import Check
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.scheduler.settings import Settings
@@ -35,7 +35,7 @@ Examples:
 @cluster_options
 def doctor(target: Target, output: str) -> None:
     """Check the cluster and the scheduler in it, and say what to do."""
-    from gpu_scheduler.cli.checks import Level, worst
+    from gpu_scheduler.cli.checks.verdicts import Level, worst
     from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
@@ -51,7 +51,7 @@ def doctor(target: Target, output: str) -> None:
 
 async def examine(connection: Connection, settings: Settings) -> list[Check]:
     """Every check that can be made; what cannot be reached fails and ends it."""
-    from gpu_scheduler.cli.checks import Check, Level
+    from gpu_scheduler.cli.checks.verdicts import Check, Level
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.errors import ApiError
 
@@ -68,28 +68,28 @@ async def examine(connection: Connection, settings: Settings) -> list[Check]:
 
 
 async def _checks(client: Client, connection: Connection, settings: Settings) -> AsyncIterator[Check]:
-    from gpu_scheduler.cli import checks
-    from gpu_scheduler.cli.permissions import needed_permissions
-    from gpu_scheduler.cli.webhook_checks import check_webhook, look_at_webhook
+    from gpu_scheduler.cli.checks import verdicts
+    from gpu_scheduler.cli.checks.permissions import needed_permissions
+    from gpu_scheduler.cli.checks.webhook import check_webhook, look_at_webhook
     from gpu_scheduler.k8s.discovery import find_served
     from gpu_scheduler.scheduler.snapshot import take_snapshot
 
     begun = time.monotonic()
     version = await client.server_version()
-    yield checks.check_api(connection.server, version, time.monotonic() - begun)
+    yield verdicts.check_api(connection.server, version, time.monotonic() - begun)
     asked = time.time()
     theirs = await client.server_time()
-    yield checks.check_clock(asked, theirs, time.time())
+    yield verdicts.check_clock(asked, theirs, time.time())
     served = await find_served(client)
     needed = needed_permissions(served, settings.namespace)
-    yield checks.check_permissions(await _find_refused(client, needed), len(needed))
-    for check in checks.check_kinds(served):
+    yield verdicts.check_permissions(await _find_refused(client, needed), len(needed))
+    for check in verdicts.check_kinds(served):
         yield check
     view = await take_snapshot(client, settings)
     async for check in _check_scheduler(client, view, settings):
         yield check
-    yield checks.check_nodes(view.engine.state)
-    for check in checks.check_gangs(view.engine.state, view.now):
+    yield verdicts.check_nodes(view.engine.state)
+    for check in verdicts.check_gangs(view.engine.state, view.now):
         yield check
     for check in check_webhook(await look_at_webhook(client, settings.namespace), view.now):
         yield check
@@ -97,13 +97,13 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
 
 async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:
     """Who leads, and whether what is written down agrees with what counts."""
-    from gpu_scheduler.cli import checks
+    from gpu_scheduler.cli.checks import verdicts
     from gpu_scheduler.gangs.contract import PLACEMENTS
     from gpu_scheduler.k8s.objects import Object
     from gpu_scheduler.k8s.resources import LEASES
     from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 
-    yield checks.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
+    yield verdicts.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
     if not view.served.has(PLACEMENTS):
         return
     committed: dict[str, str] = {}
@@ -111,7 +111,7 @@ async def _check_scheduler(client: Client, view: View, settings: Settings) -> As
     if view.lease is not None:
         # Read after the Placements: one that is written meanwhile is then at worst not yet committed.
         committed = (await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)).committed
-    yield checks.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
+    yield verdicts.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
 
 
 async def _find_refused(client: Client, needed: Sequence[Permission]) -> list[Permission]:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from embedded_kube.data_dir import Home, HomeError, Running, default_folder
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK
-from gpu_scheduler.local.home import Home, HomeError, Running, default_folder
 
 if TYPE_CHECKING:
-    from gpu_scheduler.local.cluster import Settings
-    from gpu_scheduler.local.parts import Part
+    from embedded_kube.addons import Part
+    from embedded_kube.cluster import Settings
 
 NAME = "app.kubernetes.io/name"
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
@@ -89,9 +89,9 @@ Examples:
 @data_dir_option
 def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
+    from embedded_kube.cluster import ClusterError, Settings
+    from embedded_kube.node import FleetSettings
     from gpu_scheduler.gangs.definitions import load_definitions
-    from gpu_scheduler.local.cluster import ClusterError, Settings
-    from gpu_scheduler.local.node_agent import FleetSettings
     from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
     named = click.get_current_context().get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
@@ -125,7 +125,7 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
 
 def scheduler_part(*, gangs: bool) -> Part:
     """The scheduler as the local cluster runs it: this very program, for every scheduler's name that people use."""
-    from gpu_scheduler.local.parts import Part
+    from embedded_kube.addons import Part
 
     command = [*PROGRAM, "scheduler", "--listen", "127.0.0.1:0"]
     # On one machine nobody is far away: a scheduler that was killed is succeeded sooner.
@@ -139,7 +139,7 @@ def scheduler_part(*, gangs: bool) -> Part:
 
 def webhook_part(home: Home) -> Part:
     """The webhook as the local cluster runs it, for the same pods."""
-    from gpu_scheduler.local.parts import Hook, Part
+    from embedded_kube.addons import Hook, Part
     from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.webhook.configuration import make_configurations
     from gpu_scheduler.webhook.rules import Rules
@@ -153,7 +153,7 @@ def webhook_part(home: Home) -> Part:
 
 def operator_part(*, gangs: bool) -> Part:
     """The operator as the local cluster runs it: where the scheduler knows no gangs, it makes none."""
-    from gpu_scheduler.local.parts import Part
+    from embedded_kube.addons import Part
 
     command = [*PROGRAM, "operator", "--listen", "127.0.0.1:0", "--lease-duration", "6", "--identity", "$(POD_NAME)"]
     command += ["--gang-scheduler-name", "gpu-scheduler" if gangs else "none"]
@@ -167,7 +167,7 @@ def names_served() -> list[str]:
 
 async def run_until_signalled(settings: Settings, ready: Callable[[Running], None]) -> None:
     """Runs the cluster until Ctrl-C or SIGTERM."""
-    from gpu_scheduler.local.cluster import run_cluster
+    from embedded_kube.cluster import run_cluster
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -14,7 +14,7 @@ import click
 from gpu_scheduler.cli.cluster_options import Target, UnusableError, ask, cluster_options, output_option
 
 if TYPE_CHECKING:
-    from gpu_scheduler.cli.validation import Json, Validation
+    from gpu_scheduler.cli.validation.comparison import Json, Validation
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.scheduler.settings import Settings
 
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 def validate(target: Target, timeout: int, replace: bool, image: str | None, output_dir: Path, output: str) -> None:
     """Start test pods with a map and compare what they got with it."""
     from gpu_scheduler.cli.render.validation import draw_report, report_as_json
-    from gpu_scheduler.cli.validation_run import ObstacleError
+    from gpu_scheduler.cli.validation.run import ObstacleError
 
     connection, settings = target.connect(), target.settings()
     _make_folder(output_dir)
@@ -91,8 +91,8 @@ def _make_folder(folder: Path) -> None:
 
 async def _validate(client: Client, settings: Settings, choice: Choice) -> Validation:
     """Looks at the cluster, runs the pods and removes them, whatever happens meanwhile."""
-    from gpu_scheduler.cli.validation import Validation
-    from gpu_scheduler.cli.validation_run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
+    from gpu_scheduler.cli.validation.comparison import Validation
+    from gpu_scheduler.cli.validation.run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
 
     task = asyncio.current_task()
     assert task is not None
@@ -116,7 +116,7 @@ async def _validate(client: Client, settings: Settings, choice: Choice) -> Valid
 
 
 def _make_manifest(image: str | None) -> list[Json]:
-    from gpu_scheduler.cli.validation import load_manifest
+    from gpu_scheduler.cli.validation.comparison import load_manifest
 
     manifest = load_manifest()
     for pod in manifest[1:] if image else ():

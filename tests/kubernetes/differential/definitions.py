@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from embedded_kube.bootstrap import MANIFESTS
 from gpu_scheduler.gangs.definitions import load_definitions
-from gpu_scheduler.local.bootstrap import MANIFESTS
 
 Json = dict[str, Any]
 
@@ -102,6 +102,6 @@ def definitions() -> list[Json]:
     """All of them, as they are sent."""
     found = [*load_definitions(), WIDGETS]
     for manifest in MANIFESTS:
-        text = files("gpu_scheduler.local").joinpath("manifests", manifest).read_text()
+        text = files("embedded_kube").joinpath("manifests", manifest).read_text()
         found += yaml.safe_load_all(text)
     return found

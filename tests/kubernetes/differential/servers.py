@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from embedded_kube.cluster import LocalCluster, Settings
+from embedded_kube.data_dir import Home
+from embedded_kube.node import FleetSettings
+from embedded_kube.storage.name_cooldown import FreedNames
 from gpu_scheduler.gangs.definitions import load_definitions
-from gpu_scheduler.local.cluster import LocalCluster, Settings
-from gpu_scheduler.local.freed import FreedNames
-from gpu_scheduler.local.home import Home
-from gpu_scheduler.local.node_agent import FleetSettings
 from tests.kubernetes.api import Api, read_access
 from tests.kubernetes.asking import eventually
 from tests.kubernetes.control_plane import ControlPlane

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from embedded_kube.schema.quantities import canonical
 from gpu_scheduler.k8s.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_milli, parse_nano, parse_value
-from gpu_scheduler.local.quantities import canonical
 from tests.kubernetes.fitting import ours
 from tests.kubernetes.fitting.clusters import resize
 from tests.kubernetes.fitting.helper import KubeFit

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpu_scheduler.cli import checks
-from gpu_scheduler.cli.checks import Check, Level
-from gpu_scheduler.cli.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
+from gpu_scheduler.cli.checks import verdicts
+from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
+from gpu_scheduler.cli.checks.verdicts import Check, Level
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.model import GangKey, Node
@@ -57,27 +57,27 @@ def test_the_verdicts_fit_the_screen_and_end_with_a_sum() -> None:
         "message": "the kind is not installed",
         "remedy": "Install it.",
     }
-    assert checks.worst(found) is Level.FAIL
-    assert checks.worst([]) is Level.OK
+    assert verdicts.worst(found) is Level.FAIL
+    assert verdicts.worst([]) is Level.OK
 
 
 def test_a_slow_server_and_a_wrong_clock_are_warned_of() -> None:
-    assert checks.check_api("https://x", "v1.35.0", 0.012).message == "https://x answers in 12 ms, Kubernetes v1.35.0"
-    assert checks.check_api("https://x", "", 2.0).level is Level.WARN
-    assert checks.check_clock(NOW, NOW + 1.5, NOW).level is Level.OK
-    assert checks.check_clock(NOW, NOW + 20, NOW + 60).level is Level.OK, "a slow answer is no wrong clock"
-    late = checks.check_clock(NOW, NOW + 190, NOW)
+    assert verdicts.check_api("https://x", "v1.35.0", 0.012).message == "https://x answers in 12 ms, Kubernetes v1.35.0"
+    assert verdicts.check_api("https://x", "", 2.0).level is Level.WARN
+    assert verdicts.check_clock(NOW, NOW + 1.5, NOW).level is Level.OK
+    assert verdicts.check_clock(NOW, NOW + 20, NOW + 60).level is Level.OK, "a slow answer is no wrong clock"
+    late = verdicts.check_clock(NOW, NOW + 190, NOW)
     assert (late.level, late.message) == (Level.WARN, "this machine's clock is 3m10s behind the API server's")
 
 
 def test_kinds_that_are_missing_fail_or_warn_and_dialects_are_named_in_their_best_version() -> None:
-    placements, queues, dialects = checks.check_kinds(EVERYTHING)
+    placements, queues, dialects = verdicts.check_kinds(EVERYTHING)
     assert [placements.level, queues.level] == [Level.OK, Level.OK]
     assert dialects.message == (
         "gangs can be written as podgroups.scheduling.volcano.sh/v1beta1, podgroups.scheduling.k8s.io/v1beta1, "
         "annotations"
     )
-    assert [check.level for check in checks.check_kinds(Served(()))] == [Level.FAIL, Level.WARN, Level.OK]
+    assert [check.level for check in verdicts.check_kinds(Served(()))] == [Level.FAIL, Level.WARN, Level.OK]
 
 
 def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
@@ -105,9 +105,9 @@ def test_the_webhook_may_touch_its_own_secret_and_configurations_and_nothing_els
 
 
 def test_what_is_not_allowed_is_named() -> None:
-    refused = checks.check_permissions([Permission("", "pods", "create", "binding")], 40)
+    refused = verdicts.check_permissions([Permission("", "pods", "create", "binding")], 40)
     assert (refused.level, refused.message) == (Level.FAIL, "1 of 40 not allowed: create pods/binding")
-    assert checks.check_permissions([], 40).level is Level.OK
+    assert verdicts.check_permissions([], 40).level is Level.OK
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_is_not_allowed_is_named() -> None:
     ids=["no lease", "released", "silent", "alive"],
 )
 def test_the_leader_is_named_or_missed(lease: Leader | None, level: Level, message: str) -> None:
-    found = checks.check_leader(lease, NOW, 1)
+    found = verdicts.check_leader(lease, NOW, 1)
     assert (found.level, found.message) == (level, message)
 
 
@@ -145,7 +145,7 @@ def test_a_table_warns_when_nobody_decides() -> None:
     ids=["nothing", "committed", "void", "missing", "replaced"],
 )
 def test_placements_and_the_lease_must_agree(names: dict[str, str], committed: dict[str, str], level: Level) -> None:
-    assert checks.check_placements(names, committed).level is level
+    assert verdicts.check_placements(names, committed).level is level
 
 
 def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> None:
@@ -153,11 +153,11 @@ def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> Non
     scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"), created=NOW)
     scene.waits("fresh", 1, shape_of(1))
     scene.pod("old", shape_of(1), created=NOW - 7200)
-    gangs, waiting = checks.check_gangs(scene.look().state, NOW)
+    gangs, waiting = verdicts.check_gangs(scene.look().state, NOW)
     assert (gangs.level, gangs.message) == (Level.WARN, "pods name gangs that do not exist: team/lost (1 pod)")
     assert (waiting.level, waiting.message) == (Level.WARN, "1 gang for over an hour: team/old (120m)")
     assert waiting.remedy == "gpu-scheduler explain team/old"
-    assert [check.level for check in checks.check_gangs(Scene().look().state, NOW)] == [Level.OK, Level.OK]
+    assert [check.level for check in verdicts.check_gangs(Scene().look().state, NOW)] == [Level.OK, Level.OK]
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> Non
     ids=["none", "assigned", "counted", "not ready", "unhealthy"],
 )
 def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: Level) -> None:
-    assert checks.check_nodes(Scene(*nodes).look().state).level is level
+    assert verdicts.check_nodes(Scene(*nodes).look().state).level is level

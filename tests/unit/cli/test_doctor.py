@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.cli.checks import Level
+from gpu_scheduler.cli.checks.verdicts import Level
 from gpu_scheduler.cli.doctor import examine
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_scheduler.cli.permissions import Permission, needed_permissions, operator_permissions
+from gpu_scheduler.cli.checks.permissions import Permission, needed_permissions, operator_permissions
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES
 from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.owners import JOBS

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpu_scheduler.cli.render.validation import draw_report, report_as_json, say_verdict
-from gpu_scheduler.cli.validation import (
+from gpu_scheduler.cli.validation.comparison import (
     NAMESPACE,
     ClusterSeen,
     NodeSeen,

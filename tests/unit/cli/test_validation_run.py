@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_scheduler.cli.validation import NAMESPACE, ClusterSeen, Json, load_manifest
-from gpu_scheduler.cli.validation_run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
+from gpu_scheduler.cli.validation.comparison import NAMESPACE, ClusterSeen, Json, load_manifest
+from gpu_scheduler.cli.validation.run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
@@ -161,7 +161,7 @@ async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -
         _, found = await at.api.ask("GET", path)
         found["metadata"]["finalizers"] = ["example.com/keep"]
         await at.api.ask("PUT", path, found)
-        monkeypatch.setattr("gpu_scheduler.cli.validation_run.CLEANING", 0.3)
+        monkeypatch.setattr("gpu_scheduler.cli.validation.run.CLEANING", 0.3)
         assert await at.run.clean_up() == [f"{', '.join(NAMES)} in {NAMESPACE}: not gone within 0.3 s"]
 
 

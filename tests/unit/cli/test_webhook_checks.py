@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.base.certificates import Period, issue, make_authority, make_period
-from gpu_scheduler.cli.checks import DAY, Level
-from gpu_scheduler.cli.webhook_checks import Seen, check_webhook, look_at_webhook
+from gpu_scheduler.cli.checks.verdicts import DAY, Level
+from gpu_scheduler.cli.checks.webhook import Seen, check_webhook, look_at_webhook
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 from aiohttp import ClientError, web
 
+from embedded_kube.schema.crds import kinds_of
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.routes import Handler
+from embedded_kube.server.tokens import Tokens
+from embedded_kube.storage.kinds import Kind
+from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.local.crds import kinds_of
-from gpu_scheduler.local.kinds import Kind
-from gpu_scheduler.local.routes import Handler
-from gpu_scheduler.local.schemas import Schemas
-from gpu_scheduler.local.subresources import make_subresources
-from gpu_scheduler.local.tokens import Tokens
 from tests.unit.kube.scripted_api import client_of, refuse
 from tests.unit.local_server import Speaker, speaker
 

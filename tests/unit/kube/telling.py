@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from embedded_kube.storage.kinds import Kind
+from embedded_kube.subresources.binding import bind
 from gpu_scheduler.core.events import Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
@@ -18,8 +20,6 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
-from gpu_scheduler.local.binding import bind
-from gpu_scheduler.local.kinds import Kind
 from gpu_scheduler.scheduler.status.limits import Limits
 from gpu_scheduler.scheduler.status.refusals import Context
 from gpu_scheduler.scheduler.status.surroundings import Surroundings

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from embedded_kube.subresources.binding import bind
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, SendBind, TookOver
 from gpu_scheduler.core.state import State
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
-from gpu_scheduler.local.binding import bind
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import Feed

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from embedded_kube.schema.crds import kinds_of
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
@@ -22,7 +23,6 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import Conflict, Refused
 from gpu_scheduler.k8s.objects import RawObject
-from gpu_scheduler.local.crds import kinds_of
 from tests.unit.kube.gang_parts import LATER, NOW, Json, context, status
 from tests.unit.kube.pods import GPU, GPUS
 from tests.unit.local_server import speaker
@@ -30,7 +30,7 @@ from tests.unit.local_server import speaker
 
 def local_definitions() -> list[Json]:
     """Those of Volcano and of scheduler-plugins."""
-    folder = files("gpu_scheduler.local").joinpath("manifests")
+    folder = files("embedded_kube").joinpath("manifests")
     names = ("volcano.yaml", "scheduler-plugins.yaml")
     return [found for name in names for found in yaml.safe_load_all(folder.joinpath(name).read_text())]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from embedded_kube.bootstrap import first_objects
+from embedded_kube.schema.crds import kinds_of
+from gpu_scheduler.cli.checks.permissions import Permission, operator_permissions
 from gpu_scheduler.cli.operator import choose_gangs
-from gpu_scheduler.cli.permissions import Permission, operator_permissions
 from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.gangs.definitions import DEFINITIONS
 from gpu_scheduler.gangs.owners import JOBS
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Object
-from gpu_scheduler.local.bootstrap import first_objects
-from gpu_scheduler.local.crds import kinds_of
 from gpu_scheduler.operator.definitions import install_definitions, load_definitions, load_group_definition
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi

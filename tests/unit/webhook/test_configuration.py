@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.local.kinds import Kind
-from gpu_scheduler.local.webhook_rules import MUTATING, VALIDATING, Hook, find_mistakes
+from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING, Hook, find_mistakes
+from embedded_kube.storage.kinds import Kind
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
 from tests.unit.webhook.reviewing import GROUP, MAP, RULES, SCHEDULER, Json, ask, pod, review
 

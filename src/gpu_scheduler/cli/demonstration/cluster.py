@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from embedded_kube.data_dir import Home
 from gpu_scheduler.k8s.connection import Connection, load_connection
-from gpu_scheduler.local.home import Home
 
 PATIENCE = 150.0
 """How long a cluster may take to start, in seconds; 3 on an idle machine."""
@@ -25,7 +25,7 @@ _PROGRAM = """
 import signal, sys
 from gpu_scheduler.cli.main import main
 if sys.platform == "linux":
-    from gpu_scheduler.local.node_agent.linux import die_with_parent
+    from embedded_kube.node.processes.linux import die_with_parent
     die_with_parent(signal.SIGTERM)
 main()
 """

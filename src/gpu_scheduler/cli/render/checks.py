@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from gpu_scheduler.cli.checks import Check, Level, sum_up
+from gpu_scheduler.cli.checks.verdicts import Check, Level, sum_up
 from gpu_scheduler.cli.render.text import fold
 
 _STYLES = {Level.OK: "green", Level.INFO: "cyan", Level.WARN: "yellow", Level.FAIL: "bold red"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.render.text import Column, Row, draw_table
-from gpu_scheduler.cli.validation import (
+from gpu_scheduler.cli.validation.comparison import (
     PodSeen,
     Validation,
     call_node,

@@ -1,0 +1,65 @@
+"""What every namespace has: a default ServiceAccount and the certificate to check the API server by."""
+
+from __future__ import annotations
+
+from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
+from embedded_kube.controllers.machinery.objects import Held, Key
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.store import Json
+
+ACCOUNTS = "serviceaccounts"
+CONFIG_MAPS = "configmaps"
+ROOT_CA = "kube-root-ca.crt"
+_WHY = {
+    "kubernetes.io/description": "Contains a CA bundle that can be used to verify the kube-apiserver when using "
+    "internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across "
+    "distributions of Kubernetes clusters."
+}
+
+
+class Accounts(Controller[Key]):
+    """Gives every namespace its default ServiceAccount and kube-root-ca.crt."""
+
+    name = "serviceaccount-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._namespaces = self.informers.whole("namespaces")
+        self._accounts = self.informers.held(ACCOUNTS)
+        self._maps = self.informers.held(CONFIG_MAPS)
+        self.follow(self._namespaces, own_key)
+        self.follow(self._accounts, lambda found: _home(found, "default"))
+        self.follow(self._maps, lambda found: _home(found, ROOT_CA))
+
+    async def reconcile(self, key: Key) -> float | None:
+        found = self._namespaces.get(key)
+        if found is None or found.meta.deleting:
+            return None
+        namespace = key[1]
+        if self._accounts.get((namespace, "default")) is None:
+            await self._create(ACCOUNTS, {"metadata": {"name": "default", "namespace": namespace}})
+        if not self.settings.root_ca:
+            return None
+        held = self._maps.get((namespace, ROOT_CA))
+        data = {"ca.crt": self.settings.root_ca}
+        if held is None:
+            meta = {"name": ROOT_CA, "namespace": namespace, "annotations": dict(_WHY)}
+            await self._create(CONFIG_MAPS, {"metadata": meta, "data": data})
+        else:
+            await self.shared.edit(CONFIG_MAPS, held, lambda found: _with_data(found, data))
+        return None
+
+    async def _create(self, resource: str, found: Json) -> None:
+        try:
+            await self.shared.create(resource, found)
+        except ApiError as error:
+            if error.reason != "AlreadyExists" and "being terminated" not in error.message:
+                raise
+
+
+def _home(found: Held, name: str) -> Key | None:
+    return ("", found.meta.namespace) if found.meta.name == name else None
+
+
+def _with_data(found: Json, data: dict[str, str]) -> Json | None:
+    return {**found, "data": dict(data)} if found.get("data") != data else None

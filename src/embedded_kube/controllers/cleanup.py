@@ -1,0 +1,136 @@
+"""What nobody will ever tidy up otherwise: pods on nodes that are gone, ended pods, old Events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from embedded_kube.controllers.machinery.conditions import condition, set_condition
+from embedded_kube.controllers.machinery.controller import Controller, Shared
+from embedded_kube.controllers.machinery.objects import Key, Node, Pod
+from embedded_kube.controllers.nodes import LEASE_NAMESPACE
+from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.store import Json
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+def pick_ended(pods: Iterable[Pod], keep: int) -> list[Pod]:
+    """The ended pods to delete so that only so many are left: the oldest."""
+    ended = [pod for pod in pods if pod.ended and not pod.meta.deleting]
+    surplus = max(0, len(ended) - keep)
+    return sorted(ended, key=lambda pod: (pod.meta.created, pod.meta.key))[:surplus] if surplus else []
+
+
+class Cleanup(Controller[Key]):
+    """Deletes pods that can never end by themselves or ended long ago, and Events that are old.
+
+    Keys are nodes: ("", name) asks to look after the pods of a node that is not there.
+    """
+
+    name = "pod-garbage-collector"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._nodes = self.informers.nodes
+        self._pods = self.informers.pods
+        self._homeless = self._pods.index(_homeless)
+        self._missing: dict[str, float] = {}
+        self._ended: dict[Key, Pod] = {}
+        self.needs += [self._nodes, self._pods, self.informers.events, self.informers.leases]
+        self._nodes.handle(self._node_changed)
+        self._pods.handle(self._pod_changed)
+
+    @property
+    def period(self) -> float:
+        return self.settings.cleanup_period
+
+    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+        if after is None and before is not None:
+            self.queue.add(before.meta.key)
+        elif after is not None:
+            self._missing.pop(after.meta.name, None)
+            if any(taint.key == OUT_OF_SERVICE for taint in after.taints):
+                self.queue.add(after.meta.key)
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is None:
+            if before is not None:
+                self._ended.pop(before.meta.key, None)
+            return
+        if after.ended:
+            self._ended[after.meta.key] = after
+        else:
+            self._ended.pop(after.meta.key, None)
+        if after.node and self._nodes.get(("", after.node)) is None:
+            self.queue.add(("", after.node))
+        elif after.meta.deleting and not after.node:
+            self.queue.add(("", ""))
+
+    async def reconcile(self, key: Key) -> float | None:
+        name = key[1]
+        if not name:
+            # A pod that never had a node has no kubelet that would confirm its end.
+            await self._end_all(self._homeless.get(""), "PodGC: pod has no node")
+            return None
+        node = self._nodes.get(key)
+        pods = self.informers.pods_of_node.get(name)
+        if node is not None:
+            if node.ready != "True" and any(taint.key == OUT_OF_SERVICE for taint in node.taints):
+                leaving = [pod for pod in pods if pod.meta.deleting]
+                await self._end_all(leaving, "PodGC: node is out of service")
+            return None
+        if not pods:
+            self._missing.pop(name, None)
+            await self._drop_lease(name)
+            return None
+        since = self._missing.setdefault(name, time.monotonic())
+        left = since + self.settings.orphan_grace - time.monotonic()
+        if left > 0:
+            return left
+        try:
+            await self.shared.client.get("nodes", "", name)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            await self._end_all(pods, "PodGC: node no longer exists")
+            await self._drop_lease(name)
+        return None
+
+    async def tick(self) -> None:
+        for pod in pick_ended(self._ended.values(), self.settings.terminated_pods):
+            await self.shared.delete("pods", pod, grace=0)
+        limit = time.time() - self.settings.event_ttl
+        old = [event for event in self.informers.events if event.last < limit]
+        await in_batches([partial(self.shared.delete, "events", event) for event in old])
+
+    async def _drop_lease(self, name: str) -> None:
+        lease = self.informers.leases.get((LEASE_NAMESPACE, name))
+        if lease is not None and not lease.meta.owners:
+            await self.shared.delete("leases.coordination.k8s.io", lease)
+
+    async def _end_all(self, pods: Iterable[Pod], why: str) -> None:
+        await in_batches([partial(self._end, pod, why) for pod in pods])
+
+    async def _end(self, pod: Pod, why: str) -> None:
+        """Marks a pod as failed, for those who count, and deletes it without waiting for anyone."""
+        try:
+            if not pod.ended:
+                await self.shared.edit("pods", pod, partial(_failed, why=why), "status")
+            await self.shared.delete("pods", pod, grace=0)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+
+
+def _homeless(pod: Pod) -> tuple[str, ...]:
+    return ("",) if pod.meta.deleting and not pod.node and not pod.ended else ()
+
+
+def _failed(found: Json, why: str) -> Json:
+    status = found.setdefault("status", {})
+    status["phase"] = "Failed"
+    set_condition(status, condition("DisruptionTarget", True, "DeletionByPodGC", why))
+    return found

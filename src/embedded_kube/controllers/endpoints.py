@@ -1,0 +1,244 @@
+"""Where a Service's pods can be reached: Endpoints and EndpointSlices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
+from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
+from embedded_kube.controllers.workloads.claims import owner_reference
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.labels import short_hash
+from embedded_kube.storage.store import Json
+
+SERVICES = "services"
+ENDPOINTS = "endpoints"
+SLICES = "endpointslices.discovery.k8s.io"
+_LARGEST_SLICE = 100
+_MOST_ADDRESSES = 1000
+_BATCH = 0.1
+"""Pods of one service that change within this time make one write."""
+
+_MANAGED = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
+_SLICE_MANAGER = "endpointslice-controller.k8s.io"
+
+
+class Place(NamedTuple):
+    """A pod behind a service: whether traffic may go to it, and at which port numbers."""
+
+    pod: Pod
+    ready: bool
+    ports: tuple[tuple[str, int, str], ...]
+
+
+def find_places(service: Whole, pods: Iterable[Pod]) -> list[Place]:
+    """The pods that a service selects and that have an address, in a steady order."""
+    everything = bool(service.spec.get("publishNotReadyAddresses"))
+    selector = service.spec.get("selector") or {}
+    places = []
+    for pod in pods:
+        if not pod.ip or pod.ended or any(pod.meta.labels.get(name) != value for name, value in selector.items()):
+            continue
+        ready = everything or (pod.ready and not pod.meta.deleting)
+        places.append(Place(pod, ready, _ports(service, pod)))
+    return sorted(places, key=lambda place: (place.ports, place.pod.meta.name))
+
+
+def _ports(service: Whole, pod: Pod) -> tuple[tuple[str, int, str], ...]:
+    found = []
+    for port in service.spec.get("ports") or ():
+        protocol, target = port.get("protocol", "TCP"), port.get("targetPort") or port["port"]
+        if isinstance(target, str) and not target.isdecimal():
+            named = (one.number for one in pod.ports if one.name == target and one.protocol == protocol)
+            number = next(named, None)
+            if number is None:
+                continue
+        else:
+            number = int(target)
+        found.append((port.get("name") or "", number, protocol))
+    return tuple(found)
+
+
+def _by_ports(places: Sequence[Place]) -> list[tuple[tuple[tuple[str, int, str], ...], list[Place]]]:
+    groups: dict[tuple[tuple[str, int, str], ...], list[Place]] = {}
+    for place in places:
+        groups.setdefault(place.ports, []).append(place)
+    return list(groups.items())
+
+
+def _target(pod: Pod) -> Json:
+    return {"kind": "Pod", "namespace": pod.meta.namespace, "name": pod.meta.name, "uid": pod.meta.uid}
+
+
+def _address(service: Whole, place: Place) -> Json:
+    pod = place.pod
+    found: Json = {"ip": pod.ip, "targetRef": _target(pod)}
+    if pod.node:
+        found["nodeName"] = pod.node
+    if pod.hostname and pod.subdomain == service.meta.name:
+        found["hostname"] = pod.hostname
+    return found
+
+
+def _port(name: str, number: int, protocol: str) -> Json:
+    return {**({"name": name} if name else {}), "port": number, "protocol": protocol}
+
+
+def endpoints_of(service: Whole, places: Sequence[Place]) -> Json:
+    """The Endpoints object of a service. Like upstream's it is cut at a thousand addresses."""
+    subsets = []
+    headless = service.spec.get("clusterIP") == "None"
+    for ports, group in _by_ports(places[:_MOST_ADDRESSES]):
+        if not ports and not headless:
+            continue
+        ready = [_address(service, place) for place in group if place.ready]
+        others = [_address(service, place) for place in group if not place.ready]
+        subset: Json = {}
+        if ready:
+            subset["addresses"] = ready
+        if others:
+            subset["notReadyAddresses"] = others
+        if ports:
+            subset["ports"] = [_port(*port) for port in ports]
+        subsets.append(subset)
+    labels = {**service.meta.labels, **_MANAGED}
+    if headless:
+        labels["service.kubernetes.io/headless"] = ""
+    meta: Json = {"name": service.meta.name, "namespace": service.meta.namespace, "labels": labels}
+    if len(places) > _MOST_ADDRESSES:
+        meta["annotations"] = {"endpoints.kubernetes.io/over-capacity": "truncated"}
+    return {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, **({"subsets": subsets} if subsets else {})}
+
+
+def slices_of(service: Whole, places: Sequence[Place]) -> list[Json]:
+    """The EndpointSlices of a service, named so that the same ones come out every time."""
+    pieces = [
+        (ports, group[first : first + _LARGEST_SLICE])
+        for ports, group in _by_ports(places)
+        for first in range(0, len(group), _LARGEST_SLICE)
+    ]
+    # A service without pods has one empty slice, so that those who watch see it.
+    return [_slice(service, number, piece) for number, piece in enumerate(pieces or [((), [])])]
+
+
+def _slice(service: Whole, number: int, piece: tuple[tuple[tuple[str, int, str], ...], list[Place]]) -> Json:
+    ports, places = piece
+    labels = {
+        **service.meta.labels,
+        "kubernetes.io/service-name": service.meta.name,
+        "endpointslice.kubernetes.io/managed-by": _SLICE_MANAGER,
+    }
+    if service.spec.get("clusterIP") == "None":
+        labels["service.kubernetes.io/headless"] = ""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{service.meta.name}-{short_hash(service.meta.uid, number)[:5]}",
+            "generateName": f"{service.meta.name}-",
+            "namespace": service.meta.namespace,
+            "labels": labels,
+            "ownerReferences": [owner_reference("v1", "Service", service)],
+        },
+        "addressType": "IPv4",
+        "endpoints": [_endpoint(service, place) for place in places],
+        "ports": [{"name": name, "port": port, "protocol": protocol} for name, port, protocol in ports],
+    }
+
+
+def _endpoint(service: Whole, place: Place) -> Json:
+    address = _address(service, place)
+    pod = place.pod
+    return {
+        "addresses": [address.pop("ip")],
+        "conditions": {"ready": place.ready, "serving": pod.ready, "terminating": bool(pod.meta.deleting)},
+        **address,
+    }
+
+
+class Endpoints(Controller[Key]):
+    """Keeps the Endpoints and EndpointSlices of every Service that selects pods."""
+
+    name = "endpoint-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._services = self.informers.whole(SERVICES)
+        self._by_namespace = self._services.index(lambda found: (found.meta.namespace,))
+        self._endpoints = self.informers.whole(ENDPOINTS)
+        self._slices = self.informers.whole(SLICES)
+        self._slices_of = self._slices.index(_service_of)
+        self.follow(self._services, own_key)
+        self.follow(self._endpoints, own_key)
+        self.follow(self._slices, lambda found: (found.meta.namespace, found.meta.labels.get(_NAME, "")))
+        self.needs.append(self.informers.pods)
+        self.informers.pods.handle(self._pod_changed)
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if before is not None and after is not None and _same_place(before, after):
+            return
+        namespace = (after or before).meta.namespace  # type: ignore[union-attr]
+        for service in self._by_namespace.get(namespace):
+            selector = (service.spec.get("selector") or {}).items()
+            if any(pod is not None and selector <= pod.meta.labels.items() for pod in (before, after)):
+                self.queue.add_after(service.meta.key, _BATCH)
+
+    async def reconcile(self, key: Key) -> float | None:
+        service = self._services.get(key)
+        if service is None or service.meta.deleting:
+            # Slices go with their owner; Endpoints have none, but bear the name of their service.
+            held = self._endpoints.get(key)
+            if service is None and held is not None and _MANAGED.items() <= held.meta.labels.items():
+                await self.shared.delete(ENDPOINTS, held)
+            return None
+        if not service.spec.get("selector") or service.spec.get("type") == "ExternalName":
+            return None
+        places = find_places(service, self.informers.pods_of_namespace.get(key[0]))
+        await self._put(ENDPOINTS, self._endpoints.get(key), endpoints_of(service, places))
+        wanted = {one["metadata"]["name"]: one for one in slices_of(service, places)}
+        present = {one.meta.name: one for one in self._slices_of.get("/".join(key))}
+        for name, one in wanted.items():
+            await self._put(SLICES, present.get(name), one)
+        for name, held in present.items():
+            if name not in wanted and not held.meta.deleting:
+                await self.shared.delete(SLICES, held)
+        return None
+
+    async def _put(self, resource: str, held: Whole | None, wanted: Json) -> None:
+        if held is None:
+            try:
+                await self.shared.create(resource, wanted)
+            except ApiError as error:
+                if error.reason != "AlreadyExists" and "being terminated" not in error.message:
+                    raise
+            return
+        body = {name: value for name, value in wanted.items() if name != "metadata"}
+        labels = wanted["metadata"]["labels"]
+
+        def change(found: Json) -> Json:
+            found.pop("subsets", None)
+            return {**found, **body, "metadata": {**found["metadata"], "labels": labels}}
+
+        same = all(held.body.get(name) == value for name, value in body.items()) and held.meta.labels == labels
+        if not same or ("subsets" in held.body) != ("subsets" in body):
+            await self.shared.edit(resource, held, change)
+
+
+_NAME = "kubernetes.io/service-name"
+
+
+def _service_of(found: Whole) -> tuple[str, ...]:
+    managed = found.meta.labels.get("endpointslice.kubernetes.io/managed-by") == _SLICE_MANAGER
+    return (f"{found.meta.namespace}/{found.meta.labels.get(_NAME, '')}",) if managed else ()
+
+
+def _same_place(before: Pod, after: Pod) -> bool:
+    return (before.ip, before.ready, before.ended, before.node, bool(before.meta.deleting), before.meta.labels) == (
+        after.ip,
+        after.ready,
+        after.ended,
+        after.node,
+        bool(after.meta.deleting),
+        after.meta.labels,
+    )

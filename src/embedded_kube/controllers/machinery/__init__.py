@@ -1,0 +1,1 @@
+"""What every controller uses: informers, work queue, Events, typed objects, the run loop."""

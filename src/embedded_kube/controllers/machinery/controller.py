@@ -1,0 +1,234 @@
+"""How a controller runs: a queue of keys, workers that reconcile them, and what all controllers share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from embedded_kube.client import Client
+from embedded_kube.controllers.machinery.informer import Informer, Informers
+from embedded_kube.controllers.machinery.objects import Held, Key
+from embedded_kube.controllers.machinery.queue import WorkQueue
+from embedded_kube.controllers.machinery.recorder import About, Recorder
+from embedded_kube.controllers.settings import ControllerSettings
+from embedded_kube.errors import MODIFIED, ApiError, conflict
+from embedded_kube.storage.store import Json
+
+K = TypeVar("K")
+T = TypeVar("T", bound=Held)
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.5
+LAST_PAUSE = 30.0
+
+
+async def keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
+    """Runs something for ever: what fails is logged and started again, after a longer and longer pause."""
+    pause = FIRST_PAUSE
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        try:
+            await start()
+            return
+        except Exception:
+            _log.exception("%s failed and starts again", name)
+        pause = FIRST_PAUSE if loop.time() - began > LAST_PAUSE else min(LAST_PAUSE, pause * 2)
+        await asyncio.sleep(pause)
+
+
+def copy_json(found: Json) -> Json:
+    """A copy that shares nothing."""
+    copied: Json = msgspec.json.decode(msgspec.json.encode(found))
+    return copied
+
+
+class Shared:
+    """What all controllers have in common: settings, caches, Events, and writes that the caches learn of at once."""
+
+    def __init__(self, client: Client, settings: ControllerSettings, informers: Informers) -> None:
+        self.client = client
+        self.settings = settings
+        self.informers = informers
+        self.recorder = Recorder(client)
+
+    async def create(self, resource: str, found: Json) -> Json:
+        """A new object, in the cache when this returns."""
+        made = await self.client.create(resource, found)
+        self._learn(resource, made)
+        return made
+
+    async def edit(
+        self, resource: str, item: Held, change: Callable[[Json], Json | None], subresource: str = ""
+    ) -> Json:
+        """Changes the very object we looked at, not a namesake; a change of None leaves it alone."""
+        key, uid = item.meta.key, item.meta.uid
+
+        def checked(found: Json) -> Json:
+            if found["metadata"]["uid"] != uid:
+                raise conflict(resource, "", key[1], "the object was replaced by another of its name")
+            changed = change(found)
+            if changed is None:
+                raise _Unchanged(found)
+            return changed
+
+        try:
+            found = await self.client.edit(resource, *key, checked, subresource)
+        except _Unchanged as unchanged:
+            return unchanged.found
+        self._learn(resource, found)
+        return found
+
+    async def set_status(self, resource: str, item: Held, status: Json, *, pinned: bool = False) -> Json:
+        """Writes a status whole; a pinned one fails with a conflict when the object is no longer as we saw it."""
+        key, revision = item.meta.key, item.meta.revision
+
+        def change(found: Json) -> Json:
+            if pinned and int(found["metadata"]["resourceVersion"]) != revision:
+                raise conflict(resource, "", key[1], MODIFIED)
+            return {**found, "status": status}
+
+        return await self.edit(resource, item, change, "status")
+
+    async def delete(self, resource: str, item: Held, grace: int | None = None) -> None:
+        """Deletes the very object we looked at; in the cache it is deleting when this returns."""
+        meta = item.meta
+        try:
+            await self.client.delete(resource, *meta.key, uid=meta.uid, grace=grace)
+        except ApiError as error:
+            # Another object of that name stands there: ours is gone, which is what was wanted.
+            if error.reason != "Conflict":
+                raise
+        informer = self.informers.find(resource)
+        if informer is not None:
+            informer.doom(meta.uid, meta.key)
+
+    def _learn(self, resource: str, found: Json) -> None:
+        informer = self.informers.find(resource)
+        if informer is not None:
+            informer.learn(found)
+
+
+class _Unchanged(Exception):  # noqa: N818
+    # Not an error: the way out of an edit that has nothing to change.
+    def __init__(self, found: Json) -> None:
+        super().__init__()
+        self.found = found
+
+
+def is_terminating_namespace(error: ApiError) -> bool:
+    """Whether a create failed because its namespace is going away: nothing to report, nothing to retry."""
+    return error.code == 403 and "being terminated" in error.message
+
+
+class Controller(ABC, Generic[K]):
+    """A loop that brings the world to what the spec of an object says. Subclasses add keys and reconcile them."""
+
+    name: ClassVar[str] = ""
+    workers: ClassVar[int] = 4
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.settings = shared.settings
+        self.informers = shared.informers
+        self.queue: WorkQueue[K] = WorkQueue()
+        self.needs: list[Informer[Any]] = []
+
+    @abstractmethod
+    async def reconcile(self, key: K) -> float | None:
+        """Looks at one object; returns after how many seconds it wants to look again, if at all."""
+
+    async def begin(self) -> None:
+        """What is done once, when the caches are filled and before any work."""
+
+    async def tick(self) -> None:
+        """What is done every `period` seconds."""
+
+    @property
+    def period(self) -> float | None:
+        """How often `tick` is called; None for never."""
+        return None
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        for informer in self.needs:
+            await informer.synced.wait()
+        await self.begin()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work())
+            if self.period is not None:
+                group.create_task(keep_running(f"the timer of {self.name}", self._tick))
+
+    def follow(self, informer: Informer[T], name: Callable[[T], K | None]) -> None:
+        """Waits for a cache before work begins, and looks at the key that every change in it names."""
+        self.needs.append(informer)
+
+        def changed(before: T | None, after: T | None) -> None:
+            for item in (before, after):
+                key = name(item) if item is not None else None
+                if key is not None:
+                    self.queue.add(key)
+
+        informer.handle(changed)
+
+    async def create_pod(self, pod: Json, about: About) -> None:
+        """Makes a pod and says so on its owner; that a namespace is going away is no news."""
+        try:
+            made = await self.shared.create("pods", pod)
+        except ApiError as error:
+            if not is_terminating_namespace(error):
+                self.warn(about, "FailedCreate", f"Error creating: {error.message}")
+            raise
+        self.normal(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+
+    def normal(self, about: About, reason: str, message: str) -> None:
+        """Records that something happened as it should."""
+        self.shared.recorder.normal(self.name, about, reason, message)
+
+    def warn(self, about: About, reason: str, message: str) -> None:
+        """Records that something needs a look."""
+        self.shared.recorder.warn(self.name, about, reason, message)
+
+    async def _tick(self) -> None:
+        while self.period is not None:
+            await asyncio.sleep(self.period)
+            await self.tick()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.take()
+            try:
+                again = await self.reconcile(key)
+            except ApiError as error:
+                # A conflict means that our cache was behind: the next look, a moment later, will have caught up.
+                level = logging.DEBUG if error.code in (404, 409) else logging.WARNING
+                _log.log(level, "%s %s: %s", self.name, key, error.message)
+                self.queue.retry(key)
+            except Exception:
+                _log.exception("%s failed on %s", self.name, key)
+                self.queue.retry(key)
+            else:
+                self.queue.succeeded(key)
+                if again is not None:
+                    self.queue.add_after(key, max(again, 0.01))
+            finally:
+                self.queue.done(key)
+
+
+def own_key(item: Held) -> Key:
+    """The key of an object itself."""
+    return item.meta.key
+
+
+def controlled_key(item: Held, kind: str, group: str) -> Key | None:
+    """The key of an object's controller, if that is of this kind."""
+    owner = item.meta.controller
+    if owner is None or owner.kind != kind or owner.api_version.rpartition("/")[0] != group:
+        return None
+    return item.meta.namespace, owner.name

@@ -1,0 +1,145 @@
+"""Events for `kubectl describe`: repeats raise a count, floods are combined, and nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from embedded_kube.api import timestamp
+from embedded_kube.client import Client
+from embedded_kube.controllers.machinery.objects import Meta
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.store import Json
+
+_log = logging.getLogger(__name__)
+
+MAX_PENDING = 5_000
+"""Beyond this Events are dropped: they are news, not state."""
+
+MAX_SIMILAR = 10
+"""How many different messages of one reason an object gets before further ones share one Event."""
+
+_REMEMBERED = 4_096
+
+
+class About(msgspec.Struct, frozen=True):
+    """The object that an Event is about."""
+
+    api_version: str
+    kind: str
+    meta: Meta
+
+
+class Recorder:
+    """Writes Events in the background."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._pending: dict[str, Json] = {}
+        self._similar: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
+        self._names: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        self._last = 0
+        self._wake = asyncio.Event()
+
+    def normal(self, component: str, about: About, reason: str, message: str) -> None:
+        """Says that something happened as it should."""
+        self._record(component, about, ("Normal", reason, message))
+
+    def warn(self, component: str, about: About, reason: str, message: str) -> None:
+        """Says that something needs a look."""
+        self._record(component, about, ("Warning", reason, message))
+
+    async def run(self) -> None:
+        """Writes what is recorded until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                name = next(iter(self._pending))
+                await self._write(self._pending.pop(name))
+
+    def _record(self, component: str, about: About, what: tuple[str, str, str]) -> None:
+        kind, reason, message = what
+        message = message[:1024]
+        known = message
+        similar = self._similar.setdefault((about.meta.uid, reason), set())
+        self._similar.move_to_end((about.meta.uid, reason))
+        if len(self._similar) > _REMEMBERED:
+            self._similar.popitem(last=False)
+        if message not in similar and len(similar) >= MAX_SIMILAR:
+            known = ""
+            message = f"(combined from similar events): {message}"
+        else:
+            similar.add(message)
+        name = self._name(about.meta.name, (about.meta.uid, component, kind, reason, known))
+        pending = self._pending.get(name)
+        if pending is not None:
+            pending["count"] += 1
+            pending["message"] = message
+            pending["lastTimestamp"] = timestamp()
+        elif len(self._pending) < MAX_PENDING:
+            self._pending[name] = _event(name, component, about, (kind, reason, message))
+        self._wake.set()
+
+    def _name(self, prefix: str, what: tuple[str, ...]) -> str:
+        """The name of an Event: a repeat has the one it had before. Names sort by time, because kubectl lists what
+        happened within one second in the order of its names."""
+        name = self._names.get(what)
+        if name is None:
+            self._last = max(self._last + 1, time.time_ns())
+            name = self._names[what] = f"{prefix}.{self._last:016x}"
+        self._names.move_to_end(what)
+        if len(self._names) > _REMEMBERED:
+            self._names.popitem(last=False)
+        return name
+
+    async def _write(self, event: Json) -> None:
+        meta = event["metadata"]
+
+        def repeat(found: Json) -> Json:
+            count = found.get("count", 1) + event["count"]
+            return {**found, "count": count, "message": event["message"], "lastTimestamp": event["lastTimestamp"]}
+
+        try:
+            try:
+                await self._client.create("events", msgspec.json.decode(msgspec.json.encode(event)))
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                await self._client.edit("events", meta["namespace"], meta["name"], repeat)
+        except ApiError as error:
+            _log.debug("an Event about %s was not written: %s", event["involvedObject"].get("name"), error.message)
+
+
+def _event(name: str, component: str, about: About, what: tuple[str, str, str]) -> Json:
+    kind, reason, message = what
+    now = timestamp()
+    involved: dict[str, Any] = {
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "name": about.meta.name,
+        "uid": about.meta.uid,
+        "resourceVersion": str(about.meta.revision),
+    }
+    if about.meta.namespace:
+        involved["namespace"] = about.meta.namespace
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": about.meta.namespace or "default"},
+        "involvedObject": involved,
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": "",
+    }

@@ -1,0 +1,131 @@
+"""Namespaces that are being deleted: their contents first, then they themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import NamedTuple
+
+from embedded_kube.controllers.machinery.conditions import condition, set_condition
+from embedded_kube.controllers.machinery.controller import Controller, Shared, copy_json, own_key
+from embedded_kube.controllers.machinery.objects import Held, Key, Whole, read_held
+from embedded_kube.controllers.machinery.resources import Resource, Resources
+from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.store import Json
+
+NAMESPACES = "namespaces"
+FINALIZER = "kubernetes"
+_LOOK_AGAIN = 5.0
+
+
+class Leftovers(NamedTuple):
+    """What is still in a namespace: objects by resource, and by the finalizer that holds them."""
+
+    resources: Counter[str]
+    finalizers: Counter[str]
+    failures: list[str]
+
+
+def deletion_conditions(left: Leftovers) -> list[Json]:
+    """What a namespace says about its deletion."""
+    no_failure = condition(
+        "NamespaceDeletionContentFailure",
+        bool(left.failures),
+        "ContentDeletionFailed" if left.failures else "ContentDeleted",
+        "; ".join(left.failures) or "All content successfully deleted, may be waiting on finalization",
+    )
+    some = "Some resources are remaining: " + ", ".join(
+        f"{name} has {count} resource instances" for name, count in sorted(left.resources.items())
+    )
+    held = "Some content in the namespace has finalizers remaining: " + ", ".join(
+        f"{name} in {count} resource instances" for name, count in sorted(left.finalizers.items())
+    )
+    return [
+        no_failure,
+        condition(
+            "NamespaceContentRemaining",
+            bool(left.resources),
+            "SomeResourcesRemain" if left.resources else "ContentRemoved",
+            some if left.resources else "All content successfully removed",
+        ),
+        condition(
+            "NamespaceFinalizersRemaining",
+            bool(left.finalizers),
+            "SomeFinalizersRemain" if left.finalizers else "ContentHasNoFinalizers",
+            held if left.finalizers else "All content-preserving finalizers finished",
+        ),
+    ]
+
+
+class Namespaces(Controller[Key]):
+    """Empties every namespace that is being deleted."""
+
+    name = "namespace-controller"
+
+    def __init__(self, shared: Shared, resources: Resources) -> None:
+        super().__init__(shared)
+        self._resources = resources
+        self._namespaces = self.informers.whole(NAMESPACES)
+        self.needs.append(resources.crds)
+        self.follow(self._namespaces, own_key)
+        resources.listen(self._resource_changed)
+
+    def _resource_changed(self, resource: Resource, exists: bool) -> None:
+        if exists and resource.namespaced:
+            self.informers.held(resource.name).handle(self._content_changed)
+
+    def _content_changed(self, before: Held | None, after: Held | None) -> None:
+        if after is not None or before is None:
+            return
+        home = self._namespaces.get(("", before.meta.namespace))
+        if home is not None and home.meta.deleting:
+            # One look for all that goes in the same moment.
+            self.queue.add_after(home.meta.key, 0.05)
+
+    async def reconcile(self, key: Key) -> float | None:
+        found = self._namespaces.get(key)
+        if found is None or not found.meta.deleting or FINALIZER not in (found.spec.get("finalizers") or ()):
+            return None
+        left = await self._empty(key[1])
+        if left.resources or left.failures:
+            await self._report(found, left)
+            return _LOOK_AGAIN
+        await self._finalize(found)
+        return None
+
+    async def _empty(self, namespace: str) -> Leftovers:
+        """Deletes what is there, and says what is still there afterwards."""
+        left = Leftovers(Counter(), Counter(), [])
+        for resource in self._resources:
+            if not resource.namespaced:
+                continue
+            items = await self._items(resource.name, namespace)
+            doomed = [item for item in items if not item.meta.deleting]
+            try:
+                await in_batches([partial(self.shared.delete, resource.name, item) for item in doomed])
+            except ApiError as error:
+                left.failures.append(f"{resource.name}: {error.message}")
+            for item in await self._items(resource.name, namespace) if items else ():
+                left.resources[resource.name] += 1
+                left.finalizers.update(item.meta.finalizers)
+        return left
+
+    async def _items(self, resource: str, namespace: str) -> list[Held]:
+        return [read_held(found) for found in await self.shared.client.list(resource, namespace)]
+
+    async def _report(self, found: Whole, left: Leftovers) -> None:
+        status = copy_json(found.status)
+        status["phase"] = "Terminating"
+        for one in deletion_conditions(left):
+            set_condition(status, one)
+        if status != found.status:
+            await self.shared.set_status(NAMESPACES, found, status)
+
+    async def _finalize(self, found: Whole) -> None:
+        live = await self.shared.client.get(NAMESPACES, "", found.meta.name)
+        if live["metadata"]["uid"] != found.meta.uid:
+            return
+        spec = live.setdefault("spec", {})
+        spec["finalizers"] = [name for name in spec.get("finalizers") or () if name != FINALIZER]
+        await self.shared.client.update(NAMESPACES, live, subresource="finalize")

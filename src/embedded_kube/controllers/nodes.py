@@ -1,0 +1,160 @@
+"""Nodes that fall silent: they become Unknown, get taints, and their pods stop being ready."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from embedded_kube.api import timestamp
+from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
+from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
+from embedded_kube.controllers.machinery.objects import Key, Lease, Node, Pod, Taint
+from embedded_kube.controllers.machinery.recorder import About
+from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.store import Json
+
+LEASE_NAMESPACE = "kube-node-lease"
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_PRESSURES = {
+    "MemoryPressure": "node.kubernetes.io/memory-pressure",
+    "DiskPressure": "node.kubernetes.io/disk-pressure",
+    "PIDPressure": "node.kubernetes.io/pid-pressure",
+    "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
+}
+_OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURES.values()}
+_REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+
+
+def wanted_taints(node: Node) -> set[tuple[str, str]]:
+    """The taints (key, effect) that follow from what a node says of itself."""
+    wanted: set[tuple[str, str]] = set()
+    if node.ready != "True":
+        key = UNREACHABLE if node.ready == "Unknown" else NOT_READY
+        wanted.add((key, "NoSchedule"))
+        # A node that has not spoken yet has no pods to drive away.
+        if node.ready:
+            wanted.add((key, "NoExecute"))
+    if node.unschedulable:
+        wanted.add((UNSCHEDULABLE, "NoSchedule"))
+    wanted |= {(key, "NoSchedule") for name, key in _PRESSURES.items() if node.conditions.get(name) == "True"}
+    return wanted
+
+
+def plan_taints(node: Node) -> tuple[list[Taint], list[Taint]]:
+    """The taints to add to a node and to take away; those of others are left alone."""
+    present = {(taint.key, taint.effect): taint for taint in node.taints}
+    wanted = wanted_taints(node)
+    add = [Taint(key, effect) for key, effect in sorted(wanted - present.keys())]
+    remove = [taint for name, taint in present.items() if taint.key in _OURS and name not in wanted]
+    return add, remove
+
+
+def silence_node(found: Json) -> Json | None:
+    """A node's status when nothing has been heard of it for too long."""
+    status = found.setdefault("status", {})
+    if find_condition(status, "Ready").get("status") == "Unknown":
+        return None
+    for kind in _REPORTED:
+        if find_condition(status, kind):
+            new = condition(kind, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+        else:
+            new = condition(kind, "Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+        heard = find_condition(status, kind).get("lastHeartbeatTime")
+        set_condition(status, {**new, **({"lastHeartbeatTime": heard} if heard else {})})
+    return found
+
+
+class NodeLifecycle(Controller[Key]):
+    """Watches over the nodes."""
+
+    name = "node-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._nodes = self.informers.nodes
+        self._heard: dict[str, tuple[str, float]] = {}
+        self.follow(self._nodes, own_key)
+        self.needs += [self.informers.pods, self.informers.leases]
+        self._nodes.handle(self._node_changed)
+        self.informers.leases.handle(self._lease_changed)
+
+    @property
+    def period(self) -> float:
+        return self.settings.node_check
+
+    async def begin(self) -> None:
+        # Nobody is late on the day we open: after a restart every node gets its full grace.
+        now = time.monotonic()
+        self._heard = {name: (said, now) for name, (said, _) in self._heard.items()}
+
+    def _node_changed(self, _: Node | None, after: Node | None) -> None:
+        if after is not None:
+            self._hear(after.meta.name, f"node {after.heartbeat} {after.meta.uid}")
+
+    def _lease_changed(self, _: Lease | None, after: Lease | None) -> None:
+        if after is not None and after.meta.namespace == LEASE_NAMESPACE:
+            self._hear(after.meta.name, f"lease {after.renewed}")
+
+    def _hear(self, name: str, said: str) -> None:
+        """Our own clock says when a node spoke, not the node's: theirs may be wrong."""
+        kind = said.split(" ", 1)[0]
+        known = self._heard.get(f"{kind}/{name}")
+        if known is None or known[0] != said:
+            self._heard[f"{kind}/{name}"] = (said, time.monotonic())
+
+    def _last_heard(self, name: str) -> float:
+        return max(self._heard.get(f"{kind}/{name}", ("", 0.0))[1] for kind in ("node", "lease"))
+
+    async def tick(self) -> None:
+        now = time.monotonic()
+        for node in self._nodes:
+            if node.ready != "Unknown" and now - self._last_heard(node.meta.name) > self.settings.node_grace:
+                await self.shared.edit("nodes", node, silence_node, "status")
+                about = About("v1", "Node", node.meta)
+                self.normal(about, "NodeNotReady", f"Node {node.meta.name} status is now: NodeNotReady")
+
+    async def reconcile(self, key: Key) -> float | None:
+        node = self._nodes.get(key)
+        if node is None:
+            for kind in ("node", "lease"):
+                self._heard.pop(f"{kind}/{key[1]}", None)
+            return None
+        add, remove = plan_taints(node)
+        if add or remove:
+            await self.shared.edit("nodes", node, partial(_taint, add=add, remove=remove))
+        if node.ready in ("False", "Unknown"):
+            pods = [pod for pod in self.informers.pods_of_node.get(node.meta.name) if pod.ready]
+            await in_batches([partial(self._unready, pod) for pod in pods])
+        return None
+
+    async def _unready(self, pod: Pod) -> None:
+        try:
+            await self.shared.edit("pods", pod, _unready, "status")
+        except ApiError as error:
+            if error.code != 404:
+                raise
+        self.warn(About("v1", "Pod", pod.meta), "NodeNotReady", "Node is not ready")
+
+
+def _taint(found: Json, add: list[Taint], remove: list[Taint]) -> Json:
+    spec = found.setdefault("spec", {})
+    unwanted = {(taint.key, taint.effect) for taint in (*add, *remove)}
+    taints = [one for one in spec.get("taints") or () if (one["key"], one.get("effect", "")) not in unwanted]
+    taints += [{"key": taint.key, "effect": taint.effect, "timeAdded": timestamp()} for taint in add]
+    spec.pop("taints", None)
+    if taints:
+        spec["taints"] = taints
+    return found
+
+
+def _unready(found: Json) -> Json | None:
+    status = found.setdefault("status", {})
+    ready = find_condition(status, "Ready")
+    if ready.get("status") != "True":
+        return None
+    kept = {name: text for name, text in ready.items() if name not in ("lastTransitionTime", "lastProbeTime")}
+    set_condition(status, {**kept, "status": "False"})
+    return found

@@ -1,0 +1,114 @@
+"""Which volume a claim gets: claims, volumes and classes in, a choice out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from embedded_kube.controllers.machinery.objects import Whole
+from embedded_kube.controllers.workloads.claims import owner_reference
+from embedded_kube.storage.labels import matches
+from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.quantity import parse_value
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+
+
+def class_of(claim: Whole, classes: Iterable[Whole]) -> str:
+    """The name of a claim's class: the default one where the claim names none."""
+    named = claim.spec.get("storageClassName")
+    if named is not None:
+        return str(named)
+    defaults = [one for one in classes if one.annotations.get(DEFAULT_CLASS) == "true"]
+    newest = max(defaults, key=lambda one: (one.meta.created, one.meta.name), default=None)
+    return newest.meta.name if newest is not None else ""
+
+
+def is_claimed_by(volume: Whole, claim: Whole) -> bool:
+    """Whether a volume names this claim, and not a namesake that is gone."""
+    reference = volume.spec.get("claimRef") or {}
+    same = (reference.get("namespace"), reference.get("name")) == claim.meta.key
+    return same and reference.get("uid") in (None, "", claim.meta.uid)
+
+
+def fits(volume: Whole, claim: Whole, class_name: str) -> bool:
+    """Whether a free volume is what a claim asks for."""
+    if volume.meta.deleting or volume.status.get("phase") in ("Released", "Failed"):
+        return False
+    if volume.spec.get("claimRef") and not is_claimed_by(volume, claim):
+        return False
+    if (volume.spec.get("storageClassName") or "") != class_name:
+        return False
+    if volume.spec.get("volumeMode", "Filesystem") != claim.spec.get("volumeMode", "Filesystem"):
+        return False
+    if not set(claim.spec.get("accessModes") or ()) <= set(volume.spec.get("accessModes") or ()):
+        return False
+    selector = claim.spec.get("selector")
+    if selector and not matches(selector, volume.meta.labels):
+        return False
+    return room(volume) >= asked(claim)
+
+
+def room(volume: Whole) -> int:
+    """How many bytes a volume holds."""
+    return _bytes((volume.spec.get("capacity") or {}).get("storage"))
+
+
+def asked(claim: Whole) -> int:
+    """How many bytes a claim asks for."""
+    return _bytes(((claim.spec.get("resources") or {}).get("requests") or {}).get("storage"))
+
+
+def pick_volume(claim: Whole, volumes: Iterable[Whole], class_name: str) -> Whole | None:
+    """The volume for a claim: one made for it, else the smallest that fits."""
+    fitting = [volume for volume in volumes if fits(volume, claim, class_name)]
+    return min(fitting, key=lambda one: (not one.spec.get("claimRef"), room(one), one.meta.key), default=None)
+
+
+def is_near(volume: Whole, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels can use a volume."""
+    required = (volume.spec.get("nodeAffinity") or {}).get("required") or {}
+    terms = required.get("nodeSelectorTerms")
+    return not terms or any(matches({"matchExpressions": term.get("matchExpressions")}, labels) for term in terms)
+
+
+def claim_reference(claim: Whole) -> Json:
+    """How a volume names its claim."""
+    reference = owner_reference("v1", "PersistentVolumeClaim", claim)
+    return {
+        **{name: reference[name] for name in ("apiVersion", "kind", "name", "uid")},
+        "namespace": claim.meta.namespace,
+        "resourceVersion": str(claim.meta.revision),
+    }
+
+
+def new_volume(claim: Whole, storage_class: Whole, folder: Path, host: str) -> Json:
+    """A volume made for a claim; `host` is the hostname label of the node it must stay on, if it is known."""
+    name = f"pvc-{claim.meta.uid}"
+    spec: Json = {
+        "capacity": {"storage": claim.spec["resources"]["requests"]["storage"]},
+        "accessModes": list(claim.spec.get("accessModes") or ["ReadWriteOnce"]),
+        "volumeMode": claim.spec.get("volumeMode", "Filesystem"),
+        "persistentVolumeReclaimPolicy": storage_class.body.get("reclaimPolicy") or "Delete",
+        "storageClassName": storage_class.meta.name,
+        "claimRef": claim_reference(claim),
+        "hostPath": {"path": str(folder / name), "type": "DirectoryOrCreate"},
+    }
+    if host:
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [term]}}
+    annotations = {PROVISIONED_BY: str(storage_class.body["provisioner"])}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": spec,
+    }
+
+
+def _bytes(text: str | int | None) -> int:
+    return parse_value(str(text)) if text is not None else 0

@@ -1,0 +1,251 @@
+"""Persistent volumes: claims are bound to volumes, and folders are made for those of our own classes.
+
+Left out: the protection finalizers (a claim that a pod still uses is deleted at once), resizing and snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
+from embedded_kube.controllers.machinery.objects import Key, Whole
+from embedded_kube.controllers.machinery.recorder import About
+from embedded_kube.controllers.volume_plan import (
+    BIND_COMPLETED,
+    BOUND_BY_US,
+    PROVISIONED_BY,
+    SELECTED_NODE,
+    claim_reference,
+    class_of,
+    is_claimed_by,
+    is_near,
+    new_volume,
+    pick_volume,
+)
+from embedded_kube.errors import ApiError, conflict
+from embedded_kube.storage.store import Json
+
+CLAIMS = "persistentvolumeclaims"
+VOLUMES = "persistentvolumes"
+CLASSES = "storageclasses.storage.k8s.io"
+PROVISIONER = "gpu-scheduler.io/local"
+
+
+class Claims(Controller[Key]):
+    """Binds every claim, making a volume where its class is ours."""
+
+    name = "persistentvolume-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._claims = self.informers.whole(CLAIMS)
+        self._volumes = self.informers.whole(VOLUMES)
+        self._classes = self.informers.whole(CLASSES)
+        self._pending = self._claims.index(lambda claim: () if claim.spec.get("volumeName") else ("",))
+        self.follow(self._claims, own_key)
+        self.follow(self._volumes, _claim_key)
+        self.needs += [self._classes, self.informers.nodes]
+        self._classes.handle(lambda _, after: self._look_at_pending() if after is not None else None)
+        self._volumes.handle(self._volume_changed)
+
+    def _volume_changed(self, before: Whole | None, after: Whole | None) -> None:
+        if after is not None and before is None and not after.spec.get("claimRef"):
+            self._look_at_pending()
+
+    def _look_at_pending(self) -> None:
+        for claim in self._pending.get(""):
+            self.queue.add(claim.meta.key)
+
+    async def reconcile(self, key: Key) -> float | None:
+        claim = self._claims.get(key)
+        if claim is None or claim.meta.deleting:
+            return None
+        if claim.spec.get("volumeName"):
+            await self._complete(claim)
+            return None
+        class_name = class_of(claim, self._classes)
+        storage_class = self._classes.get(("", class_name)) if class_name else None
+        waits = storage_class is not None and storage_class.body.get("volumeBindingMode") == "WaitForFirstConsumer"
+        volume = pick_volume(claim, self._candidates(claim, waits), class_name)
+        if volume is None and storage_class is not None and (not waits or SELECTED_NODE in claim.annotations):
+            volume = await self._provision(claim, storage_class)
+        if volume is not None:
+            await self._bind(claim, volume, class_name)
+            return None
+        await self._pend(claim, waits, class_name)
+        return None
+
+    def _candidates(self, claim: Whole, waits: bool) -> list[Whole]:
+        """The volumes that may be taken: once a node was chosen those near it, before that those set aside."""
+        node = self.informers.nodes.get(("", claim.annotations.get(SELECTED_NODE, "")))
+        if node is not None:
+            return [one for one in self._volumes if is_near(one, node.meta.labels)]
+        return [one for one in self._volumes if not waits or _belongs(one, claim)]
+
+    async def _pend(self, claim: Whole, waits: bool, class_name: str) -> None:
+        about = About("v1", "PersistentVolumeClaim", claim.meta)
+        if waits:
+            text = "waiting for first consumer to be created before binding"
+            self.normal(about, "WaitForFirstConsumer", text)
+        elif class_name and self._classes.get(("", class_name)) is None:
+            text = f'storageclass.storage.k8s.io "{class_name}" not found'
+            self.warn(about, "ProvisioningFailed", text)
+        elif not class_name:
+            text = "no persistent volumes available for this claim and no storage class is set"
+            self.normal(about, "FailedBinding", text)
+        if claim.status.get("phase") != "Pending":
+            await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
+
+    async def _provision(self, claim: Whole, storage_class: Whole) -> Whole | None:
+        about = About("v1", "PersistentVolumeClaim", claim.meta)
+        provisioner, folder = storage_class.body.get("provisioner"), self.settings.volumes
+        if provisioner != PROVISIONER or folder is None:
+            text = f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or by hand"
+            self.normal(about, "ExternalProvisioning", text)
+            return None
+        node = self.informers.nodes.get(("", claim.annotations.get(SELECTED_NODE, "")))
+        host = node.meta.labels.get("kubernetes.io/hostname", node.meta.name) if node is not None else ""
+        wanted = new_volume(claim, storage_class, folder, host)
+        name = wanted["metadata"]["name"]
+        held = self._volumes.get(("", name))
+        if held is None:
+            await asyncio.to_thread(_make_folder, folder / name)
+            try:
+                await self.shared.create(VOLUMES, wanted)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    self.warn(about, "ProvisioningFailed", error.message)
+                    raise
+            self.normal(about, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+        return self._volumes.get(("", name))
+
+    async def _bind(self, claim: Whole, volume: Whole, class_name: str) -> None:
+        def claimed(found: Json) -> Json | None:
+            reference = found["spec"].get("claimRef")
+            if reference and reference.get("uid") == claim.meta.uid:
+                return None
+            if reference and (
+                reference.get("uid") or (reference.get("namespace"), reference["name"]) != claim.meta.key
+            ):
+                raise conflict(VOLUMES, "", volume.meta.name, "another claim was faster")
+            found["spec"]["claimRef"] = claim_reference(claim)
+            found["metadata"].setdefault("annotations", {})[BOUND_BY_US] = "yes"
+            return found
+
+        def bound(found: Json) -> Json | None:
+            spec = found["spec"]
+            if spec.get("volumeName"):
+                return None
+            spec["volumeName"] = volume.meta.name
+            if "storageClassName" not in spec and class_name:
+                spec["storageClassName"] = class_name
+            found["metadata"].setdefault("annotations", {}).update({BIND_COMPLETED: "yes", BOUND_BY_US: "yes"})
+            return found
+
+        await self.shared.edit(VOLUMES, volume, claimed)
+        await self.shared.edit(CLAIMS, claim, bound)
+        fresh = self._claims.get(claim.meta.key)
+        if fresh is not None:
+            await self._complete(fresh)
+
+    async def _complete(self, claim: Whole) -> None:
+        """Says in the status what the spec has settled."""
+        volume = self._volumes.get(("", claim.spec["volumeName"]))
+        if volume is None:
+            if claim.status.get("phase") == "Bound":
+                about = About("v1", "PersistentVolumeClaim", claim.meta)
+                self.warn(about, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+                await self.shared.set_status(CLAIMS, claim, {"phase": "Lost"})
+            elif not claim.status.get("phase"):
+                await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
+            return
+        if not volume.spec.get("claimRef"):
+            await self.shared.edit(
+                VOLUMES, volume, lambda found: {**found, "spec": {**found["spec"], "claimRef": claim_reference(claim)}}
+            )
+        elif not is_claimed_by(volume, claim):
+            if claim.status.get("phase") != "Pending":
+                await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
+            return
+        if BIND_COMPLETED not in claim.annotations:
+            # Its user named the volume; schedulers go by the word of the controller.
+            await self.shared.edit(CLAIMS, claim, _confirm)
+        status = {
+            "phase": "Bound",
+            "accessModes": list(volume.spec.get("accessModes") or ()),
+            "capacity": dict(volume.spec.get("capacity") or {}),
+        }
+        if status != claim.status:
+            await self.shared.set_status(CLAIMS, claim, status)
+
+
+class Volumes(Controller[Key]):
+    """Says what became of every volume, and removes those whose claim is gone."""
+
+    name = "persistentvolume-binder"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._volumes = self.informers.whole(VOLUMES)
+        self._claims = self.informers.whole(CLAIMS)
+        self._by_claim = self._volumes.index(lambda volume: ("/".join(key),) if (key := _claim_key(volume)) else ())
+        self.follow(self._volumes, own_key)
+        self.needs.append(self._claims)
+        self._claims.handle(self._claim_changed)
+
+    def _claim_changed(self, before: Whole | None, after: Whole | None) -> None:
+        for claim in (before, after):
+            for volume in self._by_claim.get("/".join(claim.meta.key)) if claim is not None else ():
+                self.queue.add(volume.meta.key)
+
+    async def reconcile(self, key: Key) -> float | None:
+        volume = self._volumes.get(key)
+        if volume is None or volume.meta.deleting:
+            return None
+        phase = self._phase(volume)
+        if volume.status.get("phase") != phase:
+            await self.shared.set_status(VOLUMES, volume, {**volume.status, "phase": phase})
+        if phase == "Released" and volume.spec.get("persistentVolumeReclaimPolicy") == "Delete":
+            await self._reclaim(volume)
+        return None
+
+    def _phase(self, volume: Whole) -> str:
+        key = _claim_key(volume)
+        if key is None:
+            return "Available"
+        claim = self._claims.get(key)
+        uid = (volume.spec.get("claimRef") or {}).get("uid")
+        if claim is None or (uid and claim.meta.uid != uid):
+            # Reserved for a claim that has not come yet, or left behind by one that is gone.
+            return "Released" if uid else "Available"
+        return "Bound" if claim.spec.get("volumeName") == volume.meta.name else "Available"
+
+    async def _reclaim(self, volume: Whole) -> None:
+        folder = self.settings.volumes
+        path = Path((volume.spec.get("hostPath") or {}).get("path", ""))
+        ours = volume.annotations.get(PROVISIONED_BY) == PROVISIONER
+        # Only a folder that we made: directly below ours and named as the volume.
+        if ours and folder is not None and path == folder / volume.meta.name:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            await self.shared.delete(VOLUMES, volume)
+
+
+def _confirm(found: Json) -> Json:
+    found["metadata"].setdefault("annotations", {})[BIND_COMPLETED] = "yes"
+    return found
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _claim_key(volume: Whole) -> Key | None:
+    reference = volume.spec.get("claimRef")
+    return (reference.get("namespace", ""), reference["name"]) if reference else None
+
+
+def _belongs(volume: Whole, claim: Whole) -> bool:
+    """Whether a volume was set aside for a claim; others must wait for the scheduler's choice of node."""
+    return bool(volume.spec.get("claimRef")) and is_claimed_by(volume, claim)

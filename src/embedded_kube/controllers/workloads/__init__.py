@@ -1,0 +1,1 @@
+"""Workload controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs."""

@@ -1,0 +1,243 @@
+"""DaemonSets: one pod on every node that may have it.
+
+Left out: maxSurge (an old pod is always gone before its successor comes) and the back-off between failed pods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from embedded_kube.controllers.machinery.controller import (
+    Controller,
+    Shared,
+    controlled_key,
+    is_terminating_namespace,
+    own_key,
+)
+from embedded_kube.controllers.machinery.objects import Key, Node, Pod, Toleration, Whole, read_toleration
+from embedded_kube.controllers.machinery.recorder import About
+from embedded_kube.controllers.taints import bears
+from embedded_kube.controllers.workloads.claims import Claim, owner_reference
+from embedded_kube.controllers.workloads.podsets import in_batches, pod_from_template
+from embedded_kube.controllers.workloads.revisions import History, Revision
+from embedded_kube.controllers.workloads.rollout import resolve
+from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.labels import matches, short_hash
+from embedded_kube.storage.store import Json
+
+DAEMONSETS = "daemonsets.apps"
+_BORNE = (
+    ("node.kubernetes.io/not-ready", "NoExecute"),
+    ("node.kubernetes.io/unreachable", "NoExecute"),
+    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
+    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
+    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+)
+"""What the pods of every DaemonSet bear, so that they stay where others leave."""
+
+
+class DaemonGoal(NamedTuple):
+    """What a DaemonSet wants: where its pods belong, where they may stay, and how many may be missing meanwhile."""
+
+    nodes: frozenset[str]
+    stays: frozenset[str]
+    update: str
+    unavailable: int = 1
+    on_delete: bool = False
+    minimum_ready: float = 0.0
+
+
+class DaemonPlan(NamedTuple):
+    """Nodes that need a pod, and pods to delete."""
+
+    create: tuple[str, ...]
+    delete: tuple[Pod, ...]
+
+
+def may_run(template: Json, node: Node) -> tuple[bool, bool]:
+    """Whether a pod of this template may come to a node, and whether it may stay there."""
+    spec = template.get("spec") or {}
+    selector = spec.get("nodeSelector") or {}
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = required.get("nodeSelectorTerms")
+    fits = selector.items() <= node.meta.labels.items() and (not terms or any(_selects(term, node) for term in terms))
+    tolerations = [read_toleration(one) for one in spec.get("tolerations") or ()]
+    tolerations += [Toleration(key, "Exists", "", effect) for key, effect in _BORNE]
+    refused = [taint for taint in node.taints if not any(bears(one, taint) for one in tolerations)]
+    comes = fits and not any(taint.effect in ("NoSchedule", "NoExecute") for taint in refused)
+    return comes, fits and not any(taint.effect == "NoExecute" for taint in refused)
+
+
+def _selects(term: Json, node: Node) -> bool:
+    fields = {"matchExpressions": term.get("matchFields")}
+    return matches(term, node.meta.labels) and matches(fields, {"metadata.name": node.meta.name})
+
+
+def plan_daemons(goal: DaemonGoal, pods: Mapping[str, list[Pod]], now: float) -> DaemonPlan:
+    """What brings the pods, by node, to the goal."""
+    create, delete, old = [], [], []
+    missing = 0
+    for name in sorted(goal.nodes | pods.keys()):
+        here = sorted(pods.get(name, ()), key=lambda pod: (pod.meta.created, pod.meta.name))
+        alive = [pod for pod in here if pod.active]
+        delete += [pod for pod in here if pod.ended and not pod.meta.deleting]
+        delete += alive[1:] if name in goal.stays else alive
+        if name not in goal.nodes:
+            continue
+        first = alive[0] if alive else None
+        if first is None:
+            missing += 1
+            # The successor bears the same name, so it has to wait until the last one is gone.
+            if not here:
+                create.append(name)
+        elif first.meta.labels.get(REVISION_LABEL) != goal.update:
+            old.append(first)
+        elif not first.available(goal.minimum_ready, now):
+            missing += 1
+    if not goal.on_delete:
+        delete += _outdated(old, goal, missing, now)
+    return DaemonPlan(tuple(create), tuple(delete))
+
+
+def _outdated(old: list[Pod], goal: DaemonGoal, missing: int, now: float) -> list[Pod]:
+    """The old pods to replace now: those that serve nobody, and as many others as may be missing."""
+    idle = [pod for pod in old if not pod.available(goal.minimum_ready, now)]
+    serving = [pod for pod in old if pod not in idle]
+    return idle + serving[: max(0, goal.unavailable - missing - len(idle))]
+
+
+def daemon_status(found: Whole, goal: DaemonGoal, pods: Mapping[str, list[Pod]], now: float) -> Json:
+    """The counters."""
+    alive = {name: [pod for pod in here if pod.active] for name, here in pods.items()}
+    placed = [alive[name][0] for name in goal.nodes if alive.get(name)]
+    available = sum(pod.available(goal.minimum_ready, now) for pod in placed)
+    status = {
+        "currentNumberScheduled": len(placed),
+        "numberMisscheduled": sum(1 for name, here in alive.items() if here and name not in goal.nodes),
+        "desiredNumberScheduled": len(goal.nodes),
+        "numberReady": sum(pod.ready for pod in placed),
+        "observedGeneration": found.meta.generation,
+    }
+    more = {
+        "updatedNumberScheduled": sum(pod.meta.labels.get(REVISION_LABEL) == goal.update for pod in placed),
+        "numberAvailable": available,
+        "numberUnavailable": len(goal.nodes) - available,
+    }
+    return {**status, **{name: value for name, value in more.items() if value}}
+
+
+def daemon_pod(found: Whole, revision: Revision, node: str) -> Json:
+    """The pod for a node."""
+    reference = owner_reference("apps/v1", "DaemonSet", found)
+    pod = pod_from_template(revision.template, found.meta.namespace, reference)
+    pod["metadata"]["name"] = pod_name(found, node)
+    pod["metadata"]["generateName"] = f"{found.meta.name}-"
+    pod["metadata"].setdefault("labels", {})[REVISION_LABEL] = revision.name
+    spec = pod["spec"]
+    spec["tolerations"] = [
+        *(spec.get("tolerations") or ()),
+        *({"key": key, "operator": "Exists", "effect": effect} for key, effect in _BORNE),
+    ]
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [here]}
+    return pod
+
+
+def pod_name(found: Whole, node: str) -> str:
+    """The name that follows from the node, so that no node ever gets two."""
+    return f"{found.meta.name}-{short_hash(found.meta.uid, node)}"
+
+
+class DaemonSets(Controller[Key]):
+    """Keeps the pods of every DaemonSet."""
+
+    name = "daemonset-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._sets = self.informers.whole(DAEMONSETS)
+        self._history = History(shared, "DaemonSet")
+        self._nodes = self.informers.nodes
+        self.needs += [self._history.informer, self._nodes]
+        self.follow(self._sets, own_key)
+        self.follow(self.informers.pods, partial(controlled_key, kind="DaemonSet", group="apps"))
+        self._nodes.handle(self._node_changed)
+
+    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+        if before is None or after is None or _eligible(before) != _eligible(after):
+            for found in self._sets:
+                # Many nodes that come together are looked at together.
+                self.queue.add_after(found.meta.key, 0.05)
+
+    async def reconcile(self, key: Key) -> float | None:
+        found = self._sets.get(key)
+        if found is None or found.meta.deleting:
+            return None
+        update = await self._history.latest(found)
+        goal = self._goal(found, update)
+        now = time.time()
+        failure: ApiError | None = None
+        claim = Claim(self.shared, "pods", DAEMONSETS, found, owner_reference("apps/v1", "DaemonSet", found))
+        await claim.settle(self.informers.pods_of_controller.get(found.meta.uid), ())
+        try:
+            await self._act(found, update, plan_daemons(goal, self._by_node(found), now))
+        except ApiError as error:
+            failure = error
+        pods = self._by_node(found)
+        status = daemon_status(found, goal, pods, now)
+        if status != found.status:
+            await self.shared.set_status(DAEMONSETS, found, status)
+        in_use = {pod.meta.labels.get(REVISION_LABEL, "") for here in pods.values() for pod in here}
+        await self._history.forget(found, {update.name, *in_use})
+        if failure is not None and not is_terminating_namespace(failure):
+            raise failure
+        waits = [goal.minimum_ready - now + pod.ready_since for here in pods.values() for pod in here if pod.ready]
+        return min((wait + 0.1 for wait in waits if wait > 0), default=None)
+
+    def _goal(self, found: Whole, update: Revision) -> DaemonGoal:
+        chances = [(node.meta.name, may_run(update.template, node)) for node in self._nodes if not node.meta.deleting]
+        nodes = frozenset(name for name, (comes, _) in chances if comes)
+        strategy = found.spec.get("updateStrategy") or {}
+        rolling = strategy.get("rollingUpdate") or {}
+        return DaemonGoal(
+            nodes=nodes,
+            stays=nodes | {name for name, (_, stays) in chances if stays},
+            update=update.name,
+            unavailable=max(1, resolve(rolling.get("maxUnavailable", 1), len(nodes), up=True)),
+            on_delete=strategy.get("type") == "OnDelete",
+            minimum_ready=found.spec.get("minReadySeconds") or 0,
+        )
+
+    def _by_node(self, found: Whole) -> dict[str, list[Pod]]:
+        names = {pod_name(found, node.meta.name): node.meta.name for node in self._nodes}
+        sorted_out: dict[str, list[Pod]] = {}
+        for pod in self.informers.pods_of_controller.get(found.meta.uid):
+            sorted_out.setdefault(pod.node or names.get(pod.meta.name, ""), []).append(pod)
+        return sorted_out
+
+    async def _act(self, found: Whole, update: Revision, plan: DaemonPlan) -> None:
+        about = About("apps/v1", "DaemonSet", found.meta)
+        await in_batches([partial(self._delete, pod, about) for pod in _each_once(plan.delete)])
+        await in_batches([partial(self._create, found, update, node, about) for node in plan.create])
+
+    async def _create(self, found: Whole, update: Revision, node: str, about: About) -> None:
+        await self.create_pod(daemon_pod(found, update, node), about)
+
+    async def _delete(self, pod: Pod, about: About) -> None:
+        await self.shared.delete("pods", pod)
+        self.normal(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
+
+
+def _each_once(pods: Iterable[Pod]) -> list[Pod]:
+    return list({pod.meta.uid: pod for pod in pods}.values())
+
+
+def _eligible(node: Node) -> tuple[object, ...]:
+    return node.meta.labels, [(taint.key, taint.effect, taint.value) for taint in node.taints]

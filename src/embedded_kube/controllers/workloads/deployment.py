@@ -1,0 +1,338 @@
+"""Deployments: a ReplicaSet for every template, and the way from one to the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from embedded_kube.controllers.machinery.controller import Controller, Shared, controlled_key, copy_json, own_key
+from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
+from embedded_kube.controllers.machinery.recorder import About
+from embedded_kube.controllers.workloads.claims import Claim, owner_reference
+from embedded_kube.controllers.workloads.deployment_status import deployment_status, seconds_to_deadline
+from embedded_kube.controllers.workloads.replicaset import REPLICASETS
+from embedded_kube.controllers.workloads.rollout import (
+    Bounds,
+    Sizes,
+    grow_new,
+    read_bounds,
+    shrink_old,
+    spread_change,
+)
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.labels import matches, short_hash
+from embedded_kube.storage.store import Json
+
+DEPLOYMENTS = "deployments.apps"
+HASH = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+HISTORY = "deployment.kubernetes.io/revision-history"
+DESIRED = "deployment.kubernetes.io/desired-replicas"
+CEILING = "deployment.kubernetes.io/max-replicas"
+_NOT_COPIED = (REVISION, HISTORY, DESIRED, CEILING, "kubectl.kubernetes.io/last-applied-configuration")
+
+
+class Rollout(NamedTuple):
+    """A deployment with its ReplicaSets: the one of its template, if there is one, and the others."""
+
+    found: Whole
+    new: Whole | None
+    old: list[Whole]
+
+    @property
+    def all(self) -> list[Whole]:
+        """Every ReplicaSet, the new one last."""
+        return [*self.old, self.new] if self.new is not None else self.old
+
+    @property
+    def replicas(self) -> int:
+        """How many pods are wanted."""
+        return int(self.found.spec.get("replicas", 1))
+
+    @property
+    def recreates(self) -> bool:
+        """Whether old pods must be gone before new ones start."""
+        return bool((self.found.spec.get("strategy") or {}).get("type") == "Recreate")
+
+    @property
+    def bounds(self) -> Bounds:
+        """How many more or fewer pods there may be."""
+        if self.recreates:
+            return Bounds(self.replicas, 0, 0)
+        rolling = (self.found.spec.get("strategy") or {}).get("rollingUpdate") or {}
+        return read_bounds(self.replicas, rolling.get("maxSurge", "25%"), rolling.get("maxUnavailable", "25%"))
+
+
+def revision_of(found: Whole) -> int:
+    """The number of a revision, 0 when it has none."""
+    said = found.annotations.get(REVISION, "0")
+    return int(said) if said.isdecimal() else 0
+
+
+def plain_template(template: Json) -> Json:
+    """A template without the label that says which ReplicaSet it belongs to."""
+    copied = copy_json(template)
+    labels = copied.get("metadata", {}).get("labels")
+    if labels:
+        labels.pop(HASH, None)
+    return copied
+
+
+def sizes_of(found: Whole) -> Sizes:
+    """A ReplicaSet as the plan of a rollout sees it."""
+    ceiling = found.annotations.get(CEILING, "0")
+    return Sizes(
+        found.meta.name,
+        found.spec.get("replicas", 1),
+        found.status.get("availableReplicas", 0),
+        found.meta.created,
+        int(ceiling) if ceiling.isdecimal() else 0,
+    )
+
+
+def needs_scaling(rollout: Rollout) -> bool:
+    """Whether the wanted number changed since the ReplicaSets were last told."""
+    return any(
+        one.spec.get("replicas", 1) and one.annotations.get(DESIRED) not in (None, str(rollout.replicas))
+        for one in rollout.all
+    )
+
+
+def plan_scaling(rollout: Rollout) -> dict[str, int]:
+    """New sizes when only the wanted number changed."""
+    active = [one for one in rollout.all if one.spec.get("replicas", 1)]
+    latest = active[0] if len(active) == 1 else rollout.new if not active else None
+    if latest is not None:
+        return {latest.meta.name: rollout.replicas}
+    new = rollout.new
+    if new is not None and new.spec.get("replicas", 1) == rollout.replicas == new.status.get("availableReplicas", 0):
+        return {one.meta.name: 0 for one in rollout.old if one.spec.get("replicas", 1)}
+    if rollout.recreates:
+        return {}
+    return spread_change(rollout.bounds, [sizes_of(one) for one in active])
+
+
+def plan_history(limit: int, old: Sequence[Whole]) -> list[Whole]:
+    """Which old ReplicaSets to delete: the oldest revisions beyond the limit that have no pods left."""
+    empty = [
+        one
+        for one in old
+        if not one.meta.deleting
+        and not one.spec.get("replicas", 1)
+        and not one.status.get("replicas", 0)
+        and one.status.get("observedGeneration", 0) >= one.meta.generation
+    ]
+    return sorted(empty, key=lambda one: (revision_of(one), one.meta.created))[: max(0, len(empty) - limit)]
+
+
+class Deployments(Controller[Key]):
+    """Keeps the ReplicaSets of every Deployment."""
+
+    name = "deployment-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._deployments = self.informers.whole(DEPLOYMENTS)
+        self._by_namespace = self._deployments.index(lambda found: (found.meta.namespace,))
+        self._sets = self.informers.whole(REPLICASETS)
+        self._sets_of = self._sets.index(lambda found: (c.uid,) if (c := found.meta.controller) else ())
+        self._loose_sets = self._sets.index(lambda found: () if found.meta.controller else (found.meta.namespace,))
+        self.follow(self._deployments, own_key)
+        self.follow(self._sets, partial(controlled_key, kind="Deployment", group="apps"))
+        self._sets.handle(self._loose_set_changed)
+        self.needs.append(self.informers.pods)
+        self.informers.pods.handle(self._pod_changed)
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        # A Recreate waits for the last old pod to go, which no ReplicaSet's status tells.
+        if before is None or (after is not None and not after.ended):
+            return
+        for found in self._by_namespace.get(before.meta.namespace):
+            if (found.spec.get("strategy") or {}).get("type") == "Recreate":
+                self.queue.add(found.meta.key)
+
+    def _loose_set_changed(self, _: Whole | None, after: Whole | None) -> None:
+        if after is not None and after.meta.controller is None:
+            for found in self._by_namespace.get(after.meta.namespace):
+                if matches(found.spec.get("selector"), after.meta.labels):
+                    self.queue.add(found.meta.key)
+
+    async def reconcile(self, key: Key) -> float | None:
+        found = self._deployments.get(key)
+        if found is None:
+            return None
+        reference = owner_reference("apps/v1", "Deployment", found)
+        claim = Claim(self.shared, REPLICASETS, DEPLOYMENTS, found, reference)
+        sets = await claim.settle(self._sets_of.get(found.meta.uid), self._loose_sets.get(key[0]))
+        if not found.meta.deleting:
+            rollout = self._arrange(found, sets)
+            if found.spec.get("paused") or needs_scaling(rollout):
+                await self._scale_all(rollout, plan_scaling(rollout))
+            elif rollout.recreates:
+                await self._recreate(rollout, reference)
+            else:
+                await self._roll(rollout, reference)
+            await self._forget_history(found)
+        return await self._report(key)
+
+    def _arrange(self, found: Whole, sets: Sequence[Whole]) -> Rollout:
+        template = plain_template(found.spec.get("template") or {})
+        ordered = sorted(sets, key=lambda one: (one.meta.created, one.meta.name))
+        same = (one for one in ordered if plain_template(one.spec.get("template") or {}) == template)
+        new = next(same, None)
+        return Rollout(found, new, [one for one in ordered if one is not new])
+
+    async def _roll(self, rollout: Rollout, reference: Json) -> None:
+        rollout = await self._with_new(rollout, reference)
+        assert rollout.new is not None
+        new, old = sizes_of(rollout.new), [sizes_of(one) for one in rollout.old]
+        size = grow_new(rollout.bounds, new, old)
+        if size != new.wanted:
+            await self._scale(rollout, rollout.new, size)
+            return
+        await self._scale_all(rollout, shrink_old(rollout.bounds, new, old))
+
+    async def _recreate(self, rollout: Rollout, reference: Json) -> None:
+        running = [one for one in rollout.old if one.spec.get("replicas", 1)]
+        if running:
+            await self._scale_all(rollout, {one.meta.name: 0 for one in running})
+            return
+        left = (pod for one in rollout.old for pod in self.informers.pods_of_controller.get(one.meta.uid))
+        if any(not pod.ended for pod in left):
+            return
+        rollout = await self._with_new(rollout, reference)
+        assert rollout.new is not None
+        if rollout.new.spec.get("replicas", 1) != rollout.replicas:
+            await self._scale(rollout, rollout.new, rollout.replicas)
+
+    async def _with_new(self, rollout: Rollout, reference: Json) -> Rollout:
+        """The rollout with a ReplicaSet for its template, which carries the highest revision."""
+        found = rollout.found
+        revision = str(max((revision_of(one) for one in rollout.old), default=0) + 1)
+        new = rollout.new
+        if new is None:
+            new = await self._create_set(rollout, reference, revision)
+        else:
+            wait = found.spec.get("minReadySeconds", 0)
+            if revision_of(new) < int(revision) or new.spec.get("minReadySeconds", 0) != wait:
+                await self.shared.edit(REPLICASETS, new, partial(_renew, revision=revision, wait=wait))
+                new = self._sets.get(new.meta.key) or new
+        revision = new.annotations.get(REVISION, revision)
+        if found.annotations.get(REVISION) != revision:
+            # With the status: an annotation that came otherwise would be a new generation.
+            await self.shared.edit(DEPLOYMENTS, found, partial(_annotate, values={REVISION: revision}), "status")
+        return Rollout(found, new, rollout.old)
+
+    async def _create_set(self, rollout: Rollout, reference: Json, revision: str) -> Whole:
+        found = rollout.found
+        collisions = found.status.get("collisionCount", 0)
+        letters = short_hash(plain_template(found.spec["template"]), collisions)
+        made = _new_set(found, reference, letters)
+        size = rollout.replicas if rollout.recreates else self._first_size(rollout)
+        made["spec"]["replicas"] = size
+        made["metadata"]["annotations"] |= _told(rollout) | {REVISION: revision}
+        try:
+            made = await self.shared.create(REPLICASETS, made)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                # Something else has that name, so the next look uses other letters.
+                status = {**found.status, "collisionCount": collisions + 1}
+                await self.shared.set_status(DEPLOYMENTS, found, status)
+            raise
+        if size:
+            about = About("apps/v1", "Deployment", found.meta)
+            self.normal(about, "ScalingReplicaSet", _scaled(made["metadata"]["name"], 0, size))
+        created = self._sets.get((found.meta.namespace, made["metadata"]["name"]))
+        assert created is not None
+        return created
+
+    def _first_size(self, rollout: Rollout) -> int:
+        return grow_new(rollout.bounds, Sizes("", 0), [sizes_of(one) for one in rollout.old])
+
+    async def _scale_all(self, rollout: Rollout, sizes: dict[str, int]) -> None:
+        for one in rollout.all:
+            await self._scale(rollout, one, sizes.get(one.meta.name, int(one.spec.get("replicas", 1))))
+
+    async def _scale(self, rollout: Rollout, one: Whole, size: int) -> None:
+        before, told = one.spec.get("replicas", 1), _told(rollout)
+        if before == size and (not size or all(one.annotations.get(name) == text for name, text in told.items())):
+            return
+
+        def change(found: Json) -> Json:
+            found["spec"]["replicas"] = size
+            return _annotate(found, told)
+
+        await self.shared.edit(REPLICASETS, one, change)
+        if before != size:
+            about = About("apps/v1", "Deployment", rollout.found.meta)
+            self.normal(about, "ScalingReplicaSet", _scaled(one.meta.name, before, size))
+
+    async def _forget_history(self, found: Whole) -> None:
+        rollout = self._arrange(found, self._sets_of.get(found.meta.uid))
+        limit = found.spec.get("revisionHistoryLimit", 10)
+        if rollout.new is not None:
+            for one in plan_history(limit, rollout.old):
+                await self.shared.delete(REPLICASETS, one)
+
+    async def _report(self, key: Key) -> float | None:
+        found = self._deployments.get(key)
+        if found is None:
+            return None
+        rollout = self._arrange(found, self._sets_of.get(found.meta.uid))
+        now = time.time()
+        status = deployment_status(found, rollout.new, rollout.old, rollout.bounds, now)
+        if status != found.status:
+            await self.shared.set_status(DEPLOYMENTS, found, status)
+        return seconds_to_deadline(found, status, now)
+
+
+def _told(rollout: Rollout) -> dict[str, str]:
+    return {DESIRED: str(rollout.replicas), CEILING: str(rollout.replicas + rollout.bounds.surge)}
+
+
+def _scaled(name: str, before: int, after: int) -> str:
+    way = "up" if after > before else "down"
+    return f"Scaled {way} replica set {name} from {before} to {after}"
+
+
+def _annotate(found: Json, values: dict[str, str]) -> Json:
+    found["metadata"].setdefault("annotations", {}).update(values)
+    return found
+
+
+def _renew(found: Json, revision: str, wait: int) -> Json:
+    """A ReplicaSet that is the new one, perhaps once more after an undo."""
+    found["spec"]["minReadySeconds"] = wait
+    annotations = found["metadata"].setdefault("annotations", {})
+    if int(annotations.get(REVISION, "0")) >= int(revision):
+        return found
+    if REVISION in annotations:
+        past = annotations.get(HISTORY)
+        annotations[HISTORY] = f"{past},{annotations[REVISION]}" if past else annotations[REVISION]
+    annotations[REVISION] = revision
+    return found
+
+
+def _new_set(found: Whole, reference: Json, letters: str) -> Json:
+    template = plain_template(found.spec["template"])
+    labels = template.setdefault("metadata", {}).setdefault("labels", {})
+    labels[HASH] = letters
+    selector = copy_json(found.spec.get("selector") or {})
+    selector.setdefault("matchLabels", {})[HASH] = letters
+    spec: Json = {"selector": selector, "template": template}
+    if found.spec.get("minReadySeconds"):
+        spec["minReadySeconds"] = found.spec["minReadySeconds"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            "name": f"{found.meta.name}-{letters}",
+            "namespace": found.meta.namespace,
+            "labels": dict(labels),
+            "annotations": {name: text for name, text in found.annotations.items() if name not in _NOT_COPIED},
+            "ownerReferences": [reference],
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,267 @@
+"""What a Job does next: its spec, what was counted and its pods in, creations, deletions and a verdict out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from embedded_kube.controllers.machinery.conditions import find_condition
+from embedded_kube.controllers.machinery.objects import INDEX_FAILURES, Pod, Whole, seconds
+from embedded_kube.controllers.workloads.job_policy import judge_failure, met_rule, read_indexes
+from embedded_kube.controllers.workloads.podsets import BURST, pick_victims
+from embedded_kube.storage.store import Json
+from gpu_scheduler.base import backoff
+
+FINALIZER = "batch.kubernetes.io/job-tracking"
+UNCOUNTED_AT_ONCE = 500
+
+
+class JobGoal(NamedTuple):
+    """What a Job wants."""
+
+    parallelism: int = 1
+    completions: int | None = 1
+    indexed: bool = False
+    backoff_limit: int = 6
+    per_index: int | None = None
+    most_failed_indexes: int | None = None
+    deadline: float | None = None
+    suspended: bool = False
+    failure_policy: Json | None = None
+    success_policy: Json | None = None
+    replaces_failed_only: bool = False
+    backoff: float = 10.0
+    backoff_cap: float = 600.0
+
+
+class Verdict(NamedTuple):
+    """How a Job ends: whether well, and in what words."""
+
+    good: bool
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of the pods that ended, counted or not yet, and of those that have not."""
+
+    succeeded: int = 0
+    failed: int = 0
+    completed: set[int] = field(default_factory=set)
+    failed_indexes: set[int] = field(default_factory=set)
+    index_failures: dict[int, int] = field(default_factory=dict)
+    new_succeeded: list[Pod] = field(default_factory=list)
+    new_failed: list[Pod] = field(default_factory=list)
+    ignored: list[Pod] = field(default_factory=list)
+    stale: list[Pod] = field(default_factory=list)
+    active: list[Pod] = field(default_factory=list)
+    terminating: list[Pod] = field(default_factory=list)
+    fatal: str = ""
+
+
+class JobPlan(NamedTuple):
+    """New pods by index (None: without), pods to delete uncounted, pods to delete because the job is over."""
+
+    create: tuple[int | None, ...] = ()
+    drop: tuple[Pod, ...] = ()
+    kill: tuple[Pod, ...] = ()
+    verdict: Verdict | None = None
+    again: float | None = None
+
+
+def read_goal(found: Whole, backoff: float, backoff_cap: float) -> JobGoal:
+    """What the spec asks for."""
+    spec = found.spec
+    per_index = spec.get("backoffLimitPerIndex")
+    completions, parallelism = spec.get("completions"), spec.get("parallelism")
+    if completions is None and parallelism is None:
+        completions = 1
+    policy = spec.get("podFailurePolicy")
+    return JobGoal(
+        parallelism=1 if parallelism is None else parallelism,
+        completions=completions,
+        indexed=spec.get("completionMode") == "Indexed",
+        backoff_limit=spec.get("backoffLimit", 6 if per_index is None else 2**31 - 1),
+        per_index=per_index,
+        most_failed_indexes=spec.get("maxFailedIndexes"),
+        deadline=spec.get("activeDeadlineSeconds"),
+        suspended=bool(spec.get("suspend")),
+        failure_policy=policy,
+        success_policy=spec.get("successPolicy"),
+        replaces_failed_only=spec.get("podReplacementPolicy", "Failed" if policy else "") == "Failed",
+        backoff=backoff,
+        backoff_cap=backoff_cap,
+    )
+
+
+def tally_job(goal: JobGoal, status: Json, pods: Iterable[Pod]) -> Tally:
+    """Sorts a Job's pods into what has ended, what runs and what is leaving."""
+    uncounted = status.get("uncountedTerminatedPods") or {}
+    waiting = {*(uncounted.get("succeeded") or ()), *(uncounted.get("failed") or ())}
+    tally = Tally(
+        succeeded=status.get("succeeded", 0) + len(uncounted.get("succeeded") or ()),
+        failed=status.get("failed", 0) + len(uncounted.get("failed") or ()),
+        completed=read_indexes(status.get("completedIndexes")),
+        failed_indexes=read_indexes(status.get("failedIndexes")),
+    )
+    for pod in pods:
+        _sort(goal, tally, pod, waiting)
+    if goal.indexed:
+        valid = range(goal.completions or 0)
+        tally.completed.update(pod.index for pod in tally.new_succeeded if pod.index is not None and pod.index in valid)
+        tally.succeeded = len(tally.completed)
+        if goal.per_index is not None:
+            spent = (index for index, count in tally.index_failures.items() if count > goal.per_index)
+            tally.failed_indexes.update(spent)
+        tally.failed_indexes -= tally.completed
+    return tally
+
+
+def _sort(goal: JobGoal, tally: Tally, pod: Pod, waiting: set[str]) -> None:
+    tracked = FINALIZER in pod.meta.finalizers
+    gone = pod.meta.deleting and not pod.ended
+    failed = pod.phase == "Failed" or (gone and not goal.replaces_failed_only)
+    if failed and pod.index is not None:
+        said = pod.annotations.get(INDEX_FAILURES, "0")
+        count = (int(said) if said.isdecimal() else 0) + 1
+        tally.index_failures[pod.index] = max(count, tally.index_failures.get(pod.index, 0))
+    if gone:
+        tally.terminating.append(pod)
+    elif not pod.ended:
+        # A pod that is not tracked was about to be deleted uncounted when we were interrupted.
+        (tally.active if tracked else tally.stale).append(pod)
+        return
+    if not tracked or pod.meta.uid in waiting:
+        return
+    if pod.phase == "Succeeded":
+        tally.new_succeeded.append(pod)
+        tally.succeeded += 1
+    elif failed:
+        action, why = judge_failure(goal.failure_policy, pod)
+        if action == "Ignore":
+            tally.ignored.append(pod)
+            return
+        if action == "FailJob" and not tally.fatal:
+            tally.fatal = why
+        elif action == "FailIndex" and pod.index is not None:
+            tally.failed_indexes.add(pod.index)
+        tally.new_failed.append(pod)
+        tally.failed += 1
+
+
+def plan_job(goal: JobGoal, status: Json, tally: Tally, pods: Sequence[Pod], now: float) -> JobPlan:
+    """The next step of a Job that has not ended."""
+    verdict = standing_verdict(status) or _judge(goal, status, tally, now)
+    if verdict is not None:
+        return JobPlan(drop=tuple(tally.stale), kill=tuple(tally.active), verdict=verdict)
+    again = _seconds_left(goal, status, now)
+    if goal.suspended:
+        return JobPlan(drop=(*tally.stale, *tally.active))
+    surplus = _surplus(goal, tally)
+    leaving = len(tally.terminating) if goal.replaces_failed_only else 0
+    missing = _wanted(goal, tally) - len(tally.active) - leaving
+    if surplus or missing <= 0:
+        return JobPlan(drop=(*tally.stale, *surplus), again=again)
+    wait = backoff_left(goal, pods, now)
+    if wait > 0:
+        return JobPlan(drop=tuple(tally.stale), again=min(wait, again) if again is not None else wait)
+    create = _fresh_indexes(goal, tally, missing) if goal.indexed else [None] * missing
+    if len(create) > BURST:
+        create, again = create[:BURST], 0.0
+    return JobPlan(create=tuple(create), drop=tuple(tally.stale), again=again)
+
+
+def standing_verdict(status: Json) -> Verdict | None:
+    """The verdict that was written before."""
+    for kind in ("SuccessCriteriaMet", "FailureTarget"):
+        found = find_condition(status, kind)
+        if found.get("status") == "True":
+            return Verdict(kind == "SuccessCriteriaMet", found.get("reason", ""), found.get("message", ""))
+    return None
+
+
+def _judge(goal: JobGoal, status: Json, tally: Tally, now: float) -> Verdict | None:
+    if tally.fatal:
+        return Verdict(False, "PodFailurePolicy", tally.fatal)
+    if tally.failed > goal.backoff_limit or _restarted_too_often(goal, tally):
+        return Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    left = _seconds_left(goal, status, now)
+    if left is not None and left <= 0 and not goal.suspended:
+        return Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+    if goal.most_failed_indexes is not None and len(tally.failed_indexes) > goal.most_failed_indexes:
+        message = "Job has exceeded the specified maximal number of failed indexes"
+        return Verdict(False, "MaxFailedIndexesExceeded", message)
+    ended = len(tally.completed) + len(tally.failed_indexes)
+    if goal.indexed and tally.failed_indexes and goal.completions is not None and ended >= goal.completions:
+        return Verdict(False, "FailedIndexes", "Job has failed indexes")
+    met = met_rule(goal.success_policy, tally.completed) if goal.indexed else None
+    if met is not None:
+        return Verdict(True, "SuccessPolicy", f"Matched rules at index {met}")
+    if goal.completions is None:
+        complete = tally.succeeded > 0 and not tally.active
+    else:
+        complete = tally.succeeded >= goal.completions
+    return Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods") if complete else None
+
+
+def _restarted_too_often(goal: JobGoal, tally: Tally) -> bool:
+    restarts = sum(pod.restarts for pod in tally.active if pod.restart_policy == "OnFailure")
+    return restarts > 0 if goal.backoff_limit == 0 else restarts >= goal.backoff_limit
+
+
+def _seconds_left(goal: JobGoal, status: Json, now: float) -> float | None:
+    if goal.deadline is None or not status.get("startTime") or goal.suspended:
+        return None
+    return seconds(status["startTime"]) + goal.deadline - now
+
+
+def _wanted(goal: JobGoal, tally: Tally) -> int:
+    if goal.completions is None:
+        return len(tally.active) if tally.succeeded else goal.parallelism
+    return min(goal.parallelism, max(0, goal.completions - tally.succeeded - len(tally.failed_indexes)))
+
+
+def _surplus(goal: JobGoal, tally: Tally) -> list[Pod]:
+    """Pods whose index is taken or not wanted, and those beyond the parallelism."""
+    extra: list[Pod] = []
+    if goal.indexed:
+        seen: set[int] = set()
+        for pod in sorted(tally.active, key=lambda pod: (pod.meta.created, pod.meta.name)):
+            index = pod.index
+            done = index in tally.completed or index in tally.failed_indexes
+            if index is None or index >= (goal.completions or 0) or index in seen or done:
+                extra.append(pod)
+            else:
+                seen.add(index)
+    left = [pod for pod in tally.active if pod not in extra]
+    return extra + pick_victims(left, max(0, len(left) - _wanted(goal, tally)))
+
+
+def _fresh_indexes(goal: JobGoal, tally: Tally, count: int) -> list[int | None]:
+    taken = {pod.index for pod in tally.active} | tally.completed | tally.failed_indexes
+    if goal.replaces_failed_only:
+        taken |= {pod.index for pod in tally.terminating}
+    free: list[int | None] = []
+    for index in range(goal.completions or 0):
+        if len(free) >= count:
+            break
+        if index not in taken:
+            free.append(index)
+    return free
+
+
+def backoff_left(goal: JobGoal, pods: Iterable[Pod], now: float) -> float:
+    """How long to wait before the next pod: longer with every failure since the last success."""
+    last_success, failures = 0.0, []
+    for pod in pods:
+        if pod.phase == "Succeeded":
+            last_success = max(last_success, pod.finished)
+        elif pod.phase == "Failed":
+            failures.append(pod.finished)
+    late = [when for when in failures if when >= last_success]
+    if not late:
+        return 0.0
+    delay = backoff.exponential(len(late) - 1, goal.backoff_cap, goal.backoff)
+    return max(late) + delay - now

@@ -1,0 +1,210 @@
+"""StatefulSets: numbered pods with names and claims of their own."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from embedded_kube.controllers.machinery.controller import (
+    Controller,
+    Shared,
+    controlled_key,
+    copy_json,
+    is_terminating_namespace,
+    own_key,
+)
+from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
+from embedded_kube.controllers.machinery.recorder import About
+from embedded_kube.controllers.workloads.claims import Claim, owner_reference
+from embedded_kube.controllers.workloads.podsets import in_batches, pod_from_template
+from embedded_kube.controllers.workloads.revisions import History, Revision
+from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
+from embedded_kube.errors import ApiError
+from embedded_kube.storage.labels import matches
+from embedded_kube.storage.store import Json
+
+STATEFULSETS = "statefulsets.apps"
+CLAIMS = "persistentvolumeclaims"
+
+
+def read_goal(found: Whole, current: str, update: str) -> SetGoal:
+    """What the spec asks for."""
+    spec = found.spec
+    strategy = spec.get("updateStrategy") or {}
+    return SetGoal(
+        replicas=spec.get("replicas", 1),
+        start=(spec.get("ordinals") or {}).get("start", 0),
+        parallel=spec.get("podManagementPolicy") == "Parallel",
+        partition=(strategy.get("rollingUpdate") or {}).get("partition") or 0,
+        on_delete=strategy.get("type") == "OnDelete",
+        current=current,
+        update=update,
+        minimum_ready=spec.get("minReadySeconds") or 0,
+    )
+
+
+def number_of(name: str, pod: str) -> int | None:
+    """The number of a pod of this set; None when its name is not one of the set's."""
+    found = re.fullmatch(re.escape(name) + r"-(\d+)", pod)
+    return int(found[1]) if found is not None else None
+
+
+def numbered_pod(found: Whole, revision: Revision, number: int) -> Json:
+    """The pod of a number."""
+    reference = owner_reference("apps/v1", "StatefulSet", found)
+    pod = pod_from_template(revision.template, found.meta.namespace, reference)
+    name = f"{found.meta.name}-{number}"
+    pod["metadata"]["name"] = name
+    pod["metadata"].setdefault("labels", {}).update(
+        {
+            "statefulset.kubernetes.io/pod-name": name,
+            "apps.kubernetes.io/pod-index": str(number),
+            REVISION_LABEL: revision.name,
+        }
+    )
+    pod["spec"]["hostname"] = name
+    if found.spec.get("serviceName"):
+        pod["spec"]["subdomain"] = found.spec["serviceName"]
+    templates = found.spec.get("volumeClaimTemplates") or ()
+    if templates:
+        claimed = {template["metadata"]["name"] for template in templates}
+        kept = [volume for volume in pod["spec"].get("volumes") or () if volume["name"] not in claimed]
+        pod["spec"]["volumes"] = kept + [
+            {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}} for claim in sorted(claimed)
+        ]
+    return pod
+
+
+def set_status_of(found: Whole, goal: SetGoal, pods: Mapping[int, Pod], now: float) -> Json:
+    """The counters, and which revision is the current one."""
+    every = [pod for pod in pods.values() if not pod.ended]
+    alive = [pod for pod in every if not pod.meta.deleting]
+    well = [pod for pod in every if pod.phase == "Running" and pod.ready]
+    updated = sum(pod.meta.labels.get(REVISION_LABEL) == goal.update for pod in alive)
+    current = goal.current
+    if not goal.on_delete and updated == goal.replicas == len(well):
+        current = goal.update
+    status = {
+        "replicas": len(every),
+        "readyReplicas": len(well),
+        "currentReplicas": sum(pod.meta.labels.get(REVISION_LABEL) == current for pod in alive),
+        "updatedReplicas": updated,
+    }
+    return {
+        **{name: value for name, value in status.items() if value or name == "replicas"},
+        "availableReplicas": sum(pod.available(goal.minimum_ready, now) for pod in well),
+        "currentRevision": current,
+        "updateRevision": goal.update,
+        "observedGeneration": found.meta.generation,
+        "collisionCount": found.status.get("collisionCount", 0),
+    }
+
+
+class StatefulSets(Controller[Key]):
+    """Keeps the pods of every StatefulSet."""
+
+    name = "statefulset-controller"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._sets = self.informers.whole(STATEFULSETS)
+        self._by_namespace = self._sets.index(lambda found: (found.meta.namespace,))
+        self._claims = self.informers.whole(CLAIMS)
+        self._history = History(shared, "StatefulSet")
+        self.needs += [self._claims, self._history.informer]
+        self.follow(self._sets, own_key)
+        self.follow(self.informers.pods, partial(controlled_key, kind="StatefulSet", group="apps"))
+        self.informers.pods.handle(self._loose_pod_changed)
+
+    def _loose_pod_changed(self, _: Pod | None, after: Pod | None) -> None:
+        if after is not None and after.meta.controller is None:
+            for found in self._by_namespace.get(after.meta.namespace):
+                if matches(found.spec.get("selector"), after.meta.labels):
+                    self.queue.add(found.meta.key)
+
+    async def reconcile(self, key: Key) -> float | None:
+        found = self._sets.get(key)
+        if found is None:
+            return None
+        pods = await self._pods(found)
+        if found.meta.deleting:
+            return None
+        update = await self._history.latest(found)
+        current = self._history.find(found, found.status.get("currentRevision", "")) or update
+        goal = read_goal(found, current.name, update.name)
+        failure: ApiError | None = None
+        now = time.time()
+        try:
+            templates = {current.name: current, update.name: update}
+            await in_batches([partial(self._act, found, action, templates) for action in plan_set(goal, pods, now)])
+        except ApiError as error:
+            failure = error
+        pods = dict(self._numbered(found))
+        status = set_status_of(found, goal, pods, now)
+        if status != found.status:
+            await self.shared.set_status(STATEFULSETS, found, status)
+        in_use = {pod.meta.labels.get(REVISION_LABEL, "") for pod in pods.values()}
+        await self._history.forget(found, {status["currentRevision"], update.name, *in_use})
+        if failure is not None and not is_terminating_namespace(failure):
+            raise failure
+        waits = [goal.minimum_ready - now + pod.ready_since for pod in pods.values() if pod.ready]
+        return min((wait + 0.1 for wait in waits if wait > 0), default=None)
+
+    async def _pods(self, found: Whole) -> dict[int, Pod]:
+        reference = owner_reference("apps/v1", "StatefulSet", found)
+        claim = Claim(self.shared, "pods", STATEFULSETS, found, reference)
+        owned = self.informers.pods_of_controller.get(found.meta.uid)
+        loose = self.informers.loose_pods.get(found.meta.namespace)
+        await claim.settle(owned, loose, lambda pod: number_of(found.meta.name, pod.meta.name) is not None)
+        return dict(self._numbered(found))
+
+    def _numbered(self, found: Whole) -> list[tuple[int, Pod]]:
+        pods = self.informers.pods_of_controller.get(found.meta.uid)
+        numbers = ((number_of(found.meta.name, pod.meta.name), pod) for pod in pods)
+        return [(number, pod) for number, pod in numbers if number is not None]
+
+    async def _act(self, found: Whole, action: Create | Delete, revisions: Mapping[str, Revision]) -> None:
+        about = About("apps/v1", "StatefulSet", found.meta)
+        kind, name = "StatefulSet", found.meta.name
+        if isinstance(action, Create):
+            pod = f"{name}-{action.number}"
+            try:
+                await self._create_claims(found, action.number, about)
+                await self.shared.create("pods", numbered_pod(found, revisions[action.revision], action.number))
+            except ApiError as error:
+                if not is_terminating_namespace(error):
+                    text = f"create Pod {pod} in {kind} {name} failed error: {error.message}"
+                    self.warn(about, "FailedCreate", text)
+                raise
+            self.normal(about, "SuccessfulCreate", f"create Pod {pod} in {kind} {name} successful")
+            return
+        pod = action.pod.meta.name
+        if action.ended:
+            self.warn(about, "RecreatingFailedPod", f"{kind} {name} is recreating failed Pod {pod}")
+        await self.shared.delete("pods", action.pod)
+        self.normal(about, "SuccessfulDelete", f"delete Pod {pod} in {kind} {name} successful")
+
+    async def _create_claims(self, found: Whole, number: int, about: About) -> None:
+        labels = (found.spec.get("selector") or {}).get("matchLabels") or {}
+        pod = f"{found.meta.name}-{number}"
+        for template in found.spec.get("volumeClaimTemplates") or ():
+            meta = template["metadata"]
+            name = f"{meta['name']}-{pod}"
+            if self._claims.get((found.meta.namespace, name)) is not None:
+                continue
+            made = copy_json({name: template[name] for name in ("spec",) if name in template})
+            made["metadata"] = {
+                "name": name,
+                "namespace": found.meta.namespace,
+                "labels": {**(meta.get("labels") or {}), **labels},
+                "annotations": dict(meta.get("annotations") or {}),
+            }
+            try:
+                await self.shared.create(CLAIMS, made)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+            text = f"create Claim {name} Pod {pod} in StatefulSet {found.meta.name} success"
+            self.normal(about, "SuccessfulCreate", text)

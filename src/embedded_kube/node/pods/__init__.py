@@ -1,0 +1,1 @@
+"""Pods on a node: containers, environment, probes, volumes, logs, terminals."""

@@ -1,0 +1,143 @@
+"""A command in a container with somebody at the other end: pipes, or a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from embedded_kube import errors
+from embedded_kube.node.processes.launch import Process, StartError
+from embedded_kube.subresources.kubelet import Terminal
+
+_PIECE = 1 << 16
+_LINGER = 1.0
+"""How long output is still read after the command has ended; something else may hold the pipe open."""
+
+Enter = Callable[[list[str], list[int], bool], Awaitable[Process]]
+"""Starts a command in the container: words, its streams, whether they are a terminal."""
+
+
+async def converse(terminal: Terminal, enter: Enter) -> int:
+    """Runs a terminal's command to its end; it is killed when the other end goes."""
+    return await (_with_tty(terminal, enter) if terminal.tty else _with_pipes(terminal, enter))
+
+
+async def _with_pipes(terminal: Terminal, enter: Enter) -> int:
+    in_reading, in_writing = os.pipe()
+    out_reading, out_writing = os.pipe()
+    err_reading, err_writing = os.pipe()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(os.close, out_reading)
+        stack.callback(os.close, err_reading)
+        sending = os.fdopen(in_writing, "wb", buffering=0)
+        stack.callback(sending.close)
+        if terminal.stdin is None:
+            sending.close()
+        process = await _start(enter, terminal, [in_reading, out_writing, err_writing], stack)
+        if terminal.stdin is not None:
+            _background(stack, _feed(terminal.stdin, in_writing, sending.close))
+        return await _finish(process, terminal, {out_reading: 1, err_reading: 2})
+
+
+async def _with_tty(terminal: Terminal, enter: Enter) -> int:
+    ours, theirs = pty.openpty()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(os.close, ours)
+        process = await _start(enter, terminal, [theirs], stack)
+        if terminal.stdin is not None:
+            _background(stack, _feed(terminal.stdin, ours, lambda: None))
+        if terminal.sizes is not None:
+            _background(stack, _resize(terminal.sizes, ours))
+        return await _finish(process, terminal, {ours: 1})
+
+
+async def _start(enter: Enter, terminal: Terminal, files: list[int], stack: contextlib.AsyncExitStack) -> Process:
+    try:
+        process = await enter(list(terminal.command), files, terminal.tty)
+    except StartError as error:
+        raise errors.internal(f"error executing command in container: {error}") from None
+    stack.callback(process.signal, signal.SIGKILL)
+    return process
+
+
+def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
+    task = asyncio.ensure_future(work)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
+
+
+async def _finish(process: Process, terminal: Terminal, streams: Mapping[int, int]) -> int:
+    """Hands on the output until the command has ended, and all that it had written by then."""
+    outputs = [asyncio.ensure_future(_drain(descriptor, stream, terminal)) for descriptor, stream in streams.items()]
+    try:
+        ended = await asyncio.shield(process.exited)
+        await asyncio.wait(outputs, timeout=_LINGER)
+    finally:
+        for output in outputs:
+            output.cancel()
+        await asyncio.gather(*outputs, return_exceptions=True)
+    for descriptor, stream in streams.items():
+        os.set_blocking(descriptor, False)
+        while data := _read_now(descriptor):  # whoever is at the other end may be slow
+            await terminal.write(stream, data)
+    return ended.code
+
+
+async def _drain(descriptor: int, stream: int, terminal: Terminal) -> None:
+    while data := await _read(descriptor):
+        await terminal.write(stream, data)
+
+
+async def _read(descriptor: int) -> bytes:
+    """What there is to read; nothing at the end. A terminal ends with an error."""
+    await _ready(descriptor, asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader)
+    return _read_now(descriptor)
+
+
+def _read_now(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _PIECE)
+    except OSError:
+        return b""
+
+
+async def _feed(source: AsyncIterator[bytes], descriptor: int, close: Callable[[], None]) -> None:
+    os.set_blocking(descriptor, False)
+    loop = asyncio.get_running_loop()
+    try:
+        async for piece in source:
+            view = memoryview(piece)
+            while view:
+                await _ready(descriptor, loop.add_writer, loop.remove_writer)
+                with contextlib.suppress(BlockingIOError):
+                    view = view[os.write(descriptor, view) :]
+    except OSError:
+        pass  # nobody reads any more
+    finally:
+        close()
+
+
+async def _ready(descriptor: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+    ready = asyncio.Event()
+    add(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(descriptor)
+
+
+async def _resize(sizes: AsyncIterator[tuple[int, int]], descriptor: int) -> None:
+    async for columns, rows in sizes:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,199 @@
+"""Pods without processes: they go through their phases as annotations tell them, thousands in one process.
+
+| annotation on the pod (seconds may have a fraction) | |
+|---|---|
+| gpu-scheduler.io/simulate-start-delay | how long it takes to start |
+| gpu-scheduler.io/simulate-ready-delay | how long it takes to become ready after that |
+| gpu-scheduler.io/simulate-duration | how long it runs; without it, until it is deleted |
+| gpu-scheduler.io/simulate-exit-code | how its containers end after that; 0 unless told |
+| gpu-scheduler.io/simulate-fail-after | after how long it fails instead, with exit code 1 or the one above |
+| gpu-scheduler.io/simulate-stop-delay | how long it takes to stop when deleted, at most its grace period |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from embedded_kube.node.fleet import FleetSettings
+from embedded_kube.node.pods.containers import MAIN, PodState, read_containers
+from embedded_kube.node.processes.network import Addresses
+from embedded_kube.node.reports import Reports
+from embedded_kube.node.timers import Timers
+from embedded_kube.storage.store import Json
+
+PREFIX = "gpu-scheduler.io/simulate-"
+_KNOWN = ("start-delay", "ready-delay", "duration", "exit-code", "fail-after", "stop-delay")
+
+
+def read_script(pod: Json) -> tuple[dict[str, float], list[str]]:
+    """What a pod's annotations ask for, and a line for each that cannot be read."""
+    script: dict[str, float] = {}
+    wrong = []
+    for name, value in (pod["metadata"].get("annotations") or {}).items():
+        if not name.startswith(PREFIX):
+            continue
+        field = name.removeprefix(PREFIX)
+        if field not in _KNOWN:
+            wrong.append(f"annotation {name}: there is no such; there are {', '.join(_KNOWN)}")
+            continue
+        try:
+            script[field] = float(value)
+            if not 0 <= script[field] < 1e9 or (field == "exit-code" and not value.isdecimal()):
+                raise ValueError
+        except ValueError:
+            script.pop(field, None)
+            right = "a whole number from 0" if field == "exit-code" else "a number of seconds"
+            wrong.append(f"annotation {name}: {value!r} is not {right}; it is ignored")
+    return script, wrong
+
+
+class SimulatedPod:
+    """One pod. `done` is called when it has ended and holds nothing any more."""
+
+    __slots__ = ("_addresses", "_delay", "_done", "_meta", "_policy", "_reports", "_script", "_settings", "_stopping",
+                 "_timer", "_timers", "state")  # fmt: skip
+
+    def __init__(self, pod: Json, host: str, tools: SimulatedTools, done: Callable[[], None]) -> None:
+        meta = pod["metadata"]
+        self._meta = {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
+        self._reports, self._timers = tools.reports, tools.timers
+        self._addresses, self._settings = tools.addresses, tools.settings
+        self._done = done
+        self._policy = pod["spec"].get("restartPolicy", "Always")
+        self._script, wrong = read_script(pod)
+        self._stopping = False
+        self._delay = 0.0
+        containers = read_containers(pod)
+        for container in containers:
+            container.spec = {"name": container.name, "image": container.spec.get("image", "")}
+        address = host if pod["spec"].get("hostNetwork") else tools.addresses.take()
+        self.state = PodState(containers, address, host)
+        for line in wrong:
+            tools.reports.event(pod, "BadSimulation", line, warning=True)
+        self._resume(pod)
+
+    def _resume(self, pod: Json) -> None:
+        """Begins, or goes on after a restart of the cluster as if nothing had been."""
+        old = pod.get("status") or {}
+        deadline = pod["spec"].get("activeDeadlineSeconds")
+        begun = datetime.now(UTC).timestamp()
+        if old.get("startTime"):
+            self.state.started = old["startTime"]
+            begun = datetime.fromisoformat(old["startTime"]).timestamp()
+        if deadline is not None:
+            self._timers.set(max(0.0, begun + deadline - datetime.now(UTC).timestamp()), self._miss_deadline)
+        if old.get("phase") == "Running":
+            ran = datetime.now(UTC).timestamp() - begun - self._script.get("start-delay", 0.0)
+            mains = [item for item in self.state.containers if item.role == MAIN]
+            for container, status in zip(mains, old.get("containerStatuses") or (), strict=False):
+                container.restarts = status.get("restartCount", 0)
+                container.last = status.get("lastState") or {}
+            self._timer = self._timers.set(0.0, lambda: self._start(max(0.0, ran)))
+        else:
+            self._timer = self._timers.set(self._script.get("start-delay", 0.0), self._start)
+
+    # -- phases
+
+    def _start(self, ran: float = 0.0) -> None:
+        for container in self.state.containers:
+            container.run(f"simulated://{self._meta['uid']}/{container.name}/{container.restarts}")
+            if container.role == "init":
+                container.end(0)
+            else:
+                container.started = True
+                container.ready = "ready-delay" not in self._script
+        self.state.phase, self.state.sandbox = "Running", True
+        if "ready-delay" in self._script:
+            self._timers.set(max(0.0, self._script["ready-delay"] - ran), self._become_ready)
+        self._report()
+        ends = [(self._script[name], name) for name in ("duration", "fail-after") if name in self._script]
+        if ends:
+            seconds, name = min(ends)
+            code = int(self._script.get("exit-code", 1 if name == "fail-after" else 0))
+            self._timer = self._timers.set(max(0.0, seconds - ran), lambda: self._end(code))
+
+    def _become_ready(self) -> None:
+        if self.state.phase == "Running" and not self._stopping:
+            for container in self.state.containers:
+                container.ready = container.running
+            self._report()
+
+    def _end(self, code: int) -> None:
+        for container in self.state.containers:
+            if container.running:
+                container.end(code if container.role == MAIN else 0)
+        if not self._stopping and (self._policy == "Always" or (self._policy == "OnFailure" and code)):
+            self._restart()
+            return
+        self.state.phase = "Failed" if code or self.state.reason else "Succeeded"
+        self._finish()
+
+    def _restart(self) -> None:
+        delay = self._delay
+        self._delay = min(delay * 2, self._settings.back_off_limit) if delay else self._settings.back_off
+        for container in self.state.containers:
+            container.wait("CrashLoopBackOff", f"back-off {delay:g}s restarting container={container.name}")
+            container.restarts += 1
+        if delay:
+            self._report()
+        self._timer = self._timers.set(delay, self._start)
+
+    def _miss_deadline(self) -> None:
+        if self.state.phase in ("Pending", "Running") and not self._stopping:
+            self._stopping = True
+            self._timers.cancel(self._timer)
+            self.state.reason = "DeadlineExceeded"
+            self.state.message = "Pod was active on the node longer than the specified deadline"
+            self._end(137)
+
+    def stop(self, grace: float) -> None:
+        """It was deleted."""
+        if not self._stopping:
+            self._stopping = True
+            self._timers.cancel(self._timer)
+            delay = min(grace, self._script.get("stop-delay", 0.0))
+            self._timer = self._timers.set(delay, lambda: self._end(143))
+
+    def forget(self) -> None:
+        """Its object is gone."""
+        self._stopping = True
+        self._timers.cancel(self._timer)
+        self._addresses.free(self.state.address)
+
+    # -- reports
+
+    def _report(self) -> None:
+        self._reports.put(self._meta, self.state.status())
+
+    def _finish(self) -> None:
+        self._addresses.free(self.state.address)
+        self._done()
+        if self._stopping and not self.state.reason:
+            _keep(asyncio.ensure_future(self._write_and_remove()))
+        else:
+            self._report()
+
+    async def _write_and_remove(self) -> None:
+        await self._reports.write(self._meta, self.state.status())
+        await self._reports.remove(self._meta)
+
+
+class SimulatedTools:
+    """What all simulated pods use."""
+
+    def __init__(self, reports: Reports, timers: Timers, addresses: Addresses, settings: FleetSettings) -> None:
+        self.reports = reports
+        self.timers = timers
+        self.addresses = addresses
+        self.settings = settings
+
+
+_running: set[asyncio.Future[None]] = set()
+
+
+def _keep(task: asyncio.Future[None]) -> None:
+    """Holds on to a task: the loop alone would not."""
+    _running.add(task)
+    task.add_done_callback(_running.discard)

@@ -1,0 +1,1 @@
+"""Printing: the tables that `kubectl get` shows."""

@@ -1,0 +1,1 @@
+"""The HTTP API server: routes, verbs, lists, watches, discovery, wire formats."""

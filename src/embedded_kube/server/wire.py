@@ -1,0 +1,162 @@
+"""Bodies and answers: what a request sends, what forms of an object it accepts, and how an answer is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from embedded_kube import errors
+from embedded_kube.errors import ApiError
+from embedded_kube.server.protobuf import CONTENT_TYPE, decode_protobuf
+from embedded_kube.storage.store import Json
+from gpu_scheduler.base import documents
+
+LARGEST_BODY = 3 * 1024 * 1024
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder().decode
+
+JSON = "application/json"
+YAML = "application/yaml"
+_NOT_CACHED = {"Cache-Control": "no-cache, private"}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: what looks like a time stays text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(data: bytes) -> Any:
+    """One YAML document; raises BadDocumentError."""
+    return documents.parse_yaml(data, _Loader)
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The body, unless it is too large."""
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        message = f"Request entity too large: limit is {LARGEST_BODY}"
+        raise ApiError(413, "RequestEntityTooLarge", message) from None
+
+
+async def read_object(request: web.Request) -> Json:
+    """The object in the body."""
+    data = await read_body(request)
+    return as_object(decode_body(data, content_type(request)))
+
+
+def content_type(request: web.Request) -> str:
+    """The format of a body; one that does not say is JSON."""
+    return request.content_type if "Content-Type" in request.headers else JSON
+
+
+def as_object(found: Any) -> Json:
+    """What was read, if it can be an object of some kind."""
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise errors.UnreadableError("the body of the request must be one object (a JSON or YAML mapping)")
+    if found.get("metadata", found) is None:
+        del found["metadata"]
+    if not isinstance(found.get("metadata", {}), dict):
+        raise errors.bad_request("metadata must be an object (a JSON or YAML mapping)")
+    return found
+
+
+def decode_body(data: bytes, media: str) -> Any:
+    """What a body says; 415 for formats that nobody reads here, 400 for what cannot be read."""
+    if media == JSON or media.endswith("+json"):
+        try:
+            return decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise errors.UnreadableError(f"the body of the request is not JSON: {error}") from None
+    if media in (YAML, "text/yaml", "application/x-yaml") or media.endswith("+yaml"):
+        try:
+            return parse_yaml(data)
+        except documents.BadDocumentError as error:
+            raise errors.UnreadableError(f"the body of the request is not YAML: {error}") from None
+    if media == CONTENT_TYPE:
+        return decode_protobuf(data)
+    raise errors.unsupported(
+        "the body of the request was in an unknown format - "
+        f"accepted media types include: {JSON}, {YAML}, {CONTENT_TYPE}"
+    )
+
+
+def send_bytes(data: bytes, status: int = 200, warnings: Iterable[str] = (), media: str = JSON) -> web.Response:
+    """An answer that is already written."""
+    response = web.Response(body=data, status=status, content_type=media, headers=_NOT_CACHED)
+    for warning in warnings:
+        text = "".join(letter if letter.isprintable() else " " for letter in warning)
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{quoted}"')
+    return response
+
+
+def send(found: Any, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+    """An object as an answer."""
+    return send_bytes(encode(found), status, warnings)
+
+
+def send_error(error: ApiError) -> web.Response:
+    """A refusal."""
+    response = send(error.status(), error.code, error.warnings)
+    if error.code == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="gpu-scheduler"'
+    retry = error.details.get("retryAfterSeconds")
+    if retry:
+        response.headers["Retry-After"] = str(retry)
+    return response
+
+
+class Accept:
+    """What forms of an answer a client takes, best first."""
+
+    def __init__(self, header: str) -> None:
+        self._ranges = [_media_range(part) for part in header.split(",") if part.strip()]
+
+    def form(self, forms: Iterable[str]) -> tuple[str, str]:
+        """The first that can be had: ("", JSON or YAML) is the object itself, else ("Table", ...) and its like."""
+        known = set(forms)
+        if not self._ranges:
+            return "", JSON
+        for media, parameters in self._ranges:
+            kind = parameters.get("as", "")
+            if kind and (kind not in known or parameters.get("g", "meta.k8s.io") != "meta.k8s.io"):
+                continue
+            if kind and parameters.get("v", "v1") not in ("v1", "v1beta1"):
+                continue
+            if media in (JSON, "*/*"):
+                return kind, JSON
+            if media in (YAML, "text/yaml"):
+                return kind, YAML
+        message = "only the following media types are accepted: application/json, application/yaml"
+        raise ApiError(406, "NotAcceptable", message)
+
+    def discovery(self) -> str:
+        """The version of aggregated discovery that is wanted; "" for none."""
+        for media, parameters in self._ranges:
+            if media not in (JSON, "*/*", "application/*"):
+                continue
+            if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("g") == "apidiscovery.k8s.io":
+                if parameters.get("v") in ("v2", "v2beta1"):
+                    return parameters["v"]
+            elif "as" not in parameters:
+                return ""
+        return ""
+
+
+def _media_range(text: str) -> tuple[str, dict[str, str]]:
+    media, *parameters = text.split(";")
+    pairs = (parameter.partition("=") for parameter in parameters)
+    return media.strip().lower(), {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,1 @@
+"""Validation: what fields, pods and other kinds may contain, and what an update may change."""

@@ -1,0 +1,306 @@
+"""How `validate` goes about it: looks at the cluster, starts the test pods, waits for them, and removes them again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from gpu_scheduler.base.text import count, join, one_line
+from gpu_scheduler.cli.checks.verdicts import Level
+from gpu_scheduler.cli.checks.webhook import check_webhook, look_at_webhook
+from gpu_scheduler.cli.render.leader import leader_problem
+from gpu_scheduler.cli.render.text import draw_age
+from gpu_scheduler.cli.validation.comparison import (
+    NAMESPACE,
+    NODE_LABEL,
+    REFUSED,
+    ClusterSeen,
+    Json,
+    NodeSeen,
+    PodSeen,
+    SchedulerSeen,
+    read_printed,
+    read_trouble,
+    read_values,
+    read_wanted,
+)
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused, Undecided
+from gpu_scheduler.k8s.resources import LEASES, NAMESPACES, NODES, PODS
+from gpu_scheduler.k8s.times import parse_time
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.snapshot import LeaseView
+
+T = TypeVar("T")
+
+EVERY = 0.5
+"""How often the pods are looked at, in seconds."""
+
+LOG_PATIENCE = 30.0
+"""How long a container that runs may take to print its line, in seconds; simulated ones never do."""
+
+ACCOUNT_PATIENCE = 15.0
+"""How long a new namespace may take to get the account without which there are no pods, in seconds."""
+
+CLEANING = 60.0
+"""How long removing everything may take, in seconds."""
+
+
+class ObstacleError(Exception):
+    """Why the test pods cannot even be started."""
+
+
+# -- looking
+
+
+async def look_at_cluster(client: Client, gpu_resources: Iterable[str]) -> ClusterSeen:
+    """The server and its nodes."""
+    version = await client.server_version()
+    nodes = (await client.list(NODES)).items
+    seen = sorted((_read_node(node, gpu_resources) for node in nodes), key=lambda node: node.name)
+    return ClusterSeen(client.connection.server, version, tuple(seen), time.time())
+
+
+def _read_node(node: Json, gpu_resources: Iterable[str]) -> NodeSeen:
+    meta, status = node["metadata"], node.get("status") or {}
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+    offered = status.get("allocatable") or {}
+    gpus = sum(int(offered.get(name, 0)) for name in gpu_resources)
+    return NodeSeen(meta["name"], (meta.get("labels") or {}).get(NODE_LABEL, ""), ready, gpus)
+
+
+async def look_at_scheduler(client: Client, settings: Settings) -> SchedulerSeen:
+    """Who leads, and how the webhook is."""
+    leader, problem = await _look_at_leader(client, settings)
+    webhook, trouble = await _look_at_webhook(client, settings.namespace)
+    return SchedulerSeen(leader, problem, webhook, trouble)
+
+
+async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]:
+    lease = None
+    try:
+        found = await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)
+        lease = LeaseView(found.spec.holder_identity, found.epoch, parse_time(found.spec.renew_time), 0)
+    except NotFound:
+        pass
+    except ApiError as error:
+        return "", f"The Lease cannot be looked at: {one_line(error.message)}"
+    now = time.time()
+    problem = leader_problem(lease, now)
+    if problem or lease is None:
+        return "", problem
+    return f"{lease.holder}, heard of {draw_age(now - (lease.renewed or now))} ago", ""
+
+
+async def _look_at_webhook(client: Client, system: str) -> tuple[str, str]:
+    """What is good about the webhook, and what is not, as the doctor says it; nothing when there is none."""
+    seen = await look_at_webhook(client, system)
+    if not seen.hooks and not seen.hidden:
+        return "", ""
+    checks = list(check_webhook(seen, time.time()))
+    told = {check: check.message if check.name == "webhook" else f"{check.name} {check.message}" for check in checks}
+    good = [text for check, text in told.items() if check.level is Level.OK]
+    return ", ".join(good), "; ".join(check.message for check in checks if check.level is not Level.OK)
+
+
+# -- the pods
+
+
+class ValidationRun:
+    """The test pods of one run. Whatever it made is known to it, so that `clean_up` can remove it, and no more."""
+
+    def __init__(self, client: Client, manifest: list[Json], tell: Callable[[str], None]) -> None:
+        self._client = client
+        self._namespace, *self._pods = manifest
+        self._tell = tell
+        self._namespace_uid: str | None = None
+        self._uids: dict[str, str] = {}
+        """The pods we made; without a uid while it is not known whether the server has made them."""
+        self._refusals: dict[str, str] = {}
+        self._running_since: dict[str, float] = {}
+
+    async def prepare(self, replace: bool, patience: float) -> None:
+        """Makes the namespace if it is not there, and room in it for the pods."""
+        async with asyncio.timeout(patience):
+            while (found := await self._find_namespace()) is not None and found["metadata"].get("deletionTimestamp"):
+                self._tell(f"Namespace {NAMESPACE} is being deleted; waiting until it is gone.")
+                await self._until_gone(self._find_namespace)
+            if found is None:
+                await _to_the_end(self._make_namespace())
+                return
+            taken = await self._find_pods({pod["metadata"]["name"] for pod in self._pods})
+            if taken and not replace:
+                names = ", ".join(sorted(taken))
+                raise ObstacleError(
+                    f"{names} in namespace {NAMESPACE} exist already, from an earlier run or from examples/08-gpu-map; "
+                    "--replace deletes them first"
+                )
+            for name, pod in taken.items():
+                self._tell(f"Deleting {name}, which was there already.")
+                await self._delete(name, pod["metadata"]["uid"])
+            await self._until_gone(lambda: self._find_pods(set(taken)))
+
+    async def start(self) -> None:
+        """Makes the pods. One that the server refuses is remembered with the reason."""
+        end = time.monotonic() + ACCOUNT_PATIENCE
+        for pod in self._pods:
+            name = pod["metadata"]["name"]
+            while True:
+                try:
+                    await _to_the_end(self._make_pod(name, pod))
+                except ApiError as error:
+                    early = error.status == 403 and "serviceaccount" in error.message and time.monotonic() < end
+                    if early:
+                        await asyncio.sleep(EVERY)
+                        continue
+                    self._refusals[name] = one_line(error.message)
+                break
+
+    async def wait(self, cluster: ClusterSeen, patience: float) -> tuple[PodSeen, ...]:
+        """The pods once all of them are as they will stay, or when time is up."""
+        end, told = time.monotonic() + patience, ""
+        while True:
+            found = await self._find_pods(set(self._uids))
+            seen = [await self._see(pod, found.get(pod["metadata"]["name"])) for pod in self._pods]
+            scheduled, running = sum(bool(p.node) for p in seen), sum(p.status == "Running" for p in seen)
+            progress = f"{scheduled} of {count(len(seen), 'pod')} scheduled, {running} running"
+            if progress != told:
+                self._tell(progress)
+                told = progress
+            if time.monotonic() >= end or all(_is_settled(pod, cluster) for pod in seen):
+                return tuple(seen)
+            await asyncio.sleep(EVERY)
+
+    async def clean_up(self) -> list[str]:
+        """Removes the pods and, where we made it, the namespace; what could not be removed, and why."""
+        return await _to_the_end(self._clean_up())
+
+    async def _clean_up(self) -> list[str]:
+        left: list[str] = []
+        try:
+            async with asyncio.timeout(CLEANING):
+                for name, uid in self._uids.items():
+                    await _collect(left, f"pod {NAMESPACE}/{name}", self._delete(name, uid))
+                await _collect(left, f"pods in {NAMESPACE}", self._until_gone(lambda: self._find_pods(set(self._uids))))
+                if self._namespace_uid is not None:
+                    await _collect(left, f"namespace {NAMESPACE}", self._remove_namespace(self._namespace_uid))
+        except TimeoutError:
+            names = join(sorted(self._uids))
+            left.append(f"{names} in {NAMESPACE}: not gone within {CLEANING:g} s")
+        return left
+
+    # -- single requests
+
+    async def _find_namespace(self) -> Json | None:
+        try:
+            return await self._client.get(NAMESPACES, NAMESPACE)
+        except NotFound:
+            return None
+
+    async def _find_pods(self, names: set[str]) -> dict[str, Json]:
+        if not names:
+            return {}
+        found = {pod["metadata"]["name"]: pod for pod in (await self._client.list(PODS, NAMESPACE)).items}
+        return {name: found[name] for name in found if name in names and _is_ours(found[name], self._uids)}
+
+    async def _make_namespace(self) -> None:
+        self._namespace_uid = ""
+        try:
+            made = await self._client.create(NAMESPACES, self._namespace)
+        except ApiError as error:
+            if not isinstance(error, Undecided):
+                self._namespace_uid = None
+            raise
+        self._namespace_uid = made["metadata"]["uid"]
+
+    async def _make_pod(self, name: str, pod: Json) -> None:
+        self._uids[name] = ""
+        try:
+            made = await self._client.create(PODS, pod, NAMESPACE)
+        except ApiError as error:
+            if not isinstance(error, Undecided):
+                del self._uids[name]
+            raise
+        self._uids[name] = made["metadata"]["uid"]
+
+    async def _delete(self, name: str, uid: str) -> None:
+        with suppress(NotFound, Conflict):  # gone, or by now another pod of this name, which is not ours
+            await self._client.delete(PODS, name, NAMESPACE, uid=uid)
+
+    async def _remove_namespace(self, uid: str) -> None:
+        others = [pod["metadata"]["name"] for pod in (await self._client.list(PODS, NAMESPACE)).items]
+        if others:
+            self._tell(f"Namespace {NAMESPACE} stays: {join(others)} came into it meanwhile.")
+            return
+        with suppress(NotFound, Conflict):
+            await self._client.delete(NAMESPACES, NAMESPACE, uid=uid)
+
+    async def _until_gone(self, find: Callable[[], Awaitable[object]]) -> None:
+        while await find():  # noqa: ASYNC110 - what is waited for happens elsewhere
+            await asyncio.sleep(EVERY)
+
+    # -- what became of a pod
+
+    async def _see(self, pod: Json, found: Json | None) -> PodSeen:
+        wanted = read_wanted(pod)
+        if found is None:
+            refusal = self._refusals.get(wanted.pod)
+            if refusal is not None:
+                return PodSeen(wanted, REFUSED, trouble=refusal)
+            return PodSeen(wanted, "gone", trouble="somebody deleted it")
+        status, trouble = read_trouble(found)
+        printed, problem = await self._read_log(found) if status == "Running" else (None, "")
+        node = found["spec"].get("nodeName", "")
+        return PodSeen(wanted, status, node, read_values(found), trouble, printed, problem)
+
+    async def _read_log(self, pod: Json) -> tuple[str | None, str]:
+        """What the container printed, or why that is not known; neither while there is still hope."""
+        name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
+        since = self._running_since.setdefault(name, time.monotonic())
+        try:
+            path = PODS.path(NAMESPACE, name, "log")
+            text = (await self._client.request("GET", path, params={"container": container})).decode(errors="replace")
+        except Refused as error:
+            problem = one_line(error.message)
+            return None, problem if error.status != 400 or time.monotonic() - since > LOG_PATIENCE else ""
+        except ApiError as error:
+            return None, one_line(error.message)
+        printed = read_printed(text)
+        late = printed is None and time.monotonic() - since > LOG_PATIENCE
+        return printed, "nothing stands in it" if late else ""
+
+
+def _is_ours(pod: Json, uids: dict[str, str]) -> bool:
+    """Whether a pod is one we made, as far as we know."""
+    known = uids.get(pod["metadata"]["name"], "")
+    return not known or pod["metadata"]["uid"] == known
+
+
+def _is_settled(pod: PodSeen, cluster: ClusterSeen) -> bool:
+    """Whether waiting longer would change nothing."""
+    if pod.values is None or pod.status in ("Succeeded", "Failed"):
+        return True
+    if not pod.node:
+        return len(cluster.find(pod.wanted.node)) != 1
+    return pod.status == "Running" and (pod.printed is not None or bool(pod.log_problem))
+
+
+async def _collect(left: list[str], what: str, work: Awaitable[None]) -> None:
+    try:
+        await work
+    except ApiError as error:
+        left.append(f"{what}: {one_line(error.message)}")
+
+
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Lets work finish even when we are told to stop meanwhile: only what is known to be made can be removed."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

@@ -1,0 +1,85 @@
+"""What is done to nodes and to the Lease of a world while things go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.worlds.network import Network
+from tests.worlds.nodes import Nodes
+from tests.worlds.plan import TROUBLE, Action, Plan
+
+
+class Damage:
+    """Does what actions on nodes and on the Lease say; what it breaks it mends, unless the trouble ends first."""
+
+    def __init__(self, network: Network, nodes: Nodes, plan: Plan) -> None:
+        self._network = network
+        self._nodes = nodes
+        self._plan = plan
+        self.acts: dict[str, Callable[[Action], None]] = {
+            "delete-lease": self._delete_lease,
+            "lose-node": self._lose_node,
+            "flap-node": self._flap_node,
+            "shrink-node": self._shrink_node,
+            "remove-node": self._remove_node,
+            "break-device": self._break_device,
+        }
+
+    def _choose_node(self, action: Action) -> tuple[str, int, bool]:
+        return self._plan.nodes[action.pick % len(self._plan.nodes)]
+
+    def _lose_node(self, action: Action) -> None:
+        """A node is silent for a while, and its pods with it."""
+        name, _, _ = self._choose_node(action)
+        if name not in self._nodes.silent:
+            self._nodes.silent[name] = self._network.loop.now
+            self._network.chances.note(action.kind)
+        self._later(5.0 + 40.0 * action.much, self._nodes.wake, name)
+
+    def _flap_node(self, action: Action) -> None:
+        """A node is not ready, and ready again."""
+        name, _, _ = self._choose_node(action)
+        self._nodes.say_ready(name, False)
+        self._later(0.1 + 5.0 * action.much, self._nodes.say_ready, name, True)
+
+    def _remove_node(self, action: Action) -> None:
+        """A node is deleted, and comes back with fewer GPUs or as many."""
+        name, gpus, assigns = self._choose_node(action)
+        found = self._network.server.get("nodes", "", name)
+        if found is not None:
+            self._network.server.delete("nodes", found)
+            left = max(1, gpus - action.pick // 8 % 2)
+
+            def come_back() -> None:
+                if self._network.server.get("nodes", "", name) is None:
+                    self._nodes.add(name, left, assigns)
+                    self._network.publish()
+
+            self._later(2.0 + 30.0 * action.much, come_back)
+
+    def _shrink_node(self, action: Action) -> None:
+        """A node has a GPU less, for good or for a while."""
+        name, gpus, _ = self._choose_node(action)
+        self._nodes.resize(name, gpus - 1)
+        if action.pick // 8 % 2:
+            self._later(1.0 + 30.0 * action.much, self._nodes.resize, name, gpus)
+
+    def _break_device(self, action: Action) -> None:
+        """A device is not healthy, and later it is again."""
+        name, gpus, _ = self._choose_node(action)
+        self._nodes.set_gpus(name, gpus - 1)
+        self._later(1.0 + 30.0 * action.much, self._nodes.set_gpus, name, gpus)
+
+    def _delete_lease(self, _action: Action) -> None:
+        found = self._network.server.get("leases.coordination.k8s.io", "gpu-scheduler-system", "gpu-scheduler")
+        if found is not None:
+            self._network.server.delete("leases.coordination.k8s.io", found)
+
+    def _later(self, seconds: float, act: Any, *args: Any) -> None:
+        def do() -> None:
+            act(*args)
+            self._network.publish()
+
+        if self._network.loop.now + seconds < TROUBLE:
+            self._network.loop.call_at(self._network.loop.now + seconds, do)

@@ -1,0 +1,169 @@
+"""The gangs of a world: how each is written in its dialect, and what its users know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from embedded_kube.storage.store import Json
+
+GANG = "sim/gang"
+"""The label by which the observer knows a gang's pods, whatever their dialect."""
+
+OURS = "gpu-scheduler"
+OTHERS = "other-scheduler"
+VOLCANO = "podgroups.scheduling.volcano.sh"
+PLUGINS = "podgroups.scheduling.x-k8s.io"
+WORKLOADS = "workloads.scheduling.k8s.io"
+JOBS = "pytorchjobs.kubeflow.org"
+
+
+@dataclass(slots=True)
+class Gang:
+    """One gang as its users see it."""
+
+    name: str
+    dialect: str
+    size: int
+    minimum: int
+    gpus: int = 1
+    milli: int = 0
+    device_map: str = ""
+    priority: str = ""
+    on_lost: str = "hold"
+    owned: bool = True
+    duration: float = 5.0
+    namespace: str = "default"
+    scheduler: str = OURS
+    slow: float = 0.0
+    """How long its controller takes to make a missing pod again, in seconds."""
+    hopeless: bool = False
+    """It must never start."""
+    owner: Json | None = None
+    minima: list[int] = field(default_factory=list)
+    """Every minimum it has had."""
+    edited_at: float = 0.0
+    """When its minimum last changed."""
+    whole: bool = False
+    """Its minimum has been at work together."""
+    worked: float = 0.0
+    """For how long its minimum has been at work together."""
+    orphaned: bool = False
+    """Its object was deleted: who waits may wait for ever."""
+    given_up: bool = False
+    """Its users are about to delete it, or have done so."""
+
+    def __post_init__(self) -> None:
+        self.minima.append(self.minimum)
+
+    @property
+    def rank(self) -> int:
+        """Its priority: "high", or the same without a right to evict ("never"), or none."""
+        return 1000 if self.priority else 0
+
+    @property
+    def label(self) -> str:
+        """The value of its label."""
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def key(self) -> Json:
+        """Its name as metadata."""
+        return {"name": self.name, "namespace": self.namespace}
+
+
+def make_pod(gang: Gang, index: int) -> Json:
+    """One member."""
+    notes: dict[str, str] = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
+    labels = {GANG: gang.label}
+    spec: Json = {"schedulerName": gang.scheduler, "containers": [_container(gang)], "terminationGracePeriodSeconds": 3}
+    if gang.priority:
+        spec["priorityClassName"] = gang.priority
+    if gang.milli:
+        notes["gpu-scheduler.io/gpu-milli"] = str(gang.milli)
+    if gang.device_map:
+        notes["gpu-scheduling-map"] = gang.device_map
+    _MARKS[gang.dialect](gang, notes, labels, spec)
+    name = f"{gang.name}-{index}"
+    meta: Json = {"name": name, "namespace": gang.namespace, "labels": labels, "annotations": notes}
+    if gang.owner is not None:
+        made = gang.owner["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"], "controller": True}
+        meta["ownerReferences"] = [owner]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def make_owner(gang: Gang) -> Json:
+    """The Job that owns the members; who makes them is the world's own controller."""
+    template = {"metadata": {}, "spec": {"containers": [_container(gang)], "restartPolicy": "Never"}}
+    return {"metadata": dict(gang.key), "spec": {"suspend": True, "template": template}}
+
+
+def make_object(gang: Gang) -> tuple[str, Json] | None:
+    """The object that says what the gang is, by resource; None where its pods say it."""
+    notes = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
+    meta = {**gang.key, "annotations": notes}
+    if gang.dialect == "volcano":
+        spec = {"minMember": gang.minimum, "queue": "default"}
+        return VOLCANO, _typed("scheduling.volcano.sh/v1beta1", "PodGroup", meta, spec)
+    if gang.dialect == "plugins":
+        return PLUGINS, _typed("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"minMember": gang.minimum})
+    if gang.dialect == "workload":
+        groups = [{"name": "all", "policy": {"gang": {"minCount": gang.minimum}}}]
+        return WORKLOADS, _typed("scheduling.k8s.io/v1alpha1", "Workload", meta, {"podGroups": groups})
+    if gang.dialect == "pytorch":
+        return JOBS, _make_job(gang, meta)
+    return None
+
+
+def _make_job(gang: Gang, meta: Json) -> Json:
+    container = {**_container(gang), "name": "pytorch"}
+    spec: Json = {"containers": [container], "schedulerName": gang.scheduler, "terminationGracePeriodSeconds": 3}
+    if gang.priority:
+        spec["priorityClassName"] = gang.priority
+    template = {"metadata": {"labels": {GANG: gang.label}}, "spec": spec}
+    roles = {"Worker": {"replicas": gang.size, "restartPolicy": "OnFailure", "template": template}}
+    policy = {"cleanPodPolicy": "None", "schedulingPolicy": {"minAvailable": gang.minimum}}
+    return _typed("kubeflow.org/v1", "PyTorchJob", meta, {"pytorchReplicaSpecs": roles, "runPolicy": policy})
+
+
+def _typed(version: str, kind: str, meta: Json, spec: Json) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+
+def _container(gang: Gang) -> Json:
+    limits = {"nvidia.com/gpu": str(gang.gpus)} if gang.gpus else {}
+    return {"name": "main", "image": "busybox", "resources": {"limits": limits}}
+
+
+# What makes a pod a member, by dialect.
+
+
+def _mark_alone(_gang: Gang, _notes: Json, _labels: Json, _spec: Json) -> None:
+    return None
+
+
+def _mark_annotation(gang: Gang, notes: Json, _labels: Json, _spec: Json) -> None:
+    notes |= {"gpu-scheduler.io/gang": gang.name, "gpu-scheduler.io/gang-min": str(gang.minimum)}
+
+
+def _mark_volcano(gang: Gang, notes: Json, _labels: Json, _spec: Json) -> None:
+    notes["scheduling.k8s.io/group-name"] = gang.name
+
+
+def _mark_plugins(gang: Gang, _notes: Json, labels: Json, _spec: Json) -> None:
+    labels["scheduling.x-k8s.io/pod-group"] = gang.name
+
+
+def _mark_workload(gang: Gang, _notes: Json, _labels: Json, spec: Json) -> None:
+    spec["workloadRef"] = {"name": gang.name, "podGroup": "all"}
+
+
+_MARKS: dict[str, Callable[[Gang, Any, Any, Any], None]] = {
+    "alone": _mark_alone,
+    "annotation": _mark_annotation,
+    "volcano": _mark_volcano,
+    "plugins": _mark_plugins,
+    "workload": _mark_workload,
+}

@@ -1,0 +1,212 @@
+"""The API of a simulated world: the local cluster's own, asked without sockets; each request is done in one step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from embedded_kube.admission.admission import Admission
+from embedded_kube.api import Api, DeleteOptions, Options
+from embedded_kube.bootstrap import CRDS, bootstrap
+from embedded_kube.client import LocalClient
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.crds import accept, kinds_of
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.routes import Call
+from embedded_kube.server.server import Server, Serving
+from embedded_kube.server.tokens import Tokens
+from embedded_kube.server.views import View
+from embedded_kube.server.watch import Lines, Watch, Watches
+from embedded_kube.storage.builtin import built_in
+from embedded_kube.storage.kinds import Kinds
+from embedded_kube.storage.store import Json, Store
+from embedded_kube.subresources.subresources import make_subresources
+from gpu_scheduler.gangs.definitions import load_definitions
+from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
+
+VERSION = "1.35"
+BORN = "2027-01-15T08:00:00Z"
+T = TypeVar("T")
+
+
+class Request(NamedTuple):
+    """What a client asks."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Reply(NamedTuple):
+    """What it is answered; a watch is answered with one that goes on."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    watch: Watch | None = None
+
+
+class _Asked:
+    """A request as aiohttp's server would show it."""
+
+    transport = None
+
+    def __init__(self, request: Request) -> None:
+        self.method, self.path, self.query = request.method, request.path, request.query
+        self.query_string = "&".join(request.query)
+        self.headers = CIMultiDict({"Host": "localhost", "Accept": "application/json", **request.headers})
+        self.content_type = self.headers.get("Content-Type", "application/octet-stream")
+        self.body_exists = bool(request.body)
+        self._body = request.body
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+class _Going(web.Response):
+    """The answer to a watch."""
+
+    watch: Watch
+
+
+class _Watches(Watches):
+    """Begins watches and leaves it to others to tell what they see."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._seen = store
+        self._known = Lines()
+
+    async def serve(self, _request: web.Request, call: Call, view: View) -> web.StreamResponse:
+        answer = _Going()
+        answer.watch = Watch(self._seen, call, view, self._known)
+        answer.watch.begin()
+        return answer
+
+
+class ApiServer:
+    """One API server with its truth. Reads and writes happen at once and one after the other."""
+
+    def __init__(self) -> None:
+        first, self.kinds, schemas = prepare()
+        self.store = Store(None)
+        for resource, found in first:
+            self.store.write(resource, {**found, "metadata": dict(found["metadata"])})
+        admission = Admission(self.store, self.kinds, schemas)
+        self.api = Api(self.store, self.kinds, schemas, admission.admit, admission.check)
+        subresources = make_subresources(self.api, {}, schemas, Tokens({}, ""))
+        self._server = Server(self.api, Serving(schemas, VERSION, subresources=subresources), _Watches(self.store))
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self.store.close()
+
+    def answer(self, request: Request) -> Reply:
+        """Does what a request asks."""
+        found = finish(self._server.handle(cast(web.Request, _Asked(request))))
+        if isinstance(found, _Going):
+            return Reply(200, {}, b"", found.watch)
+        assert isinstance(found, web.Response)
+        body = found.body
+        assert isinstance(body, bytes)
+        return Reply(found.status, found.headers, body)
+
+    # -- for those who are part of the cluster: nodes, users, other schedulers
+
+    def attempt(self, act: Callable[..., object], *args: Any) -> ApiError | None:
+        """Does something to an object that may be gone or have changed; what was said to that, if it was so."""
+        try:
+            act(*args)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            return error
+        return None
+
+    def all(self, resource: str) -> list[Json]:
+        """Every object of a resource."""
+        return [entry.object() for entry in self.store.entries(resource)]
+
+    def get(self, resource: str, namespace: str, name: str) -> Json | None:
+        """An object, if there is one."""
+        entry = self.store.get(resource, namespace, name)
+        return entry.object() if entry is not None else None
+
+    def create(self, resource: str, found: Json) -> Json:
+        """A new object; ApiError when it is refused."""
+        plural, _, group = resource.partition(".")
+        namespace = found["metadata"].get("namespace", "")
+        return finish(self.api.create(self.api.find(plural, group), namespace, found, Options()))[0]
+
+    def edit(self, resource: str, found: Json, change: Callable[[Json], object], subresource: str = "") -> Json:
+        """Changes an object in place; ApiError when it is gone or that is refused."""
+        plural, _, group = resource.partition(".")
+        meta = found["metadata"]
+
+        def changed(now: Json) -> Json:
+            change(now)
+            return now
+
+        kind = self.api.find(plural, group)
+        options = Options(subresource=subresource)
+        return finish(self.api.change(kind, meta.get("namespace", ""), meta["name"], changed, options))[0]
+
+    def delete(self, resource: str, found: Json, grace: int | None = None) -> None:
+        """Deletes this object and none that follows it; ApiError when it is gone."""
+        plural, _, group = resource.partition(".")
+        meta = found["metadata"]
+        options = DeleteOptions(grace=grace, uid=meta["uid"], propagation="Background")
+        kind = self.api.find(plural, group)
+        finish(self.api.delete(kind, meta.get("namespace", ""), meta["name"], options, Options()))
+
+
+def finish(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    work.close()
+    raise RuntimeError("a request to the simulated API waits for something")
+
+
+@cache
+def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
+    """What every fresh cluster has, made once: the same objects with the same names and uids."""
+    store = Store(None)
+    kinds = Kinds(built_in(VERSION))
+    schemas = Schemas(VERSION)
+    admission = Admission(store, kinds, schemas)
+    api = Api(store, kinds, schemas, admission.admit, admission.check)
+
+    def serve_definitions() -> None:
+        for entry in list(store.entries(CRDS)):
+            definition = entry.object()
+            status = accept(definition, kinds, BORN)
+            for kind in kinds_of(definition):
+                kinds.put(kind)
+            if status != definition.get("status"):
+                store.write(CRDS, {**definition, "status": status})
+
+    finish(
+        bootstrap(LocalClient(api, "system:bootstrap"), serve_definitions, load_definitions(), load_job_definitions())
+    )
+    first = []
+    for kind in kinds:
+        for number, entry in enumerate(store.entries(kind.resource)):
+            found = entry.object()
+            found["metadata"] |= {"uid": f"{kind.resource}-{number}", "creationTimestamp": BORN}
+            if (kind.resource, found) not in first:
+                first.append((kind.resource, found))
+    store.close()
+    # What every world shares need not be looked at whenever one is cleared away.
+    gc.collect()
+    gc.freeze()
+    return first, kinds, schemas

@@ -1,0 +1,313 @@
+"""Those who make and delete gangs, the controller that keeps their pods there, and a rival that binds to our nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from embedded_kube.storage.store import Json
+from embedded_kube.subresources.binding import bind
+from tests.worlds.gangs import OTHERS, VOLCANO, Gang, make_object, make_owner, make_pod
+from tests.worlds.plan import Action, Plan
+from tests.worlds.rules import PLACEMENTS
+from tests.worlds.server import ApiServer
+from tests.worlds.truth import Machine, Seen, Truth
+
+T = TypeVar("T")
+
+LONGEST_STREAM = 400
+"""So many looks long small pods keep coming."""
+
+DIALECTS = ("annotation", "annotation", "volcano", "plugins", "workload")
+
+
+class Users:
+    """Does what actions of users say; every gang they have made is in `gangs`, by its label."""
+
+    def __init__(self, server: ApiServer, truth: Truth, plan: Plan) -> None:
+        self.gangs: dict[str, Gang] = {}
+        self._server = server
+        self._truth = truth
+        self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if plan.operators else DIALECTS
+        self._room = sum(gpus for _, gpus, _ in plan.nodes)
+        self._numbers = iter(range(1_000_000))
+        self._stream = ""
+        self._feeding = False
+        self._fed = 0
+        self._missed: dict[tuple[str, int], float] = {}
+        self.acts: dict[str, Callable[[Action], None]] = {
+            name.removeprefix("_do_").replace("_", "-"): getattr(self, name) for name in dir(self) if name[:4] == "_do_"
+        }
+
+    # -- making gangs
+
+    def _do_create_gang(self, action: Action) -> None:
+        chance = random.Random(action.pick)
+        gpus = chance.choice((1, 1, 2))
+        # Every node may be too small just now: then a gang of one waits until they are as they were.
+        most = max(1, sum(node.capacity // gpus for node in self._machines()))
+        size = min(chance.randint(2, 4), most)
+        minimum = chance.choice((size, size, max(1, size - 1)))
+        gang = Gang(
+            self._name(),
+            chance.choice(self._dialects),
+            size,
+            minimum,
+            gpus,
+            priority=chance.choice(("", "", "", "high", "high", "never")),
+            on_lost=chance.choice(("hold", "hold", "restart", "shrink")),
+            owned=chance.random() < 0.75,
+            duration=1.0 + 10.0 * action.much,
+        )
+        self._make(gang)
+
+    def _do_create_alone(self, action: Action) -> None:
+        self._make(Gang(self._name(), "alone", 1, 1, 1 + action.pick % 2, duration=1 + 10 * action.much))
+
+    def _do_create_shares(self, action: Action) -> None:
+        if any(node.assigns for node in self._truth.nodes.values()):
+            milli = (300, 500, 700)[action.pick % 3]
+            gang = Gang(self._name(), "annotation", 2, 2, 0, milli, duration=1 + 10 * action.much)
+            self._make(gang)
+
+    def _do_create_mapped(self, action: Action) -> None:
+        node = self._choose([node for node in self._machines() if node.assigns], action.pick)
+        if node is not None:
+            lines = "\n".join(f"{index}={node.name}:{index % node.capacity}" for index in range(2))
+            gang = Gang(self._name(), "alone", 2, 1, 0, device_map=lines, duration=1 + 10 * action.much)
+            self._make(gang)
+
+    def _do_create_impossible(self, action: Action) -> None:
+        size = self._room + 1
+        self._make(Gang(self._name(), DIALECTS[action.pick % 5], size, size, hopeless=True))
+
+    def _do_create_stranger(self, action: Action) -> None:
+        """A pod that names a gang of another namespace: it must neither join nor start."""
+        gang = self._choose([g for g in self.gangs.values() if g.dialect in ("volcano", "plugins")], action.pick)
+        if gang is not None and f"other.{gang.name}" not in self.gangs:
+            stranger = Gang(gang.name, gang.dialect, 1, 1, namespace="other", hopeless=True, owned=False)
+            self.gangs[stranger.label] = stranger
+            self._server.create("pods", make_pod(stranger, 9))
+
+    def _make(self, gang: Gang) -> None:
+        self.gangs[gang.label] = gang
+        made = make_object(gang)
+        if made is not None:
+            self._server.create(*made)
+        if gang.dialect != "pytorch":
+            if gang.owned:
+                gang.owner = self._server.create("jobs.batch", make_owner(gang))
+            for index in range(gang.size):
+                self._server.create("pods", make_pod(gang, index))
+
+    # -- changing and deleting
+
+    def _do_edit_minimum(self, action: Action) -> None:
+        gang = self._choose([g for g in self._standing() if g.dialect in ("volcano", "plugins")], action.pick)
+        found = self._find_object(gang) if gang is not None else None
+        if gang is not None and found is not None:
+            gang.minimum = minimum = 1 + int(action.much * gang.size * 0.999)
+            gang.minima.append(minimum)
+            gang.edited_at = self._truth.clock()
+            self._server.edit(*found, lambda one: one["spec"].update(minMember=minimum))
+
+    def _do_delete_object(self, action: Action) -> None:
+        gang = self._choose(self._standing(), action.pick)
+        found = self._find_object(gang) if gang is not None else None
+        if gang is not None and found is not None:
+            gang.orphaned = True
+            # With a job goes all that it owns.
+            gang.given_up = gang.dialect == "pytorch"
+            self._server.delete(*found)
+
+    def _do_delete_gang(self, action: Action) -> None:
+        gang = self._choose(self._standing(), action.pick)
+        if gang is not None:
+            self.give_up(gang)
+
+    def give_up(self, gang: Gang) -> None:
+        """Deletes all of a gang."""
+        gang.given_up = True
+        found = self._find_object(gang)
+        if found is not None:
+            self._server.delete(*found)
+
+    def _do_delete_placements(self, _action: Action) -> None:
+        """Somebody clears away what it does not know: what the scheduler has written down."""
+        for found in self._server.all(PLACEMENTS):
+            if not found["metadata"].get("deletionTimestamp"):
+                self._server.delete(PLACEMENTS, found)
+
+    def _do_delete_pod(self, action: Action) -> None:
+        self._delete(self._choose(self.pods(), action.pick), None)
+
+    def _do_force_delete_pod(self, action: Action) -> None:
+        self._delete(self._choose(self.pods(), action.pick), 0)
+
+    def _do_recreate_pod(self, action: Action) -> None:
+        """Deleted and made again under the same name before anybody looks."""
+        pod = self._choose(self.pods(), action.pick)
+        gang = self.gangs.get(pod.gang) if pod is not None else None
+        if pod is not None and gang is not None and gang.dialect != "pytorch" and not gang.given_up:
+            self._delete(pod, 0)
+            self._server.create("pods", make_pod(gang, int(pod.name.rpartition("-")[2])))
+
+    def _delete(self, pod: Seen | None, grace: int | None) -> None:
+        if pod is not None:
+            self._server.attempt(self._server.delete, "pods", pod.raw, grace)
+
+    def _do_end_namespace(self, action: Action) -> None:
+        """A gang starts in a namespace that is deleted a moment later."""
+        name = f"passing{next(self._numbers)}"
+        namespace = self._server.create("namespaces", {"metadata": {"name": name}, "spec": {}})
+        size = 1 + action.pick % 3
+        gang = Gang("g", "annotation", size, size, owned=False, namespace=name, orphaned=True, duration=60.0)
+        self._make(gang)
+
+        def end() -> None:
+            gang.given_up = True
+            self._server.delete("namespaces", namespace)
+
+        asyncio.get_running_loop().call_later(2.0 * action.much**2, end)
+
+    # -- one that needs all, among many that need little
+
+    @property
+    def starved(self) -> str:
+        """The gang that has not started although small pods have come and gone for long."""
+        return self._stream if self._feeding and self._fed >= LONGEST_STREAM else ""
+
+    def _do_stream(self, action: Action) -> None:
+        """A gang of whole nodes waits, while small pods keep coming until it has started."""
+        if not self._stream:
+            machines = self._machines()
+            gpus = min(node.capacity for node in machines)
+            dialect = ("annotation", "volcano", "plugins")[action.pick % 3]
+            gang = Gang(self._name(), dialect, len(machines), len(machines), gpus, duration=2.0)
+            self._stream, self._feeding = gang.label, True
+            self._make(gang)
+
+    def _feed_stream(self) -> None:
+        gang = self.gangs[self._stream]
+        begun = any(pod.gang == gang.label and pod.node for pod in self._truth.pods.values())
+        if begun or gang.given_up or gang.orphaned:
+            self._feeding = False
+            return
+        self._fed += 1
+        if self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
+            self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=4.0))
+
+    def _do_siege(self, _action: Action) -> None:
+        """A gang and others fill the cluster, more wait, and one of its members goes: who gets the place?"""
+        held = sum(pod.gpus for pod in self._truth.pods.values() if pod.node and pod.live)
+        free = sum(node.gpus for node in self._machines()) - held
+        gang = Gang(self._name(), "annotation", 2, 2, slow=4.0, duration=8.0)
+        self._make(gang)
+        for _ in range(max(0, free - gang.size) + 2):
+            self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=8.0))
+
+        def delete() -> None:
+            self._delete(next((pod for pod in self.pods() if pod.gang == gang.label), None), None)
+
+        asyncio.get_running_loop().call_later(2.3, delete)
+
+    # -- a rival
+
+    def _do_rival_binds(self, action: Action) -> None:
+        """Another scheduler puts a pod with GPUs on a node."""
+        node = self._choose(self._machines(), action.pick)
+        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, duration=2 + 20 * action.much)
+        if node is not None:
+            self.gangs[gang.label] = gang
+            pod = self._server.create("pods", make_pod(gang, 0))
+            target = {"metadata": {}, "target": {"kind": "Node", "name": node.name}}
+            bind(self._server.api, "default", pod["metadata"]["name"], target)
+
+    def _do_rival_preempts(self, action: Action) -> None:
+        """Another scheduler takes the place of one of ours: its pod is nominated, ours deleted, its pod bound."""
+        pod = self._choose([pod for pod in self.pods() if pod.node and pod.scheduler != OTHERS], action.pick)
+        if pod is None:
+            return
+        gang = Gang(self._name(), "alone", 1, 1, max(1, pod.gpus), scheduler=OTHERS, owned=False, priority="high")
+        self.gangs[gang.label] = gang
+        rival = self._server.create("pods", make_pod(gang, 0))
+        self._server.edit("pods", rival, lambda found: found["status"].update(nominatedNodeName=pod.node), "status")
+        self._delete(pod, None)
+        target = {"metadata": {}, "target": {"kind": "Node", "name": pod.node}}
+
+        take_over = (bind, self._server.api, gang.namespace, rival["metadata"]["name"], target)
+        asyncio.get_running_loop().call_later(1.0 + 2.0 * action.much, self._server.attempt, *take_over)
+
+    def _do_rival_waits(self, _action: Action) -> None:
+        """A pod of another scheduler that nobody binds: we must leave it alone."""
+        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, hopeless=True)
+        self.gangs[gang.label] = gang
+        self._server.create("pods", make_pod(gang, 0))
+
+    # -- the controller of owned gangs
+
+    def look(self) -> None:
+        """Makes the pods that are missing, and clears away what its users have given up."""
+        if self._feeding:
+            self._feed_stream()
+        held: dict[str, list[Seen]] = {}
+        for pod in self._truth.pods.values():
+            held.setdefault(pod.gang, []).append(pod)
+        for gang in self.gangs.values():
+            pods = held.get(gang.label, [])
+            if gang.given_up:
+                self._clear(gang, pods)
+            elif gang.owner is not None:
+                self._keep(gang, pods)
+
+    def _clear(self, gang: Gang, pods: Sequence[Seen]) -> None:
+        for pod in pods:
+            if not pod.deleting:
+                self._delete(pod, None)
+        if gang.dialect != "pytorch":
+            return
+        group = self._server.get(VOLCANO, gang.namespace, gang.name)
+        if group is not None and not group["metadata"].get("deletionTimestamp"):
+            self._server.delete(VOLCANO, group)
+
+    def _keep(self, gang: Gang, pods: Sequence[Seen]) -> None:
+        for pod in pods:
+            if pod.phase == "Failed" and not pod.deleting:
+                self._delete(pod, None)
+        present = {pod.name for pod in pods}
+        now = self._truth.clock()
+        for index in range(gang.size):
+            if f"{gang.name}-{index}" in present:
+                self._missed.pop((gang.label, index), None)
+            elif now - self._missed.setdefault((gang.label, index), now) >= gang.slow:
+                self._server.create("pods", make_pod(gang, index))
+
+    # -- choosing
+
+    def _name(self) -> str:
+        return f"g{next(self._numbers)}"
+
+    def _machines(self) -> list[Machine]:
+        return [self._truth.nodes[name] for name in sorted(self._truth.nodes)]
+
+    def _standing(self) -> list[Gang]:
+        """Gangs that somebody still wants, and that could run."""
+        gangs = self.gangs.values()
+        return [g for g in gangs if not (g.given_up or g.orphaned or g.hopeless) and g.scheduler != OTHERS]
+
+    def pods(self) -> list[Seen]:
+        """Pods that have not ended, by name."""
+        found = [pod for pod in self._truth.pods.values() if pod.gang and pod.live]
+        return sorted(found, key=lambda pod: (pod.namespace, pod.name))
+
+    def _choose(self, among: Sequence[T], pick: int) -> T | None:
+        return among[pick % len(among)] if among else None
+
+    def _find_object(self, gang: Gang) -> tuple[str, Json] | None:
+        made = make_object(gang)
+        if made is None or gang.namespace != "default":
+            return None
+        found = self._server.get(made[0], gang.namespace, gang.name)
+        return (made[0], found) if found is not None else None
