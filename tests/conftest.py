@@ -5,6 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no reason to fail an example. The examples are the same in every run; EXPLORE=1 looks for new ones.
+settings.register_profile(
+    "unhurried",
+    settings(),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="EXPLORE" not in os.environ,
+)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,7 +18,7 @@ from tests.fuzz import seeds
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import dump
 from tests.fuzz.target import Input, Target
-from tests.unit.kube.pods import READING, as_sent, asking, decode, pod
+from tests.unit.gangs.pods import READING, as_sent, asking, decode, pod
 
 _NOW = 1_750_000_000.0
 _NODES = [decode_node(as_sent(NodeObject, one), READING) for one in seeds.nodes()]

@@ -14,9 +14,9 @@ from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.webhook import server as webhook
 from gpu_scheduler.webhook.metrics import Metrics
 from gpu_scheduler.webhook.reviews import answer
+from tests.embedded_kube.servers import PODS, speaker
 from tests.fuzz.seeds import dump
 from tests.fuzz.target import Input, Refused, Target
-from tests.unit.local_server import PODS, speaker
 from tests.unit.webhook.reviewing import NODES, STRICT, mapped, review
 from tests.unit.webhook.serving import head
 

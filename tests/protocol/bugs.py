@@ -22,16 +22,25 @@ class Bug(NamedTuple):
     """Why no world of the simulation can show it."""
 
 
-ENGINE, HOLD, STANDBY = "tests/unit/test_engine.py", "tests/unit/test_hold.py", "tests/unit/test_standby.py"
-PREEMPT, RESERVE, DRAIN = "tests/unit/test_preempt.py", "tests/unit/test_reserve.py", "tests/unit/test_drain.py"
-QUOTA, PROMISES = "tests/unit/test_quota.py", "tests/unit/test_promises.py"
-CARRY, LEASE, INTENTS = (
-    "tests/unit/kube/test_carry.py",
-    "tests/unit/kube/test_lease.py",
-    "tests/unit/kube/test_intents.py",
+ENGINE, HOLD, STANDBY = (
+    "tests/unit/core/test_engine.py",
+    "tests/unit/core/test_recovery.py",
+    "tests/unit/core/test_standby.py",
 )
-COMMIT, CLIENT, INFORMER = (f"tests/unit/kube/test_{name}.py" for name in ("commit", "client", "informer"))
-SCHEDULER = "tests/unit/kube/test_scheduler.py"
+PREEMPT, RESERVE, DRAIN = (
+    "tests/unit/core/test_preempt.py",
+    "tests/unit/core/test_reserve.py",
+    "tests/unit/core/test_drain.py",
+)
+QUOTA, PROMISES = "tests/unit/core/test_quota.py", "tests/unit/core/test_promises.py"
+CARRY, LEASE, INTENTS = (
+    "tests/unit/scheduler/test_binder.py",
+    "tests/unit/scheduler/test_commit_log.py",
+    "tests/unit/scheduler/test_intents.py",
+)
+COMMIT = "tests/unit/scheduler/test_committer.py"
+CLIENT, INFORMER = "tests/unit/k8s/test_client.py", "tests/unit/k8s/test_informer.py"
+SCHEDULER = "tests/unit/scheduler/test_scheduler.py"
 DEATHS = "tests/protocol/test_crash_points.py"
 
 GANGS = (
@@ -209,7 +218,7 @@ DEVICES = (
         "src/gpu_scheduler/core/cluster/device_table.py",
         "            self.ok[[i for i in node.unhealthy if i < node.gpus], slot] = False\n",
         "",
-        ("tests/unit/test_devices.py", ENGINE),
+        ("tests/unit/core/test_devices.py", ENGINE),
     ),
     Bug(
         "Binds to a node whose GPUs broke meanwhile are sent all the same",
@@ -259,6 +268,6 @@ DEVICES = (
         "src/gpu_scheduler/k8s/event_recorder.py",
         "            self._try_later(same, event)",
         '            self._drop(event, "refused", "")',
-        ("tests/unit/kube/test_recorder.py",),
+        ("tests/unit/k8s/test_event_recorder.py",),
     ),
 )

@@ -198,7 +198,7 @@ CACHES = (
         "src/gpu_scheduler/scheduler/scheduler.py",
         "            await self._see_everything(newest)\n            committed",
         "            committed",
-        ("tests/unit/kube/test_scheduler.py",),
+        ("tests/unit/scheduler/test_scheduler.py",),
     ),
     Bug(
         "What was deleted while a watch was broken stays",

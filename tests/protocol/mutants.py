@@ -29,12 +29,13 @@ from tests.protocol.reach import IMPORTING, Reach, Recorder
 from tests.protocol.trials import OPTIONS, Outcome, Trial, fork, settle, try_all
 
 PACKAGE = "src/gpu_scheduler/"
-CHANGED = tuple(f"{PACKAGE}{name}" for name in ("core/*.py", "scheduler/commit/committer.py", "webhook/*.py"))
-TESTS = ("tests/unit/test_*.py", "tests/unit/*/test_*.py", "tests/protocol/test_*.py")
-APART = ("*/operator/*", "*/cli/*", *(f"*/test_{name}.py" for name in (
-    "local_*", "model", "plant", "mutants", "documents", "charts", "images", "installing", "certificates",
-    "client*", "informer", "connection", "crds", "discovery", "recorder", "health", "metrics", "logs", "lanes",
-    "lease", "times", "dialect_*", "annotations", "settings", "owners", "shrink",
+CHANGED = tuple(
+    f"{PACKAGE}{name}" for name in ("core/*.py", "core/*/*.py", "scheduler/commit/committer.py", "webhook/*.py")
+)
+TESTS = ("tests/unit/*/test_*.py", "tests/protocol/test_*.py")
+APART = ("*/operator/*", "*/cli/*", "*/base/*", "*/project/*", "*/k8s/*", *(f"*/test_{name}.py" for name in (
+    "model", "plant", "mutants", "definitions", "metrics", "commit_log", "dialect_*", "options", "annotations",
+    "settings", "owners", "shrink",
 )))  # fmt: skip
 """Tests that run next to nothing of the changed code, or not in their own process."""
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, PodPhase, Queue, Shape
-from tests.unit.world import GPU, a_node, shape_of, share_of
+from tests.unit.core.world import GPU, a_node, shape_of, share_of
 
 __all__ = ["GPU", "NOW", "Scene", "a_node", "plain", "shape_of", "share_of"]
 

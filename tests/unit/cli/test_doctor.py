@@ -6,7 +6,7 @@ from gpu_scheduler.cli.checks.verdicts import Level
 from gpu_scheduler.cli.doctor import examine
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.settings import Settings
-from tests.unit.local_server import Speaker, speaker
+from tests.embedded_kube.servers import Speaker, speaker
 
 
 async def look(api: Speaker) -> dict[str, tuple[Level, str]]:

@@ -14,7 +14,7 @@ from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.settings import Settings
-from tests.unit.local_server import Speaker, speaker
+from tests.embedded_kube.servers import Speaker, speaker
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 NAMES = ["webhook-test-0", "webhook-test-1", "webhook-test-2"]

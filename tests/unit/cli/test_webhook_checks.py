@@ -15,7 +15,7 @@ from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.resources import MUTATING, VALIDATING
-from tests.unit.local_server import Speaker, speaker
+from tests.embedded_kube.servers import Speaker, speaker
 
 Json = dict[str, Any]
 SERVICE = {"service": {"name": WEBHOOK, "namespace": SYSTEM, "path": "/mutate"}}

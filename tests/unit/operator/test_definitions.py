@@ -17,7 +17,7 @@ from gpu_scheduler.k8s.objects import Object
 from gpu_scheduler.operator.definitions import install_definitions, load_definitions, load_group_definition
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
-from tests.unit.local_server import speaker
+from tests.embedded_kube.servers import speaker
 
 
 def test_every_kind_that_is_read_is_defined_in_every_version() -> None:

@@ -16,8 +16,8 @@ from gpu_scheduler.operator.carry import Carrier
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.loop import Operator, Options
 from gpu_scheduler.operator.metrics import Metrics
-from tests.unit.kube.scripted_api import client_of, listing, refuse
-from tests.unit.kube.telling import until
+from tests.unit.k8s.scripted_api import client_of, listing, refuse
+from tests.unit.scheduler.reporting import until
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 

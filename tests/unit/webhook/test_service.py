@@ -41,8 +41,8 @@ from gpu_scheduler.webhook.rotation import Policy
 from gpu_scheduler.webhook.rules import Rules
 from gpu_scheduler.webhook.service import Options, run_webhook
 from gpu_scheduler.webhook.serving_files import ServingFiles
-from tests.unit.kube.telling import until
-from tests.unit.local_server import speaker
+from tests.embedded_kube.servers import speaker
+from tests.unit.scheduler.reporting import until
 
 AUTHORITY = make_authority()
 RULES = Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))

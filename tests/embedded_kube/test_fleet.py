@@ -1,0 +1,224 @@
+"""Nodes: what they are made from, what they say of themselves, and which pods they refuse."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedded_kube.node.fleet import (
+    UNHEALTHY,
+    FleetError,
+    FleetSettings,
+    node_labels,
+    node_resources,
+    read_fleet,
+)
+from embedded_kube.node.node_admission import Claim, Room, read_claim
+from tests.embedded_kube.nodes import nodes, processes_with
+
+
+def write(folder: Path, text: str) -> FleetSettings:
+    file = folder / "fleet.yaml"
+    file.write_text(text)
+    return FleetSettings(folder=folder, file=file)
+
+
+def test_defaults_are_four_nodes_with_eight_gpus(tmp_path: Path) -> None:
+    found = read_fleet(FleetSettings(folder=tmp_path))
+    assert [spec.name for spec in found] == ["node1", "node2", "node3", "node4"]
+    assert node_resources(found[0], {})[0]["nvidia.com/gpu"] == "8"
+    assert len({spec.address for spec in found}) == 4
+    labels = node_labels(found[2])
+    assert labels["gpu-node-name"] == labels["kubernetes.io/hostname"] == "node3"
+    assert labels["gpu-scheduler.io/assigns-devices"] == "true"
+
+
+def test_nodes_are_spread_over_racks_and_racks_over_zones(tmp_path: Path) -> None:
+    found = read_fleet(FleetSettings(folder=tmp_path, nodes=8, racks=4, zones=2))
+    assert [spec.rack for spec in found] == [f"rack{n}" for n in (1, 1, 2, 2, 3, 3, 4, 4)]
+    assert [spec.zone for spec in found] == [f"zone{n}" for n in (1, 1, 1, 1, 2, 2, 2, 2)]
+
+
+def test_a_fleet_file_describes_different_groups(tmp_path: Path) -> None:
+    text = """
+    - {count: 2, gpus: 4, gpuResource: amd.com/gpu, labels: {team: red}, rack: "r{n}", racks: 2}
+    - {prefix: cpu, gpus: 0, cpu: 0.5, runtime: simulated, taints: [{key: a, effect: NoSchedule}]}
+    """
+    found = read_fleet(write(tmp_path, text))
+    assert [(spec.name, spec.rack) for spec in found] == [("node1", "r1"), ("node2", "r2"), ("cpu1", "rack1")]
+    assert node_resources(found[0], {})[1]["amd.com/gpu"] == "4"
+    assert node_labels(found[0])["team"] == "red"
+    assert "nvidia.com/gpu" not in node_resources(found[2], {})[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[{count: 4, gpu: 8}]", ("[0].gpu", "did you mean gpus?")),
+        ("[{count: many}]", ("[0].count", "whole number")),
+        ("[{count: 0}]", ("[0].count", "1 to 20000")),
+        ("[{}, {memory: 8Gigs}]", ("[1].memory", "8Gigs")),
+        ("[{cpu: -1}]", ("[0].cpu", "above 0")),
+        ("[{runtime: docker}]", ("[0].runtime", "process, simulated")),
+        ("[{taints: [{key: a}]}]", ("[0].taints[0]", "NoSchedule")),
+        ("[{labels: [a]}]", ("[0].labels", "names and values")),
+        ("[4]", ("[0]", "fields")),
+        ("{}", ("list of node groups",)),
+        ("[{count: 4", ("line 1",)),
+        ("[" * 5000, ("line 1", "nested too deep")),
+        ('["\\0": 1]', ("[0]. ", "no such field")),
+    ],
+)
+def test_a_bad_fleet_file_gets_one_line_that_names_the_field(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(FleetError) as caught:
+        read_fleet(write(tmp_path, text))
+    message = str(caught.value)
+    assert message.isprintable()
+    assert all(word in message for word in words), message
+
+
+def test_a_missing_fleet_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match=r"nowhere.yaml: No such file"):
+        read_fleet(FleetSettings(folder=tmp_path, file=tmp_path / "nowhere.yaml"))
+
+
+def test_a_broken_gpu_is_not_allocatable(tmp_path: Path) -> None:
+    spec = read_fleet(FleetSettings(folder=tmp_path))[0]
+    capacity, allocatable = node_resources(spec, {UNHEALTHY: "0, 5,99"})
+    assert (capacity["nvidia.com/gpu"], allocatable["nvidia.com/gpu"]) == ("8", "6")
+
+
+def pod(devices: str = "", **annotations: str) -> dict[str, Any]:
+    told = {f"gpu-scheduler.io/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    if devices:
+        told["gpu-scheduler.io/devices"] = devices
+    return {
+        "metadata": {"uid": "u", "namespace": "default", "annotations": told},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "indices"),
+    [("0,1", (0, 1)), ("main=3,2", (2, 3)), ("a-1=0;b2=5", (0, 5)), ("", ()), ("[0, 7]", (0, 7))],
+)
+def test_recorded_devices_are_read(devices: str, indices: tuple[int, ...]) -> None:
+    assert read_claim(pod(devices)).devices == indices
+
+
+@pytest.mark.parametrize("other", ["0=n1:1,0", "0=n1:0,1\n\n", "\t0 = n1:0, 1"])
+def test_maps_that_say_the_same_share_however_they_are_written(other: str) -> None:
+    one, two = pod("0,1"), pod("0,1")
+    one["metadata"]["annotations"]["gpu-scheduling-map"] = "0=n1:0,1"
+    two["metadata"]["annotations"]["gpu-scheduling-map"] = other
+    assert read_claim(one).sharing == read_claim(two).sharing != ""
+
+
+def test_a_room_refuses_what_is_used_up() -> None:
+    room = Room({"cpu": 1000, "pods": 2}, gpus=4)
+    room.take(Claim("a", {"cpu": 600, "pods": 1}))
+    refusal = room.refuse(Claim("b", {"cpu": 600, "pods": 1}))
+    assert refusal is not None
+    assert refusal.reason == "OutOfcpu"
+    assert "requested: 600, used: 600, capacity: 1000" in refusal.message
+    assert room.refuse(Claim("b", {"cpu": 400, "pods": 1, "example.com/unknown": 9})) is None
+    room.free("a")
+    assert room.refuse(Claim("b", {"cpu": 600, "pods": 1})) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fits"),
+    [
+        (Claim("a", {}, (0,)), Claim("b", {}, (1,)), True),
+        (Claim("a", {}, (0, 1)), Claim("b", {}, (1,)), False),
+        (Claim("a", {}, (0,), sharing="map"), Claim("b", {}, (0,), sharing="map"), True),
+        (Claim("a", {}, (0,), sharing="map"), Claim("b", {}, (0,), sharing="other"), False),
+        (Claim("a", {}, (0,), milli=300), Claim("b", {}, (0,), milli=700), True),
+        (Claim("a", {}, (0,), milli=300), Claim("b", {}, (0,), milli=701), False),
+        (Claim("a", {}, ()), Claim("b", {}, (4,)), False),
+    ],
+)
+def test_a_device_has_one_user_unless_it_is_shared_on_purpose(first: Claim, second: Claim, fits: bool) -> None:
+    room = Room({}, gpus=4)
+    room.take(first)
+    refusal = room.refuse(second)
+    assert (refusal is None) == fits
+    assert refusal is None or refusal.reason == "UnexpectedAdmissionError"
+
+
+async def test_nodes_are_registered_with_leases_and_follow_broken_devices(tmp_path: Path) -> None:
+    async with nodes(tmp_path, nodes=3, runtime="simulated") as found:
+        made = await found.client.list("nodes")
+        assert [node["metadata"]["name"] for node in made] == ["node1", "node2", "node3"]
+        ready = {item["type"]: item["status"] for item in made[0]["status"]["conditions"]}
+        assert ready == {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False", "Ready": "True"}
+        leases = await found.client.list("leases.coordination.k8s.io", "kube-node-lease")
+        assert len(leases) == 3
+
+        def break_device(node: dict[str, Any]) -> dict[str, Any]:
+            node["metadata"].setdefault("annotations", {})[UNHEALTHY] = "7"
+            return node
+
+        await found.client.edit("nodes", "", "node2", break_device)
+
+        async def reduced() -> bool:
+            node = await found.client.get("nodes", "", "node2")
+            return bool(node["status"]["allocatable"]["nvidia.com/gpu"] == "7")
+
+        await found.until(reduced)
+
+
+async def test_a_smaller_fleet_removes_the_nodes_it_no_longer_has(tmp_path: Path) -> None:
+    async with nodes(tmp_path, nodes=3, runtime="simulated"):
+        pass
+    async with nodes(tmp_path, nodes=1, runtime="simulated") as found:
+        assert [node["metadata"]["name"] for node in await found.client.list("nodes")] == ["node1"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"cpu": "65"}, "OutOfcpu"),
+        ({"memory": "257Gi"}, "OutOfmemory"),
+        ({"nvidia.com/gpu": "9"}, "OutOfnvidia.com/gpu"),
+    ],
+)
+async def test_a_pod_that_does_not_fit_fails_with_that_reason(
+    tmp_path: Path, limits: dict[str, str], reason: str
+) -> None:
+    async with nodes(tmp_path, runtime="simulated") as found:
+        await found.run("big", container={"resources": {"limits": limits}})
+        status = (await found.until_phase("big", "Failed"))["status"]
+        assert status["reason"] == reason
+        assert not status.get("containerStatuses"), "it would be shown as ContainerCreating for ever"
+        assert (await found.until_event("big", reason)).startswith("Pod was rejected: Node didn't have enough resource")
+
+
+async def test_a_device_that_is_in_use_is_refused_until_its_user_is_gone(tmp_path: Path) -> None:
+    def told(devices: str) -> dict[str, Any]:
+        return {"annotations": {"gpu-scheduler.io/devices": devices}}
+
+    async with nodes(tmp_path, runtime="simulated") as found:
+        await found.run("first", metadata=told("0,1"))
+        await found.until_phase("first", "Running")
+        await found.run("second", metadata=told("1"))
+        assert (await found.until_phase("second", "Failed"))["status"]["reason"] == "UnexpectedAdmissionError"
+        await found.client.delete("pods", "default", "first")
+        await found.until_gone("first")
+        await found.run("third", metadata=told("1"))
+        await found.until_phase("third", "Running")
+
+
+async def test_a_pod_waits_for_a_forced_predecessor_to_let_go(tmp_path: Path) -> None:
+    told = {"annotations": {"gpu-scheduler.io/devices": "0"}}
+    mark = f"9{uuid.uuid4().int % 10**12}"
+    async with nodes(tmp_path) as found:
+        await found.run("stubborn", f"trap '' TERM; echo up; while true; do sleep 0.1; done; : {mark}", metadata=told)
+        await found.until_log("stubborn", "up")
+        await found.client.delete("pods", "default", "stubborn", grace=0)
+        await found.run("next", "sleep 1000", metadata=told)
+        await found.until_phase("next", "Running")
+        assert processes_with(mark) == []

@@ -1,0 +1,604 @@
+"""What can be asked of an object beside the object itself: bind, evict, scale, logs, commands, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from embedded_kube.api import Options
+from embedded_kube.errors import ApiError
+from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.metrics import Metrics
+from embedded_kube.server.routes import User
+from embedded_kube.server.server import Serving, make_app
+from embedded_kube.server.tokens import Tokens
+from embedded_kube.storage.kinds import Kind
+from embedded_kube.subresources.binding import bind
+from embedded_kube.subresources.eviction import evict
+from embedded_kube.subresources.kubelet import Kubelets, LogOptions, Terminal
+from embedded_kube.subresources.subresources import make_subresources
+from tests.embedded_kube.parts import Parts, make_pod
+
+Json = dict[str, Any]
+BUDGETS = "poddisruptionbudgets.policy"
+POD = "/api/v1/namespaces/default/pods/train-0"
+AUTHORIZATION = {"Authorization": "Bearer secret"}
+
+
+class Shell:
+    """A kubelet whose containers are the machine itself."""
+
+    def __init__(self) -> None:
+        self.asked: list[LogOptions] = []
+        self.sizes: list[tuple[int, int]] = []
+        self.ended: asyncio.Queue[str] = asyncio.Queue()
+
+    async def logs(self, pod: Json, options: LogOptions) -> AsyncIterator[bytes]:
+        self.asked.append(options)
+        try:
+            yield b"one\n"
+            if options.follow:
+                await asyncio.sleep(0.05)
+                yield b"two\n"
+                if pod["metadata"].get("labels", {}).get("endless"):
+                    await asyncio.Event().wait()
+        finally:
+            self.ended.put_nowait("logs")
+
+    async def execute(self, pod: Json, terminal: Terminal) -> int:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*terminal.command, stdin=pipe, stdout=pipe, stderr=pipe)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        tasks = [
+            asyncio.create_task(self._copy(process.stdout, 1, terminal)),
+            asyncio.create_task(self._copy(process.stderr, 2, terminal)),
+        ]
+        others = [asyncio.create_task(self._feed(process.stdin, terminal)), asyncio.create_task(self._size(terminal))]
+        try:
+            await asyncio.gather(*tasks)
+            return await process.wait()
+        finally:
+            for task in (*tasks, *others):
+                task.cancel()
+            await asyncio.gather(*tasks, *others, return_exceptions=True)
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            self.ended.put_nowait(terminal.command[0])
+
+    async def _copy(self, stream: asyncio.StreamReader, channel: int, terminal: Terminal) -> None:
+        while data := await stream.read(4096):
+            await terminal.write(channel, data)
+
+    async def _feed(self, stream: asyncio.StreamWriter, terminal: Terminal) -> None:
+        if terminal.stdin is not None:
+            async for data in terminal.stdin:
+                stream.write(data)
+                await stream.drain()
+        stream.close()
+
+    async def _size(self, terminal: Terminal) -> None:
+        if terminal.sizes is not None:
+            async for size in terminal.sizes:
+                self.sizes.append(size)
+
+
+@pytest.fixture
+async def parts() -> AsyncIterator[Parts]:
+    made = Parts()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell()
+
+
+@pytest.fixture
+def metrics(parts: Parts) -> Metrics:
+    return Metrics("1.35", parts.store, parts.api.kinds)
+
+
+@pytest.fixture
+async def client(parts: Parts, shell: Shell, metrics: Metrics) -> AsyncIterator[TestClient[Any, Any]]:
+    kubelets: Kubelets = {"node1": shell}
+    tokens = Tokens({"secret": User("admin")}, "secret")
+    schemas = Schemas("1.35")
+    table = make_subresources(parts.api, kubelets, schemas, tokens)
+    app = make_app(parts.api, Serving(schemas, tokens=tokens, subresources=table))
+    metrics.attach(app)
+    async with TestClient(TestServer(app), headers=AUTHORIZATION) as made:
+        yield made
+
+
+async def run_pod(parts: Parts, pod: Json | None = None) -> Json:
+    """A pod that runs on node1."""
+    made = await parts.create("pods", pod or make_pod())
+    made["spec"]["nodeName"] = "node1"
+    names = [container["name"] for container in made["spec"]["containers"]]
+    made["status"]["phase"] = "Running"
+    made["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    made["status"]["containerStatuses"] = [{"name": name, "state": {"running": {}}} for name in names]
+    return parts.store.write("pods", made).object()
+
+
+def to_node(name: str, **meta: Any) -> Json:
+    return {"metadata": {"name": "train-0", **meta}, "target": {"kind": "Node", "name": name}}
+
+
+# -- binding
+
+
+async def test_a_binding_sets_the_node_and_merges_its_labels_and_annotations_in_one_write(parts: Parts) -> None:
+    pod = make_pod()
+    pod["metadata"] |= {"labels": {"a": "1", "b": "1"}, "annotations": {"kept": "yes"}}
+    before = await parts.create("pods", pod)
+    status = bind(parts.api, "default", "train-0", to_node("node1", labels={"b": "2"}, annotations={"gpus": "0,1"}))
+    assert (status["kind"], status["status"], status["code"]) == ("Status", "Success", 201)
+    after = parts.get("pods", "train-0")
+    assert after["spec"]["nodeName"] == "node1"
+    assert after["metadata"]["labels"] == {"a": "1", "b": "2"}
+    assert after["metadata"]["annotations"] == {"kept": "yes", "gpus": "0,1"}
+    assert int(after["metadata"]["resourceVersion"]) == int(before["metadata"]["resourceVersion"]) + 1
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert [(c["type"], c["status"]) for c in after["status"]["conditions"]] == [("PodScheduled", "True")]
+
+
+async def test_the_condition_that_said_unschedulable_is_replaced(parts: Parts) -> None:
+    pod = await parts.create("pods", make_pod())
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}
+    pod["status"]["conditions"] = [waiting, {"type": "Other", "status": "True"}]
+    parts.store.write("pods", pod)
+    bind(parts.api, "default", "train-0", to_node("node1"))
+    conditions = {c["type"]: c for c in parts.get("pods", "train-0")["status"]["conditions"]}
+    assert (conditions["PodScheduled"]["status"], "reason" in conditions["PodScheduled"]) == ("True", False)
+    assert len(conditions) == 2
+
+
+async def test_a_bound_pod_is_not_bound_again(parts: Parts) -> None:
+    await parts.create("pods", make_pod())
+    bind(parts.api, "default", "train-0", to_node("node1"))
+    for node in ("node1", "node2"):
+        with pytest.raises(ApiError) as caught:
+            bind(parts.api, "default", "train-0", to_node(node))
+        assert (caught.value.code, caught.value.reason) == (409, "Conflict")
+        assert caught.value.message == (
+            'Operation cannot be fulfilled on pods/binding "train-0": pod train-0 is already assigned to node "node1"'
+        )
+
+
+async def test_a_binding_without_a_name_is_refused(parts: Parts) -> None:
+    with pytest.raises(ApiError) as caught:
+        bind(parts.api, "default", "", {"target": {"name": "n"}})
+    assert (caught.value.code, caught.value.message) == (400, "Name parameter required.")
+
+
+@pytest.mark.parametrize(
+    ("change", "binding", "code", "words"),
+    [
+        ({}, to_node("n", uid="another"), 409, "UID in precondition: another"),
+        ({}, to_node("n", resourceVersion="1"), 409, "ResourceVersion in precondition: 1"),
+        ({"metadata": {"deletionTimestamp": "2025-01-01T00:00:00Z"}}, to_node("n"), 409, "is being deleted"),
+        ({"spec": {"schedulingGates": [{"name": "x"}]}}, to_node("n"), 409, "non-empty .spec.schedulingGates"),
+        ({}, {"metadata": {"name": "other"}, "target": {"name": "n"}}, 400, "name in URL does not match"),
+        ({}, {"metadata": {"namespace": "other"}, "target": {"name": "n"}}, 400, "namespace"),
+        ({}, {"target": {"kind": "Rack", "name": "n"}}, 500, 'target.kind: Unsupported value: "Rack"'),
+        ({}, {"target": {}}, 500, "target.name: Required value"),
+        ({}, to_node("n", annotations={"a": 1}), 400, "ObjectMeta.metadata.annotations of type string"),
+        ({}, {"kind": "Pod", "target": {"name": "n"}}, 400, "not of v1, Kind=Binding"),
+    ],
+    ids=["uid", "version", "deleted", "gated", "name", "namespace", "kind", "no-node", "annotation", "not-a-binding"],
+)
+async def test_a_binding_that_cannot_be_is_refused_and_changes_nothing(
+    parts: Parts, change: Json, binding: Json, code: int, words: str
+) -> None:
+    pod = await parts.create("pods", make_pod())
+    for half, values in change.items():
+        pod[half] |= values
+    before = parts.store.write("pods", pod)
+    with pytest.raises(ApiError) as caught:
+        bind(parts.api, "default", "train-0", binding)
+    assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
+    assert parts.store.get("pods", "default", "train-0") is before
+
+
+async def test_a_pod_that_is_not_there_cannot_be_bound(parts: Parts) -> None:
+    with pytest.raises(ApiError) as caught:
+        bind(parts.api, "default", "train-0", to_node("n"))
+    assert caught.value.code == 404
+
+
+async def test_of_many_that_race_to_bind_a_pod_one_wins(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await parts.create("pods", make_pod())
+    nodes = [f"node{index}" for index in range(20)]
+    random.Random(3).shuffle(nodes)
+    answers = await asyncio.gather(*(client.post(f"{POD}/binding", json=to_node(node)) for node in nodes))
+    assert sorted(answer.status for answer in answers) == [201] + [409] * 19
+    winner = nodes[[answer.status for answer in answers].index(201)]
+    assert parts.get("pods", "train-0")["spec"]["nodeName"] == winner
+
+
+async def test_a_binding_made_for_an_older_version_loses_against_a_status_update(parts: Parts) -> None:
+    pod = await parts.create("pods", make_pod())
+
+    def raise_attempt(found: Json) -> Json:
+        found["metadata"].setdefault("annotations", {})["gpu-scheduler.io/attempt"] = "2"
+        return found
+
+    kind = parts.api.find("pods")
+    await parts.api.change(kind, "default", "train-0", raise_attempt, Options(subresource="status"))
+    with pytest.raises(ApiError) as caught:
+        bind(parts.api, "default", "train-0", to_node("n", resourceVersion=pod["metadata"]["resourceVersion"]))
+    assert caught.value.code == 409
+
+
+async def test_a_pod_that_is_bound_learns_where_its_node_is(parts: Parts, client: TestClient[Any, Any]) -> None:
+    places = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
+    await parts.create("nodes", {"metadata": {"name": "node1", "labels": {**places, "rack": "7"}}})
+    await parts.create("pods", make_pod())
+    binding = to_node("node1", labels={"topology.kubernetes.io/zone": "elsewhere", "mine": "kept"})
+    assert (await client.post(f"{POD}/binding", json=binding)).status == 201
+    assert parts.get("pods", "train-0")["metadata"]["labels"] == {**places, "mine": "kept"}
+    born = make_pod(nodeName="node1")
+    born["metadata"]["name"] = "born-bound"
+    assert (await parts.create("pods", born))["metadata"]["labels"] == places
+
+
+async def test_bindings_arrive_over_http_in_both_places(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await parts.create("pods", make_pod())
+    answer = await client.post(f"{POD}/binding?dryRun=All", json=to_node("node1"))
+    assert (answer.status, "nodeName" in parts.get("pods", "train-0")["spec"]) == (201, False)
+    wrong = to_node("node1", uid="another")
+    assert (await client.post(f"{POD}/binding", json=wrong)).status == 409
+    answer = await client.post("/api/v1/namespaces/default/bindings", json=wrong)  # as Kubernetes: it forgets the uid
+    assert (answer.status, (await answer.json())["status"]) == (201, "Success")
+    assert (await client.post(f"{POD}/binding", json=to_node("node1"))).status == 409
+    assert (await client.get(f"{POD}/binding")).status == 405
+
+
+# -- eviction
+
+
+async def add_budget(parts: Parts, allowed: int, **more: Any) -> None:
+    status = {"disruptionsAllowed": allowed, "observedGeneration": 1, "desiredHealthy": 2, "currentHealthy": 2}
+    selector = {"matchLabels": {"app": "train"}}
+    made = await parts.create(BUDGETS, {"metadata": {"name": "pdb"}, "spec": {"selector": selector, "minAvailable": 2}})
+    parts.store.write(BUDGETS, {**made, "status": status | more})
+
+
+def labelled() -> Json:
+    pod = make_pod()
+    pod["metadata"]["labels"] = {"app": "train"}
+    return pod
+
+
+async def test_an_eviction_takes_one_disruption_and_deletes_the_pod(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await add_budget(parts, 1)
+    await run_pod(parts, labelled())
+    body = {"metadata": {"name": "train-0"}, "deleteOptions": {"gracePeriodSeconds": 7}}
+    answer = await client.post(f"{POD}/eviction", json={"apiVersion": "policy/v1", "kind": "Eviction", **body})
+    assert (answer.status, (await answer.json())["status"]) == (201, "Success")
+    pod, budget = parts.get("pods", "train-0"), parts.get(BUDGETS, "pdb")
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 7
+    assert "DisruptionTarget" in [c["type"] for c in pod["status"]["conditions"]]
+    assert (budget["status"]["disruptionsAllowed"], list(budget["status"]["disruptedPods"])) == (0, ["train-0"])
+    assert [(one["type"], one["status"]) for one in budget["status"]["conditions"]] == [("DisruptionAllowed", "False")]
+
+
+async def test_a_budget_with_nothing_left_refuses(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await add_budget(parts, 0)
+    before = await run_pod(parts, labelled())
+    answer = await client.post(f"{POD}/eviction", json={"metadata": {"name": "train-0"}})
+    status = await answer.json()
+    assert (answer.status, status["reason"], "Retry-After" in answer.headers) == (429, "TooManyRequests", False)
+    assert status["message"] == "Cannot evict pod as it would violate the pod's disruption budget."
+    message = "The disruption budget pdb needs 2 healthy pods and has 2 currently"
+    assert status["details"]["causes"] == [{"reason": "DisruptionBudget", "message": message}]
+    assert parts.get("pods", "train-0") == before
+
+
+async def test_a_budget_that_nobody_has_looked_at_yet_asks_to_come_back(
+    parts: Parts, client: TestClient[Any, Any]
+) -> None:
+    await add_budget(parts, 1, observedGeneration=0)
+    await run_pod(parts, labelled())
+    answer = await client.post(f"{POD}/eviction", json={"metadata": {"name": "train-0"}})
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "10")
+
+
+async def test_a_pod_that_does_not_run_or_does_not_work_costs_the_budget_nothing(parts: Parts) -> None:
+    await add_budget(parts, 0)
+    await parts.create("pods", labelled())
+    await evict(parts.api, "default", "train-0", {}, Options())
+    assert parts.store.count("pods") == 0
+    broken = await run_pod(parts, labelled())
+    broken["status"]["conditions"] = []
+    parts.store.write("pods", broken)
+    await evict(parts.api, "default", "train-0", {}, Options())
+    assert parts.get("pods", "train-0")["metadata"]["deletionTimestamp"]
+
+
+async def test_a_pod_without_a_budget_is_simply_deleted_and_preconditions_hold(parts: Parts) -> None:
+    await add_budget(parts, 0)
+    await run_pod(parts)
+    wrong = {"deleteOptions": {"preconditions": {"uid": "another"}}}
+    with pytest.raises(ApiError) as caught:
+        await evict(parts.api, "default", "train-0", wrong, Options())
+    assert caught.value.code == 409
+    await evict(parts.api, "default", "train-0", {"deleteOptions": {"dryRun": ["All"]}}, Options())
+    assert "deletionTimestamp" not in parts.get("pods", "train-0")["metadata"]
+    await evict(parts.api, "default", "train-0", {}, Options())
+    assert parts.get("pods", "train-0")["metadata"]["deletionTimestamp"]
+
+
+# -- scale
+
+DEPLOYMENT = "/apis/apps/v1/namespaces/default/deployments/web/scale"
+
+
+async def test_a_deployment_is_scaled_by_put_and_patch(parts: Parts, client: TestClient[Any, Any]) -> None:
+    selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "Exists"}]}
+    found = {"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": selector}}
+    await parts.create("deployments.apps", found)
+    scale = await (await client.get(DEPLOYMENT)).json()
+    assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 2})
+    assert scale["status"] == {"replicas": 0, "selector": "app=web,x"}
+    scale["spec"]["replicas"] = 5
+    assert (await client.put(DEPLOYMENT, json=scale)).status == 200
+    assert parts.get("deployments.apps", "web")["spec"]["replicas"] == 5
+    assert (await client.put(DEPLOYMENT, json=scale)).status == 409
+    merge_patch = {"Content-Type": "application/merge-patch+json"}
+    answer = await client.patch(DEPLOYMENT, data='{"spec":{"replicas":1}}', headers=merge_patch)
+    assert (answer.status, (await answer.json())["spec"]) == (200, {"replicas": 1})
+    negative = await client.patch(DEPLOYMENT, data='{"spec":{"replicas":-1}}', headers=merge_patch)
+    assert (negative.status, "spec.replicas" in (await negative.json())["message"]) == (422, True)
+    assert parts.get("deployments.apps", "web")["metadata"]["generation"] == 3
+
+
+async def test_a_kind_of_a_crd_is_scaled_by_its_own_paths(parts: Parts, client: TestClient[Any, Any]) -> None:
+    paths = {"specReplicasPath": ".spec.workers.count", "statusReplicasPath": ".status.up"}
+    paths["labelSelectorPath"] = ".status.selector"
+    kind = Kind("example.org", "v1", "Farm", "farms", subresources=("scale",), scale=paths)
+    parts.api.kinds.put(kind)
+    await parts.create("farms.example.org", {"metadata": {"name": "f"}, "status": {"up": 3, "selector": "a=b"}})
+    path = "/apis/example.org/v1/namespaces/default/farms/f/scale"
+    assert (await (await client.get(path)).json())["status"] == {"replicas": 3, "selector": "a=b"}
+    assert (await client.put(path, json={"metadata": {"name": "f"}, "spec": {"replicas": 4}})).status == 200
+    assert parts.get("farms.example.org", "f")["spec"] == {"workers": {"count": 4}}
+
+
+# -- logs
+
+
+async def test_logs_are_passed_on_as_they_come(parts: Parts, client: TestClient[Any, Any], shell: Shell) -> None:
+    await run_pod(parts)
+    answer = await client.get(f"{POD}/log?follow=true&tailLines=5&timestamps=true&sinceSeconds=60&limitBytes=10")
+    assert (answer.status, answer.content_type, await answer.text()) == (200, "text/plain", "one\ntwo\n")
+    assert shell.asked == [LogOptions("main", True, False, True, 5, 60, 10)]
+
+
+async def test_following_ends_when_nobody_listens_any_more(
+    parts: Parts, client: TestClient[Any, Any], shell: Shell
+) -> None:
+    pod = make_pod()
+    pod["metadata"]["labels"] = {"endless": "yes"}
+    await run_pod(parts, pod)
+    answer = await client.get(f"{POD}/log?follow=true")
+    assert await answer.content.readline() == b"one\n"
+    answer.close()
+    assert await asyncio.wait_for(shell.ended.get(), 20) == "logs"
+
+
+@pytest.mark.parametrize(
+    ("containers", "statuses", "query", "message"),
+    [
+        (["a", "b"], {}, "", "a container name must be specified for pod train-0, choose one of: [a b]"),
+        (["a"], {}, "container=x", "container x is not valid for pod train-0"),
+        (["a"], {}, "", 'container "a" in pod "train-0" is not available'),
+        (
+            ["a"],
+            {"state": {"waiting": {"reason": "ContainerCreating"}}},
+            "",
+            'container "a" in pod "train-0" is waiting to start: ContainerCreating',
+        ),
+        (
+            ["a"],
+            {"state": {"running": {}}},
+            "previous=true",
+            'previous terminated container "a" in pod "train-0" not found',
+        ),
+        (["a"], {"state": {"running": {}}}, "tailLines=many", "tailLines: 'many' is not a whole number"),
+    ],
+    ids=["which", "unknown", "no-status", "waiting", "previous", "number"],
+)
+async def test_logs_that_cannot_be_had_say_why(
+    parts: Parts, client: TestClient[Any, Any], containers: list[str], statuses: Json, query: str, message: str
+) -> None:
+    pod = await run_pod(parts, make_pod(containers=[{"name": name} for name in containers]))
+    pod["status"]["containerStatuses"] = [{"name": "a", **statuses}] if statuses else []
+    parts.store.write("pods", pod)
+    answer = await client.get(f"{POD}/log?{query}")
+    assert (answer.status, (await answer.json())["message"]) == (400, message)
+
+
+async def test_a_pod_without_a_node_has_no_logs(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await parts.create("pods", make_pod())
+    assert (await client.get(f"{POD}/log")).status == 204
+    assert (await client.get(f"{POD}/log?tailLines=-1")).status == 422
+
+
+# -- exec
+
+V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
+
+
+async def converse(
+    client: TestClient[Any, Any], query: str, protocol: str = V5, send: tuple[bytes, ...] = (), verb: str = "exec"
+) -> dict[int, bytes]:
+    """Everything that came back, by channel."""
+    heard: dict[int, bytes] = {}
+    async with client.ws_connect(f"{POD}/{verb}?{query}", protocols=(protocol,)) as socket:
+        assert socket.protocol == protocol
+        for message in send:
+            await socket.send_bytes(message)
+        async for received in socket:
+            assert received.type is aiohttp.WSMsgType.BINARY
+            heard[received.data[0]] = heard.get(received.data[0], b"") + received.data[1:]
+    return heard
+
+
+@pytest.mark.parametrize("protocol", [V5, V4])
+async def test_a_command_answers_on_its_channels_and_says_how_it_ended(
+    parts: Parts, client: TestClient[Any, Any], protocol: str
+) -> None:
+    await run_pod(parts)
+    query = "command=sh&command=-c&command=echo out; echo err >%262; exit 3&stdout=true&stderr=true"
+    heard = await converse(client, query, protocol)
+    assert (heard[1], heard[2]) == (b"out\n", b"err\n")
+    status = json.loads(heard[3])
+    assert (status["status"], status["reason"]) == ("Failure", "NonZeroExitCode")
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+
+
+async def test_stdin_reaches_the_command_and_its_end_too(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await run_pod(parts)
+    lines = tuple(b"\x00" + b"x" * 1000 + b"\n" for _ in range(200))
+    heard = await converse(client, "command=wc&command=-l&stdin=true&stdout=true", V5, (*lines, b"\xff\x00"))
+    assert heard[1].strip() == b"200"
+    assert json.loads(heard[3])["status"] == "Success"
+
+
+async def test_output_that_was_not_asked_for_is_not_sent(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await run_pod(parts)
+    heard = await converse(client, "command=sh&command=-c&command=echo out; echo err >%262&stderr=true")
+    assert (heard.get(1), heard[2]) == (None, b"err\n")
+
+
+async def test_the_size_of_the_window_is_passed_on(parts: Parts, client: TestClient[Any, Any], shell: Shell) -> None:
+    await run_pod(parts)
+    send = (b'\x04{"Width":132,"Height":43}', b"\x04nonsense", b"\x00bye\n", b"\xff\x00")
+    heard = await converse(client, "command=cat&stdin=1&stdout=True&tty=true", V5, send)
+    assert heard[1] == b"bye\n"
+    assert shell.sizes == [(132, 43)]
+
+
+async def test_a_command_ends_when_its_client_goes(parts: Parts, client: TestClient[Any, Any], shell: Shell) -> None:
+    await run_pod(parts)
+    query = "command=sh&command=-c&command=echo up; exec sleep 1000&stdout=true"
+    socket = await client.ws_connect(f"{POD}/exec?{query}", protocols=(V4,))
+    while await socket.receive_bytes() != b"\x01up\n":
+        pass
+    await socket.close()
+    assert await asyncio.wait_for(shell.ended.get(), 20) == "sh"
+
+
+async def test_what_a_kubelet_refuses_is_told_on_the_error_channel(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await run_pod(parts)
+    heard = await converse(client, "command=/no/such/program&stdout=true")
+    status = json.loads(heard[3])
+    assert (status["status"], status["code"]) == ("Failure", 500)
+    assert "/no/such/program" in status["message"]
+
+
+async def test_attach_shows_what_a_container_writes(parts: Parts, client: TestClient[Any, Any], shell: Shell) -> None:
+    await run_pod(parts)
+    heard = await converse(client, "stdout=true&stderr=true", V5, verb="attach")
+    assert (heard[1], json.loads(heard[3])["status"]) == (b"one\ntwo\n", "Success")
+    assert (shell.asked[0].follow, shell.asked[0].tail_lines) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "words"),
+    [
+        ("command=ls&stdout=1", {"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}, "over WebSocket, not SPDY"),
+        ("command=ls&stdout=1", {}, "Upgrade request required"),
+        ("command=ls&stdout=1", {"Upgrade": "websocket", "Sec-WebSocket-Protocol": "v1"}, "must be one of v5.channel"),
+        ("stdout=1", {}, "at least one word of a command"),
+        ("command=ls", {}, "at least one of stdin, stdout, stderr"),
+        ("command=ls&stdout=1&container=x", {}, "container x is not valid for pod train-0"),
+    ],
+    ids=["spdy", "plain", "protocol", "no-command", "no-streams", "container"],
+)
+async def test_an_exec_that_cannot_be_says_what_would_be_right(
+    parts: Parts, client: TestClient[Any, Any], query: str, headers: Json, words: str
+) -> None:
+    await run_pod(parts)
+    answer = await client.post(f"{POD}/exec?{query}", headers=headers)
+    status = await answer.json()
+    assert (answer.status, words in status["message"]) == (400, True), status
+
+
+async def test_a_pod_that_does_not_run_takes_no_commands(parts: Parts, client: TestClient[Any, Any]) -> None:
+    await parts.create("pods", make_pod())
+    answer = await client.get(f"{POD}/exec?command=ls&stdout=1")
+    assert (answer.status, (await answer.json())["message"]) == (400, "pod train-0 does not have a host assigned")
+
+
+# -- the rest
+
+
+async def test_a_token_of_a_service_account_is_one_that_the_server_accepts(
+    parts: Parts, client: TestClient[Any, Any]
+) -> None:
+    await parts.create("serviceaccounts", {"metadata": {"name": "robot"}})
+    path = "/api/v1/namespaces/default/serviceaccounts/robot/token"
+    answer = await client.post(path, json={"spec": {"expirationSeconds": 600}})
+    token = (await answer.json())["status"]["token"]
+    assert answer.status == 201
+    bearer = {"Authorization": f"Bearer {token}"}
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    review = await client.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", json=asked, headers=bearer)
+    assert (await review.json())["status"]["userInfo"]["username"] == "system:serviceaccount:default:robot"
+    forged = {"Authorization": f"Bearer {token[:-2]}xx"}
+    assert (await client.get("/api/v1/pods", headers=forged)).status == 401
+    short = await client.post(path, json={"spec": {"expirationSeconds": 5}})
+    assert (short.status, "spec.expirationSeconds" in (await short.json())["message"]) == (422, True)
+
+
+def test_a_token_is_read_by_the_secret_it_was_made_with_and_not_after_its_time() -> None:
+    tokens = Tokens({"known": User("admin")}, "secret")
+    token = tokens.issue("ns", "robot", "uid", 60)
+    assert Tokens({}, "secret")[token].name == "system:serviceaccount:ns:robot"
+    assert tokens["known"].name == "admin"
+    for stranger in (Tokens({}, "other").get(token), tokens.get(tokens.issue("ns", "robot", "uid", -1))):
+        assert stranger is None
+    assert tokens.get("") is None
+    assert tokens.get("ä.b.c") is None
+
+
+def test_metrics_name_the_features_that_are_on(parts: Parts, metrics: Metrics) -> None:
+    text = metrics.text()
+    assert 'kubernetes_feature_enabled{name="WorkloadAwareScheduling",stage="ALPHA"} 1\n' in text
+    assert 'kubernetes_feature_enabled{name="GangScheduling",stage="ALPHA"} 1\n' in text
+    newest = Metrics("1.37", parts.store, parts.api.kinds).text()
+    assert ("GangScheduling" in newest, 'name="GenericWorkload",stage="BETA"' in newest) == (False, True)
+
+
+async def test_metrics_count_requests_objects_and_watchers(
+    parts: Parts, client: TestClient[Any, Any], metrics: Metrics
+) -> None:
+    await parts.create("pods", make_pod())
+    for _ in range(2):
+        await client.post(f"{POD}/binding", json=to_node("node1"))
+    await client.get("/api/v1/pods")
+    await client.get("/version")
+    watch = parts.store.subscribe("pods")
+    text = metrics.text()
+    watch.close()
+    for code in (201, 409):
+        wanted = f'{{verb="POST",group="",resource="pods",subresource="binding",code="{code}"}} 1\n'
+        assert f"apiserver_request_total{wanted}" in text
+    assert 'apiserver_request_total{verb="LIST",group="",resource="pods",subresource="",code="200"} 1\n' in text
+    assert 'apiserver_request_total{verb="GET",group="",resource="",subresource="/version",code="200"} 1\n' in text
+    assert 'apiserver_storage_objects{resource="pods"} 1\n' in text
+    assert 'apiserver_current_watchers{resource="pods"} 1\n' in text

@@ -1,0 +1,168 @@
+"""What the cluster knows of its nodes: kept up to date, bounded, and as it was after a trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.model import HOSTNAME, HostPort, PodTerm, Shape
+from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.placement.fit import fits
+from gpu_scheduler.core.selectors import labels_equal
+from tests.unit.core.clusters import GPU, RACK, apps, build_cluster, gpu_node, node, plain, pod, whole
+from tests.unit.core.oracle import Fleet
+
+
+def test_what_is_known_of_a_shape_is_not_found_out_again_while_nodes_stay() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4), gpu_node("n1", 2)]))
+    known = capacity_of(cluster, whole(1)).counts
+    cluster.add(pod("p", whole(1)), "n0", (0,))
+    found = capacity_of(cluster, whole(1))
+    assert found.counts is known
+    assert (found.total, sorted(known[known > 0].tolist())) == (5, [2, 3])
+    cluster.put_node(gpu_node("n2", 1))
+    assert capacity_of(cluster, whole(1)).total == 6
+
+
+def test_changes_are_remembered_only_for_a_while_and_none_is_missed() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4)]))
+    longest = 0
+    for _ in range(3000):
+        cluster.add(pod("p", whole(1)), "n0", (0,))
+        cluster.forget("p")
+        longest = max(longest, len(cluster.changes))
+    assert longest < 5000
+    assert len(cluster.changes) < 3000
+    cluster.add(pod("q", whole(3)), "n0", (0, 1, 2))
+    assert capacity_of(cluster, whole(1)).total == 1
+    cluster.forget("q")
+    assert capacity_of(cluster, whole(1)).total == 4
+
+
+def test_a_resource_that_a_node_no_longer_has_is_not_promised() -> None:
+    licences = Shape(request=(("cpu", 1), ("example.com/licence", 1)))
+    cluster = Cluster()
+    cluster.put_node(node("n0", allocatable={"example.com/licence": 2}))
+    slot = cluster.table.slots["n0"]
+    assert fits(cluster, pod("p", licences), slot)
+    cluster.put_node(node("n0"))
+    assert not fits(cluster, pod("p", licences), slot)
+    assert capacity_of(cluster, licences).total == 0
+
+
+def test_a_node_in_the_place_of_one_that_went_has_only_its_own() -> None:
+    licences = Shape(request=(("cpu", 1), ("example.com/licence", 1)))
+    cluster = Cluster()
+    cluster.put_node(node("n0", allocatable={"example.com/licence": 2}))
+    cluster.remove_node("n0")
+    assert not cluster.allocatable.any()
+    assert not cluster.free.any()
+    cluster.put_node(gpu_node("n1", 1))
+    assert capacity_of(cluster, licences).total == 0
+    assert capacity_of(cluster, whole(1)).total == 1
+
+
+def test_a_node_in_the_place_of_one_that_went_is_looked_at_anew() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 1, labels={RACK: "1"})]))
+    slot = cluster.table.slots["n0"]
+    assert capacity_of(cluster, whole(1)).total == 1
+    assert cluster.topology.codes(RACK)[slot] >= 0
+    cluster.remove_node("n0")
+    cluster.put_node(gpu_node("n1", 1, unschedulable=True))
+    assert cluster.table.slots["n1"] == slot
+    assert capacity_of(cluster, whole(1)).total == 0
+    assert cluster.topology.codes(RACK)[slot] < 0
+
+
+def test_resources_that_are_first_named_in_a_trial_do_not_disturb_its_undoing() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4)]))
+    slot = cluster.table.slots["n0"]
+    with cluster.trial():
+        cluster.assume([pod("p", whole(2))], slot)
+        for number in range(40):
+            assert not fits(cluster, pod("q", Shape(request=((f"example.com/{number}", 1),))), slot)
+    assert cluster.free[cluster.row_of[GPU], slot] == 4
+    assert np.array_equal(cluster.free, cluster.allocatable)
+
+
+def test_pods_that_were_only_tried_are_not_counted_afterwards() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4), gpu_node("n1", 4)]))
+    slot = cluster.table.slots["n0"]
+    with cluster.trial():
+        cluster.assume([pod("p"), pod("q")], slot)
+        assert cluster.census.matching(apps("a"))[slot] == 2
+    assert cluster.census.matching(apps("a"))[slot] == 0
+    with cluster.trial() as trial:
+        cluster.assume([pod("p"), pod("q")], slot)
+        trial.keep()
+    assert cluster.census.matching(apps("a"))[slot] == 2
+
+
+def test_a_cluster_grows_with_its_nodes() -> None:
+    cluster = Cluster()
+    for number in range(300):
+        cluster.put_node(gpu_node(f"n{number}", 1, unschedulable=number == 299))
+    assert capacity_of(cluster, whole(1)).total == 299
+    assert capacity_of(cluster, plain()).total == 299 * 110
+    for number in range(300):
+        cluster.remove_node(f"n{number}")
+    assert capacity_of(cluster, plain()).total == 0
+    assert not cluster.table.alive.any()
+    assert not any(cluster.table.nodes), "nothing is kept of nodes that went"
+
+
+def test_a_port_is_taken_from_the_moment_its_pod_is_assumed() -> None:
+    serving = replace(plain(), host_ports=(HostPort(80),))
+    cluster = build_cluster(Fleet([node("n0"), node("n1")]))
+    assert capacity_of(cluster, serving).total == 2
+    with cluster.trial():
+        cluster.assume([pod("p", serving)], cluster.table.slots["n0"])
+        assert capacity_of(cluster, serving).total == 1
+    assert capacity_of(cluster, serving).total == 2
+    cluster.assume([pod("p", serving)], cluster.table.slots["n0"])
+    assert capacity_of(cluster, serving).total == 1
+    assert not fits(cluster, pod("q", serving), cluster.table.slots["n0"])
+    cluster.forget("p")
+    assert capacity_of(cluster, serving).total == 2
+
+
+def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
+    shy = replace(plain(), anti_affinity=(PodTerm(apps("a"), HOSTNAME),))
+    cluster = build_cluster(Fleet([node("n0"), node("n1")]))
+    for number in range(2):
+        cluster.add(pod(f"shy-{number}", shy, labels={"app": "shy"}), f"n{number}", None)
+    may_enter = []
+    for number in range(3):
+        may_enter.append([fits(cluster, pod("p"), cluster.table.slots[name]) for name in ("n0", "n1")])
+        cluster.forget(f"shy-{number}")
+    assert may_enter == [[False, False], [True, False], [True, True]]
+    assert cluster.census.carried_matches() == []
+
+
+def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what_they_are() -> None:
+    cluster = build_cluster(Fleet([node("kept", labels={"job": "kept"})]))
+    for number in range(500):
+        cluster.put_node(node("brief", labels={"job": f"job-{number}"}))
+        cluster.remove_node("brief")
+    cluster.put_node(node("new", labels={"job": "new"}))
+    assert len(cluster.table.column("job").values) < 400
+    for name in ("kept", "new"):
+        wanted = replace(plain(), node_labels=labels_equal({"job": name}))
+        assert [fits(cluster, pod("p", wanted), cluster.table.slots[each]) for each in ("kept", "new")] == [
+            name == "kept",
+            name == "new",
+        ]
+
+
+def test_pods_are_counted_on_nodes_that_came_after_the_question() -> None:
+    cluster = build_cluster(Fleet([node("n0")]))
+    cluster.add(pod("first"), "n0", None)
+    assert cluster.census.matching(apps("a")).sum() == 1
+    for number in range(1, 300):
+        cluster.put_node(node(f"n{number}"))
+        cluster.add(pod(f"p{number}"), f"n{number}", None)
+    counts = cluster.census.matching(apps("a"))
+    assert [counts[cluster.table.slots[name]] for name in ("n0", "n150", "n299")] == [1, 1, 1]
+    assert counts.sum() == 300

@@ -1,0 +1,129 @@
+"""What a gang's members say about the gang: its phase, what it is short of, and who counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, phase_of, survey
+from gpu_scheduler.core.model import Gang, Gate, GateKind, OnMemberLost, Pod, PodPhase, Role, Slot
+from tests.unit.core.world import a_key, a_pod, members
+
+KEY = a_key("a")
+
+
+def some(count: int, role: str = "") -> list[Pod]:
+    return members(KEY, count, role=role)
+
+
+@dataclass(frozen=True)
+class PhaseCase:
+    id: str
+    facts: dict[str, Any]
+    phase: Phase
+
+
+PHASES = [
+    PhaseCase("no object", {"exists": False, "live": some(1)}, Phase.ORPHANED),
+    PhaseCase("one is being evicted", {"evicting": 1, "live": some(2)}, Phase.RESTARTING),
+    PhaseCase("one is being committed", {"committing": 1, "binding": 1, "minimum": 2}, Phase.COMMITTING),
+    PhaseCase("one is being bound", {"binding": 1, "live": some(1), "minimum": 2}, Phase.BINDING),
+    PhaseCase("enough run", {"live": some(2), "minimum": 2, "ready": some(1)}, Phase.RUNNING),
+    PhaseCase("some run and the others are done", {"live": some(1), "succeeded": 1, "minimum": 2}, Phase.RUNNING),
+    PhaseCase("one too few runs", {"live": some(1), "minimum": 2}, Phase.HOLDING),
+    PhaseCase("one too few runs for too long", {"live": some(1), "minimum": 2, "hold_over": True}, Phase.DEGRADED),
+    PhaseCase(
+        "fewer run, and that is fine", {"live": some(1), "minimum": 2, "policy": OnMemberLost.SHRINK}, Phase.RUNNING
+    ),
+    PhaseCase("all are done", {"succeeded": 2, "minimum": 2}, Phase.FINISHED),
+    PhaseCase("enough are done, but more wait", {"succeeded": 2, "minimum": 2, "ready": some(1)}, Phase.WAITING),
+    PhaseCase(
+        "enough are done, but more are held back", {"succeeded": 2, "minimum": 2, "gated": some(1)}, Phase.WAITING
+    ),
+    PhaseCase("too few are done", {"succeeded": 1, "minimum": 2}, Phase.GATHERING),
+    PhaseCase("one has failed", {"failed": 1, "minimum": 2}, Phase.FAILED),
+    PhaseCase("one has failed and its replacement waits", {"failed": 1, "ready": some(2), "minimum": 2}, Phase.WAITING),
+    PhaseCase("paused", {"blocked": True, "ready": some(2), "minimum": 2}, Phase.BLOCKED),
+    PhaseCase("others go for it", {"nominated": True, "ready": some(2), "minimum": 2}, Phase.NOMINATED),
+    PhaseCase("its slots are kept", {"reserved": True, "minimum": 2}, Phase.RESERVED),
+    PhaseCase("one is still to come", {"ready": some(1), "minimum": 2}, Phase.GATHERING),
+    PhaseCase("all are there", {"ready": some(2), "minimum": 2}, Phase.WAITING),
+]
+
+
+@pytest.mark.parametrize("case", PHASES, ids=[case.id for case in PHASES])
+def test_phase_follows_from_the_facts(case: PhaseCase) -> None:
+    assert phase_of(Facts(**case.facts)) is case.phase
+
+
+ROLES = (Role("lead", 1), Role("work", 2))
+
+
+@pytest.mark.parametrize(
+    ("facts", "missing", "quorum"),
+    [
+        ({"minimum": 3}, 3, 3),
+        ({"minimum": 3, "committing": 1, "binding": 2}, 0, 0),
+        ({"minimum": 3, "live": some(1), "succeeded": 1}, 1, 1),
+        ({"minimum": 3, "live": some(1), "ready": some(2)}, 2, 0),
+        ({"minimum": 1, "live": some(3)}, 0, 0),
+        ({"minimum": 3, "roles": ROLES, "have_by_role": {"work": 3}, "live": some(3, "work")}, 1, 1),
+        ({"minimum": 1, "roles": ROLES, "ready": [*some(1, "lead"), *some(2, "work")]}, 3, 0),
+        ({"minimum": 1, "roles": ROLES, "ready": some(5, "work")}, 3, 1),
+        ({"minimum": 1, "roles": ROLES, "ready": [*some(1, "lead"), *some(1, "work")]}, 3, 1),
+    ],
+    ids=[
+        "none",
+        "decided",
+        "done",
+        "waiting",
+        "too many",
+        "too many of one role",
+        "enough of each",
+        "one role waits",
+        "one of each",
+    ],
+)
+def test_a_gang_is_short_of_its_minima(facts: dict[str, Any], missing: int, quorum: int) -> None:
+    found = Facts(**facts)
+    assert (found.missing, found.short_of_quorum) == (missing, quorum)
+
+
+def test_members_are_sorted_by_what_can_be_done_with_them() -> None:
+    pods = {
+        "runs": a_pod("runs", node="n0", phase=PodPhase.RUNNING),
+        "leaves": a_pod("leaves", node="n0", deleting=True),
+        "must go": a_pod("must go", node="n0"),
+        "done": a_pod("done", node="n0", phase=PodPhase.SUCCEEDED),
+        "failed": a_pod("failed", node="n0", phase=PodPhase.FAILED),
+        "decided": a_pod("decided"),
+        "on its way": a_pod("on its way"),
+        "waits": a_pod("waits"),
+        "held back": a_pod("held back", gates=(Gate(GateKind.SCHEDULING_GATE, "gate"),)),
+    }
+    record = GangRecord(KEY, Gang(KEY, minimum=9), {uid: replace(pod, role="work") for uid, pod in pods.items()})
+    facts = survey(record, {"decided": False, "on its way": True}, {"must go"})
+    assert [pod.uid for pod in facts.live] == ["runs"]
+    assert ([pod.uid for pod in facts.ready], [pod.uid for pod in facts.gated]) == (["waits"], ["held back"])
+    assert (facts.succeeded, facts.failed, facts.evicting) == (1, 1, 1)
+    assert (facts.committing, facts.binding, facts.open, facts.have) == (1, 1, 2, 4)
+    assert facts.have_by_role == {"work": 4}
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (GangRecord(KEY), {"exists": False}),
+        (GangRecord(KEY, Gang(KEY)), {"exists": True, "blocked": False, "reserved": False, "nominated": False}),
+        (GangRecord(KEY, Gang(KEY, paused=True)), {"blocked": True}),
+        (GangRecord(KEY, Gang(KEY, problem="two schedulers")), {"blocked": True}),
+        (GangRecord(KEY, Gang(KEY), admitted_at=5.0), {"reserved": True}),
+        (GangRecord(KEY, Gang(KEY), nomination=(Slot("n0", ()),)), {"nominated": True}),
+    ],
+    ids=["gone", "plain", "paused", "wrong", "admitted", "nominated"],
+)
+def test_what_is_noted_of_a_gang_is_among_the_facts(record: GangRecord, expected: dict[str, bool]) -> None:
+    facts = survey(record, {}, ())
+    assert {name: getattr(facts, name) for name in expected} == expected

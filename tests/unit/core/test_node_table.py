@@ -1,0 +1,61 @@
+"""The table of nodes over months: what changes with the time is not kept for ever."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpu_scheduler.core.cluster.node_table import NodeTable
+from gpu_scheduler.core.model import Node, Taint, TaintEffect
+from gpu_scheduler.core.selectors import Operator, Requirement
+from tests.unit.core.effort import effort_of
+from tests.unit.core.world import a_node
+
+STEADY = Taint("dedicated", "training", TaintEffect.NO_SCHEDULE)
+
+
+def test_the_table_is_at_most_twice_as_large_as_its_nodes_are_many() -> None:
+    table = NodeTable()
+    smallest = table.size
+    for number in range(1, 200):
+        table.put(a_node(f"n{number}"))
+        assert table.size <= max(smallest, 2 * number)
+
+
+def test_labels_are_forgotten_in_a_table_that_has_grown_too() -> None:
+    table = NodeTable()
+    for number in range(500):
+        table.put(a_node(f"n{number % 20}", labels={"stamp": str(number)}))
+    table.put(a_node("plain"))
+    assert len(table.column("stamp").values) <= 2 * table.size
+    found = table.match(Requirement("stamp", Operator.EXISTS), table.everywhere)
+    assert {name for name, slot in table.slots.items() if not found[slot]} == {"plain"}
+    assert found.sum() == 20
+
+
+def test_taints_and_labels_with_a_time_in_them_are_forgotten() -> None:
+    table = NodeTable()
+    for number in range(500):
+        mark = Taint("removal", str(number), TaintEffect.PREFER_NO_SCHEDULE)
+        table.put(a_node(f"n{number % 5}", labels={"stamp": str(number), "zone": "z"}, taints=(mark,)))
+        table.put(a_node("steady", taints=(STEADY,)))
+    assert len(table.taint_sets) < 50
+    assert len(table.column("stamp").values) <= 2 * table.size
+    for name, slot in table.slots.items():
+        node = table.nodes[slot]
+        assert node is not None
+        assert table.taint_sets[table.taint_set[slot]] == node.taints, name
+        stamp = node.labels.get("stamp")
+        assert table.match(Requirement("stamp", Operator.IN, (stamp or "",)), table.everywhere)[slot] == bool(stamp)
+
+
+def test_a_node_that_changes_costs_the_same_however_many_others_there_are() -> None:
+    def stamped(name: str, stamp: str) -> Node:
+        return a_node(name, labels={"stamp": stamp}, taints=(STEADY,))
+
+    costs = []
+    for nodes in (1, 200):
+        table = NodeTable()
+        for number in range(nodes):
+            table.put(stamped(f"n{number}", str(number)))
+        costs.append(effort_of(partial(table.put, stamped("n0", "new"))))
+    assert costs[0] == costs[1]

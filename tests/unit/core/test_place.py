@@ -1,0 +1,395 @@
+"""Gangs whose members look at each other, or have no choice, or are many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from gpu_scheduler.core.model import (
+    HOSTNAME,
+    HostPort,
+    Node,
+    PodTerm,
+    Shape,
+    Spread,
+    Taint,
+    TaintEffect,
+    Toleration,
+    TopologyRule,
+)
+from gpu_scheduler.core.placement.diagnose import refuse_bid, tally
+from gpu_scheduler.core.placement.domains import Bid, Group
+from gpu_scheduler.core.placement.place import least_counts, place_gang
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from tests.unit.core.clusters import (
+    GPU,
+    RACK,
+    ZONE,
+    Problem,
+    apps,
+    build_cluster,
+    gang_of,
+    gpu_node,
+    mapped,
+    node,
+    plain,
+    pod,
+    problems,
+    share,
+    whole,
+)
+from tests.unit.core.oracle import Fleet, Placed
+
+
+def group(app: str, shape: Shape, size: int = 1) -> Group:
+    """Members of the role and the application of one name."""
+    return Group(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
+
+
+HARD = Taint("k", "v", TaintEffect.NO_SCHEDULE)
+LICENCE = "example.com/licence"
+
+
+def near(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
+    return replace(shape, affinity=(PodTerm(apps(app), key),))
+
+
+def licensed(shape: Shape) -> Shape:
+    return replace(shape, request=(*shape.request, (LICENCE, 1)))
+
+
+def away(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
+    return replace(shape, anti_affinity=(PodTerm(apps(app), key),))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Groups, nodes, and where each role's members must go (sorted); without `expected` the gang must be refused."""
+
+    id: str
+    groups: Sequence[Group]
+    nodes: Sequence[Node]
+    expected: dict[str, str] | None
+
+
+SMALL = [node("n1", allocatable={"cpu": 100}), node("n2", allocatable={"cpu": 200})]
+CASES = [
+    Case(
+        "a role that needs another's company waits for it, though it is scarcer",
+        [group("follower", near("leader", whole(1))), group("leader", plain())],
+        [gpu_node("n1", 1), node("n2")],
+        {"follower": "n1", "leader": "n1"},
+    ),
+    Case(
+        "a chain of roles that need company",
+        [group("c", near("b", plain())), group("b", near("a", plain())), group("a", whole(1))],
+        [node("n1"), gpu_node("n2", 1)],
+        {"a": "n2", "b": "n2", "c": "n2"},
+    ),
+    Case(
+        "a role goes where the company it brings fits, not where it would be least in the way",
+        [group("follower", near("leader", plain(200))), group("leader", plain(100))],
+        [*SMALL, node("n3", allocatable={"cpu": 300})],
+        {"follower": "n3", "leader": "n3"},
+    ),
+    Case(
+        "two roles that need each other are refused, as nobody may come first",
+        [group("a", near("b", plain())), group("b", near("a", plain()))],
+        [node("n1")],
+        None,
+    ),
+    Case(
+        "a role keeps away from another that does not mind",
+        [group("a", away("b", plain(100))), group("b", plain(200))],
+        SMALL,
+        {"a": "n1", "b": "n2"},
+    ),
+    Case(
+        "the role with one choice goes before the role with two",
+        [group("either", plain(100), 2), group("large", plain(200))],
+        [*SMALL, node("n3", allocatable={"cpu": 100})],
+        {"either": "n1 n3", "large": "n2"},
+    ),
+    Case(
+        "a map goes before a role that could take its card",
+        [group("any", whole(1)), group("mapped", mapped("n1", 0))],
+        [gpu_node("n1", 2)],
+        {"any": "n1", "mapped": "n1"},
+    ),
+    Case(
+        "members of one map entry share its cards",
+        [group("mapped", mapped("n1", 0, 1), 3)],
+        [gpu_node("n1", 2)],
+        {"mapped": "n1 n1 n1"},
+    ),
+    Case(
+        "shares of several sizes fill cards to the brim",
+        [group("a", share(600)), group("b", share(500), 2), group("c", share(400))],
+        [gpu_node("n1", 2)],
+        {"a": "n1", "b": "n1 n1", "c": "n1"},
+    ),
+    Case(
+        "the role that comes last takes as few nodes as it can",
+        [group("last", whole(1), 3), group("first", licensed(plain()))],
+        [gpu_node("n1", 3), gpu_node("n2", 1), gpu_node("n3", 2), node("n4", allocatable={LICENCE: 1})],
+        {"last": "n1 n1 n1", "first": "n4"},
+    ),
+    Case(
+        "the scarcest role goes first, so the other need not leave it room",
+        [group("last", whole(1), 3), group("first", licensed(plain()))],
+        [gpu_node("n1", 3, allocatable={GPU: 3, LICENCE: 1}), gpu_node("n2", 1), gpu_node("n3", 2)],
+        {"last": "n1 n1 n1", "first": "n1"},
+    ),
+    Case(
+        "a role with a choice leaves the nodes that others could use",
+        [
+            group("first", replace(licensed(plain()), tolerations=(Toleration("k", exists=True),))),
+            group("last", plain()),
+        ],
+        [node("n1", allocatable={LICENCE: 2}), node("n2", allocatable={LICENCE: 1}, taints=(HARD,))],
+        {"first": "n2", "last": "n1"},
+    ),
+    Case(
+        "a lone card too few",
+        [group("a", whole(2)), group("b", share(100))],
+        [gpu_node("n1", 2)],
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_roles_find_their_places(case: Case) -> None:
+    bid = Bid(list(case.groups), sum(len(each.pods) for each in case.groups))
+    placement = place_gang(build_cluster(Fleet(list(case.nodes))), bid)
+    if case.expected is None:
+        assert placement is None
+        return
+    assert placement is not None
+    found = {each.role: " ".join(sorted(s.node for _, s in placement if s.role == each.role)) for each in case.groups}
+    assert found == case.expected
+
+
+def test_a_map_and_a_counted_card_never_meet() -> None:
+    bid = Bid([group("any", whole(1)), group("mapped", mapped("n1", 0))], 2)
+    placement = place_gang(build_cluster(Fleet([gpu_node("n1", 2)])), bid)
+    assert placement is not None
+    assert {slot.role: slot.devices for _, slot in placement} == {"mapped": (0,), "any": (1,)}
+
+
+def test_a_role_comes_before_its_company_when_some_is_there_and_more_would_be_in_its_way() -> None:
+    zone_a = {ZONE: "a"}
+    nodes = [
+        node("n1", labels=zone_a, allocatable={"cpu": 100, LICENCE: 1}),
+        node("n2", labels=zone_a),
+        node("n3", labels={ZONE: "b"}),
+    ]
+    running = Placed(pod("running", labels={"app": "leader"}), "n2")
+    beside = replace(near("leader", plain(), ZONE), spread=(Spread(apps("leader"), ZONE),))
+    bid = Bid([group("follower", beside), group("leader", licensed(plain()))], 2)
+    placement = place_gang(build_cluster(Fleet(nodes, [running])), bid)
+    assert placement is not None
+    assert {slot.role: slot.node for _, slot in placement} == {"follower": "n2", "leader": "n1"}
+
+
+def racks(count: int, size: int) -> list[Node]:
+    return [
+        node(f"n{i}-{j}", labels={ZONE: "ab"[i % 2], RACK: str(i)}, allocatable={"cpu": 2000})
+        for i in range(count)
+        for j in range(size)
+    ]
+
+
+def test_a_thousand_members_with_two_spreads_are_placed() -> None:
+    both = replace(plain(100), spread=(Spread(apps("a"), ZONE), Spread(apps("a"), RACK)))
+    placement = place_gang(build_cluster(Fleet(racks(8, 8))), gang_of(both, 1100))
+    assert placement is not None
+    sizes = [sum(slot.node.startswith(f"n{i}-") for _, slot in placement) for i in range(8)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_more_members_than_steps_back_are_allowed_on_a_large_cluster() -> None:
+    both = replace(plain(100), spread=(Spread(apps("a"), ZONE), Spread(apps("a"), RACK)))
+    nodes = [*racks(4, 2), *(node(f"full-{i}", allocatable={"cpu": 0}) for i in range(2100))]
+    placement = place_gang(build_cluster(Fleet(nodes)), gang_of(both, 80))
+    assert placement is not None
+    assert len(placement) == 80
+
+
+# -- why a gang was refused
+
+
+def first_refused(nodes: list[Node], bid: Bid, *placed: Placed) -> Unplaceable:
+    """What a gang is told that does not fit."""
+    cluster = build_cluster(Fleet(nodes, list(placed)))
+    assert place_gang(cluster, bid) is None
+    return refuse_bid(cluster, bid)
+
+
+PORT = (HostPort(8080),)
+TAKEN = Placed(pod("other", replace(plain(), host_ports=PORT), labels={"app": "b"}), "n1")
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (whole(1, host_ports=PORT), Reason.HOST_PORT),
+        (replace(share(300), host_ports=PORT), Reason.HOST_PORT),
+        (away("b", whole(1)), Reason.POD_ANTI_AFFINITY),
+        (away("b", share(300)), Reason.POD_ANTI_AFFINITY),
+        (near("nobody", whole(1)), Reason.POD_AFFINITY),
+        (mapped("n2", 0), Reason.UNKNOWN_NODE),
+        (mapped("n1", 5), Reason.DEVICE_MISSING),
+    ],
+    ids=["port", "port and share", "anti-affinity", "anti-affinity and share", "affinity", "map", "device"],
+)
+def test_where_there_is_enough_the_rule_that_keeps_members_away_is_named_and_no_resource(
+    shape: Shape, reason: Reason
+) -> None:
+    told = first_refused([gpu_node("n1", 4)], gang_of(shape, 1), TAKEN)
+    reasons = [refusal.reason for refusal in told.refusals]
+    assert reasons[0] is reason
+    assert Reason.RESOURCE not in reasons
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "subject", "short_by"),
+    [
+        (whole(2), 3, GPU, 2),
+        (plain(40_000), 2, "cpu", 40_000),
+        (share(600), 6, GPU, 2),
+        (replace(share(100), request=(("cpu", 40_000),)), 2, "cpu", 40_000),
+        (whole(5), 1, GPU, 1),
+    ],
+    ids=["GPUs", "cpu", "shares", "cpu for shares", "one that nearly fits"],
+)
+def test_where_there_is_not_enough_the_resource_is_named_with_what_is_missing(
+    shape: Shape, size: int, subject: str, short_by: int
+) -> None:
+    told = first_refused([gpu_node("n1", 4)], gang_of(shape, size))
+    first = told.refusals[0]
+    assert (first.reason, first.subject, first.short_by) == (Reason.RESOURCE, subject, short_by)
+
+
+RULE, WISH = TopologyRule("rack"), TopologyRule("rack", required=False)
+
+
+@pytest.mark.parametrize(
+    ("of_gang", "of_role", "told"),
+    [
+        ((RULE,), (), [Reason.TOPOLOGY]),
+        ((), (RULE,), [Reason.TOPOLOGY]),
+        ((WISH, RULE), (), [Reason.TOPOLOGY]),
+        ((WISH,), (WISH,), [Reason.NOT_FOUND_YET]),
+        ((), (), [Reason.NOT_FOUND_YET]),
+    ],
+    ids=["of the gang", "of a role", "besides a preferred one", "only preferred", "none"],
+)
+def test_only_topology_that_is_required_is_to_blame(
+    of_gang: tuple[TopologyRule, ...], of_role: tuple[TopologyRule, ...], told: list[Reason]
+) -> None:
+    """Each of two would fit by itself, but not both: no single resource is short."""
+    nodes = [gpu_node("n1", 1, labels={RACK: "1"}, allocatable={GPU: 1, "cpu": 100})]
+    groups = [replace(each, topology=of_role) for each in (group("a", plain(100)), group("b", whole(1)))]
+    found = first_refused(nodes, Bid(groups, 2, topology=of_gang))
+    assert [refusal.reason for refusal in found.refusals] == told
+
+
+@given(problems(groups=2))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_refused_gang_is_always_told_something_and_only_what_it_asked_for(problem: Problem) -> None:
+    cluster = build_cluster(problem.fleet)
+    if place_gang(cluster, problem.bid) is not None:
+        return
+    told = refuse_bid(cluster, problem.bid)
+    assert told.refusals
+    rules = [*problem.bid.topology, *(rule for each in problem.bid.groups for rule in each.topology)]
+    levels = {rule.level for rule in rules if rule.required}
+    shapes = [each.pods[0].shape for each in problem.bid.groups]
+    for refusal in told.refusals:
+        assert refusal.reason is not Reason.TOPOLOGY or refusal.subject in levels
+        assert refusal.reason is not Reason.HOST_PORT or any(shape.host_ports for shape in shapes)
+        assert refusal.nodes <= len(problem.fleet.nodes)
+        assert refusal.short_by >= 0
+
+
+def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None:
+    small = {"allocatable": {"cpu": 100}}
+    nodes = [
+        node("n1", taints=(HARD,), **small),
+        node("n2", **small),
+        node("n3", **small),
+        node("n4", unschedulable=True),
+        *(node(f"drained{i}", **small) for i in range(3)),
+    ]
+    cluster = build_cluster(Fleet(nodes))
+    excluded = np.array([each is not None and each.name.startswith("drained") for each in cluster.table.nodes])
+    told = tally(cluster, pod("p", plain(200)), excluded)
+    assert [(refusal.reason, refusal.nodes) for refusal in told] == [
+        (Reason.RESERVED, 3),
+        (Reason.RESOURCE, 2),
+        (Reason.UNSCHEDULABLE, 1),
+        (Reason.TAINT, 1),
+    ]
+
+
+def test_nodes_that_take_none_at_all_are_counted() -> None:
+    told = first_refused([gpu_node("n1", 4), gpu_node("n2", 1), gpu_node("n3", 1)], gang_of(whole(2), 3))
+    assert (told.refusals[0].reason, told.refusals[0].nodes) == (Reason.RESOURCE, 2)
+
+
+@pytest.mark.parametrize(
+    ("needed", "role_needs", "expected"),
+    [
+        (0, {}, (0, 0)),
+        (3, {}, (0, 3)),
+        (4, {}, (1, 3)),
+        (3, {"few": 1}, (1, 2)),
+        (3, {"few": 2}, (2, 1)),
+        (1, {"few": 2, "many": 1}, (2, 1)),
+        (9, {"few": 1}, (2, 3)),
+    ],
+)
+def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
+    needed: int, role_needs: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
+    bid = Bid([group("few", whole(2), 2), group("many", plain(), 3)], needed, role_needs)
+    assert least_counts(cluster, bid) == expected
+
+
+def test_what_a_role_needs_is_taken_once_though_its_members_are_of_two_shapes() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
+    bid = Bid([group("work", whole(2), 2), group("work", plain(), 3)], 0, {"work": 4})
+    assert least_counts(cluster, bid) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("racks", "short_by"),
+    [(("1", "1", "2"), 1), (("1", "2", "3"), 2), (("", "", ""), 3)],
+    ids=["two in the largest", "one in each", "no racks at all"],
+)
+def test_gang_that_no_rack_can_hold_is_told_how_far_the_largest_falls_short(
+    racks: tuple[str, ...], short_by: int
+) -> None:
+    nodes = [gpu_node(f"n{i}", 1, labels={RACK: rack} if rack else {}) for i, rack in enumerate(racks)]
+    told = first_refused(nodes, gang_of(whole(1), 3, topology=(TopologyRule("rack"),)))
+    assert [(refusal.reason, refusal.short_by) for refusal in told.refusals] == [(Reason.TOPOLOGY, short_by)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopeless"),
+    [
+        (Reason.RESOURCE, False),
+        (Reason.POD_AFFINITY, False),
+        (Reason.BACK_OFF, False),
+        (Reason.TOO_LARGE, True),
+        (Reason.UNKNOWN_NODE, True),
+    ],
+)
+def test_only_what_neither_time_nor_others_can_cure_is_hopeless(reason: Reason, hopeless: bool) -> None:
+    assert Unplaceable((Refusal(reason),), 1, 0).hopeless is hopeless

@@ -1,0 +1,391 @@
+"""Slots for members whose pods do not exist yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.core.cycle.explain import refuse_now
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Expected, Gang, GangKey, PodPhase, Queue
+from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.core.state import Config
+from tests.unit.core.world import GPU, NAMESPACE, a_key, a_node, a_world, members, shape_of
+
+
+def expecting(name: str, count: int, **changes: Any) -> Gang:
+    key = a_key(name)
+    return Gang(key, **{"minimum": count, "expected": (Expected(shape_of(1), count, "worker"),), **changes})
+
+
+def test_expected_members_get_their_slots_before_their_pods_exist() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    assert world.phase(gang.key) is Phase.RESERVED
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+    world.create(*members(gang.key, 3, role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 3
+
+
+def test_expected_members_that_come_one_by_one_keep_their_slots_meanwhile() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 1)
+    for pod in members(gang.key, 3, role="worker"):
+        world.create(pod)
+        world.settle()
+        assert world.bound(rival) == []
+    assert len(world.bound(gang.key)) == 3
+
+
+def test_members_that_are_there_are_not_counted_twice_among_those_expected() -> None:
+    world = a_world(2)
+    gang = expecting("a", 3, minimum=1)
+    world.submit(gang, *members(gang.key, 1, role="worker"))
+    world.settle()
+    assert world.bound(gang.key) == []
+    world.put_node(a_node("more", 1))
+    world.settle()
+    assert len(world.bound(gang.key)) == 1
+
+
+def test_reservation_for_members_that_never_come_expires() -> None:
+    world = a_world(3, config=Config(reserve=300))
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 3)
+    world.pass_time(299)
+    assert world.bound(rival) == []
+    world.pass_time(2)
+    assert len(world.bound(rival)) == 3
+
+
+def test_members_that_never_come_do_not_starve_a_gang_that_backs_off_now_and_then() -> None:
+    world = a_world(3)
+    world.submit(expecting("a", 3, priority=5))
+    world.settle()
+    rival = world.start("b", 3, timeout=40.0)
+    world.pass_time(1000)
+    assert len(world.bound(rival)) == 3
+
+
+def test_many_gangs_whose_members_never_come_do_not_starve_one_whose_members_are_there() -> None:
+    world = a_world(3)
+    for name in "acd":
+        world.submit(expecting(name, 3, priority=5))
+        world.pass_time(100)
+    world.pass_time(2000)
+    rival = world.start("b", 3, timeout=40.0)
+    world.pass_time(1000)
+    assert len(world.bound(rival)) == 3
+
+
+@pytest.mark.parametrize(("sizes", "apart"), [((2, 1), 150.0), ((1, 1, 1, 1), 225.0)])
+def test_gangs_whose_members_never_come_leave_their_queue_to_one_that_needs_what_they_keep_together(
+    sizes: tuple[int, ...], apart: float
+) -> None:
+    world = a_world(6)
+    world.put_queue(Queue("q", limit={GPU: sum(sizes)}))
+    for number, size in enumerate(sizes):
+        world.submit(expecting(f"a{number}", size, priority=5, queue="q"))
+        world.pass_time(apart)
+    rival = world.start("b", sum(sizes), queue="q", timeout=40.0)
+    world.pass_time(1500)
+    assert len(world.bound(rival)) == sum(sizes)
+
+
+def test_gang_that_gives_way_says_so_and_has_its_turn_again_when_nobody_waits_or_the_others_had_theirs() -> None:
+    world = a_world(6)
+    world.now = 900.0  # the beginning of its turn
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    gang = expecting("a", 2, queue="q")
+    world.submit(gang)
+    world.settle()
+    runs = world.start("c", 1, queue="q")
+    world.settle()
+    rival = world.start("b", 3, queue="q")
+    world.pass_time(300)
+    assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.GATHERING, {Reason.GIVES_WAY})
+    world.pass_time(599)
+    assert world.phase(gang.key) is Phase.GATHERING
+    world.pass_time(100)
+    assert world.gangs[gang.key].admitted_at == 1800.0  # the rival waits for what runs on
+    world.pass_time(300)
+    assert world.phase(gang.key) is Phase.GATHERING
+    for pod in world.members(rival):
+        world.remove_pod(pod.uid)
+    world.settle()
+    assert (len(world.bound(runs)), world.phase(gang.key)) == (1, Phase.RESERVED)
+
+
+def test_nobody_gives_way_where_a_queue_has_no_limit() -> None:
+    world = a_world(6)
+    world.now = 900.0
+    gang = expecting("a", 2)
+    world.submit(gang)
+    world.settle()
+    world.start("runs", 1)
+    world.settle()
+    world.start("waits", 6)
+    world.pass_time(300)
+    assert world.phase(gang.key) is Phase.RESERVED
+
+
+def test_gang_that_ran_after_its_reservation_had_expired_does_not_give_way_when_it_starts_anew() -> None:
+    world = a_world(6)
+    world.now = 900.0
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    gang = expecting("a", 2, queue="q")
+    world.submit(gang)
+    world.settle()
+    world.create(*members(gang.key, 2, role="worker"))
+    world.start("runs", 1, queue="q")
+    world.pass_time(400)
+    world.start("waits", 3, queue="q")
+    world.settle()
+    for pod in world.members(gang.key):
+        world.remove_pod(pod.uid)
+    world.pass_time(60, controllers=False)  # until those who vanished must have ended
+    assert world.phase(gang.key) is Phase.RESERVED
+
+
+def test_members_that_come_after_their_reservation_expired_need_not_wait_for_the_next() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.pass_time(310)
+    world.create(*members(gang.key, 3, role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 3
+
+
+def test_new_leader_finds_the_reservation_again_and_its_end() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    world.pass_time(200)
+    world.crash()
+    rival = world.start("b", 3)
+    world.pass_time(50)
+    assert world.bound(rival) == []
+    assert world.phase(gang.key) is Phase.RESERVED
+    world.pass_time(60)
+    assert len(world.bound(rival)) == 3
+
+
+def test_expected_members_that_turn_out_to_need_something_else_get_other_slots() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    world.change_gang(gang.key, minimum=1, expected=(Expected(shape_of(2), 1, "worker"),))
+    world.settle()
+    assert world.phase(gang.key) is Phase.RESERVED
+    rivals = [world.start(name, 1) for name in "bc"]
+    world.settle()
+    assert [len(world.bound(rival)) for rival in rivals] == [1, 0]
+    world.create(*members(gang.key, 1, shape_of(2), role="worker"))
+    world.settle()
+    assert len(world.bound(gang.key)) == 1
+
+
+def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    gang = Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),))
+    world.submit(gang, *members(key, 1, shape_of(0), role="driver"))
+    blocker = world.start("blocker", 1, priority=1)
+    world.settle()
+    assert world.bound(key) == []
+    world.finish(blocker)
+    world.settle()
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+    world.create(*members(key, 2, role="executor"))
+    world.settle()
+    assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor", "executor"]
+
+
+def test_driver_that_shows_that_less_is_needed_than_was_refused_before_it_starts() -> None:
+    world = a_world(8, 8, 8)
+    blocker = world.start("blocker", 1, shape_of(8), priority=1)
+    world.settle()
+    key = a_key("spark")
+    world.submit(Gang(key, minimum=1, expected=(Expected(shape_of(6), 3),)))
+    world.settle()
+    assert world.phase(key) is not Phase.RESERVED
+    world.change_gang(key, expected=(Expected(shape_of(4), 3, "executor"),))
+    world.create(*members(key, 1, shape_of(0), role="driver"))
+    world.settle()
+    assert len(world.bound(blocker)) == 1
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+
+
+def test_executors_larger_than_expected_start_although_the_others_will_not_fit() -> None:
+    world = a_world(4)
+    key = a_key("spark")
+    gang = Gang(key, minimum=1, expected=(Expected(shape_of(1), 4, "executor"),))
+    world.submit(gang, *members(key, 1, shape_of(0), role="driver"))
+    world.settle()
+    world.put_gang(replace(gang, expected=(Expected(shape_of(3), 4, "executor"),)))
+    world.create(*members(key, 1, shape_of(3), role="executor"))
+    world.settle()
+    assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor"]
+
+
+def test_of_two_applications_that_only_fit_one_at_a_time_the_second_driver_waits_for_the_first_to_end() -> None:
+    world = a_world(3)
+    expected = (Expected(shape_of(1), 3, "executor"),)
+    for name in "ab":
+        world.submit(
+            Gang(a_key(name), minimum=1, expected=expected), *members(a_key(name), 1, shape_of(0), role="driver")
+        )
+    world.settle()
+    assert [len(world.bound(a_key(name))) for name in "ab"] == [1, 0]
+    world.create(*members(a_key("a"), 3, role="executor"))
+    world.pass_time(1000)
+    assert [len(world.bound(a_key(name))) for name in "ab"] == [4, 0]
+    world.finish(a_key("a"))
+    world.settle()
+    assert [pod.role for pod in world.bound(a_key("b"))] == ["driver"]
+
+
+def test_reservation_of_a_driver_without_executors_expires_and_it_runs_on() -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    world.submit(
+        Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),)),
+        *members(key, 1, shape_of(0), role="driver"),
+    )
+    world.settle()
+    rival = world.start("b", 2)
+    world.pass_time(301)
+    assert len(world.bound(rival)) == 2
+    assert [pod.role for pod in world.bound(key)] == ["driver"]
+
+
+def test_two_kinds_of_expected_members_of_one_role_keep_a_slot_each() -> None:
+    world = a_world(4)
+    key = a_key("a")
+    expected = (Expected(shape_of(1), 1, "worker"), Expected(shape_of(3), 1, "worker"))
+    world.submit(Gang(key, minimum=2, expected=expected))
+    world.settle()
+    assert world.phase(key) is Phase.RESERVED
+    world.remove_gang(key)
+    world.settle()
+    rival = world.start("b", 4)
+    world.settle()
+    assert len(world.bound(rival)) == 4
+
+
+def test_gangs_of_two_dialects_with_one_name_keep_a_slot_each() -> None:
+    world = a_world(2)
+    for dialect in ("one", "two"):
+        world.put_gang(Gang(GangKey(dialect, NAMESPACE, "a"), expected=(Expected(shape_of(1), 1, "worker"),)))
+    world.settle()
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == []
+
+
+def test_reservation_of_a_gang_that_has_ended_is_given_up_at_once() -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    world.submit(
+        Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),)),
+        *members(key, 1, shape_of(0), role="driver"),
+    )
+    world.settle()
+    rival = world.start("b", 2)
+    world.settle()
+    assert world.bound(rival) == []
+    world.finish(key)
+    world.settle()
+    assert len(world.bound(rival)) == 2
+
+
+@pytest.mark.parametrize("phase", [PodPhase.SUCCEEDED, PodPhase.FAILED])
+def test_nothing_is_kept_anew_for_a_gang_that_has_ended(phase: PodPhase) -> None:
+    world = a_world(2)
+    key = a_key("spark")
+    world.submit(
+        Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),)),
+        *members(key, 1, shape_of(0), role="driver", controlled=False),
+    )
+    world.settle()
+    world.end("spark-driver-0", phase)
+    world.pass_time(10)
+    rival = world.start("b", 2)
+    world.settle()
+    assert len(world.bound(rival)) == 2
+
+
+def test_gang_that_no_longer_fits_says_so_while_its_slots_are_kept_and_nodes_are_drained_for_another() -> None:
+    world = a_world(8, config=Config(drain_after=10))
+    world.start("busy", 4)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    waiting = world.start("b", 8)
+    world.pass_time(20)
+    world.create(*members(gang.key, 3, shape_of(2), role="worker"))
+    world.settle()
+    state = world.engine.state
+    assert state.target == waiting
+    assert state.records[gang.key].reserved
+    refusal = refuse_now(state, gang.key, world.now)
+    assert refusal is not None
+    assert refusal.short
+    assert world.engine.explain(gang.key, world.now) is not None
+
+
+def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> None:
+    world = a_world(8)
+    expected = (Expected(shape_of(1), 2, "worker"), Expected(shape_of(2), 3, "worker"))
+    world.submit(Gang(a_key("a"), minimum=5, expected=expected))
+    world.settle()
+    rival = world.start("b", 1)
+    world.settle()
+    assert world.bound(rival) == [], "all eight GPUs are kept"
+    world.remove_job(a_key("b"))
+    large = world.start("c", 1, shape_of(8))
+    world.pass_time(1000)
+    assert len(world.bound(large)) == 1, "and all eight are given back"
+
+
+def test_slots_of_a_gang_whose_object_is_deleted_are_given_back() -> None:
+    world = a_world(3)
+    gang = expecting("a", 3)
+    world.submit(gang)
+    world.settle()
+    rival = world.start("b", 3)
+    world.settle()
+    assert world.bound(rival) == []
+    world.remove_gang(gang.key)
+    world.settle()
+    assert len(world.bound(rival)) == 3
+
+
+def test_kept_slots_cost_their_queue_only_while_they_are_kept() -> None:
+    world = a_world(6, config=Config(reserve=300))
+    world.put_queue(Queue("q", limit={GPU: 3}))
+    world.submit(expecting("a", 3, queue="q"))
+    world.settle()
+    other = world.start("b", 3, queue="q")
+    world.pass_time(299)
+    assert world.bound(other) == []
+    world.pass_time(2)
+    assert len(world.bound(other)) == 3

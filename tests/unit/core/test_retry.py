@@ -1,0 +1,289 @@
+"""Binds that fail again and again: they are given up, safely, and meanwhile stop nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.core.events import (
+    BindFailed,
+    BindFailure,
+    Commit,
+    Committed,
+    Effect,
+    Fenced,
+    PodSeen,
+    RaiseAttempt,
+    SendBind,
+)
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.state import Config
+from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from tests.unit.core.promises import Promises
+from tests.unit.core.world import Fate, World, a_world, sent
+
+BROKEN = "broken"
+
+Fates = Callable[[Effect], Fate]
+
+
+POLICY = "no GPUs on Sundays"
+
+
+def refuse_bind(world: World, uid: str, failure: BindFailure = BindFailure.REFUSED, message: str = POLICY) -> None:
+    world.handle(BindFailed(uid, failure, message))
+    world.run_cycle()
+
+
+def start_binding(world: World, count: int) -> GangKey:
+    key = world.start("a", count)
+    world.hear()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.handle(Committed(commit.sequence))
+    world.run_cycle()
+    return key
+
+
+def said(world: World, key: GangKey) -> str:
+    """What was last told of refused binds."""
+    told = world.engine.state.records[key].told
+    assert told is not None
+    return told.bind_refused
+
+
+def settle(world: World, fate_of: Fates) -> None:
+    for _ in range(50):
+        world.hear()
+        world.run_cycle()
+        flights, world.flights = world.flights, []
+        for flight in flights:
+            world.carry_out(flight, fate_of(flight.effect))
+        world.run_kubelets()
+        if not flights and not world.streams:
+            return
+    raise AssertionError("the engine and the world keep each other busy without any time passing")
+
+
+def pass_time(world: World, seconds: float, fate_of: Fates) -> None:
+    until = world.now + seconds
+    settle(world, fate_of)
+    while (timer := world.engine.next_timer()) is not None and timer <= until:
+        world.now = max(world.now, timer)
+        settle(world, fate_of)
+    world.now = until
+
+
+def meet(fate: Fate, raised: list[float] | None = None, world: World | None = None) -> Fates:
+    """Binds of one namespace meet this fate, all else lands."""
+
+    def fate_of(effect: Effect) -> Fate:
+        if isinstance(effect, RaiseAttempt) and raised is not None and world is not None:
+            raised.append(world.now)
+        return fate if isinstance(effect, SendBind) and effect.bind.namespace == BROKEN else Fate.LANDS
+
+    return fate_of
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.REFUSED, Fate.LATE])
+def test_gang_whose_binds_fail_for_ever_gives_its_gpus_to_others(fate: Fate) -> None:
+    world = a_world(4)
+    world.start("bad", 4, namespace=BROKEN)
+    settle(world, meet(fate))
+    good = world.start("good", 2)
+    pass_time(world, 300, meet(fate))
+    assert len(world.bound(good)) == 2
+
+
+def test_gang_whose_binds_fail_for_ever_is_tried_less_and_less_often() -> None:
+    world = a_world(4)
+    world.start("bad", 1, namespace=BROKEN)
+    begun, raised = world.now, list[float]()
+    pass_time(world, 3600, meet(Fate.LOST, raised, world))
+    waits = [later - earlier for earlier, later in zip([begun, *raised], raised, strict=False)]
+    assert 180 <= waits[0] <= 190
+    assert waits == sorted(waits)
+    assert 240 <= waits[-1] <= 250
+
+
+@pytest.mark.parametrize(("seconds", "given_up"), [(179.9, False), (180.0, True)])
+def test_bind_that_nobody_answers_is_given_up_after_three_minutes(seconds: float, given_up: bool) -> None:
+    world = a_world(4)
+    start_binding(world, 1)
+    refuse_bind(world, "a-0", BindFailure.UNKNOWN)
+    world.now += seconds
+    effects = world.handle(BindFailed("a-0", BindFailure.UNKNOWN, ""))
+    assert bool(sent(effects, RaiseAttempt)) is given_up
+
+
+def test_gang_whose_binds_fail_for_days_is_still_tried_now_and_then() -> None:
+    world = a_world(4)
+    key = world.start("bad", 1, namespace=BROKEN)
+    raised = list[float]()
+    pass_time(world, 600, meet(Fate.LOST, raised, world))
+    world.engine.state.records[key].failures += 1020
+    pass_time(world, 3600, meet(Fate.LOST, raised, world))
+    assert world.engine.state.records[key].failures > 1030
+    assert 240 <= raised[-1] - raised[-2] <= 250
+
+
+def test_binds_that_fail_for_long_leave_room_for_others() -> None:
+    world = a_world(8, config=Config(max_open_binds=4))
+    bad = world.start("bad", 4, namespace=BROKEN)
+
+    def fate_of(effect: Effect) -> Fate:
+        """Not even giving up works there."""
+        return Fate.LOST if isinstance(effect, RaiseAttempt) else meet(Fate.LOST)(effect)
+
+    settle(world, fate_of)
+    good = world.start("good", 1)
+    pass_time(world, 50, fate_of)
+    assert world.bound(good) == []
+    pass_time(world, 20, fate_of)
+    assert len(world.bound(good)) == 1
+    pass_time(world, 600, meet(Fate.LANDS))
+    assert len(world.bound(bad)) == 4
+    assert world.lease == {}
+
+
+@pytest.mark.parametrize("gangs", [21, 40])
+def test_namespace_whose_binds_hang_stops_nobody_for_long(gangs: int) -> None:
+    world = a_world(*[50] * gangs, 1, config=Config(max_open_binds=1000))
+    for i in range(gangs):
+        world.start(f"bad-{i}", 50, namespace=BROKEN)
+    hands, rows = Hands(64), Rows[SendBind]()
+    under_way: list[tuple[float, SendBind, Hashable]] = []
+
+    def step() -> None:
+        for _ in range(20):
+            world.hear()
+            world.run_cycle()
+            flights, world.flights = world.flights, []
+            for flight in flights:
+                if isinstance(flight.effect, SendBind) and flight.effect.bind.namespace == BROKEN:
+                    rows.add(flight.effect, BROKEN)
+                else:
+                    world.carry_out(flight)
+        while found := rows.take(hands):
+            under_way.append((world.now + 30, *found))
+
+    step()
+    good, begun = world.start("good", 1), world.now
+    while not world.bound(good):
+        world.now += 5
+        while under_way and under_way[0][0] <= world.now:
+            _, hung, owner = under_way.pop(0)
+            hands.give_back(owner)
+            world.handle(BindFailed(hung.bind.uid, BindFailure.UNKNOWN, "a webhook does not answer"))
+        step()
+        assert world.now - begun <= 120
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_binds_of_which_nothing_is_heard_for_a_minute_leave_room_for_others(taken_over: bool) -> None:
+    world = a_world(8, config=Config(max_open_binds=4))
+    start_binding(world, 4)
+    if taken_over:
+        world.lease |= {e.effect.sequence: e.effect for e in world.flights if isinstance(e.effect, Commit)}
+        world.now += 30
+        world.take_over()
+    world.flights.clear()
+    good = world.start("good", 1)
+    world.pass_time(59)
+    assert world.bound(good) == []
+    world.pass_time(1)
+    assert len(world.bound(good)) == 1
+
+
+def test_binds_that_are_given_up_with_their_node_leave_room_for_others_if_no_mark_lands() -> None:
+    world = a_world(4, 4, config=Config(max_open_binds=4))
+    start_binding(world, 4)
+    world.flights.clear()
+    node = next(iter(world.engine.state.ledger.binds.values())).bind.node
+    world.change_node(node, ready=False)
+    good = world.start("good", 1)
+    pass_time(world, 70, lambda effect: Fate.LOST if isinstance(effect, RaiseAttempt) else Fate.LANDS)
+    assert len(world.bound(good)) == 1
+
+
+def test_nothing_is_given_up_because_the_api_server_was_away() -> None:
+    world = a_world(4)
+    key = world.start("a", 4, namespace=BROKEN)
+    settle(world, meet(Fate.LOST))
+    slots = {bind.uid: (bind.node, bind.devices) for commit in world.lease.values() for bind in commit.binds}
+    pass_time(world, 3600, lambda effect: Fate.LOST)
+    pass_time(world, 10, meet(Fate.LANDS))
+    assert {pod.uid: (pod.node, pod.devices) for pod in world.bound(key)} == slots
+    assert {pod.attempt for pod in world.bound(key)} == {0}
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("before", [True, False])
+def test_bind_that_lands_when_it_was_given_up_takes_no_gpu_from_others(before: bool, crashes: bool) -> None:
+    world = a_world(1)
+    bad = world.start("bad", 1, namespace=BROKEN)
+    settle(world, meet(Fate.LATE))
+    good = world.start("good", 1)
+    promises = Promises(world)
+
+    def land(effect: Effect) -> Fate:
+        if isinstance(effect, RaiseAttempt) and before:
+            while world.late:
+                world.land_late()
+        return meet(Fate.LATE)(effect)
+
+    pass_time(world, 200, land)
+    if crashes:
+        world.take_over()
+    while world.late:
+        world.land_late()
+    settle(world, meet(Fate.LANDS))
+    promises.check_truth()
+    assert (len(world.bound(bad)), len(world.bound(good))) == ((1, 0) if before else (0, 1))
+
+
+# -- what is said of them
+
+
+def test_first_refusal_of_a_start_is_told_until_a_member_is_bound() -> None:
+    world = a_world(4)
+    key = start_binding(world, 2)
+    assert said(world, key) == ""
+    refuse_bind(world, "a-0")
+    refuse_bind(world, "a-1", message="the same, by another name")
+    assert said(world, key) == POLICY
+    world.handle(PodSeen(replace(world.pods["a-0"], node="n0", devices=(0,), version="9")))
+    world.run_cycle()
+    assert said(world, key) == ""
+
+
+def test_refusal_is_told_while_the_gang_waits_for_its_next_start() -> None:
+    world = a_world(4)
+    key = start_binding(world, 1)
+    refuse_bind(world, "a-0")
+    world.handle(PodSeen(replace(world.pods["a-0"], attempt=1, version="9")))
+    world.run_cycle()
+    assert (said(world, key), world.engine.state.records[key].phase) == (POLICY, Phase.WAITING)
+    world.now += 2
+    assert sent(world.run_cycle(), Commit)
+    assert said(world, key) == ""
+
+
+def test_refusal_is_forgotten_by_a_leader_that_steps_down() -> None:
+    world = a_world(4)
+    key = start_binding(world, 1)
+    refuse_bind(world, "a-0")
+    world.handle(Fenced())
+    assert world.engine.state.records[key].bind_refused == ""
+
+
+def test_failure_that_may_pass_is_told_only_when_it_lasts() -> None:
+    world = a_world(4)
+    key = start_binding(world, 1)
+    refuse_bind(world, "a-0", BindFailure.UNKNOWN)
+    assert said(world, key) == ""
+    world.now += 60
+    refuse_bind(world, "a-0", BindFailure.UNKNOWN)
+    assert said(world, key) == POLICY

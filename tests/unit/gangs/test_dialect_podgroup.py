@@ -1,0 +1,194 @@
+"""Native PodGroups of Kubernetes 1.36 and 1.37."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import GangKey, TopologyRule
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from gpu_scheduler.gangs.contract import GROUP, NOTES
+from gpu_scheduler.gangs.dialects import Membership, Told, dialect_of, read_membership
+from gpu_scheduler.gangs.dialects.podgroup import BELOW_MINIMUM, TIMED_OUT
+from gpu_scheduler.k8s.objects import RawObject
+from tests.unit.gangs.gang_parts import (
+    LATER,
+    THEN,
+    Json,
+    conditions,
+    context,
+    decode,
+    group,
+    patched,
+    said,
+    status,
+    tell,
+)
+from tests.unit.gangs.pods import pod
+
+KEY = GangKey("podgroup", "x", "train")
+POLICY = {"gang": {"minCount": 4}}
+
+
+def test_a_pod_joins_by_its_scheduling_group() -> None:
+    found = pod(schedulingGroup={"podGroupName": "train"}, annotations={f"{GROUP}/role": "ps"})
+    assert read_membership(found) == Membership(KEY, "ps")
+
+
+def test_a_podgroup_is_read() -> None:
+    raw = group(
+        schedulingPolicy=POLICY,
+        schedulingConstraints={"topology": [{"key": "example.com/rack"}]},
+        priorityClassName="high",
+        annotations={f"{GROUP}/queue": "blue", NOTES: '{"belowSince": 5}'},
+    )
+    gang = decode(KEY, raw, around=context(priority_classes={"high": 7}))
+    assert gang.problem == ""
+    assert (gang.minimum, gang.priority, gang.queue, gang.below_since) == (4, 7, "blue", 5.0)
+    assert gang.topology == (TopologyRule("example.com/rack"),)
+    assert gang.created == 1735787045.0
+    assert decode(KEY, group(schedulingPolicy=POLICY, priority=0, priorityClassName="high")).priority == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({}, "spec.schedulingPolicy: missing; write gang: {minCount: n} or basic: {}"),
+        (
+            {"schedulingPolicy": {"gang": {}}},
+            "spec.schedulingPolicy.gang.minCount: missing; write how many pods must start together, from 1 to 20000",
+        ),
+        (
+            {"schedulingPolicy": {"gang": {"minCount": 0}}},
+            "spec.schedulingPolicy.gang.minCount: '0' is no such number; write how many pods must start together, "
+            "from 1 to 20000",
+        ),
+        (
+            {"schedulingPolicy": POLICY, "parentCompositePodGroupName": "all"},
+            "spec.parentCompositePodGroupName: 'all': groups of groups are not supported; leave it out",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_one_clear_line(spec: Json, problem: str) -> None:
+    assert decode(KEY, group(**spec)).problem == problem
+
+
+def test_basic_groups_are_no_gangs() -> None:
+    dialect = dialect_of(KEY)
+    assert dialect.stands_alone(KEY, group(schedulingPolicy={"basic": {}}))
+    assert not dialect.stands_alone(KEY, group(schedulingPolicy=POLICY))
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("v1alpha2", "PodGroupScheduled"),
+        ("v1alpha3", "PodGroupInitiallyScheduled"),
+        ("v1beta1", "PodGroupInitiallyScheduled"),
+    ],
+)
+def test_a_waiting_gang_says_why_in_the_condition_of_the_version(version: str, name: str) -> None:
+    patches = tell(
+        KEY, group(schedulingPolicy=POLICY), status(Phase.WAITING, waiting=4), around=context(version=version)
+    )
+    assert len(patches) == 1
+    assert patches[0].resource.version == version
+    assert (patches[0].namespace, patches[0].name, patches[0].subresource) == ("x", "train", "status")
+    assert patches[0].body["metadata"] == {"uid": "uid-train"}
+    assert said(patches)["conditions"] == [
+        {
+            "type": name,
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "short of 2 GPUs",
+            "observedGeneration": 3,
+            "lastTransitionTime": THEN,
+        }
+    ]
+
+
+def written(raw: RawObject, phase: Phase, running: int = 0, waiting: int = 0, version: str = "v1beta1") -> RawObject:
+    """The object once a status was told."""
+    return patched(raw, tell(KEY, raw, status(phase, running, waiting), around=context(version=version)))
+
+
+def test_a_condition_keeps_its_time_until_it_turns_and_others_are_kept() -> None:
+    other = {
+        "type": "Theirs",
+        "status": "True",
+        "reason": "R",
+        "message": "",
+        "lastTransitionTime": "2024-01-01T00:00:00Z",
+    }
+    raw = written(group(schedulingPolicy=POLICY, status={"conditions": [other]}), Phase.WAITING, waiting=4)
+    patches = tell(KEY, raw, status(Phase.WAITING, waiting=4), told=Told("X", "short of 1 GPU"), now=LATER)
+    assert said(patches)["conditions"][0] == other
+    assert said(patches)["conditions"][1]["lastTransitionTime"] == THEN
+    turned = said(tell(KEY, raw, status(Phase.RUNNING, 4), now=LATER))["conditions"][1]
+    assert turned["status"] == "True"
+    assert turned["lastTransitionTime"] != THEN
+
+
+def test_initially_scheduled_never_reverts_and_scheduled_does() -> None:
+    for version, name, reverts in (
+        ("v1beta1", "PodGroupInitiallyScheduled", False),
+        ("v1alpha2", "PodGroupScheduled", True),
+    ):
+        raw = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4, version=version)
+        patches = tell(KEY, raw, status(Phase.WAITING, waiting=4), around=context(version=version))
+        assert (conditions(patches).get(name, ("True",))[0] == "False") is reverts
+
+
+def test_falling_below_the_minimum_is_told_both_ways() -> None:
+    running = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4)
+    assert BELOW_MINIMUM not in {item["type"] for item in running.status["conditions"]}
+    held = tell(KEY, running, status(Phase.HOLDING, 3), told=Told("BelowMinimum", "3 of 4"))
+    assert conditions(held)[BELOW_MINIMUM] == ("True", "BelowMinimum", "3 of 4")
+    assert conditions(held)["PodGroupInitiallyScheduled"][0] == "True"
+    again = patched(running, held)
+    assert conditions(tell(KEY, again, status(Phase.RUNNING, 4)))[BELOW_MINIMUM][:2] == ("False", "AtMinimum")
+    assert conditions(tell(KEY, again, status(Phase.WAITING, 0, 4)))[BELOW_MINIMUM][:2] == ("False", "NotStarted")
+
+
+def test_a_shrunken_gang_that_runs_on_says_that_it_is_below() -> None:
+    patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.RUNNING, 2), told=Told("Running", "2 run"))
+    assert conditions(patches)[BELOW_MINIMUM] == ("True", "Running", "2 run")
+
+
+def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
+    late = tell(
+        KEY, group(schedulingPolicy=POLICY), status(Phase.WAITING, 0, 4, timed_out=True), told=Told("T", "late")
+    )
+    assert conditions(late)[TIMED_OUT] == ("True", "TimedOut", "late")
+    started = tell(KEY, patched(group(schedulingPolicy=POLICY), late), status(Phase.RUNNING, 4))
+    assert conditions(started)[TIMED_OUT][0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("reason", "written_reason"), [("Preempted", "PreemptionByScheduler"), ("Restarting", "Restarting")]
+)
+def test_pods_deleted_by_us_make_the_group_a_disruption_target(reason: str, written_reason: str) -> None:
+    raw = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4)
+    patches = tell(KEY, raw, status(Phase.RESTARTING, 2), told=Told(reason, "deleted"))
+    assert conditions(patches)["DisruptionTarget"] == ("True", written_reason, "deleted")
+    after = tell(KEY, patched(raw, patches), status(Phase.RUNNING, 4))
+    assert conditions(after)["DisruptionTarget"][0] == "False"
+
+
+def test_an_invalid_group_is_a_scheduler_error() -> None:
+    refused = Unplaceable((Refusal(Reason.INVALID, "spec"),))
+    patches = tell(KEY, group(), status(Phase.BLOCKED, 0, 4, refusal=refused))
+    assert conditions(patches)["PodGroupInitiallyScheduled"][:2] == ("False", "SchedulerError")
+
+
+def test_nothing_is_said_while_it_is_being_decided_or_when_nobody_is_there() -> None:
+    raw = group(schedulingPolicy=POLICY)
+    assert tell(KEY, raw, status(Phase.COMMITTING)) == []
+    assert tell(KEY, raw, status(Phase.BINDING, 2)) == []
+    assert tell(KEY, raw, status(Phase.GATHERING)) == []
+
+
+def test_notes_go_out_before_the_status() -> None:
+    patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.HOLDING, 3, below_since=12.0))
+    assert [patch.subresource for patch in patches] == ["", "status"]
+    assert said(patches, "") == {NOTES: '{"belowSince":12.0}'}

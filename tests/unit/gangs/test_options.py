@@ -1,0 +1,183 @@
+"""Annotations that mean the same in every dialect, and the scheduler's notes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Role, Slot, TopologyRule
+from gpu_scheduler.gangs.contract import GROUP, NOTES
+from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
+from gpu_scheduler.gangs.notes import LONGEST, change_notes, with_notes
+from gpu_scheduler.gangs.options import find_bad_options, rank_roles, with_options
+from tests.unit.gangs.gang_parts import status
+from tests.unit.gangs.pods import pod
+
+GANG = Gang(GangKey("volcano", "x", "train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("queue", "blue", "queue", "blue"),
+        ("queue", "default", "queue", ""),
+        ("timeout-seconds", "300", "timeout", 300.0),
+        ("topology", "required:rack", "topology", (TopologyRule("rack"),)),
+        (
+            "topology",
+            "required:example.com/row, preferred:nvlink",
+            "topology",
+            (TopologyRule("example.com/row"), TopologyRule("nvlink", False)),
+        ),
+        ("expected-runtime-seconds", "3600.5", "expected_runtime", 3600.5),
+        ("paused", "true", "paused", True),
+        ("on-member-lost", "shrink", "on_member_lost", OnMemberLost.SHRINK),
+        ("hold-seconds", "0", "hold", 0.0),
+    ],
+)
+def test_an_option_is_read(name: str, text: str, field: str, value: object) -> None:
+    gang = with_options(GANG, {f"{GROUP}/{name}": text})
+    assert gang.problem == ""
+    assert getattr(gang, field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("timeout-seconds", "soon", "'soon' is no number of seconds above 0; write for example \"300\""),
+        ("timeout-seconds", "-1", "'-1' is no number of seconds above 0; write for example \"300\""),
+        ("timeout-seconds", "inf", "'inf' is no number of seconds above 0; write for example \"300\""),
+        ("hold-seconds", "nan", "'nan' is no number of seconds above 0; write for example \"300\""),
+        ("paused", "yes", '\'yes\' is neither "true" nor "false"'),
+        ("on-member-lost", "cry", '\'cry\' is none of "hold", "restart", "shrink"'),
+        ("topology", "rack", "'rack' is no rule; write \"required:rack,preferred:nvlink\" or the like"),
+        ("topology", "required:", "'required:' is no rule; write \"required:rack,preferred:nvlink\" or the like"),
+        ("topology", "required:a,", "'' is no rule; write \"required:rack,preferred:nvlink\" or the like"),
+    ],
+)
+def test_a_bad_option_becomes_one_line_that_names_the_field(name: str, text: str, line: str) -> None:
+    gang = with_options(GANG, {f"{GROUP}/{name}": text})
+    assert gang.problem == f"{GROUP}/{name}: {line}"
+
+
+def test_bad_options_are_told_all_at_once() -> None:
+    annotations = {f"{GROUP}/paused": "1", f"{GROUP}/queue": "a", f"{GROUP}/timeout-seconds": "x", "paused": "1"}
+    assert find_bad_options(annotations) == [
+        f"{GROUP}/timeout-seconds: 'x' is no number of seconds above 0; write for example \"300\"",
+        f'{GROUP}/paused: \'1\' is neither "true" nor "false"',
+    ]
+
+
+def test_a_problem_is_one_short_line_whatever_was_written() -> None:
+    problem = with_options(GANG, {f"{GROUP}/paused": "x\n" * 100_000}).problem
+    assert "\n" not in problem
+    assert len(problem) < 200
+
+
+def test_roles_that_others_connect_to_go_first() -> None:
+    driver = pod("driver", labels={"spark-role": "driver"})
+    assert rank_roles([Role("Master", 1), Role("worker", 3)], [driver]) == (
+        Role("Master", 1, rank=-1),
+        Role("worker", 3),
+        Role("driver", rank=-1),
+    )
+
+
+def test_a_pod_without_a_gang_keeps_its_role_and_its_queue() -> None:
+    found = read_membership(pod(annotations={f"{GROUP}/queue": "blue", f"{GROUP}/role": "worker"}))
+    assert found == Membership(None, "worker", "blue")
+    assert read_membership(pod(annotations={"scheduling.volcano.sh/queue-name": "default"})) == Membership()
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "dialect"),
+    [
+        (
+            {f"{GROUP}/gang": "a", "scheduling.k8s.io/group-name": "b"},
+            {"scheduling.x-k8s.io/pod-group": "c"},
+            "annotation",
+        ),
+        ({"scheduling.k8s.io/group-name": "b"}, {"scheduling.x-k8s.io/pod-group": "c"}, "volcano"),
+        ({}, {"scheduling.x-k8s.io/pod-group": "c"}, "scheduler-plugins"),
+        ({}, {}, "podgroup"),
+    ],
+)
+def test_of_several_dialects_on_a_pod_the_most_explicit_counts(
+    annotations: dict[str, str], labels: dict[str, str], dialect: str
+) -> None:
+    found = pod(annotations=annotations, labels=labels, schedulingGroup={"podGroupName": "d"})
+    key = read_membership(found).gang
+    assert key is not None
+    assert key.dialect == dialect
+
+
+def test_the_best_served_version_of_each_dialect_is_chosen() -> None:
+    assert choose_resources(lambda resource: False) == {}
+    every = choose_resources(lambda resource: True)
+    assert {name: resource.version for name, resource in every.items()} == {
+        "volcano": "v1beta1",
+        "scheduler-plugins": "v1alpha1",
+        "podgroup": "v1beta1",
+        "workload": "v1alpha1",
+    }
+    assert choose_resources(lambda r: r.version == "v1alpha2").keys() == {"podgroup"}
+    assert len({dialect.name for dialect in DIALECTS}) == len(DIALECTS)
+
+
+# -- notes
+
+NOMINATION = (Slot("n1", (0, 1), "worker"), Slot("n1", (2, 3), "worker"), Slot("n2", (), "ps"), Slot("n1", (4,), ""))
+NOTED = status(
+    Phase.NOMINATED,
+    below_since=1.25,
+    admitted_at=2.0,
+    nominated_at=3.5,
+    nomination=NOMINATION,
+    target=("n1", "n2"),
+)
+
+
+def test_notes_come_back_as_they_were_written() -> None:
+    written = change_notes(None, NOTED)
+    gang = with_notes(GANG, written)
+    assert (gang.below_since, gang.admitted_at, gang.nominated_at) == (1.25, 2.0, 3.5)
+    assert (gang.nomination, gang.target) == (NOMINATION, ("n1", "n2"))
+    assert change_notes(written, NOTED) == {}
+
+
+def test_notes_with_nothing_to_say_are_taken_away() -> None:
+    nothing = status(Phase.WAITING)
+    assert change_notes(None, nothing) == {}
+    assert change_notes(change_notes(None, NOTED), nothing) == {NOTES: None}
+
+
+def test_notes_of_gangs_that_share_an_object_stay_apart() -> None:
+    first = change_notes(None, status(Phase.HOLDING, below_since=1.0), "a/0", {"a/0", "a/1"})
+    both = change_notes(first, status(Phase.HOLDING, below_since=2.0), "a/1", {"a/0", "a/1"})
+    assert with_notes(GANG, both, "a/0").below_since == 1.0
+    assert with_notes(GANG, both, "a/1").below_since == 2.0
+    assert with_notes(GANG, both, "a/2") == GANG
+    left = change_notes(both, status(Phase.RUNNING), "a/1", {"a/1"})
+    assert left == {NOTES: None}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"belowSince": "soon"}', '{"nomination": [["n1"]]}', '{"target": "n1"}', "[" * 5000]
+)
+def test_malformed_notes_are_ignored(text: str) -> None:
+    assert with_notes(GANG, {NOTES: text}) == GANG
+    assert with_notes(GANG, {NOTES: text}, "a/0") == GANG
+
+
+def test_a_nomination_too_long_for_an_annotation_is_left_out() -> None:
+    slots = tuple(Slot(f"node-{i}", (0, 1, 2, 3, 4, 5, 6, 7)) for i in range(10_000))
+    written = change_notes(None, status(Phase.NOMINATED, nomination=slots, nominated_at=1.0, below_since=2.0))
+    assert len(written[NOTES]) < LONGEST
+    assert with_notes(GANG, written).nomination == ()
+    assert with_notes(GANG, written).below_since == 2.0
+
+
+def test_a_nomination_of_ten_thousand_pods_on_full_nodes_is_written_whole() -> None:
+    slots = tuple(Slot(f"node-{i // 8}", (i % 8,), "worker") for i in range(10_000))
+    written = change_notes(None, status(Phase.NOMINATED, nomination=slots, nominated_at=1.0))
+    assert with_notes(GANG, written).nomination == slots

@@ -1,0 +1,127 @@
+"""Queues of both kinds."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_scheduler.core.events import QueueGone, QueueSeen
+from gpu_scheduler.core.model import Queue
+from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.queues import QueueBook, QueueUse, format_amount
+from tests.unit.gangs.gang_parts import Json, group, patched, said
+from tests.unit.gangs.pods import GPU, GPUS
+
+
+def test_our_queue_is_read() -> None:
+    raw = group(
+        "blue",
+        weight=3,
+        quota={GPU: 8, "cpu": "1500m"},
+        limit={GPU: "16"},
+        borrowing=False,
+        reclaimable=False,
+        allowedNamespaces=["x", "y"],
+        closed=True,
+    )
+    assert QueueBook().see(QUEUES, raw) == [
+        QueueSeen(Queue("blue", 3, {GPU: 8, "cpu": 1500}, {GPU: 16}, False, False, False, ("x", "y")))
+    ]
+    assert QueueBook().see(QUEUES, group("blue")) == [QueueSeen(Queue("blue"))]
+
+
+def test_volcanos_queue_is_read() -> None:
+    raw = group(
+        "blue",
+        weight=2,
+        capability={GPU: "16"},
+        deserved={GPU: "8"},
+        guarantee={"resource": {GPU: "4", "cpu": "2"}},
+        reclaimable=False,
+        status={"state": "Open"},
+    )
+    assert QueueBook().see(VOLCANO_QUEUES, raw) == [
+        QueueSeen(Queue("blue", 2, {GPU: 8, "cpu": 2000}, {GPU: 16}, reclaimable=False))
+    ]
+    closed = group("blue", status={"state": "Closing"})
+    assert QueueBook().see(VOLCANO_QUEUES, closed) == [QueueSeen(Queue("blue", open=False))]
+
+
+def test_of_two_queues_of_one_name_ours_counts() -> None:
+    book = QueueBook()
+    book.see(VOLCANO_QUEUES, group("blue", weight=2))
+    assert book.see(QUEUES, group("blue", weight=3)) == [QueueSeen(Queue("blue", 3))]
+    assert book.see(VOLCANO_QUEUES, group("blue", weight=4)) == []
+    assert book.lose(QUEUES, group("blue")) == [QueueSeen(Queue("blue", 4))]
+    assert book.lose(VOLCANO_QUEUES, group("blue")) == [QueueGone("blue")]
+    assert book.lose(VOLCANO_QUEUES, group("blue")) == []
+
+
+def test_the_default_queue_is_for_those_who_name_none() -> None:
+    book = QueueBook()
+    assert book.see(VOLCANO_QUEUES, group("default", weight=2)) == [QueueSeen(Queue("", 2))]
+    assert book.names() == {""}
+    (patch,) = book.encode("", QueueUse(running=1), GPUS)
+    assert patch.name == "default"
+    assert book.lose(VOLCANO_QUEUES, group("default")) == [QueueGone("")]
+
+
+def test_a_change_that_means_nothing_is_no_event() -> None:
+    book = QueueBook()
+    book.see(QUEUES, group("blue", quota={GPU: "8"}))
+    assert book.see(QUEUES, group("blue", quota={GPU: 8}, status={"pending": 3})) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"weight": 0}, "spec.weight: 0 is no whole number of 1 or more"),
+        ({"quota": {GPU: "-1"}}, f"spec.quota['{GPU}']: quantity '-1' is negative; write 0 or more"),
+    ],
+)
+def test_a_queue_that_makes_no_sense_is_closed_and_says_why(spec: Json, problem: str) -> None:
+    book = QueueBook()
+    raw = group("blue", **spec)
+    assert book.see(QUEUES, raw) == [QueueSeen(Queue("blue", open=False))]
+    patches = book.encode("blue", QueueUse(), GPUS)
+    assert said(patches) == {"problem": problem}
+    book.see(QUEUES, patched(group("blue"), patches))
+    assert said(book.encode("blue", QueueUse(), GPUS)) == {"problem": None}
+
+
+def test_our_queue_tells_its_use_and_what_it_borrowed() -> None:
+    book = QueueBook()
+    raw = group("blue", quota={GPU: 2, "cpu": "4"})
+    book.see(QUEUES, raw)
+    patches = book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2300, "cpu": 4000, "memory": 1024, "pods": 0}), GPUS)
+    assert (patches[0].resource, patches[0].subresource) == (QUEUES, "status")
+    assert said(patches) == {
+        "pending": 3,
+        "running": 3,
+        "allocated": {GPU: "2300m", "cpu": "4", "memory": "1024"},
+        "borrowed": {GPU: "300m"},
+    }
+    book.see(QUEUES, patched(raw, patches))
+    assert book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2300, "cpu": 4000, "memory": 1024}), GPUS) == []
+    assert said(book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2000}), GPUS)) == {
+        "allocated": {GPU: "2", "cpu": None, "memory": None},
+        "borrowed": {GPU: None},
+    }
+
+
+def test_volcanos_queue_tells_its_use_in_volcanos_words() -> None:
+    book = QueueBook()
+    raw = group("blue")
+    book.see(VOLCANO_QUEUES, raw)
+    patches = book.encode("blue", QueueUse(1, 2, 3, 0, {GPU: 3000}), GPUS)
+    assert said(patches) == {"pending": 1, "inqueue": 2, "running": 3, "state": "Open", "allocated": {GPU: "3"}}
+    book.see(VOLCANO_QUEUES, patched(raw, patches))
+    assert book.encode("blue", QueueUse(1, 2, 3, 0, {GPU: 3000}), GPUS) == []
+    assert book.encode("red", QueueUse(), GPUS) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "text"),
+    [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), (GPU, 300, "300m"), ("memory", 1500, "1500")],
+)
+def test_amounts_are_written_as_the_api_writes_them(name: str, amount: int, text: str) -> None:
+    assert format_amount(name, amount, GPUS) == text

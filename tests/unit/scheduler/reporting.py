@@ -1,0 +1,168 @@
+"""A teller with a real book and a real API to write to, for tests that look at what was written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from embedded_kube.storage.kinds import Kind
+from embedded_kube.subresources.binding import bind
+from gpu_scheduler.core.events import Report
+from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.model import Gang, GangKey
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from gpu_scheduler.gangs.dialects import GangContext
+from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
+from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
+from gpu_scheduler.scheduler.status.limits import Limits
+from gpu_scheduler.scheduler.status.refusals import Context
+from gpu_scheduler.scheduler.status.surroundings import Surroundings
+from gpu_scheduler.scheduler.status.writer import Teller
+from tests.embedded_kube.servers import Speaker, pod, speaker
+from tests.unit.k8s.scripted_api import written
+
+PATIENCE = 60.0
+GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+DIALECT = "scheduler-plugins"
+QUICK = Limits(writes=10_000, events=10_000, settle=0.01, again=30.0, repeat=1800.0)
+
+
+class Numbers:
+    """Counts what the teller does."""
+
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.writes: Counter[str] = Counter()
+        self.waits: list[float] = []
+
+    def count_dropped_event(self, why: str) -> None:
+        self.dropped[why] += 1
+
+    def count_status_write(self, outcome: str) -> None:
+        self.writes[outcome] += 1
+
+    def observe_wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def status(phase: Phase = Phase.WAITING, *refusals: Refusal, **about: Any) -> Status:
+    """A status; a waiting gang is paused unless another reason is given."""
+    counts = {"minimum": 2, "waiting": 2, "running": 0, "succeeded": 0, "failed": 0} | about
+    reasons = refusals or ((Refusal(Reason.PAUSED),) if phase is Phase.WAITING else ())
+    return Status(phase, **counts, refusal=Unplaceable(reasons, 2, 0) if reasons else None)
+
+
+def missing(there: int, minimum: int = 8) -> Status:
+    """A gang of which so many pods exist."""
+    refusal = Refusal(Reason.MEMBERS_MISSING, short_by=minimum - there)
+    return status(Phase.GATHERING, refusal, minimum=minimum, waiting=there)
+
+
+async def until(holds: Callable[[], Any]) -> Any:
+    """Waits until something holds; what has to be awaited is asked again and again."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = holds()
+            answer = await answer if asyncio.iscoroutine(answer) else answer
+            if answer:
+                return answer
+            await asyncio.sleep(0.01)
+
+
+class Desk:
+    """A teller at work. Time passes only when the test says so, but for the short time in which things settle."""
+
+    def __init__(self, client: Client, limits: Limits, server: Speaker | None = None) -> None:
+        self.client = client
+        self.server = server
+        self.now = 1_700_000_000.0
+        self.numbers = Numbers()
+        self.refusal: Unplaceable | None = None
+        self.book = GangBook(GangContext(frozenset({"gpu-scheduler"}), {DIALECT: GROUPS}))
+        self.teller = Teller(client, self.book, self._look, lambda: self.now, self.numbers, limits)
+
+    def _look(self, key: GangKey, _status: Status, kind: str) -> Surroundings:
+        ours = [p for p in self.book.members_of(key) if p.spec.scheduler_name == "gpu-scheduler"]
+        return Surroundings(Gang(key), (), Context(kind=kind), [p.metadata.uid for p in ours], self.refusal)
+
+    def tell(self, key: GangKey, told: Status) -> None:
+        self.teller.tell(Report(key, told))
+
+    async def add_group(self, name: str = "train") -> GangKey:
+        """A PodGroup, in the API and in the book."""
+        made = await self.client.create(GROUPS, written(GROUPS, name, spec={}), "default", type=RawObject)
+        self.book.see_object(DIALECT, made)
+        return GangKey(DIALECT, "default", name)
+
+    async def add_pod(self, name: str, group: str = "train", **spec: Any) -> PodObject:
+        """A member, in the API and in the book."""
+        body = pod(name, **{"schedulerName": "gpu-scheduler", **spec})
+        if group:
+            body["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
+        made = await self.client.create(PODS, body, "default", type=PodObject)
+        self.book.see_pod(made)
+        return made
+
+    def bind(self, name: str, node: str) -> None:
+        """Puts a pod on a node, unseen by the book."""
+        assert self.server is not None
+        bind(self.server.api, "default", name, {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}})
+
+    async def refresh(self, name: str) -> PodObject:
+        """Lets the book see a pod as it is now."""
+        found = await self.client.get(PODS, name, "default", type=PodObject)
+        self.book.see_pod(found)
+        return found
+
+    async def condition(self, name: str) -> Json | None:
+        """What a pod says about its scheduling."""
+        found = await self.client.get(PODS, name, "default")
+        conditions = found.get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == "PodScheduled"), None)
+
+    async def events(self) -> list[tuple[str, str, str, str, int]]:
+        """Every Event, in the order of its making."""
+        found = await self.client.list(EVENTS, "default")
+        rows = sorted(found.items, key=lambda e: str(e["metadata"]["name"]).rpartition(".")[2])
+        about = [e["involvedObject"] for e in rows]
+        names = [f"{ref['kind']}/{ref['name']}" for ref in about]
+        return [(name, e["type"], e["reason"], e["message"], e["count"]) for name, e in zip(names, rows, strict=True)]
+
+    async def pause(self) -> None:
+        """Long enough for everything that is due to be written."""
+        await asyncio.sleep(0.15)
+
+
+def group_kind() -> Kind:
+    """The PodGroup of scheduler-plugins, taking any content."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return Kind(GROUPS.group, GROUPS.version, GROUPS.kind, GROUPS.plural, subresources=("status",), crd_schema=schema)
+
+
+@asynccontextmanager
+async def desk(limits: Limits = QUICK) -> AsyncIterator[Desk]:
+    """A teller that writes to a local API server."""
+    async with (
+        speaker(kinds=(group_kind(),)) as server,
+        Client(Connection(str(server.client.make_url("")))) as client,
+        working(Desk(client, limits, server)) as made,
+    ):
+        yield made
+
+
+@asynccontextmanager
+async def working(made: Desk) -> AsyncIterator[Desk]:
+    """The desk with its teller at work."""
+    task = asyncio.create_task(made.teller.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

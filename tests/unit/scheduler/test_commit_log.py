@@ -1,0 +1,473 @@
+"""Who leads, and what the leader's Lease promises, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gpu_scheduler.core.events import Bind, Commit
+from gpu_scheduler.gangs.contract import FINALIZER
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import NotFound
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.resources import LEASES
+from gpu_scheduler.scheduler.commit import commit_log as lease_module
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, FencedError, Lease
+from gpu_scheduler.scheduler.commit.intents import Intents
+from tests.unit.k8s.live_api import Act, Forward, Wire, after, answer_with, lose_answer, lose_request, running, wired
+from tests.unit.scheduler.reporting import until
+
+WHERE = ("leader", "default")
+PUT = ("PUT", "leases/leader")
+
+
+class Clock:
+    """The time that a candidate sees pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time passes when the test says so, and candidates look often."""
+    made = Clock()
+    monkeypatch.setattr(lease_module, "time", made)
+    monkeypatch.setattr(lease_module, "POLL", 0.01)
+    return made
+
+
+def candidate(name: str, renew: float = 2.0) -> Candidate:
+    return Candidate(WHERE[1], WHERE[0], name, ("gpu-scheduler", "volcano"), renew=renew)
+
+
+async def take(client: Client, name: str = "a", **about: Any) -> Lease:
+    lease = Lease(client, candidate(name, **about))
+    async with asyncio.timeout(5):
+        await lease.acquire()
+    return lease
+
+
+async def read(client: Client) -> CommitLease:
+    return await client.get(LEASES, *WHERE, type=CommitLease)
+
+
+async def edit(client: Client, **spec: Any) -> None:
+    await client.patch(LEASES, WHERE[0], {"spec": spec}, WHERE[1])
+
+
+async def annotate(client: Client, **annotations: str) -> None:
+    await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": annotations}}, WHERE[1])
+
+
+async def force_delete(client: Client) -> None:
+    await client.patch(LEASES, WHERE[0], {"metadata": {"finalizers": None}}, WHERE[1])
+    await client.delete(LEASES, *WHERE)
+
+
+async def looked(wire: Wire) -> None:
+    """Returns once a standby has looked at the Lease again, and drawn its conclusion."""
+    before = wire.count("GET")
+    await until(lambda: wire.count("GET") >= before + 3)
+
+
+# -- to get it
+
+
+async def test_first_candidate_makes_the_lease_and_leads() -> None:
+    async with wired() as (client, _, _):
+        lease = await take(client)
+        found = await read(client)
+        assert (lease.held, lease.epoch, lease.committed) == (True, 1, {})
+        assert (found.spec.holder_identity, found.spec.lease_duration_seconds, found.epoch) == ("a", 15, 1)
+        assert found.serves == ("gpu-scheduler", "volcano")
+        assert found.metadata.finalizers == [FINALIZER]
+        assert found.spec.acquire_time == found.spec.renew_time is not None
+
+
+@pytest.mark.parametrize("year", [1970, 2999])
+async def test_standby_goes_by_what_it_sees_change_and_not_by_the_leaders_clock(clock: Clock, year: int) -> None:
+    async with wired() as (client, wire, bystander):
+        await take(bystander)
+        standby = Lease(client, candidate("b"))
+        async with running(standby.acquire()) as trying:
+            await looked(wire)
+            for second in range(3):
+                clock.now += 14
+                await edit(bystander, renewTime=f"{year}-01-01T00:00:0{second}.000000Z")
+                await looked(wire)
+            assert not trying.done()
+            clock.now += 16
+            await until(trying.done)
+        assert (standby.held, (await read(client)).spec.holder_identity) == (True, "b")
+
+
+async def test_new_leader_has_a_higher_epoch_and_the_same_promises(clock: Clock) -> None:
+    async with wired() as (client, wire, bystander):
+        first = await take(bystander)
+        await first.swap({"1-0-0": "u"}, ())
+        await annotate(bystander, note="of a person")
+        second = Lease(client, candidate("b"))
+        async with running(second.acquire()) as trying:
+            await looked(wire)
+            clock.now += 16
+            await until(trying.done)
+        found = await read(client)
+        assert (found.epoch, found.spec.lease_transitions, found.committed) == (2, 2, {"1-0-0": "u"})
+        assert (second.epoch, second.committed) == (2, {"1-0-0": "u"})
+        assert (found.metadata.annotations or {})["note"] == "of a person"
+        with pytest.raises(FencedError, match="b holds the Lease, epoch 2"):
+            await first.swap({"1-1-0": "v"}, ())
+        assert (await read(client)).committed == {"1-0-0": "u"}
+
+
+async def test_of_many_candidates_one_leads() -> None:
+    async with wired() as (client, wire, _):
+        all_of_them = [Lease(client, candidate(name)) for name in "abcde"]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(lease.acquire()) for lease in all_of_them]
+            await until(lambda: any(lease.held for lease in all_of_them))
+            await looked(wire)
+            (winner,) = [lease for lease in all_of_them if lease.held]
+            assert (winner.epoch, (await read(client)).epoch) == (1, 1)
+            for task in tasks:
+                task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("acts", "writes"),
+    [((lose_answer,), 1), ((lose_request,), 2), ((answer_with(500), answer_with(403), answer_with(409)), 4)],
+    ids=["answer lost", "request lost", "refused"],
+)
+async def test_candidate_knows_whether_it_leads_although_answers_are_lost(acts: tuple[Act, ...], writes: int) -> None:
+    async with wired() as (client, wire, _):
+        wire.plan(*PUT, *acts)
+        lease = await take(client)
+        found = await read(client)
+        assert (lease.held, lease.epoch, found.epoch, found.spec.holder_identity) == (True, 1, 1, "a")
+        assert wire.count(*PUT) == writes
+
+
+async def test_restarted_process_takes_a_lease_in_its_own_name_at_once_and_the_old_one_is_fenced() -> None:
+    async with wired() as (client, wire, bystander):
+        old = await take(bystander)
+        wire.plan(*PUT, lose_request)  # what is then read bears the right name, but the old epoch
+        new = await take(client)
+        assert (new.epoch, (await read(client)).epoch) == (2, 2)
+        with pytest.raises(FencedError, match="a holds the Lease, epoch 2"):
+            await old.swap({}, ())
+
+
+async def test_epochs_go_on_after_a_lease_that_was_forced_away_as_long_as_anything_of_it_is_left() -> None:
+    async with wired() as (client, _, bystander):
+        intents = Intents(client, "default")
+        written = await intents.write(9, Commit(0, (Bind("u", "x", "p", 0, "n0", ()),)))
+        lease = await take(client)
+        assert lease.epoch == 10
+        await force_delete(bystander)
+        await intents.delete(written)
+        assert (await take(client, "b")).epoch == 1
+
+
+async def test_who_takes_a_deleted_lease_that_promises_nothing_leads_by_a_new_one(clock: Clock) -> None:
+    async with wired() as (client, _, bystander):
+        await take(bystander)
+        await bystander.delete(LEASES, *WHERE)
+        deleted = (await read(bystander)).metadata
+        lease = Lease(client, candidate("b"))
+        assert not await lease.acquire_at_once()
+        clock.now += 16
+        assert not await lease.acquire_at_once()  # it was let go
+        assert await lease.acquire_at_once()
+        found = (await read(bystander)).metadata
+        assert deleted.deletion_timestamp is not None
+        assert (found.deletion_timestamp, found.uid == deleted.uid) == (None, False)
+
+
+async def test_candidate_whose_request_is_lost_to_a_quicker_one_does_not_lead() -> None:
+    async with wired() as (client, wire, bystander):
+
+        async def be_slower(_forward: object) -> None:
+            await take(bystander, "b")
+
+        wire.plan(*PUT, be_slower)
+        lease = Lease(client, candidate("a"))
+        async with running(lease.acquire()) as trying:
+            await looked(wire)
+            assert (trying.done(), lease.held) == (False, False)
+
+
+async def test_lease_that_another_makes_at_the_same_moment_is_found() -> None:
+    async with wired() as (client, wire, bystander):
+        wire.plan("POST", "/leases", after(lambda: take(bystander, "b")))
+        lease = Lease(client, candidate("a"))
+        async with running(lease.acquire()) as trying:
+            await looked(wire)
+            assert not trying.done()
+        assert (await read(client)).spec.holder_identity == "b"
+
+
+# -- to keep and use it
+
+
+async def test_swap_survives_the_edit_of_a_bystander_and_keeps_it() -> None:
+    async with wired() as (client, wire, bystander):
+        lease = await take(client)
+        wire.plan(*PUT, after(lambda: annotate(bystander, note="of a person")))
+        await lease.swap({"1-0-0": "u"}, ())
+        found = await read(client)
+        assert found.committed == lease.committed == {"1-0-0": "u"}
+        assert (found.metadata.annotations or {})["note"] == "of a person"
+        assert wire.count(*PUT) == 3
+
+
+@pytest.mark.parametrize(
+    ("acts", "writes"),
+    [
+        ((lose_answer,), 1),
+        ((lose_request,), 2),
+        ((lose_request, lose_answer), 2),
+        ((answer_with(500), answer_with(403), answer_with(409)), 4),
+    ],
+    ids=["landed", "not landed", "once each", "refused"],
+)
+async def test_swap_happens_once_whatever_is_lost(acts: tuple[Act, ...], writes: int) -> None:
+    async with wired() as (client, wire, bystander):
+        lease = await take(client)
+        await lease.swap({"1-0-0": "u", "1-1-0": "v"}, ())
+        before = wire.count(*PUT)
+        wire.plan(*PUT, *acts)
+        await lease.swap({"1-2-0": "w"}, ["1-0-0", "unknown"])
+        assert (await read(bystander)).committed == lease.committed == {"1-1-0": "v", "1-2-0": "w"}
+        assert wire.count(*PUT) - before == writes
+        await lease.swap({}, ["1-1-0"])
+        assert (await read(bystander)).committed == {"1-2-0": "w"}
+
+
+async def test_swap_that_was_lost_lands_late_and_only_once() -> None:
+    async with wired() as (client, wire, _):
+        lease = await take(client)
+        late: list[Callable[[], Awaitable[Any]]] = []
+
+        async def keep_for_later(forward: Callable[[], Awaitable[Any]]) -> None:
+            late.append(forward)
+
+        async def let_it_land() -> None:
+            assert (await late.pop()()).status == 200
+
+        wire.plan(*PUT, keep_for_later, after(let_it_land))
+        await lease.swap({"1-0-0": "u"}, ())
+        assert (await read(client)).committed == {"1-0-0": "u"}
+        await lease.swap({}, ["1-0-0"])
+        assert (await read(client)).committed == lease.committed == {}
+
+
+async def test_swaps_of_many_at_once_lose_nothing() -> None:
+    async with wired() as (client, wire, _):
+        lease = await take(client)
+        wire.plan(*PUT, lose_answer, lose_request)
+        await asyncio.gather(*[lease.swap({f"1-{i}-0": "u"}, [f"1-{i - 1}-0"]) for i in range(8)])
+        assert (await read(client)).committed == {"1-7-0": "u"}
+
+
+@pytest.mark.parametrize("lost", [lose_request, None], ids=["after a time-out", "at once"])
+async def test_leader_whose_lease_is_anothers_stops_and_writes_nothing(lost: Act | None) -> None:
+    async with wired() as (client, wire, bystander):
+        lease = await take(client)
+        await edit(bystander, holderIdentity="b")
+        before = await read(client)
+        if lost is not None:
+            wire.plan(*PUT, lost)
+        with pytest.raises(FencedError, match="b holds the Lease, epoch 1"):
+            await lease.swap({"1-0-0": "u"}, ())
+        assert await read(client) == before
+
+
+@pytest.mark.parametrize("by", ["", "b", "a"], ids=["", "made again by another", "made again in our name"])
+async def test_leader_whose_lease_was_deleted_stops(by: str) -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client)
+        await force_delete(bystander)
+        if by:
+            await take(bystander, by)
+        with pytest.raises(FencedError, match=f"{by} holds" if by else "deleted"):
+            await lease.swap({"1-0-0": "u"}, ())
+
+
+async def test_deleting_the_lease_takes_nothing_from_it_as_long_as_it_promises_something() -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client)
+        await lease.swap({"1-0-0": "u"}, ())
+        await bystander.delete(LEASES, *WHERE)
+        await lease.swap({"1-1-0": "v"}, ())
+        found = await read(client)
+        assert found.metadata.deletion_timestamp is not None
+        assert found.committed == {"1-0-0": "u", "1-1-0": "v"}
+        assert found.metadata.finalizers == [FINALIZER]
+        await lease.swap({}, ["1-0-0", "1-1-0"])
+        with pytest.raises(NotFound):
+            await read(client)
+        with pytest.raises(FencedError, match="deleted"):
+            await lease.swap({}, ())
+
+
+async def test_finalizer_that_was_taken_off_is_put_back() -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client)
+        await bystander.patch(LEASES, WHERE[0], {"metadata": {"finalizers": None}}, WHERE[1])
+        for _ in range(2):  # the first finds the edit, and that it changes no promise
+            await lease.swap({}, ())
+        assert (await read(client)).metadata.finalizers == [FINALIZER]
+
+
+async def test_lease_is_renewed_until_it_is_lost() -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client, renew=0.01)
+        taken = (await read(client)).spec
+        keeping = asyncio.ensure_future(lease.keep())
+
+        async def renewed() -> bool:
+            return (await read(client)).spec.renew_time != taken.renew_time
+
+        await until(renewed)
+        assert (await read(client)).spec.acquire_time == taken.acquire_time
+        await edit(bystander, holderIdentity="b")
+        async with asyncio.timeout(10):
+            with pytest.raises(FencedError):
+                await keeping
+
+
+# -- to give it up
+
+
+async def test_released_lease_is_taken_at_once_with_all_its_promises() -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client)
+        await lease.swap({"1-0-0": "u"}, ())
+        await lease.release()
+        found = await read(client)
+        assert (found.spec.holder_identity, found.metadata.finalizers, lease.held) == ("", [FINALIZER], False)
+        second = await take(bystander, "b")
+        assert (second.epoch, second.committed) == (2, {"1-0-0": "u"})
+
+
+async def test_released_lease_that_promises_nothing_may_be_deleted() -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client)
+        await lease.release()
+        await bystander.delete(LEASES, *WHERE)
+        with pytest.raises(NotFound):
+            await read(client)
+
+
+def plan_to_hang(wire: Wire) -> asyncio.Event:
+    """The next write of the Lease lands, and its answer does not come; tells when it has landed."""
+    landed = asyncio.Event()
+
+    async def land_and_hang(forward: Callable[[], Awaitable[Any]]) -> None:
+        await forward()
+        landed.set()
+        await asyncio.sleep(10)
+
+    wire.plan(*PUT, land_and_hang)
+    return landed
+
+
+async def test_release_keeps_what_a_swap_that_was_broken_off_promised() -> None:
+    async with wired() as (client, wire, _):
+        lease = await take(client)
+        landed = plan_to_hang(wire)
+        swapping = asyncio.ensure_future(lease.swap({"1-0-0": "u"}, ()))
+        await landed.wait()
+        swapping.cancel()
+        await asyncio.gather(swapping, return_exceptions=True)
+        await lease.release()
+        found = await read(client)
+        assert (found.spec.holder_identity, found.committed) == ("", {"1-0-0": "u"})
+
+
+async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() -> None:
+    async with wired() as (client, wire, bystander):
+        await (await take(bystander, "b")).release()
+        landed = plan_to_hang(wire)
+        lease = Lease(client, candidate("a"))
+        taking = asyncio.ensure_future(lease.acquire())
+        await landed.wait()
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        assert (await read(client)).spec.holder_identity == "a"
+        await lease.release()
+        assert (await read(client)).spec.holder_identity == ""
+
+
+async def test_release_gives_up_what_was_taken_although_nobody_heard_of_it() -> None:
+    async with wired() as (client, wire, bystander):
+        await (await take(bystander, "b")).release()
+        lease = Lease(client, candidate("a"))
+
+        async def land(forward: Forward) -> None:
+            await forward()
+            wire.plan("GET", "/leases/", answer_with(403))  # the look that was to tell whether it landed
+
+        wire.plan(*PUT, land)
+        assert not await lease.acquire_at_once()
+        assert (await read(bystander)).spec.holder_identity == "a"
+        await lease.release()
+        assert (await read(bystander)).spec.holder_identity == ""
+
+
+async def test_release_of_a_lease_that_was_never_held_sends_nothing() -> None:
+    async with wired() as (client, wire, _):
+        await Lease(client, candidate("a")).release()
+        assert not wire.sent
+
+
+async def test_release_of_a_lease_that_was_lost_leaves_it_to_the_other() -> None:
+    async with wired() as (client, _, bystander):
+        lease = await take(client)
+        await edit(bystander, holderIdentity="b")
+        await lease.release()
+        assert (await read(client)).spec.holder_identity == "b"
+
+
+async def test_release_that_fails_is_no_failure() -> None:
+    async with wired() as (client, wire, _):
+        lease = await take(client)
+        wire.plan(*PUT, answer_with(500))
+        await lease.release()
+        assert not lease.held
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"gpu-scheduler.io/epoch": "x"},
+        {"gpu-scheduler.io/epoch": "9" * 5000},
+        {"gpu-scheduler.io/committed": "[]"},
+        {"gpu-scheduler.io/committed": '{"1-1-0":1}'},
+        {"gpu-scheduler.io/committed": "{"},
+    ],
+    ids=["epoch", "long epoch", "list", "number", "cut"],
+)
+async def test_nobody_leads_by_a_lease_whose_promises_cannot_be_read(notes: dict[str, str]) -> None:
+    async with wired() as (client, _, _):
+        first = await take(client)
+        await first.release()
+        await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": notes}}, WHERE[1])
+        second = Lease(client, candidate("b"))
+        with capture_logs() as logs:
+            assert not await second.acquire_at_once()
+        assert next(iter(notes)) in logs[-1]["error"]
+        await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": dict.fromkeys(notes)}}, WHERE[1])
+        assert await second.acquire_at_once()

@@ -1,0 +1,246 @@
+"""How decisions become binding: written down first, swapped in together, told of last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import cast
+
+import pytest
+
+from gpu_scheduler.core.events import Bind, Commit, Committed
+from gpu_scheduler.gangs.contract import PLACEMENTS
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.scheduler.commit import committer as commit_module
+from gpu_scheduler.scheduler.commit.commit_log import FencedError, Lease
+from gpu_scheduler.scheduler.commit.committer import Committer
+from gpu_scheduler.scheduler.commit.intents import Intents
+from tests.unit.k8s.live_api import after, running, wired
+from tests.unit.scheduler.reporting import until
+
+
+class Desk:
+    """A lease and intents that write down what is asked of them; a test may hold swaps back, or fence."""
+
+    def __init__(self) -> None:
+        self.epoch = 4
+        self.journal: list[tuple[str, object]] = []
+        self.may_swap = asyncio.Event()
+        self.may_swap.set()
+        self.fenced = False
+        self.busy = False
+        self.committer = Committer(cast(Lease, self), cast(Intents, self), self._hear, lambda: self.busy)
+
+    @property
+    def told(self) -> list[int]:
+        return [cast(int, what) for step, what in self.journal if step == "told"]
+
+    @property
+    def swaps(self) -> list[object]:
+        return [what for step, what in self.journal if step == "swapped"]
+
+    def steps(self) -> list[str]:
+        return [step for step, _ in self.journal]
+
+    def _hear(self, event: Committed) -> None:
+        self.journal.append(("told", event.sequence))
+
+    async def write(self, epoch: int, commit: Commit) -> dict[str, str]:
+        assert epoch == self.epoch
+        await asyncio.sleep(0.01 / (1 + commit.sequence))  # later ones are written sooner
+        self.journal.append(("written", commit.sequence))
+        return {f"{epoch}-{commit.sequence}-{chunk}": f"u{chunk}" for chunk in range(2)}
+
+    async def swap(self, add: Mapping[str, str], remove: Collection[str]) -> None:
+        self.journal.append(("swapping", sorted(add)))
+        await self.may_swap.wait()
+        if self.fenced:
+            raise FencedError("b holds the Lease")
+        self.journal.append(("swapped", (sorted(add), sorted(remove))))
+
+    async def delete(self, placements: Mapping[str, str]) -> None:
+        self.journal.append(("deleted", sorted(placements.items())))
+
+
+@asynccontextmanager
+async def working(desk: Desk) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(desk.committer.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def a_commit(number: int) -> Commit:
+    return Commit(number, (Bind(f"p{number}", "team", f"p{number}", 0, "n0", (0,)),))
+
+
+def names(*sequences: int) -> list[str]:
+    return sorted(f"4-{sequence}-{chunk}" for sequence in sequences for chunk in range(2))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is finished waits for ever for a swap that goes out anyway."""
+    monkeypatch.setattr(commit_module, "PATIENCE", 3600.0)
+    monkeypatch.setattr(commit_module, "MANY", 3)
+
+
+async def test_commit_is_written_then_swapped_in_then_told() -> None:
+    desk = Desk()
+    async with working(desk):
+        desk.may_swap.clear()
+        desk.committer.commit(a_commit(0))
+        await until(lambda: "swapping" in desk.steps())
+        await asyncio.sleep(0.05)
+        assert desk.steps() == ["written", "swapping"]
+        desk.may_swap.set()
+        await until(lambda: desk.told)
+    assert desk.journal[2:] == [("swapped", (names(0), [])), ("told", 0)]
+
+
+async def test_what_gathers_during_a_swap_goes_into_the_next_one_in_order() -> None:
+    desk = Desk()
+    async with working(desk):
+        desk.may_swap.clear()
+        desk.committer.commit(a_commit(0))
+        await until(lambda: "swapping" in desk.steps())
+        for number in (1, 2, 3):
+            desk.committer.commit(a_commit(number))
+        desk.may_swap.set()
+        await until(lambda: len(desk.told) == 4)
+    assert desk.swaps == [(names(0), []), (names(1, 2, 3), [])]
+    assert desk.told == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("slow")
+async def test_finished_commits_ride_along_with_the_next_one_and_are_then_deleted() -> None:
+    desk = Desk()
+    async with working(desk):
+        desk.committer.commit(a_commit(0))
+        await until(lambda: desk.told)
+        desk.committer.release(0)
+        await asyncio.sleep(0.05)
+        assert len(desk.swaps) == 1
+        desk.may_swap.clear()
+        desk.committer.commit(a_commit(1))
+        await until(lambda: desk.steps().count("swapping") == 2)
+        assert "deleted" not in desk.steps()
+        desk.may_swap.set()
+        await until(lambda: "deleted" in desk.steps())
+    assert desk.swaps[1] == (names(1), names(0))
+    assert ("deleted", [("4-0-0", "u0"), ("4-0-1", "u1")]) in desk.journal
+    assert desk.told == [0, 1]
+
+
+@pytest.mark.usefixtures("slow")
+async def test_many_finished_commits_do_not_wait() -> None:
+    desk = Desk()
+    async with working(desk):
+        for number in range(3):
+            desk.committer.commit(a_commit(number))
+        await until(lambda: len(desk.told) == 3)
+        for number in range(3):
+            desk.committer.release(number)
+        await until(lambda: len(desk.swaps) == 2)
+    assert desk.swaps[1] == ([], names(0, 1, 2))
+
+
+@pytest.mark.usefixtures("slow")
+async def test_finished_commits_that_become_many_one_by_one_do_not_wait_either() -> None:
+    desk = Desk()
+    async with working(desk):
+        for number in range(3):
+            desk.committer.commit(a_commit(number))
+        await until(lambda: len(desk.told) == 3)
+        for number in range(3):
+            desk.committer.release(number)
+            await asyncio.sleep(0.05)
+        await until(lambda: len(desk.swaps) == 2)
+    assert desk.swaps[1] == ([], names(0, 1, 2))
+
+
+async def test_finished_commit_goes_after_a_while_when_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
+    desk = Desk()
+    async with working(desk):
+        desk.committer.commit(a_commit(0))
+        await until(lambda: desk.told)
+        desk.committer.release(0)
+        await until(lambda: "deleted" in desk.steps())
+    assert desk.swaps[1] == ([], names(0))
+
+
+async def test_what_an_earlier_leader_left_is_released_by_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
+    desk = Desk()
+    desk.committer.adopt({"3-10-0": "a", "3-10-1": "b", "2-1-0": "c"})
+    async with working(desk):
+        desk.committer.release(10)
+        await until(lambda: "deleted" in desk.steps())
+    assert desk.swaps == [([], ["3-10-0", "3-10-1"])]
+    assert ("deleted", [("3-10-0", "a"), ("3-10-1", "b")]) in desk.journal
+
+
+async def test_leader_that_is_fenced_tells_and_deletes_nothing() -> None:
+    desk = Desk()
+    desk.committer.adopt({"3-10-0": "a"})
+    desk.committer.release(10)
+    desk.committer.commit(a_commit(11))
+    desk.fenced = True
+    with pytest.raises(ExceptionGroup) as raised:
+        await desk.committer.run()
+    assert raised.group_contains(FencedError)
+    assert desk.steps() == ["written", "swapping"]
+
+
+async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_go_after_their_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
+    told: list[int] = []
+    async with wired() as (client, wire, bystander):
+        lease = Lease(client, Candidate("default", "leader", "a"))
+        await lease.acquire()
+
+        async def nothing_told() -> None:
+            assert len((await bystander.list(PLACEMENTS, "default")).items) == 2
+            assert not told
+
+        wire.plan("PUT", "leases/leader", after(nothing_told))
+        committer = Committer(lease, Intents(client, "default"), lambda event: told.append(event.sequence))
+        committer.commit(a_commit(0))
+        committer.commit(a_commit(1))
+        async with running(committer.run()):
+            await until(lambda: len(told) == 2)
+            assert lease.committed.keys() == {"1-0-0", "1-1-0"}
+            committer.release(0)
+
+            async def only_the_other() -> bool:
+                left = (await bystander.list(PLACEMENTS, "default")).items
+                return [placement["metadata"]["name"] for placement in left] == ["1-1-0"]
+
+            await until(only_the_other)
+            assert lease.committed.keys() == {"1-1-0"}
+
+
+@pytest.mark.parametrize("how", ["no longer busy", "too late"])
+async def test_void_intents_stay_while_there_is_something_to_be_bound(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(commit_module, "LATEST", 0.3 if how == "too late" else 60.0)
+    desk = Desk()
+    desk.busy = True
+    async with working(desk):
+        desk.committer.commit(a_commit(1))
+        await until(lambda: desk.told == [1])
+        desk.committer.release(1)
+        await until(lambda: len(desk.swaps) == 2)
+        await asyncio.sleep(0.15)
+        assert "deleted" not in desk.steps()
+        desk.busy = how == "too late"
+        await until(lambda: "deleted" in desk.steps())

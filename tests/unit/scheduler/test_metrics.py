@@ -1,0 +1,118 @@
+"""Numbers for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
+from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue, Shape
+from gpu_scheduler.scheduler.metrics import Metrics
+from tests.unit.core.effort import effort_of
+
+GPU = "nvidia.com/gpu"
+
+
+def machine(name: str, rack: str = "r1") -> Node:
+    labels = {"topology.kubernetes.io/zone": "z1", "gpu-scheduler.io/rack": rack}
+    allocatable = {"cpu": 64_000, "pods": 110, GPU: 8}
+    return Node(name, allocatable, labels, gpu_resource=GPU, gpus=8, assigns_devices=True)
+
+
+def submit(engine: Engine, name: str, members: int, gpus: int = 1, queue: str = "") -> None:
+    key = GangKey("test", "ns", name)
+    shape = Shape((("cpu", 500), (GPU, gpus)), gpu_resource=GPU, gpus=gpus)
+    engine.handle(GangSeen(Gang(key, members, queue=queue)), 0.0)
+    for i in range(members):
+        engine.handle(PodSeen(Pod(f"{name}-{i}", "ns", f"{name}-{i}", shape, gang=key)), 0.0)
+
+
+def busy_engine() -> Engine:
+    """Two racks of GPU nodes and one plain node; one gang decided, one waiting."""
+    engine = Engine()
+    engine.handle(TookOver(), 0.0)
+    for node in (machine("a"), machine("b"), machine("c", "r2"), Node("plain", {"cpu": 1000, "pods": 10})):
+        engine.handle(NodeSeen(node), 0.0)
+    engine.handle(QueueSeen(Queue("research")), 0.0)
+    submit(engine, "small", 3, queue="research")
+    for effect in engine.run_cycle(1.0):
+        if isinstance(effect, Commit):
+            engine.handle(Committed(effect.sequence), 1.0)
+    submit(engine, "large", 100)
+    engine.run_cycle(2.0)
+    return engine
+
+
+def read(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
+    """Every sample, by its name and the values of its labels, which are in alphabetical order."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            found[(sample.name.removeprefix("gpu_scheduler_"), *sample.labels.values())] = sample.value
+    return found
+
+
+def test_state_of_the_engine_is_read_when_somebody_asks() -> None:
+    engine = busy_engine()
+    found = read(Metrics(engine.state, lambda: {"pods": 1.5}, lambda: 62.0))
+    assert found["leading",] == 1
+    assert (found["gangs", "waiting"], found["gangs", "binding"], found["gangs", "running"]) == (1, 1, 0)
+    assert (found["queue_length",], found["open_binds",], found["open_commits",]) == (1, 3, 1)
+    assert found["longest_wait_seconds",] == 62.0
+    assert found["watch_lag_seconds", "pods"] == 1.5
+    assert (found["queue_usage", "research", GPU], found["queue_usage", "research", "cpu"]) == (3, 1.5)
+    assert found["kept_slots", "held"] == 0
+
+
+def test_gpus_are_counted_per_rack_with_those_that_are_free_on_split_nodes() -> None:
+    found = read(Metrics(busy_engine().state))
+    used = [rack for rack in ("r1", "r2") if found["gpus_allocated", rack, GPU, "z1"]]
+    assert len(used) == 1
+    assert (found["gpus_total", "r1", GPU, "z1"], found["gpus_total", "r2", GPU, "z1"]) == (16, 8)
+    assert found["gpus_allocated", used[0], GPU, "z1"] == 3
+    assert found["gpus_fragmented", used[0], GPU, "z1"] == 5
+
+
+def test_empty_cluster_has_metrics_too() -> None:
+    found = read(Metrics(Engine().state))
+    assert (found["leading",], found["gangs", "waiting"], found["longest_wait_seconds",]) == (0, 0, 0)
+    assert not any(name[0].startswith("gpus_") for name in found)
+
+
+def test_what_happens_is_counted() -> None:
+    metrics = Metrics(Engine().state)
+    metrics.observe_bind(0.01, "bound")
+    metrics.observe_bind(0.02, "moved")
+    metrics.observe_wait(42.0)
+    metrics.cycle.observe(0.001)
+    metrics.count_swap("landed")
+    metrics.fences.inc()
+    metrics.count_dropped_event("full")
+    metrics.count_status_write("written")
+    found = read(metrics)
+    assert (found["binds_total", "bound"], found["binds_total", "moved"], found["bind_seconds_count",]) == (1, 1, 2)
+    assert (found["gang_wait_seconds_sum",], found["decision_seconds_count",]) == (42.0, 1)
+    assert (found["commit_swaps_total", "landed"], found["fences_total",]) == (1, 1)
+    assert (found["events_dropped_total", "full"], found["status_writes_total", "written"]) == (1, 1)
+
+
+def test_registries_are_apart() -> None:
+    one, other = Metrics(Engine().state), Metrics(Engine().state)
+    one.fences.inc()
+    assert read(other)["fences_total",] == 0
+
+
+def test_scrape_costs_little_for_a_gang_and_nothing_for_a_node() -> None:
+    engine = Engine()
+    metrics = Metrics(engine.state)
+    costs = []
+    for nodes, gangs in ((200, 0), (1000, 0), (0, 1000)):
+        for i in range(nodes):
+            engine.handle(NodeSeen(machine(f"n{nodes}-{i}")), 0.0)
+        for i in range(gangs):
+            submit(engine, f"g{i}", 1)
+        costs.append(effort_of(metrics.text))
+    assert costs[1] < costs[0] + 800  # not so much as a line for each
+    assert costs[2] - costs[1] < 20 * 1000

@@ -1,0 +1,107 @@
+"""What queues say about their use."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpu_scheduler.core.lifecycle import GangRecord, Phase
+from gpu_scheduler.core.model import Gang
+from gpu_scheduler.core.state import Config, State
+from gpu_scheduler.gangs.contract import QUEUES
+from gpu_scheduler.gangs.queues import QueueBook, QueueUse
+from gpu_scheduler.k8s.objects import Json, RawObject
+from gpu_scheduler.scheduler.status import queue_status
+from gpu_scheduler.scheduler.status.queue_status import count_use, tell_queues
+from tests.unit.core.world import GPU, a_key, a_pod, a_world, shape_of
+from tests.unit.k8s.live_api import answer_with, running, wired
+from tests.unit.k8s.scripted_api import written
+from tests.unit.scheduler.reporting import until
+
+
+def state_with(*gangs: tuple[str, Phase]) -> State:
+    state = State(Config())
+    for number, (queue, phase) in enumerate(gangs):
+        key = a_key(f"g{number}")
+        state.records[key] = GangRecord(key, Gang(key, queue=queue), phase=phase)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("phase", "column"),
+    [
+        (Phase.GATHERING, "pending"),
+        (Phase.BLOCKED, "pending"),
+        (Phase.WAITING, "pending"),
+        (Phase.NOMINATED, "pending"),
+        (Phase.ORPHANED, "pending"),
+        (Phase.RESERVED, "inqueue"),
+        (Phase.COMMITTING, "running"),
+        (Phase.BINDING, "running"),
+        (Phase.RUNNING, "running"),
+        (Phase.HOLDING, "running"),
+        (Phase.RESTARTING, "running"),
+        (Phase.DEGRADED, "running"),
+        (Phase.FINISHED, "completed"),
+        (Phase.FAILED, "completed"),
+    ],
+)
+def test_gang_is_counted_by_its_phase(phase: Phase, column: str) -> None:
+    assert count_use(state_with(("q", phase))) == {"q": QueueUse(**{column: 1})}  # type: ignore[arg-type]
+
+
+def test_every_phase_has_a_column() -> None:
+    uses = count_use(state_with(*[("q", phase) for phase in Phase]))["q"]
+    assert uses.pending + uses.inqueue + uses.running + uses.completed == len(Phase)
+
+
+def test_queues_are_counted_apart_with_what_their_pods_use() -> None:
+    world = a_world(8)
+    world.start("a", 3)
+    world.settle()
+    world.start("b", 9)
+    world.create(a_pod("alone", shape_of(2)))
+    world.settle()
+    state = world.engine.state
+    uses = count_use(state)
+    assert uses == {"": QueueUse(pending=1, running=2, allocated={"cpu": 4000, GPU: 5000})}
+
+
+async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_status, "EVERY", 0.02)
+    async with wired() as (client, wire, bystander):
+        book = QueueBook()
+        for name in ("blue", "default"):
+            made = await bystander.create(QUEUES, written(QUEUES, name, spec={}), type=RawObject)
+            book.see(QUEUES, made)
+        state = state_with(("blue", Phase.WAITING), ("blue", Phase.RUNNING), ("", Phase.RUNNING))
+        state.quota.charge([a_pod("a", shape_of(2))], "blue")
+        wire.plan("PATCH", "queues/blue", answer_with(500))
+
+        async def status(name: str) -> Json:
+            found: Json = (await bystander.get(QUEUES, name)).get("status", {})
+            return found
+
+        async def told() -> bool:
+            return bool(await status("blue")) and bool(await status("default"))
+
+        async with running(tell_queues(client, book, state)):
+            await until(told)
+            found = await status("blue")
+            assert (found["pending"], found["running"], found["allocated"]) == (1, 1, {"cpu": "1", GPU: "2"})
+            assert (await status("default"))["running"] == 1
+            for name in ("blue", "default"):
+                book.see(QUEUES, await bystander.get(QUEUES, name, type=RawObject))
+            await asyncio.sleep(0.05)
+            before = wire.count("PATCH")
+            await asyncio.sleep(0.1)
+            assert wire.count("PATCH") == before
+            state.quota.refund("a")
+            state.records.clear()
+
+            async def idle() -> bool:
+                return not (await status("blue")).get("allocated")
+
+            await until(idle)
+            assert (await status("blue"))["running"] == 0

@@ -1,0 +1,64 @@
+"""Pods that are resized where they run hold the most of what they ask for, were given and still use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.gangs.pods import GPU, Json, container, decode, pod
+
+
+def given(name: str = "main", allocated: Json | None = None, **requests: str) -> Json:
+    """A container's status, with what the kubelet has given it."""
+    return {"name": name, "resources": {"requests": requests}, "allocatedResources": allocated or requests}
+
+
+def request_of(**fields: Any) -> dict[str, int]:
+    return dict(decode(pod(nodeName="node1", **fields)).shape.request)
+
+
+def pending(reason: str) -> list[Json]:
+    return [{"type": "PodResizePending", "status": "True", "reason": reason}]
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu"),
+    [
+        pytest.param({}, 2000, id="the kubelet has said nothing yet"),
+        pytest.param({"containerStatuses": [{"name": "main"}]}, 2000, id="nothing of resources"),
+        pytest.param({"containerStatuses": [given(cpu="2")]}, 2000, id="no resize"),
+        pytest.param({"containerStatuses": [given(cpu="3")]}, 3000, id="not smaller yet"),
+        pytest.param({"containerStatuses": [given(cpu="3", allocated={"cpu": "2"})]}, 3000, id="still used"),
+        pytest.param({"containerStatuses": [given(cpu="2", allocated={"cpu": "3"})]}, 3000, id="still given"),
+        pytest.param({"containerStatuses": [given(cpu="1")]}, 2000, id="not larger yet"),
+        pytest.param({"containerStatuses": [given(cpu="1")], "conditions": pending("Deferred")}, 2000, id="later"),
+        pytest.param({"containerStatuses": [given(cpu="1")], "conditions": pending("Infeasible")}, 1000, id="never"),
+        pytest.param({"containerStatuses": [given("other", cpu="9")]}, 2000, id="another container"),
+    ],
+)
+def test_a_running_container_holds_the_most_of_what_it_may(status: Json, cpu: int) -> None:
+    assert request_of(containers=[container(cpu="2")], status=status) == {"cpu": cpu}
+
+
+def test_a_waiting_pod_asks_for_what_its_spec_says() -> None:
+    waiting = pod(containers=[container(cpu="2")], status={"containerStatuses": [given(cpu="3")]})
+    assert dict(decode(waiting).shape.request) == {"cpu": 2000}
+
+
+def test_what_the_kubelet_does_not_name_is_held_as_asked() -> None:
+    asked = container(requests={"cpu": "2", GPU: "1"}, limits={GPU: "1"})
+    status = {"containerStatuses": [given(cpu="1")], "conditions": pending("Infeasible")}
+    assert request_of(containers=[asked], status=status) == {"cpu": 1000, GPU: 1}
+
+
+def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
+    inits = [container("side", cpu="1", extra={"restartPolicy": "Always"}), container("first", cpu="4")]
+    status = {"initContainerStatuses": [given("side", cpu="2"), given("first", cpu="9")]}
+    assert request_of(containers=[container(cpu="1")], initContainers=inits, status=status) == {"cpu": 6000}
+
+
+def test_the_whole_pod_is_resized() -> None:
+    whole = {"requests": {"cpu": "2"}}
+    status = {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "4"}}
+    assert request_of(resources=whole, status=status) == {"cpu": 4000}

@@ -1,0 +1,275 @@
+"""The live scheduler as a whole, against the local API."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gpu_scheduler.core.events import Bind, Commit
+from gpu_scheduler.gangs.contract import DEVICES, PLACEMENTS
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.objects import Json, PodObject
+from gpu_scheduler.k8s.resources import LEASES, NODES, PODS
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, Lease
+from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.scheduler import Clock, run_scheduler
+from gpu_scheduler.scheduler.settings import Settings
+from tests.unit.k8s.live_api import after, answer_with, gpu_node, gpu_pod, running, wired
+from tests.unit.scheduler.reporting import until
+
+
+def settings(**more: Any) -> Settings:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    chosen: dict[str, Any] = {
+        "lease_duration": 1.0,
+        "renew": 0.1,
+        "listen": f"127.0.0.1:{port}",
+        "identity": "a",
+    } | more
+    return Settings(namespace="default", lease_name="leader", **chosen)
+
+
+class Running:
+    """A scheduler that can be told to stop."""
+
+    def __init__(self, client: Client, chosen: Settings) -> None:
+        self.stop = asyncio.Event()
+        self.compare = asyncio.Event()
+        self.settings = chosen
+        self.work = run_scheduler(client.connection, chosen, self.stop, self.compare)
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        """What the scheduler answers over HTTP; 0 before it listens."""
+        try:
+            async with aiohttp.request("GET", f"http://{self.settings.listen}{path}") as answer:
+                return answer.status, await answer.text()
+        except aiohttp.ClientError:
+            return 0, ""
+
+
+async def node_of(client: Client, name: str) -> str:
+    found = await client.get(PODS, name, "default", type=PodObject)
+    return found.spec.node_name
+
+
+def bound(client: Client, *names: str) -> Callable[[], Awaitable[bool]]:
+    async def all_are() -> bool:
+        return all([await node_of(client, name) for name in names])
+
+    return all_are
+
+
+async def read_lease(client: Client) -> CommitLease:
+    return await client.get(LEASES, "leader", "default", type=CommitLease)
+
+
+class Times:
+    """Both clocks of a machine."""
+
+    def __init__(self) -> None:
+        self.wall, self.passed = 1_700_000_000.0, 50.0
+
+    def time(self) -> float:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
+def test_clock_follows_time_that_passes_and_not_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Times()
+    monkeypatch.setattr("gpu_scheduler.scheduler.scheduler.time", times)
+    clock = Clock()
+    assert clock() == 1_700_000_000.0
+    times.wall = 0.0
+    times.passed += 7
+    assert clock() == 1_700_000_007.0
+
+
+async def test_pods_are_bound_with_their_devices_and_nothing_is_left_open() -> None:
+    async with wired() as (client, wire, bystander):
+        await bystander.create(NODES, gpu_node("n0", 4))
+        scheduler = Running(client, settings())
+        async with running(scheduler.work) as work:
+            for number in range(4):
+                await bystander.create(PODS, gpu_pod(f"p{number}"), "default")
+            await until(bound(bystander, "p0", "p1", "p2", "p3"))
+            pods = (await bystander.list(PODS, "default", type=PodObject)).items
+            devices = [(pod.metadata.annotations or {})[DEVICES] for pod in pods]
+            assert sorted(devices) == ["0", "1", "2", "3"]
+
+            async def nothing_open() -> bool:
+                left = (await bystander.list(PLACEMENTS, "default")).items
+                return not left and not (await read_lease(bystander)).committed
+
+            await until(nothing_open)
+            scheduler.stop.set()
+            await work
+        found = await read_lease(bystander)
+        assert (found.spec.holder_identity, found.epoch, found.serves) == ("", 1, ("gpu-scheduler",))
+        first_bind = next(i for i, sent in enumerate(wire.sent) if sent.path.endswith("/binding"))
+        assert any(sent.path.endswith("/placements") for sent in wire.sent[:first_bind])
+
+
+async def test_scheduler_is_ready_once_it_has_seen_everything() -> None:
+    async with wired() as (client, wire, _):
+        may_list = asyncio.Event()
+        wire.plan("GET", "/api/v1/pods", after(may_list.wait))
+        scheduler = Running(client, settings())
+
+        async def healthy() -> bool:
+            return (await scheduler.ask("/healthz"))[0] == 200
+
+        async def ready() -> bool:
+            return (await scheduler.ask("/readyz"))[0] == 200
+
+        async with running(scheduler.work):
+            await until(healthy)
+            await until(lambda: wire.count("GET", "/api/v1/pods"))
+            assert await scheduler.ask("/readyz") == (503, "not ready")
+            assert not wire.count("POST", "/binding")
+            may_list.set()
+            await until(ready)
+            assert "gpu_scheduler" in (await scheduler.ask("/metrics"))[1]
+
+
+async def test_what_was_promised_before_a_stop_in_the_middle_is_kept_by_the_next_leader() -> None:
+    async with wired() as (client, wire, bystander):
+        await bystander.create(NODES, gpu_node("n0", 4))
+        await bystander.create(PODS, gpu_pod("p"), "default")
+        wire.plan("POST", "/binding", after(asyncio.Event().wait))
+        first = Running(client, settings())
+        async with running(first.work) as work:
+            await until(lambda: wire.count("POST", "/binding"))
+            first.stop.set()
+            async with asyncio.timeout(5):
+                await work
+        left = await read_lease(bystander)
+        assert (left.spec.holder_identity, list(left.committed)) == ("", ["1-0-0"])
+        assert not await node_of(bystander, "p")
+        # Another node would suit as well; a promise is a promise.
+        await bystander.create(NODES, gpu_node("a-better-one", 1))
+        second = Running(client, settings(identity="b"))
+        async with running(second.work):
+            await until(bound(bystander, "p"))
+            assert await node_of(bystander, "p") == "n0"
+
+            async def nothing_open() -> bool:
+                return not (await read_lease(bystander)).committed
+
+            await until(nothing_open)
+
+
+async def test_leader_that_loses_the_lease_sends_nothing_more_and_takes_its_turn_again() -> None:
+    async with wired() as (client, wire, bystander):
+        await bystander.create(NODES, gpu_node("n0", 4))
+        scheduler = Running(client, settings())
+
+        async def leads(epoch: int) -> bool:
+            found = await read_lease(bystander)
+            return (found.spec.holder_identity, found.epoch) == ("a", epoch)
+
+        async with running(scheduler.work):
+            await bystander.create(PODS, gpu_pod("p0"), "default")
+            await until(bound(bystander, "p0"))
+            taken = {"spec": {"holderIdentity": "b", "leaseDurationSeconds": 60}}
+            await bystander.patch(LEASES, "leader", taken, "default")
+
+            async def fenced() -> bool:
+                return "gpu_scheduler_fences_total 1.0" in (await scheduler.ask("/metrics"))[1]
+
+            await until(fenced)
+            before = wire.count("POST"), wire.count("GET", "leases/leader")
+            await bystander.create(PODS, gpu_pod("p1"), "default")
+            await until(lambda: wire.count("GET", "leases/leader") >= before[1] + 3)
+            assert wire.count("POST") == before[0]
+            await bystander.patch(LEASES, "leader", {"spec": {"holderIdentity": ""}}, "default")
+            await until(lambda: leads(2))
+            await until(bound(bystander, "p1"))
+            promised = [bind["name"] for body in wire.bodies("POST", "/placements") for bind in body["spec"]["binds"]]
+            assert promised == ["p0", "p1"]
+
+
+async def test_promise_that_nobody_can_read_ends_the_scheduler() -> None:
+    async with wired() as (client, _, bystander):
+        lease = Lease(bystander, Candidate("default", "leader", "before", duration=1.0))
+        await lease.acquire()
+        await lease.swap({"1-0-0": "lost"}, ())
+        await lease.release()
+        scheduler = Running(client, settings())
+        async with asyncio.timeout(10):
+            with pytest.raises(ExceptionGroup) as raised:
+                await scheduler.work
+        assert raised.group_contains(MissingIntentError)
+
+
+async def test_promise_that_the_next_leader_has_kept_meanwhile_is_not_taken_for_deleted() -> None:
+    async with wired() as (client, wire, bystander):
+        before = Lease(bystander, Candidate("default", "leader", "before"))
+        await before.acquire()
+        intents = Intents(bystander, "default")
+        written = await intents.write(1, Commit(0, (Bind("gone", "default", "p", 0, "n0", (0,)),)))
+        await before.swap(written, ())
+        await before.release()
+        after_us = Lease(bystander, Candidate("default", "leader", "after us"))
+
+        async def lead_on() -> None:
+            """We were slow, so another leads, finds the promise kept, and clears it away."""
+            await bystander.patch(LEASES, "leader", {"spec": {"holderIdentity": ""}}, "default")
+            await after_us.acquire()
+            await after_us.swap({}, written)
+            await intents.delete(written)
+
+        wire.plan("GET", "placements/1-0-0", after(lead_on))
+        scheduler = Running(client, settings(renew=60.0))  # nothing else tells it that it leads no more
+        async with running(scheduler.work) as work:
+
+            async def fenced() -> bool:
+                assert not work.done()
+                return "gpu_scheduler_fences_total 1.0" in (await scheduler.ask("/metrics"))[1]
+
+            await until(fenced)
+            found = await read_lease(bystander)
+            assert (found.spec.holder_identity, found.epoch, found.committed) == ("after us", 3, {})
+            await after_us.release()
+            await bystander.create(NODES, gpu_node("n0", 4))
+            await bystander.create(PODS, gpu_pod("p"), "default")
+            await until(bound(bystander, "p"))
+
+
+async def test_scheduler_takes_over_as_soon_as_the_api_answers_again() -> None:
+    async with wired() as (client, wire, bystander):
+        lease = Lease(bystander, Candidate("default", "leader", "before", duration=1.0))
+        await lease.acquire()
+        await bystander.create(NODES, gpu_node("n0", 4))
+        pod = await bystander.create(PODS, gpu_pod("p"), "default", type=PodObject)
+        commit = Commit(0, (Bind(pod.metadata.uid, "default", "p", 0, "n0", (2,)),))
+        await lease.swap(await Intents(bystander, "default").write(1, commit), ())
+        await lease.release()
+        wire.plan("GET", "placements/1-0-0", *[answer_with(503)] * 5)
+        async with running(Running(client, settings()).work):
+            await until(bound(bystander, "p"))
+        found: Json = await bystander.get(PODS, "p", "default")
+        assert found["metadata"]["annotations"][DEVICES] == "2"
+
+
+async def test_standby_decides_nothing_until_it_leads() -> None:
+    async with wired() as (client, wire, bystander):
+        leader = Lease(bystander, Candidate("default", "leader", "b", duration=5.0, renew=0.05))
+        await leader.acquire()
+        await bystander.create(NODES, gpu_node("n0", 4))
+        await bystander.create(PODS, gpu_pod("p"), "default")
+        async with running(Running(client, settings()).work):
+            async with running(leader.keep()):
+                await until(lambda: wire.count("GET", "leases/leader") >= 5)
+                assert {sent.method for sent in wire.sent} == {"GET"}
+            await leader.release()
+            await until(bound(bystander, "p"))

@@ -1,0 +1,110 @@
+"""One look at a cluster: what is seen, what would be decided, and that nothing is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.core.events import Bind, Commit
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.gangs.contract import QUEUES
+from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.errors import Refused
+from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS
+from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.intents import Intents
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.snapshot import View, take_snapshot
+from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, wired
+from tests.unit.k8s.scripted_api import written
+from tests.unit.scheduler.reporting import DIALECT, GROUPS, group_kind
+
+SETTINGS = Settings(namespace="default", lease_name="leader")
+MEMBER = {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}
+KEY = GangKey(DIALECT, "default", "train")
+
+
+async def fill(client: Client, members: int = 2, **spec: Any) -> list[str]:
+    """A node of four GPUs and a gang; returns its pods' uids."""
+    await client.create(NODES, gpu_node("n0", 4))
+    await client.create(GROUPS, written(GROUPS, "train", spec={"minMember": members}), "default")
+    pods = [gpu_pod(f"p{number}", meta=dict(MEMBER), **spec) for number in range(members)]
+    return [(await client.create(PODS, pod, "default", type=PodObject)).metadata.uid for pod in pods]
+
+
+def phase(view: View) -> Phase:
+    return view.engine.state.records[KEY].phase
+
+
+async def test_what_would_be_decided_is_seen_and_nothing_is_written() -> None:
+    async with wired(group_kind()) as (client, wire, bystander):
+        uids = await fill(bystander)
+        await bystander.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
+        view = await take_snapshot(client, SETTINGS)
+        assert {sent.method for sent in wire.sent} == {"GET"}
+    assert phase(view) is Phase.COMMITTING
+    assert (set(view.nodes), set(view.pods)) == ({"n0"}, set(uids))
+    assert (view.lease, view.served.has(GROUPS)) == (None, True)
+    assert {pod.metadata.name for pod in view.book.members_of(KEY)} == {"p0", "p1"}
+    assert view.engine.state.quota.queues["blue"].weight == 3
+
+
+async def test_gang_that_does_not_fit_is_explained() -> None:
+    async with wired(group_kind()) as (client, _, bystander):
+        await fill(bystander, 5)
+        view = await take_snapshot(client, SETTINGS)
+    told = view.engine.explain(KEY, view.now)
+    assert told is not None
+    assert told.refusal is not None
+    assert Reason.RESOURCE in {refusal.reason for refusal in told.refusal.refusals}
+    assert (told.phase, told.refusal.fitting) == (Phase.WAITING, 4)
+
+
+async def test_leader_is_shown_and_what_it_has_promised_is_as_good_as_done() -> None:
+    async with wired(group_kind()) as (client, _, bystander):
+        uids = await fill(bystander)
+        await bystander.create(NODES, gpu_node("n1", 4))
+        lease = Lease(bystander, Candidate("default", "leader", "a", ("gpu-scheduler",)))
+        await lease.acquire()
+        binds = tuple(Bind(uid, "default", f"p{i}", 0, "n1", (3 - i,)) for i, uid in enumerate(uids))
+        intents = Intents(bystander, "default")
+        written = await intents.write(1, Commit(0, binds))
+        await lease.swap(written, ())
+        view = await take_snapshot(client, SETTINGS)
+        assert view.lease is not None
+        assert (view.lease.holder, view.lease.epoch, view.lease.committed) == ("a", 1, 1)
+        assert abs((view.lease.renewed or 0.0) - view.now) < 60
+        assert phase(view) is Phase.BINDING
+        used = view.engine.state.cluster.usage
+        assert [(used[uid].node, used[uid].devices) for uid in uids] == [("n1", (3,)), ("n1", (2,))]
+        await intents.delete(written)  # over, between the look at the Lease and that at its promises
+        assert phase(await take_snapshot(client, SETTINGS)) is Phase.COMMITTING
+
+
+@pytest.mark.parametrize(("serves", "ours"), [(("other",), True), ((), False)])
+async def test_pods_are_those_of_the_scheduler_that_runs_there(serves: tuple[str, ...], ours: bool) -> None:
+    async with wired(group_kind()) as (client, _, bystander):
+        await fill(bystander, schedulerName="other")
+        await Lease(bystander, Candidate("default", "leader", "a", serves)).acquire()
+        view = await take_snapshot(client, SETTINGS)
+    assert (KEY in view.engine.state.records) is ours
+
+
+async def test_kinds_that_may_not_be_read_are_left_out_unless_nothing_can_be_said_without_them() -> None:
+    async with wired(group_kind()) as (client, wire, bystander):
+        await fill(bystander)
+        for part in ("/queues", "/leases", "/persistentvolumes", "/namespaces"):
+            wire.plan("GET", part, answer_with(403))
+        view = await take_snapshot(client, SETTINGS)
+        assert (phase(view), view.lease) == (Phase.COMMITTING, None)
+        wire.drop_plans()
+        for part in ("/pods", "/nodes"):
+            wire.plan("GET", part, answer_with(403))
+            with pytest.raises(Refused):
+                await take_snapshot(client, SETTINGS)
+            wire.drop_plans()

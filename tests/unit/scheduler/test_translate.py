@@ -1,0 +1,321 @@
+"""Which events come of which change: an object concerns pods that did not change themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from gpu_scheduler.core.events import (
+    Event,
+    GangGone,
+    GangSeen,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    QueueGone,
+    QueueSeen,
+)
+from gpu_scheduler.core.model import GangKey, GateKind, Pod, Queue
+from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
+from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata
+from gpu_scheduler.k8s.objects import (
+    ClaimObject,
+    Object,
+    PodObject,
+    PriorityClassObject,
+    RawObject,
+    StorageClassObject,
+    VolumeObject,
+)
+from gpu_scheduler.scheduler.translate import Translator
+from tests.unit.gangs.gang_parts import context, group
+from tests.unit.gangs.pods import GPU, READING, as_sent, node, pod
+
+T = TypeVar("T", bound=HasMetadata)
+NATIVE = GangKey("podgroup", "x", "train")
+DONE = {"pv.kubernetes.io/bind-completed": "yes"}
+
+
+def translator() -> Translator:
+    return Translator(READING, GangBook(context()), QueueBook())
+
+
+def added(*found: T) -> list[Change[T]]:
+    return [Change(ChangeKind.ADDED, each, None) for each in found]
+
+
+def changed(old: T, new: T) -> list[Change[T]]:
+    return [Change(ChangeKind.MODIFIED, new, old)]
+
+
+def deleted(*found: T) -> list[Change[T]]:
+    return [Change(ChangeKind.DELETED, each, each) for each in found]
+
+
+def pods_in(events: Sequence[Event]) -> dict[str, Pod]:
+    return {event.pod.name: event.pod for event in events if isinstance(event, PodSeen)}
+
+
+def kinds(events: Sequence[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def namespace(name: str = "x", **labels: str) -> Object:
+    return as_sent(Object, {"metadata": {"name": name, "labels": labels}})
+
+
+def native(name: str, **more: Any) -> PodObject:
+    return pod(name, schedulingGroup={"podGroupName": "train"}, **more)
+
+
+def podgroup(policy: str = "gang", **spec: Any) -> RawObject:
+    what: dict[str, Any] = {"gang": {"minCount": 2}} if policy == "gang" else {"basic": {}}
+    return group(schedulingPolicy=what, **spec)
+
+
+def user(name: str, claim: str, **more: Any) -> PodObject:
+    return pod(name, volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": claim}}], **more)
+
+
+def claim(name: str = "data", volume: str = "", annotations: dict[str, str] | None = None) -> ClaimObject:
+    meta = {"name": name, "namespace": "x", "annotations": annotations or {}}
+    return as_sent(ClaimObject, {"metadata": meta, "spec": {"volumeName": volume, "storageClassName": "fast"}})
+
+
+def volume(zone: str) -> VolumeObject:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]
+    spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
+    return as_sent(VolumeObject, {"metadata": {"name": "pv"}, "spec": spec})
+
+
+# -- pods
+
+
+def test_pods_come_change_and_go_and_events_are_taken_once() -> None:
+    see = translator()
+    first = pod("a")
+    see.see_pods(added(first, pod("b")))
+    assert list(pods_in(see.take())) == ["a", "b"]
+    assert see.take() == []
+    assert see.pods[first.metadata.uid] is first
+    see.see_pods(deleted(first))
+    assert [event.uid for event in see.take() if isinstance(event, PodGone)] == ["uid-a"]
+    assert list(see.pods) == ["uid-b"]
+
+
+@pytest.mark.parametrize(
+    ("last", "maybe"),
+    [(pod("a"), False), (pod("a", nodeName="n0"), True), (None, True)],
+    ids=["told that it had no node", "told that it had one", "only seen to be gone"],
+)
+def test_pod_that_is_gone_may_have_been_bound_unless_its_end_was_told(last: PodObject | None, maybe: bool) -> None:
+    see = translator()
+    first = pod("a")
+    see.see_pods(added(first))
+    see.take()
+    see.see_pods([Change(ChangeKind.DELETED, last or first, first)])
+    assert see.take() == [PodGone("uid-a", maybe_bound=maybe)]
+
+
+def test_pod_that_was_replaced_under_its_name_goes_before_the_new_one_comes() -> None:
+    see = translator()
+    old, new = pod("a"), pod("a", meta={"uid": "uid-a2"})
+    see.see_pods(added(old))
+    see.take()
+    see.see_pods([*deleted(old), *added(new)])
+    assert [getattr(event, "uid", "") or event.pod.uid for event in see.take()] == ["uid-a", "uid-a2"]  # type: ignore[union-attr]
+    assert list(see.pods) == ["uid-a2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "noted"),
+    [
+        ({}, {"nodeName": "n0"}, True),
+        ({}, {}, False),
+        ({"nodeName": "n0"}, {"nodeName": "n0"}, False),
+        ({"schedulerName": "other"}, {"nodeName": "n0", "schedulerName": "other"}, False),
+        (None, {"nodeName": "n0"}, False),
+    ],
+    ids=["bound", "still waiting", "bound before", "of another scheduler", "bound when first seen"],
+)
+def test_pods_of_ours_that_were_seen_to_get_a_node_are_noted(
+    before: dict[str, Any] | None, after: dict[str, Any], noted: bool
+) -> None:
+    see = translator()
+    bound = pod("a", **after)
+    if before is None:
+        see.see_pods(added(bound))
+    else:
+        old = pod("a", **before)
+        see.see_pods(added(old))
+        see.see_pods(changed(old, bound))
+    assert see.take_bound() == ([bound] if noted else [])
+    assert see.take_bound() == []
+
+
+def test_gang_is_told_before_the_pod_that_completes_it() -> None:
+    see = translator()
+    see.see_groups("podgroup", added(podgroup()))
+    assert see.take() == []
+    see.see_pods(added(native("a")))
+    events = see.take()
+    assert kinds(events) == ["GangSeen", "PodSeen"]
+    assert pods_in(events)["a"].gang == NATIVE
+    see.see_pods(added(native("b")))
+    assert kinds(see.take()) == ["PodSeen"]
+
+
+# -- namespaces
+
+
+def test_labels_of_a_namespace_count_for_every_pod_in_it() -> None:
+    see = translator()
+    see.see_namespaces(added(namespace(team="blue"), namespace("y", team="red")))
+    assert see.take() == []
+    elsewhere = pod("c", meta={"namespace": "y", "uid": "uid-c"})
+    see.see_pods(added(pod("a"), pod("b"), elsewhere))
+    assert {found.namespace_labels["team"] for found in pods_in(see.take()).values()} == {"blue", "red"}
+    see.see_namespaces(changed(namespace(team="blue"), namespace(team="green")))
+    told = pods_in(see.take())
+    assert {name: found.namespace_labels for name, found in told.items()} == {
+        "a": {"team": "green"},
+        "b": {"team": "green"},
+    }
+
+
+def test_namespace_whose_labels_stay_is_nobodys_concern() -> None:
+    see = translator()
+    see.see_namespaces(added(namespace(team="blue")))
+    see.see_pods(added(pod("a")))
+    see.take()
+    see.see_namespaces(changed(namespace(team="blue"), namespace(team="blue")))
+    assert see.take() == []
+    see.see_namespaces(deleted(namespace(team="blue")))
+    assert pods_in(see.take())["a"].namespace_labels == {}
+    see.see_namespaces(added(namespace(team="blue")))
+    assert pods_in(see.take())["a"].namespace_labels == {"team": "blue"}
+
+
+# -- claims and volumes
+
+
+def test_claim_concerns_the_pods_that_use_it_until_they_are_gone() -> None:
+    see = translator()
+    first, other = user("a", "data"), user("b", "logs")
+    see.see_pods(added(first, other))
+    assert pods_in(see.take())["a"].gates[0].kind is GateKind.MISSING_CLAIM
+    see.see_claims(added(claim()))
+    told = pods_in(see.take())
+    assert list(told) == ["a"]
+    assert told["a"].gates[0].kind is GateKind.UNBOUND_CLAIM
+    see.see_claims(deleted(claim()))
+    assert pods_in(see.take())["a"].gates[0].kind is GateKind.MISSING_CLAIM
+    see.see_pods(deleted(first))
+    see.take()
+    see.see_claims(added(claim()))
+    assert see.take() == []
+
+
+def test_claims_that_nobody_uses_any_more_leave_nothing_behind() -> None:
+    see = translator()
+    for number in range(100):
+        one = user(f"p{number}", f"data-{number}")
+        see.see_pods(added(one))
+        see.see_pods(deleted(one))
+    assert not see._users
+
+
+def test_volume_and_its_class_concern_the_pods_that_wait_with_a_claim() -> None:
+    see = translator()
+    see.see_claims(added(claim(volume="pv", annotations=DONE)))
+    see.see_pods(added(user("waits", "data"), user("runs", "data", nodeName="n0"), pod("plain")))
+    assert pods_in(see.take())["waits"].gates
+    see.see_volumes(added(volume("b")))
+    told = pods_in(see.take())
+    assert list(told) == ["waits"]
+    zone = Requirement("zone", Operator.IN, ("b",))
+    assert (told["waits"].gates, told["waits"].shape.volume_terms) == ((), ((NodeTerm((zone,)),),))
+    see.see_volumes(deleted(volume("b")))
+    assert pods_in(see.take())["waits"].gates
+
+
+def test_class_that_waits_for_its_first_consumer_lets_the_pod_be_placed() -> None:
+    see = translator()
+    see.see_claims(added(claim()))
+    waiting = user("a", "data")
+    see.see_pods(added(waiting))
+    assert pods_in(see.take())["a"].gates
+    body = {"metadata": {"name": "fast"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"}
+    see.see_volumes(added(as_sent(StorageClassObject, body)))
+    assert pods_in(see.take())["a"].gates == ()
+    assert see.claims.unbound(waiting) == {"data": ""}
+
+
+# -- groups, classes, queues, nodes
+
+
+def test_group_that_turns_basic_sets_its_pods_free_and_back() -> None:
+    see = translator()
+    see.see_groups("podgroup", added(podgroup()))
+    see.see_pods(added(native("a"), native("b"), pod("other")))
+    assert pods_in(see.take())["b"].gang == NATIVE
+    see.see_groups("podgroup", changed(podgroup(), podgroup("basic")))
+    events = see.take()
+    assert events[0] == GangGone(NATIVE)
+    assert {name: found.gang for name, found in pods_in(events).items()} == {"a": None, "b": None}
+    see.see_groups("podgroup", changed(podgroup("basic"), podgroup()))
+    events = see.take()
+    assert isinstance(events[0], GangSeen)
+    assert {name: found.gang for name, found in pods_in(events).items()} == {"a": NATIVE, "b": NATIVE}
+
+
+def test_group_that_goes_takes_no_pod_along() -> None:
+    see = translator()
+    see.see_groups("podgroup", added(podgroup()))
+    see.see_pods(added(native("a")))
+    see.take()
+    see.see_groups("podgroup", deleted(podgroup()))
+    assert see.take() == [GangGone(NATIVE)]
+
+
+def test_priority_class_gives_gangs_their_priority_and_takes_it_away() -> None:
+    see = translator()
+    see.see_groups("podgroup", added(podgroup(priorityClassName="high")))
+    see.see_pods(added(native("a")))
+    priorities = [event.gang.priority for event in see.take() if isinstance(event, GangSeen)]
+    high = as_sent(PriorityClassObject, {"metadata": {"name": "high"}, "value": 1000})
+    raised = as_sent(PriorityClassObject, {"metadata": {"name": "high"}, "value": 2000})
+    for changes in (added(high), changed(high, raised), changed(raised, raised), deleted(raised)):
+        see.see_priority_classes(changes)
+        priorities += [event.gang.priority for event in see.take() if isinstance(event, GangSeen)]
+    assert priorities == [None, 1000, 2000, None]
+
+
+def test_queues_of_both_kinds_come_and_go() -> None:
+    see = translator()
+    see.see_queues(VOLCANO_QUEUES, added(group("blue", weight=2)))
+    see.see_queues(QUEUES, added(group("blue", quota={GPU: "4"})))
+    see.see_queues(QUEUES, deleted(group("blue")))
+    see.see_queues(VOLCANO_QUEUES, deleted(group("blue")))
+    assert see.take() == [
+        QueueSeen(Queue("blue", 2)),
+        QueueSeen(Queue("blue", quota={GPU: 4})),
+        QueueSeen(Queue("blue", 2)),
+        QueueGone("blue"),
+    ]
+
+
+def test_nodes_come_and_go() -> None:
+    see = translator()
+    seen = node("n0", capacity={GPU: "8"}, allocatable={GPU: "8"})
+    see.see_nodes(added(seen))
+    see.see_nodes(deleted(seen))
+    came, went = see.take()
+    assert isinstance(came, NodeSeen)
+    assert (came.node.name, came.node.gpus, went) == ("n0", 8, NodeGone("n0"))

@@ -1,0 +1,203 @@
+"""Claims: where they let a pod go, and what they make it wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.core.cluster.node_table import NodeTable
+from gpu_scheduler.core.model import GateKind, Node
+from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
+from gpu_scheduler.k8s.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
+from gpu_scheduler.scheduler.decoding.volumes import Claims, Reach, claims_of
+from tests.unit.gangs.pods import Json, as_sent, pod
+
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
+DONE = {"pv.kubernetes.io/bind-completed": "yes"}
+IN_A = NodeTerm((Requirement(ZONE, Operator.IN, ("a",)),))
+
+
+def claim(name: str = "data", annotations: Json | None = None, **fields: Any) -> ClaimObject:
+    meta = {"name": name, "namespace": "x", "annotations": annotations or {}} | fields.pop("meta", {})
+    return as_sent(ClaimObject, {"metadata": meta, "status": fields.pop("status", {}), "spec": fields})
+
+
+def volume(name: str = "pv1", zone: str | None = "a", labels: Json | None = None) -> VolumeObject:
+    terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]
+    spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if zone else {"capacity": {"storage": "1Gi"}}
+    return as_sent(VolumeObject, {"metadata": {"name": name, "labels": labels or {}}, "spec": spec})
+
+
+def storage_class(name: str = "fast", waits: bool = True, **fields: Any) -> StorageClassObject:
+    mode = "WaitForFirstConsumer" if waits else "Immediate"
+    return as_sent(
+        StorageClassObject,
+        {"metadata": {"name": name}, "provisioner": "example.com/disk", "volumeBindingMode": mode} | fields,
+    )
+
+
+def user(*claims: str, **fields: Any) -> PodObject:
+    """A pod that uses claims, among the volumes that every pod has."""
+    token = {"name": "token", "projected": {"sources": []}}
+    mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+    return pod(volumes=[token, *mounted, *fields.pop("volumes", [])], **fields)
+
+
+def known(*objects: ClaimObject | VolumeObject | StorageClassObject) -> Claims:
+    found = Claims()
+    for one in objects:
+        found.put(one)
+    return found
+
+
+def test_a_pod_without_claims_may_go_anywhere() -> None:
+    assert known().reach(user()) == Reach()
+    assert claims_of(user()) == ()
+    assert known().unbound(pod()) == {}
+
+
+def test_a_bound_claim_takes_the_pod_to_its_volume() -> None:
+    claims = known(claim(annotations=DONE, volumeName="pv1"), volume())
+    assert claims.reach(user("data")) == Reach(((IN_A,),))
+    assert claims.unbound(user("data")) == {}
+
+
+def test_a_volume_that_is_everywhere_asks_for_nothing() -> None:
+    claims = known(claim(annotations=DONE, volumeName="pv1"), volume(zone=None))
+    assert claims.reach(user("data")) == Reach()
+
+
+def test_every_claim_has_a_say_and_equal_ones_speak_once() -> None:
+    bound = [claim(name, DONE, volumeName=f"pv-{name}") for name in "abc"]
+    claims = known(*bound, volume("pv-a"), volume("pv-b"), volume("pv-c", "b"))
+    assert len(claims.reach(user("a", "b", "c")).terms) == 2
+
+
+def test_a_claim_that_waits_for_its_consumer_is_bound_with_the_pod() -> None:
+    claims = known(claim(storageClassName="fast"), storage_class())
+    assert claims.reach(user("data")) == Reach()
+    assert claims.unbound(user("data")) == {"data": ""}
+
+
+def test_a_storage_class_says_where_its_volumes_can_be() -> None:
+    allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
+    claims = known(claim(storageClassName="fast"), storage_class(allowedTopologies=allowed))
+    assert claims.reach(user("data")) == Reach(((IN_A,),))
+
+
+def test_a_claim_whose_node_is_chosen_leaves_no_choice() -> None:
+    chosen = {"volume.kubernetes.io/selected-node": "node3"}
+    claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class())
+    named = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node3",)),))
+    assert claims.reach(user("data")) == Reach(((named,),))
+    assert claims.unbound(user("data")) == {"data": "node3"}
+
+
+def test_a_chosen_node_must_be_one_that_the_storage_class_allows() -> None:
+    chosen = {"volume.kubernetes.io/selected-node": "node3"}
+    allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
+    claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class(allowedTopologies=allowed))
+    named = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node3",)),))
+    assert claims.reach(user("data")) == Reach(((named,), (IN_A,)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "accepted"),
+    [
+        pytest.param({ZONE: "a"}, "zone-a unzoned", id="one zone"),
+        pytest.param({ZONE: "a__b"}, "zone-a zone-b unzoned", id="two zones"),
+        pytest.param({OLD_ZONE: "b"}, "zone-b old-b unzoned", id="the old label, also on nodes with the new one"),
+        pytest.param({ZONE: "b"}, "zone-b unzoned", id="the new label, not on nodes with the old one"),
+        pytest.param({ZONE: "a", REGION: "west"}, "unzoned", id="zone and region together"),
+        pytest.param({ZONE: "a__"}, "zone-a zone-b old-b unzoned", id="no list of zones"),
+    ],
+)
+def test_labels_of_a_volume_say_in_which_zones_it_is(labels: Json, accepted: str) -> None:
+    claims = known(claim(annotations=DONE, volumeName="pv1"), volume(zone=None, labels=labels))
+    nodes = {"zone-a": {ZONE: "a"}, "zone-b": {ZONE: "b"}, "old-b": {OLD_ZONE: "b"}, "unzoned": {"disk": "ssd"}}
+    table = NodeTable()
+    for name, node_labels in nodes.items():
+        table.put(Node(name, {}, node_labels))
+    terms = claims.reach(user("data")).terms
+    found = [name for name in nodes if all(table.match_any(t, table.everywhere)[table.slots[name]] for t in terms)]
+    assert found == accepted.split()
+
+
+@pytest.mark.parametrize(
+    ("objects", "kind", "said"),
+    [
+        pytest.param([], GateKind.MISSING_CLAIM, "does not exist; create it", id="missing"),
+        pytest.param(
+            [claim(meta={"deletionTimestamp": "2025-01-01T00:00:00Z"})],
+            GateKind.MISSING_CLAIM,
+            "is being deleted",
+            id="deleting",
+        ),
+        pytest.param([claim(status={"phase": "Lost"})], GateKind.MISSING_CLAIM, "has lost its volume", id="lost"),
+        pytest.param(
+            [claim(annotations=DONE, volumeName="pv1")],
+            GateKind.MISSING_CLAIM,
+            "persistentvolume pv1 of claim data does not exist",
+            id="no-volume",
+        ),
+        pytest.param(
+            [claim(storageClassName="slow"), storage_class("slow", waits=False)],
+            GateKind.UNBOUND_CLAIM,
+            "is not bound to a volume yet",
+            id="immediate",
+        ),
+        pytest.param([claim()], GateKind.UNBOUND_CLAIM, "is not bound to a volume yet", id="no-class"),
+        pytest.param(
+            [claim(volumeName="pv1", storageClassName="fast"), storage_class(), volume()],
+            GateKind.UNBOUND_CLAIM,
+            "is not bound to a volume yet",
+            id="half-bound",
+        ),
+        pytest.param(
+            [claim(storageClassName="fast")],
+            GateKind.UNBOUND_CLAIM,
+            "there is no storageclass fast",
+            id="no-such-class",
+        ),
+        pytest.param(
+            [claim(storageClassName="fast"), storage_class(provisioner="kubernetes.io/no-provisioner")],
+            GateKind.UNBOUND_CLAIM,
+            "storageclass fast makes no volumes; set spec.volumeName",
+            id="by-hand",
+        ),
+    ],
+)
+def test_a_pod_waits_for_its_claim_and_says_which(
+    objects: list[ClaimObject | VolumeObject | StorageClassObject], kind: GateKind, said: str
+) -> None:
+    (gate,) = known(*objects).reach(user("data")).gates
+    assert gate.kind is kind
+    assert said in gate.subject
+    assert "data" in gate.subject
+
+
+def test_what_is_removed_is_forgotten() -> None:
+    objects = (claim(annotations=DONE, volumeName="pv1"), volume(), storage_class())
+    claims = known(*objects)
+    for one in objects:
+        claims.remove(one)
+        claims.remove(one)
+    assert claims.reach(user("data")).gates[0].kind is GateKind.MISSING_CLAIM
+
+
+def test_an_ephemeral_volume_has_a_claim_made_for_the_pod() -> None:
+    raw = user(volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}])
+    assert claims_of(raw) == ("worker-0-scratch",)
+    assert "is not made yet" in known().reach(raw).gates[0].subject
+    owner = {"kind": "Pod", "name": "worker-0", "uid": raw.metadata.uid, "controller": True}
+    made = claim("worker-0-scratch", meta={"ownerReferences": [owner]}, storageClassName="fast")
+    assert known(made, storage_class()).reach(raw) == Reach()
+    stray = claim("worker-0-scratch", storageClassName="fast")
+    assert "was not made for this pod" in known(stray, storage_class()).reach(raw).gates[0].subject
+
+
+def test_the_old_annotation_still_names_the_class() -> None:
+    old = claim(annotations={"volume.beta.kubernetes.io/storage-class": "fast"})
+    assert known(old, storage_class()).reach(user("data")) == Reach()
