@@ -39,14 +39,14 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/cluster/pod_counts.py",
-        "Census.add",
+        "PodCounts.add",
         "if change < 0 and not carriers.any():",
         "if change <= 0 and not carriers.any():",
         "nobody counts a pod in by nothing",
     ),
     Equivalent(
         "core/cluster/pod_counts.py",
-        "Census.add",
+        "PodCounts.add",
         "if change < 0 and not carriers.any():",
         "if change < 1 and not carriers.any():",
         "nobody counts a pod in by nothing",

@@ -199,7 +199,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     # -- turns
 
     def _run_once(self) -> None:
-        """Turns until somebody says stop: asyncio would do no more between two turns than ask whether to."""
+        """WorkQueue until somebody says stop: asyncio would do no more between two turns than ask whether to."""
         timers, choose = self._timers, self._turns.random
         while not self._stopping:  # type: ignore[attr-defined]
             while timers and timers[0][0] <= self.now:

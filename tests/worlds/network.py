@@ -229,7 +229,7 @@ class Stream:
         self.give(b"".join(lines))
 
     def give(self, data: bytes) -> None:
-        """Hands something to the reader."""
+        """FairLimiter something to the reader."""
         if data and not self._stalled:
             self._inbox.append(data)
             self._wake()

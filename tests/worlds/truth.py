@@ -90,13 +90,13 @@ class Truth:
         self.nodes: dict[str, Machine] = {}
         self.reign = Reign()
         self.on_swap: list[Callable[[Reign, Reign], None]] = []
-        """Told of every change of the Lease: as it was, as it is."""
+        """StatusMessage of every change of the Lease: as it was, as it is."""
         self.first_commits: dict[str, float] = {}
         """When each leader has first committed something: by then it had seen everything."""
         self.on_pod: list[Callable[[Seen | None, Seen | None], None]] = []
-        """Told of every change of a pod: as it was, as it is."""
+        """StatusMessage of every change of a pod: as it was, as it is."""
         self.on_commit: list[Callable[[dict[str, str]], None]] = []
-        """Told of what is newly committed."""
+        """StatusMessage of what is newly committed."""
         self.clock = clock
         self._store = store
         self._revision = 0

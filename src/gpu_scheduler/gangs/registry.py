@@ -17,8 +17,8 @@ from gpu_scheduler.gangs.dialects import (
     GangContext,
     Membership,
     Patch,
+    StatusMessage,
     Telling,
-    Told,
     dialect_named,
     dialect_of,
     read_membership,
@@ -97,7 +97,7 @@ class _Entry:
         return {pod.spec.scheduler_name for pod in self.samples()}
 
 
-class GangBook:
+class GangRegistry:
     """Keeps groups together. A pod that says nothing new about its gang costs the same however large the gang is.
 
     Every change answers with the events that the engine has to hear, before those of the pods. Pods whose membership
@@ -210,7 +210,7 @@ class GangBook:
         return self.context.resources.get(key.dialect)
 
     def encode(
-        self, key: GangKey, subject: RawObject | PodObject, status: Status, told: Told, now: float
+        self, key: GangKey, subject: RawObject | PodObject, status: Status, told: StatusMessage, now: float
     ) -> list[Patch]:
         """What has to be written so that a gang's object, or the pod in its place, says this; nothing when it does."""
         dialect = dialect_of(key)

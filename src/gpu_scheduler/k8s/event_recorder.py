@@ -14,9 +14,9 @@ from gpu_scheduler.base import backoff
 from gpu_scheduler.base.text import one_line, without_numbers
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, TooMany, Undecided
-from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
-from gpu_scheduler.k8s.rate_limiter import Pace
+from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
 from gpu_scheduler.k8s.times import format_time
 
@@ -109,7 +109,7 @@ class Recorder:
         metrics: DropCounter,
         *,
         instance: str = "",
-        pace: Pace | None = None,
+        pace: RateLimiter | None = None,
         capacity: int = 10_000,
         alike: Callable[[str], str] = without_numbers,
     ) -> None:
@@ -118,14 +118,14 @@ class Recorder:
         self._clock = clock
         self._metrics = metrics
         self._instance = instance
-        self._pace = pace or Pace(100.0, 100.0)
+        self._pace = pace or RateLimiter(100.0, 100.0)
         self._capacity = capacity
         self._alike = alike
         self._pending: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._again: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._known: OrderedDict[_Sameness, _Known] = OrderedDict()
-        self._rows: Rows[_Sameness] = Rows()
-        self._hands = Hands(WORKERS)
+        self._rows: FairQueue[_Sameness] = FairQueue()
+        self._hands = FairLimiter(WORKERS)
         self._busy: set[_Sameness] = set()
         self._last_name = 0
         self._wake = asyncio.Event()

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item", bound=Hashable)
 
 
-class Hands:
+class FairLimiter:
     """So many can be served at once, and of one owner at most as many as are left free for others: one whose work hangs
     delays its own and nobody else's."""
 
@@ -34,7 +34,7 @@ class Hands:
             del self._busy[owner]
 
 
-class Rows(Generic[Item]):
+class FairQueue(Generic[Item]):
     """Items that wait, each once, in a row for each owner; the owners take turns."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Rows(Generic[Item]):
         self._owners.clear()
         self._rows.clear()
 
-    def take(self, hands: Hands, may: Callable[[Item], bool] = lambda _: True) -> tuple[Item, Hashable] | None:
+    def take(self, hands: FairLimiter, may: Callable[[Item], bool] = lambda _: True) -> tuple[Item, Hashable] | None:
         """The next item that may be served, with its owner, who has a hand now; None if there is none."""
         for owner, row in self._rows.items():
             item = next((item for item in row if may(item)), None) if hands.are_free_for(owner) else None

@@ -10,7 +10,7 @@ SLOWER = 10.0
 """How many times fewer things are done while something more important is."""
 
 
-class Pace:
+class RateLimiter:
     """Lets `rate` things a second begin, and up to `burst` at once after a quiet time; a tenth of both while `busy`."""
 
     def __init__(self, rate: float, burst: float, busy: Callable[[], bool] = lambda: False) -> None:

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic
 
-from gpu_scheduler.k8s.fair_queue import Hands, Item, Rows
+from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue, Item
 
 
-class Lane(Enum):
+class Priority(Enum):
     """Urgent work goes before all other; plain and background work take turns."""
 
     URGENT = 0
-    PLAIN = 1
+    NORMAL = 1
     BACKGROUND = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[Item]):
+class WorkItem(Generic[Item]):
     """An item that is worked on, its lock, and whose it is."""
 
     item: Item
@@ -28,24 +28,24 @@ class Taken(Generic[Item]):
     owner: Hashable
 
 
-class Lanes(Generic[Item]):
+class PriorityWorkQueue(Generic[Item]):
     """Items in their lanes, for so many workers. `lock_of` says which items must not be worked on at once: those with
     equal locks; `owner_of` whose an item is."""
 
     def __init__(self, workers: int, lock_of: Callable[[Item], Hashable], owner_of: Callable[[Item], Hashable]) -> None:
         self._lock_of = lock_of
         self._owner_of = owner_of
-        self._hands = Hands(workers)
-        self._waiting: dict[Lane, Rows[Item]] = {lane: Rows() for lane in Lane}
+        self._hands = FairLimiter(workers)
+        self._waiting: dict[Priority, FairQueue[Item]] = {lane: FairQueue() for lane in Priority}
         self._timers: dict[Item, asyncio.TimerHandle] = {}
         self._busy: set[Hashable] = set()
-        self._turn = Lane.PLAIN
+        self._turn = Priority.NORMAL
         self._wake = asyncio.Event()
 
-    def add(self, item: Item, lane: Lane) -> None:
+    def add(self, item: Item, lane: Priority) -> None:
         """Lets an item wait in a lane; one that waits in a better lane stays there."""
         self._cancel_timer(item)
-        for other in Lane:
+        for other in Priority:
             if item in self._waiting[other]:
                 if other.value <= lane.value:
                     return
@@ -53,7 +53,7 @@ class Lanes(Generic[Item]):
         self._waiting[lane].add(item, self._owner_of(item))
         self._wake.set()
 
-    def add_in(self, item: Item, seconds: float, lane: Lane) -> None:
+    def add_in(self, item: Item, seconds: float, lane: Priority) -> None:
         """Adds an item after a while, unless it waits already or comes earlier."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(item)
@@ -78,7 +78,7 @@ class Lanes(Generic[Item]):
     def __contains__(self, item: Item) -> bool:
         return any(item in waiting for waiting in self._waiting.values())
 
-    async def take(self) -> Taken[Item]:
+    async def take(self) -> WorkItem[Item]:
         """The next item, until it is given back by `release`."""
         while True:
             found = self._pick()
@@ -87,19 +87,19 @@ class Lanes(Generic[Item]):
             self._wake.clear()
             await self._wake.wait()
 
-    def release(self, taken: Taken[Item]) -> None:
+    def release(self, taken: WorkItem[Item]) -> None:
         """Says that the work on an item is over."""
         self._busy.discard(taken.lock)
         self._hands.give_back(taken.owner)
         self._wake.set()
 
-    def _pick(self) -> Taken[Item] | None:
-        after = Lane.BACKGROUND if self._turn is Lane.PLAIN else Lane.PLAIN
-        for lane in (Lane.URGENT, self._turn, after):
+    def _pick(self) -> WorkItem[Item] | None:
+        after = Priority.BACKGROUND if self._turn is Priority.NORMAL else Priority.NORMAL
+        for lane in (Priority.URGENT, self._turn, after):
             found = self._waiting[lane].take(self._hands, lambda item: self._lock_of(item) not in self._busy)
             if found is not None:
                 item, owner = found
-                taken = Taken(item, self._lock_of(item), owner)
+                taken = WorkItem(item, self._lock_of(item), owner)
                 self._busy.add(taken.lock)
                 self._turn = after
                 return taken

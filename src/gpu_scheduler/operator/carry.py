@@ -36,7 +36,7 @@ class TakenError(Exception):
     """There is an object of this name already, and it is not the job's."""
 
 
-class Carrier:
+class ActionExecutor:
     """Carries out the actions of one look at a job. Pods and Services go out several at once, all else one by one."""
 
     def __init__(

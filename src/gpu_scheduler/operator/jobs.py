@@ -93,7 +93,7 @@ class Counts(NamedTuple):
     failed: int = 0
 
 
-class Standing(NamedTuple):
+class JobStanding(NamedTuple):
     """How a job stands by the replicas that count for it."""
 
     running: bool
@@ -173,7 +173,7 @@ class Job(ABC):
         """Whether a replica is the one that is called master."""
 
     @abstractmethod
-    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> Standing:
+    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> JobStanding:
         """How the job stands."""
 
     @abstractmethod

@@ -25,14 +25,14 @@ from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.k8s.tasks import run_until
 from gpu_scheduler.operator.actions import Plan, Tell
-from gpu_scheduler.operator.carry import AT_ONCE, Carrier, TakenError
+from gpu_scheduler.operator.carry import AT_ONCE, ActionExecutor, TakenError
 from gpu_scheduler.operator.definitions import install_definitions
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import GangApi
 from gpu_scheduler.operator.jobs import OURS, BadSpecError
 from gpu_scheduler.operator.metrics import Metrics
-from gpu_scheduler.operator.sight import JobKey, Sight
-from gpu_scheduler.operator.turns import Turns
+from gpu_scheduler.operator.sight import JobCache, JobKey
+from gpu_scheduler.operator.turns import WorkQueue
 
 LEASE = "gpu-scheduler-operator"
 DISCOVER_EVERY = 10.0
@@ -140,8 +140,8 @@ class Operator:
         self._client = client
         self._options = options
         self._metrics = metrics
-        self._turns: Turns[JobKey] = Turns(_WORKERS, lambda key: key.namespace)
-        self._sight = Sight(client, options.namespaces, options.gang, self._turns.add)
+        self._turns: WorkQueue[JobKey] = WorkQueue(_WORKERS, lambda key: key.namespace)
+        self._sight = JobCache(client, options.namespaces, options.gang, self._turns.add)
         self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
         self._kinds: dict[Resource, Kind] = {}
         self._left: set[str] = set()
@@ -255,7 +255,7 @@ class Operator:
             return "left alone"
         now = time.time()
         plan = self._plan(key, raw, now)
-        carrier = Carrier(self._client, key.resource, raw.metadata, self._options.gang, self._recorder)
+        carrier = ActionExecutor(self._client, key.resource, raw.metadata, self._options.gang, self._recorder)
         for action in plan.actions:
             if not isinstance(action, Tell):
                 self._metrics.count_action(type(action).__name__)

@@ -56,7 +56,7 @@ def _controller(meta: Meta) -> str:
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
 
 
-class Sight:
+class JobCache:
     """Keeps copies of all that matters in some namespaces, and says which job has to be looked at."""
 
     def __init__(

@@ -8,22 +8,22 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from gpu_scheduler.base import backoff
-from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 
 Key = TypeVar("Key", bound=Hashable)
 
 _FIRST, _LONGEST = 0.2, 60.0
 
 
-class Turns(Generic[Key]):
+class WorkQueue(Generic[Key]):
     """Keys that wait for their turn, at so many workers. One that is added while it is worked on gets another turn.
     `owner_of` says whose a key is."""
 
     def __init__(self, workers: int, owner_of: Callable[[Key], Hashable]) -> None:
         self._workers = workers
         self._owner_of = owner_of
-        self._hands = Hands(workers)
-        self._waiting: Rows[Key] = Rows()
+        self._hands = FairLimiter(workers)
+        self._waiting: FairQueue[Key] = FairQueue()
         self._busy: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}

@@ -31,7 +31,7 @@ from gpu_scheduler.k8s.event_recorder import WORKERS as RECORDERS
 from gpu_scheduler.k8s.health import Health
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.tasks import run_until
-from gpu_scheduler.scheduler.commit.binder import Carrier
+from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.commit.commit_log import FencedError, Lease
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
@@ -39,10 +39,10 @@ from gpu_scheduler.scheduler.metrics import Metrics
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.limits import Limits
-from gpu_scheduler.scheduler.status.queue_status import tell_queues
+from gpu_scheduler.scheduler.status.queue_status import report_queues
 from gpu_scheduler.scheduler.status.surroundings import Lookout, name_of
-from gpu_scheduler.scheduler.status.writer import Teller
-from gpu_scheduler.scheduler.watcher import Feed
+from gpu_scheduler.scheduler.status.writer import StatusWriter
+from gpu_scheduler.scheduler.watcher import ClusterWatcher
 
 SYNC_PATIENCE = 120.0
 """How long a new leader may take to list everything, in seconds."""
@@ -72,13 +72,13 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Clients:
     """Clients whose writes do not wait for each other: a server that has enough of Events, or of binds, may say so
     without the Lease being lost."""
 
     commits: Client
     binds: Client
-    words: Client
+    status: Client
 
     @classmethod
     @asynccontextmanager
@@ -87,17 +87,17 @@ class Lanes:
         async with (
             Client(connection, in_flight=8) as commits,
             Client(connection, in_flight=in_flight) as binds,
-            Client(connection, in_flight=Limits().workers + RECORDERS + 1) as words,  # one tells queues
+            Client(connection, in_flight=Limits().workers + RECORDERS + 1) as status,  # one tells queues
         ):
-            yield cls(commits, binds, words)
+            yield cls(commits, binds, status)
 
 
 async def run_scheduler(
     connection: Connection, settings: Settings, stop: asyncio.Event, asked_to_compare: asyncio.Event
 ) -> None:
     """Schedules until it is told to stop; when asked, compares what it goes by with what the API has."""
-    async with Lanes.open(connection, settings.in_flight) as lanes:
-        scheduler = Scheduler(lanes, settings)
+    async with Clients.open(connection, settings.in_flight) as clients:
+        scheduler = Scheduler(clients, settings)
         try:
             await run_until(stop, scheduler.run(asked_to_compare), scheduler.end)
         finally:
@@ -107,16 +107,16 @@ async def run_scheduler(
 class Scheduler:
     """One replica: it always watches, and decides while it holds the Lease."""
 
-    def __init__(self, lanes: Lanes, settings: Settings) -> None:
-        self._lanes = lanes
+    def __init__(self, clients: Clients, settings: Settings) -> None:
+        self._clients = clients
         self._settings = settings
         self._now = Clock()
         self._ending = False
         self._wake = asyncio.Event()
         self._engine = Engine(settings.core)
-        self._feed = Feed(lanes.binds, settings, self._wake.set)
+        self._watcher = ClusterWatcher(clients.binds, settings, self._wake.set)
         self._heard: list[Event] = []
-        self._metrics = Metrics(self._engine.state, self._feed.lags, self._now)
+        self._metrics = Metrics(self._engine.state, self._watcher.lags, self._now)
         candidate = Candidate(
             settings.namespace,
             settings.lease_name,
@@ -125,29 +125,29 @@ class Scheduler:
             settings.lease_duration,
             settings.renew,
         )
-        self._lease = Lease(lanes.commits, candidate, self._metrics.count_swap)
-        self._intents = Intents(lanes.commits, settings.namespace, self._lease.prove)
+        self._lease = Lease(clients.commits, candidate, self._metrics.count_swap)
+        self._intents = Intents(clients.commits, settings.namespace, self._lease.prove)
         self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
-        self._carrier = Carrier(lanes.binds, self._feed.sight, self._hear, settings.in_flight)
+        self._carrier = Binder(clients.binds, self._watcher.sight, self._hear, settings.in_flight)
         limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
         look = Lookout(self._engine.state, self._now)
-        self._teller = Teller(lanes.words, self._feed.book, look, self._now, self._metrics, limits)
+        self._status_writer = StatusWriter(clients.status, self._watcher.book, look, self._now, self._metrics, limits)
 
     async def run(self, asked_to_compare: asyncio.Event) -> None:
         """Watches, takes its turn at leading, and tells; until it is cancelled or something is wrong beyond repair."""
-        health = Health("gpu-scheduler", ready=lambda: self._feed.synced, metrics=self._metrics.text)
+        health = Health("gpu-scheduler", ready=lambda: self._watcher.synced, metrics=self._metrics.text)
         async with asyncio.TaskGroup() as group, health.serving(self._settings.listen):
             # Where nobody leads, what is listed from now on is all there is to know; a standby has to catch up instead.
             leads = await self._lease.acquire_at_once()
-            seen = await _insist(self._feed.find_newest)
-            group.create_task(self._feed.run())
+            seen = await _insist(self._watcher.find_newest)
+            group.create_task(self._watcher.run())
             group.create_task(self._cycle_forever())
             group.create_task(self._compare_when_asked(asked_to_compare))
             while True:
                 if not leads:
-                    await self._feed.wait_synced()
+                    await self._watcher.wait_synced()
                     await self._lease.acquire()
-                    seen = await _insist(self._feed.find_newest)
+                    seen = await _insist(self._watcher.find_newest)
                 leads = False
                 _log.info("leading", epoch=self._lease.epoch, identity=self._settings.identity)
                 try:
@@ -158,7 +158,7 @@ class Scheduler:
                 finally:
                     self._engine.handle(Fenced(), self._now())
                     self._heard.clear()  # about commits of a ledger that is forgotten
-                    self._teller.clear()
+                    self._status_writer.clear()
                 if self._ending:
                     # Cancelled while it was fenced: a task group tells of the failure alone, before Python 3.13.
                     raise asyncio.CancelledError
@@ -191,13 +191,13 @@ class Scheduler:
         now = self._now()
         heard, self._heard = self._heard, []
         effects: list[Effect] = []
-        for event in (*self._feed.take(), *heard):
+        for event in (*self._watcher.take(), *heard):
             effects += self._engine.handle(event, now)
         effects += self._engine.run_cycle(now)
         self._perform(effects)
-        for pod in self._feed.translator.take_bound():
+        for pod in self._watcher.translator.take_bound():
             if self._engine.state.leading:
-                self._teller.tell_bound(pod)
+                self._status_writer.report_bound(pod)
         if self._engine.state.dirty:
             self._wake.set()
         self._metrics.cycle.observe(time.perf_counter() - begun)
@@ -213,14 +213,14 @@ class Scheduler:
                 case SendBind() | RaiseAttempt():
                     self._carrier.send(effect)
                 case SendDelete():
-                    self._teller.tell_deleted(effect.delete, self._winner_over(effect.delete.uid))
+                    self._status_writer.report_deleted(effect.delete, self._winner_over(effect.delete.uid))
                     self._carrier.send(effect)
                 case Commit():
                     self._committer.commit(effect)
                 case Release():
                     self._committer.release(effect.sequence)
                 case Report():
-                    self._teller.tell(effect)
+                    self._status_writer.tell(effect)
 
     def _winner_over(self, uid: str) -> str:
         """The gang that a pod makes room for, if it does."""
@@ -236,15 +236,15 @@ class Scheduler:
             await asked.wait()
             asked.clear()
             try:
-                await self._feed.catch_up()
+                await self._watcher.catch_up()
                 self._cycle()  # everything that was seen goes in before it is compared
-                differences = await compare(self._lanes.binds, self._feed, self._engine.state)
+                differences = await compare(self._clients.binds, self._watcher, self._engine.state)
             except ApiError as error:
                 _log.warning("cannot compare", error=error.message)
                 continue
             for line in differences:
                 _log.error("remembered wrongly", what=line)
-            _log.info("compared", differences=len(differences), pods=len(self._feed.translator.pods))
+            _log.info("compared", differences=len(differences), pods=len(self._watcher.translator.pods))
 
     # -- leading
 
@@ -261,22 +261,22 @@ class Scheduler:
             commits = await self._read_promises(committed)
             self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
             self._committer.adopt(committed)
-            self._carrier = Carrier(self._lanes.binds, self._feed.sight, self._hear, self._settings.in_flight)
+            self._carrier = Binder(self._clients.binds, self._watcher.sight, self._hear, self._settings.in_flight)
             self._carrier.sent = self._metrics.observe_bind
             self._cycle()  # everything that was seen goes in before the first decision
             self._perform(self._engine.handle(TookOver(commits), self._now()))
             self._wake.set()
             group.create_task(self._committer.run())
             group.create_task(self._carrier.run())
-            group.create_task(self._teller.run())
-            group.create_task(tell_queues(self._lanes.words, self._feed.queues, self._engine.state))
+            group.create_task(self._status_writer.run())
+            group.create_task(report_queues(self._clients.status, self._watcher.queues, self._engine.state))
             group.create_task(self._clear_up())
 
     async def _see_everything(self, newest: int) -> None:
         """Waits for the caches; a leader that cannot fill them makes way for one that can."""
         try:
             async with asyncio.timeout(SYNC_PATIENCE):
-                await self._feed.wait_passed(newest)
+                await self._watcher.wait_passed(newest)
         except TimeoutError:
             await self._lease.release()
             raise FencedError(f"not everything could be listed within {SYNC_PATIENCE:g} s") from None

@@ -9,10 +9,10 @@ from gpu_scheduler.core.state import State
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
-from gpu_scheduler.scheduler.watcher import Feed
+from gpu_scheduler.scheduler.watcher import ClusterWatcher
 
 
-async def compare(client: Client, feed: Feed, state: State) -> list[str]:
+async def compare(client: Client, feed: ClusterWatcher, state: State) -> list[str]:
     """Every difference between the API and what the engine goes by, a line each.
 
     Objects that change while they are being compared are left out: they are compared the next time.

@@ -12,7 +12,7 @@ import msgspec
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, TookOver
-from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
@@ -44,7 +44,7 @@ class View:
     now: float
     nodes: Mapping[str, NodeObject]
     pods: Mapping[str, PodObject]
-    book: GangBook
+    book: GangRegistry
     lease: LeaseView | None
     served: Served
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_scheduler.core.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
 from gpu_scheduler.gangs.queues import QueueBook
-from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.informer import Change, ChangeKind
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
@@ -19,7 +19,7 @@ from gpu_scheduler.k8s.objects import (
     VolumeObject,
 )
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.scheduler.decoding.decode import Reading, decode_node, decode_pod
+from gpu_scheduler.scheduler.decoding.decode import DecodeOptions, decode_node, decode_pod
 from gpu_scheduler.scheduler.decoding.volumes import Claims, claims_of
 
 
@@ -27,7 +27,7 @@ class Translator:
     """Knows what belongs together: which pods a claim, a namespace or a group concerns. `events` is what came of it,
     `bound` are pods of ours that got their node meanwhile."""
 
-    def __init__(self, reading: Reading, book: GangBook, queues: QueueBook) -> None:
+    def __init__(self, reading: DecodeOptions, book: GangRegistry, queues: QueueBook) -> None:
         self.pods: dict[str, PodObject] = {}
         self.claims = Claims()
         self.events: list[Event] = []

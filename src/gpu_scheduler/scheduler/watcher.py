@@ -18,7 +18,7 @@ from gpu_scheduler.gangs.owners import Owners
 from gpu_scheduler.gangs.pods.annotations import bind_annotations
 from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.gangs.queues import QueueBook
-from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, Refused
@@ -44,7 +44,7 @@ from gpu_scheduler.k8s.resources import (
     Resource,
 )
 from gpu_scheduler.scheduler.commit.binder import Sight
-from gpu_scheduler.scheduler.decoding.decode import Reading
+from gpu_scheduler.scheduler.decoding.decode import DecodeOptions
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.translate import Translator
 
@@ -72,7 +72,7 @@ def make_translator(settings: Settings, owners: Owners | None = None) -> Transla
     context = GangContext(names, levels=tuple(name for name, _ in settings.core.levels), shape_of=shape_of)
     if owners is not None:
         context.owner_of = owners.find
-    return Translator(Reading(names, gpus), GangBook(context), QueueBook())
+    return Translator(DecodeOptions(names, gpus), GangRegistry(context), QueueBook())
 
 
 def follow_required(see: Translator) -> list[Kind]:
@@ -101,7 +101,7 @@ def follow_optional(see: Translator, served: Served) -> list[Kind]:
     return [kind for kind in queues if served.has(kind[0])] + groups
 
 
-class Feed:
+class ClusterWatcher:
     """The watched cluster. `wake` is called whenever there are new events to take."""
 
     def __init__(self, client: Client, settings: Settings, wake: Callable[[], None]) -> None:

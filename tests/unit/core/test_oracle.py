@@ -92,7 +92,7 @@ class Snapshot:
 
 
 def take_snapshot(cluster: Cluster) -> Snapshot:
-    """Rows that are all zero are left out, for a table may have grown; so are nodes that nobody is on."""
+    """FairQueue that are all zero are left out, for a table may have grown; so are nodes that nobody is on."""
 
     def rows(table: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> list[object]:
         return [(i, row.tolist()) for i, row in enumerate(table) if row.any()]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.queueing.queue import GangQueue, Standing
+from gpu_scheduler.core.queueing.queue import GangQueue, QueuePosition
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from tests.unit.core.world import a_key
 
@@ -18,8 +18,8 @@ NO_ROOM = Unplaceable((Refusal(Reason.RESOURCE, "nvidia.com/gpu"),))
 NO_QUOTA = Unplaceable((Refusal(Reason.OVER_QUOTA, "nvidia.com/gpu"),))
 
 
-def standing(signature: Hashable = "small", priority: int = 0, queue: str = "", created: float = 0.0) -> Standing:
-    return Standing(signature, priority, queue, created)
+def standing(signature: Hashable = "small", priority: int = 0, queue: str = "", created: float = 0.0) -> QueuePosition:
+    return QueuePosition(signature, priority, queue, created)
 
 
 def even(_: str) -> float:
@@ -39,7 +39,7 @@ def drain(queue: GangQueue, shares: dict[str, float] | None = None) -> list[str]
     return order
 
 
-def filled(**standings: Standing) -> GangQueue:
+def filled(**standings: QueuePosition) -> GangQueue:
     queue = GangQueue()
     for name, where in standings.items():
         queue.offer(a_key(name), where)
@@ -130,7 +130,7 @@ class Model:
     """The same queue, written without a thought for speed."""
 
     def __init__(self) -> None:
-        self.standing: dict[GangKey, Standing] = {}
+        self.standing: dict[GangKey, QueuePosition] = {}
         self.parked: set[Hashable] = set()
 
     def ready(self, shares: dict[str, float]) -> list[GangKey]:
@@ -141,7 +141,7 @@ class Model:
         self.parked &= {where.signature for where in self.standing.values()}
 
 
-def _rank(where: Standing, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
+def _rank(where: QueuePosition, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
     return -where.priority, shares[where.queue], where.created, key
 
 
@@ -157,7 +157,7 @@ def test_queue_agrees_with_a_plain_sorted_list(pick: Random) -> None:
         act = pick.choice(["offer", "offer", "withdraw", "decide", "decide", "wake"])
         if act == "offer":
             kind, priority, name = pick.choice("xy"), pick.randint(0, 1), pick.choice("ab")
-            where = Standing((kind, priority, name), priority, name, created[key])
+            where = QueuePosition((kind, priority, name), priority, name, created[key])
             queue.offer(key, where)
             model.standing[key] = where
             model.forget_empty_lines()

@@ -21,7 +21,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 from tests.unit.core.promises import Promises
 from tests.unit.core.world import Fate, World, a_world, sent
 
@@ -153,7 +153,7 @@ def test_namespace_whose_binds_hang_stops_nobody_for_long(gangs: int) -> None:
     world = a_world(*[50] * gangs, 1, config=Config(max_open_binds=1000))
     for i in range(gangs):
         world.start(f"bad-{i}", 50, namespace=BROKEN)
-    hands, rows = Hands(64), Rows[SendBind]()
+    hands, rows = FairLimiter(64), FairQueue[SendBind]()
     under_way: list[tuple[float, SendBind, Hashable]] = []
 
     def step() -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
-from gpu_scheduler.gangs.dialects import DIALECTS, GangContext, Patch, Telling, Told, dialect_of
+from gpu_scheduler.gangs.dialects import DIALECTS, GangContext, Patch, StatusMessage, Telling, dialect_of
 from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Meta, PodObject, PodSpec, RawObject
 from tests.unit.gangs.pods import GPUS, as_sent
@@ -21,7 +21,7 @@ NOW = 1_750_000_000.0
 THEN = "2025-06-15T15:06:40Z"
 """NOW as the API writes it."""
 LATER = NOW + 60
-SHORT = Told("NotEnoughResources", "short of 2 GPUs")
+SHORT = StatusMessage("NotEnoughResources", "short of 2 GPUs")
 
 
 def shape_of(spec: PodSpec, meta: Meta) -> Shape | None:
@@ -58,7 +58,7 @@ def tell(
     raw: Subject,
     found: Status,
     *,
-    told: Told = SHORT,
+    told: StatusMessage = SHORT,
     now: float = NOW,
     around: GangContext | None = None,
     **telling: Any,

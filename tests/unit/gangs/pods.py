@@ -10,7 +10,7 @@ from gpu_scheduler.core.model import Pod
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.shapes import Shaped, read_shape
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
-from gpu_scheduler.scheduler.decoding.decode import Reading, decode_pod
+from gpu_scheduler.scheduler.decoding.decode import DecodeOptions, decode_pod
 from gpu_scheduler.scheduler.decoding.volumes import Claims
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"
 GPUS = (GPU, AMD)
-READING = Reading(frozenset({"gpu-scheduler"}), GPUS)
+READING = DecodeOptions(frozenset({"gpu-scheduler"}), GPUS)
 
 
 def as_sent(kind: type[T], body: Json) -> T:

@@ -16,7 +16,7 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions
-from gpu_scheduler.gangs.dialects import Telling, Told, choose_resources, dialect_of
+from gpu_scheduler.gangs.dialects import StatusMessage, Telling, choose_resources, dialect_of
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
@@ -162,7 +162,7 @@ async def test_a_gangs_life_is_told_in_words_that_an_api_server_takes(version: s
         around = context(workload_status=True)
         around.resources = {key.dialect: resource}
         for number, life in enumerate(LIVES):
-            telling = Telling(life, Told("Reason", f"message {number}"), NOW + number, (key,), "default/job")
+            telling = Telling(life, StatusMessage("Reason", f"message {number}"), NOW + number, (key,), "default/job")
             for patch in dialect.encode(key, raw, telling, around):
                 await api.patch(resource, patch.name, patch.body, patch.namespace, patch.subresource)
             raw = await api.get(resource, "train", "default", type=RawObject)
@@ -179,7 +179,7 @@ async def test_a_patch_never_reaches_a_namesake() -> None:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "train"}, "spec": {}}
         raw = await api.create(resource, body, "default", type=RawObject)
         found: Status = status(Phase.HOLDING, 3, below_since=NOW)
-        patches = dialect_of(key).encode(key, raw, Telling(found, Told("R", "m"), NOW), context())
+        patches = dialect_of(key).encode(key, raw, Telling(found, StatusMessage("R", "m"), NOW), context())
         await api.delete(resource, "train", "default")
         await api.create(resource, body, "default")
         for patch in patches:

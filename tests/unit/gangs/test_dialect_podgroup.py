@@ -8,7 +8,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
-from gpu_scheduler.gangs.dialects import Membership, Told, dialect_of, read_membership
+from gpu_scheduler.gangs.dialects import Membership, StatusMessage, dialect_of, read_membership
 from gpu_scheduler.gangs.dialects.podgroup import BELOW_MINIMUM, TIMED_OUT
 from gpu_scheduler.k8s.objects import RawObject
 from tests.unit.gangs.gang_parts import (
@@ -121,7 +121,7 @@ def test_a_condition_keeps_its_time_until_it_turns_and_others_are_kept() -> None
         "lastTransitionTime": "2024-01-01T00:00:00Z",
     }
     raw = written(group(schedulingPolicy=POLICY, status={"conditions": [other]}), Phase.WAITING, waiting=4)
-    patches = tell(KEY, raw, status(Phase.WAITING, waiting=4), told=Told("X", "short of 1 GPU"), now=LATER)
+    patches = tell(KEY, raw, status(Phase.WAITING, waiting=4), told=StatusMessage("X", "short of 1 GPU"), now=LATER)
     assert said(patches)["conditions"][0] == other
     assert said(patches)["conditions"][1]["lastTransitionTime"] == THEN
     turned = said(tell(KEY, raw, status(Phase.RUNNING, 4), now=LATER))["conditions"][1]
@@ -142,7 +142,7 @@ def test_initially_scheduled_never_reverts_and_scheduled_does() -> None:
 def test_falling_below_the_minimum_is_told_both_ways() -> None:
     running = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4)
     assert BELOW_MINIMUM not in {item["type"] for item in running.status["conditions"]}
-    held = tell(KEY, running, status(Phase.HOLDING, 3), told=Told("BelowMinimum", "3 of 4"))
+    held = tell(KEY, running, status(Phase.HOLDING, 3), told=StatusMessage("BelowMinimum", "3 of 4"))
     assert conditions(held)[BELOW_MINIMUM] == ("True", "BelowMinimum", "3 of 4")
     assert conditions(held)["PodGroupInitiallyScheduled"][0] == "True"
     again = patched(running, held)
@@ -151,13 +151,16 @@ def test_falling_below_the_minimum_is_told_both_ways() -> None:
 
 
 def test_a_shrunken_gang_that_runs_on_says_that_it_is_below() -> None:
-    patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.RUNNING, 2), told=Told("Running", "2 run"))
+    patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.RUNNING, 2), told=StatusMessage("Running", "2"))
     assert conditions(patches)[BELOW_MINIMUM] == ("True", "Running", "2 run")
 
 
 def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
     late = tell(
-        KEY, group(schedulingPolicy=POLICY), status(Phase.WAITING, 0, 4, timed_out=True), told=Told("T", "late")
+        KEY,
+        group(schedulingPolicy=POLICY),
+        status(Phase.WAITING, 0, 4, timed_out=True),
+        told=StatusMessage("T", "late"),
     )
     assert conditions(late)[TIMED_OUT] == ("True", "TimedOut", "late")
     started = tell(KEY, patched(group(schedulingPolicy=POLICY), late), status(Phase.RUNNING, 4))
@@ -169,7 +172,7 @@ def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
 )
 def test_pods_deleted_by_us_make_the_group_a_disruption_target(reason: str, written_reason: str) -> None:
     raw = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4)
-    patches = tell(KEY, raw, status(Phase.RESTARTING, 2), told=Told(reason, "deleted"))
+    patches = tell(KEY, raw, status(Phase.RESTARTING, 2), told=StatusMessage(reason, "deleted"))
     assert conditions(patches)["DisruptionTarget"] == ("True", written_reason, "deleted")
     after = tell(KEY, patched(raw, patches), status(Phase.RUNNING, 4))
     assert conditions(after)["DisruptionTarget"][0] == "False"

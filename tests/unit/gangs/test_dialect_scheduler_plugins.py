@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Shape
 from gpu_scheduler.gangs.dialects import GangContext, Membership, read_membership
-from gpu_scheduler.gangs.dialects.dialect import Telling, Told
+from gpu_scheduler.gangs.dialects.dialect import StatusMessage, Telling
 from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
 from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodSpec, RawObject
@@ -133,7 +133,7 @@ def test_the_scheduler_of_a_jobs_group_is_the_one_its_pods_will_name() -> None:
 def test_a_group_without_pods_is_let_in_when_there_is_nothing_to_prove(
     raw: RawObject, job: Json | None, word: str
 ) -> None:
-    telling = Telling(status(Phase.GATHERING, 0, 0), Told("", ""), 0.0)
+    telling = Telling(status(Phase.GATHERING, 0, 0), StatusMessage("", ""), 0.0)
     context = context_of(job)
     context.resources = {"scheduler-plugins": SchedulerPlugins.resources[0]}
     (patch,) = SchedulerPlugins().encode(KEY, raw, telling, context)

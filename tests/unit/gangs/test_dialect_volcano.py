@@ -10,7 +10,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
-from gpu_scheduler.gangs.dialects import GangContext, Membership, Told, dialect_of, read_membership
+from gpu_scheduler.gangs.dialects import GangContext, Membership, StatusMessage, dialect_of, read_membership
 from gpu_scheduler.k8s.objects import OwnerReference, PodObject
 from tests.unit.gangs.gang_parts import THEN, Json, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import GPU, asking, container, pod
@@ -329,7 +329,7 @@ def test_a_gang_in_trouble_is_unschedulable_in_the_right_phase(
     ],
 )
 def test_a_gang_that_runs_or_is_done_is_scheduled(found: Any, phase: str) -> None:
-    patches = tell(KEY, group(), found, told=Told("Running", "runs"))
+    patches = tell(KEY, group(), found, told=StatusMessage("Running", "runs"))
     assert said(patches)["phase"] == phase
     assert conditions(patches) == {"Scheduled": ("True", "Scheduled", "runs")}
 
@@ -346,7 +346,7 @@ def test_conditions_turn_with_a_new_id_and_the_true_one_stands_last() -> None:
     (first,) = said(waits)["conditions"]
     assert first["lastTransitionTime"] == THEN
     raw = patched(raw, waits)
-    (same,) = said(tell(KEY, raw, status(Phase.WAITING, 0, 4), told=Told("X", "short of 1")))["conditions"]
+    (same,) = said(tell(KEY, raw, status(Phase.WAITING, 0, 4), told=StatusMessage("X", "short of 1")))["conditions"]
     assert same["transitionID"] == first["transitionID"]
     runs = tell(KEY, raw, status(Phase.RUNNING, 4))
     assert [(c["type"], c["status"]) for c in said(runs)["conditions"]] == [

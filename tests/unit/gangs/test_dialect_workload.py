@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
-from gpu_scheduler.gangs.dialects import Membership, Patch, Telling, Told, dialect_of, read_membership
+from gpu_scheduler.gangs.dialects import Membership, Patch, StatusMessage, Telling, dialect_of, read_membership
 from gpu_scheduler.k8s.objects import RawObject
 from tests.unit.gangs.gang_parts import LATER, NOW, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import pod
@@ -120,7 +120,7 @@ def test_the_gangs_of_a_workload_speak_together() -> None:
 def test_losing_members_turns_ready_but_not_scheduled() -> None:
     around = context(workload_status=True)
     raw = patched(workload(), tell(FIRST, workload(), status(Phase.RUNNING, 4), around=around))
-    patches = tell(FIRST, raw, status(Phase.HOLDING, 3), told=Told("BelowMinimum", "3 of 4"), around=around)
+    patches = tell(FIRST, raw, status(Phase.HOLDING, 3), told=StatusMessage("BelowMinimum", "3 of 4"), around=around)
     assert conditions(patches)["GangScheduled"][0] == "True"
     assert conditions(patches)["PodGroupReady"] == ("False", "BelowMinimum", "3 of 4")
     replaced = tell(FIRST, patched(raw, patches), status(Phase.RUNNING, 4), around=around)
@@ -129,7 +129,9 @@ def test_losing_members_turns_ready_but_not_scheduled() -> None:
 
 def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
     around = context(workload_status=True)
-    late = tell(FIRST, workload(), status(Phase.WAITING, 0, 4, timed_out=True), told=Told("T", "late"), around=around)
+    late = tell(
+        FIRST, workload(), status(Phase.WAITING, 0, 4, timed_out=True), told=StatusMessage("T", "late"), around=around
+    )
     assert conditions(late)["SchedulingTimeout"] == ("True", "TimedOut", "late")
     started = tell(FIRST, patched(workload(), late), status(Phase.RUNNING, 4), around=around)
     assert conditions(started)["SchedulingTimeout"][0] == "False"
@@ -138,7 +140,7 @@ def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
 def test_a_workload_of_many_gangs_stays_within_the_size_of_an_annotation() -> None:
     raw = workload()
     keys = [GangKey("workload", "x", f"train/workers/{i}") for i in range(500)]
-    telling = Telling(status(Phase.WAITING, waiting=4), Told("NotEnoughResources", "m" * 2000), NOW, keys)
+    telling = Telling(status(Phase.WAITING, waiting=4), StatusMessage("NotEnoughResources", "m" * 2000), NOW, keys)
     for key in keys:
         raw = patched(raw, dialect_of(key).encode(key, raw, telling, context()))
     assert len((raw.metadata.annotations or {})[STATUS]) < 100_000

@@ -14,7 +14,7 @@ from gpu_scheduler.core.model import Gang, GangKey, Node
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
 from gpu_scheduler.gangs.dialects import Membership
-from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.objects import PodObject
 from tests.unit.core.effort import effort_of
 from tests.unit.gangs.gang_parts import NOW, SHORT, Json, context, group, patched, status
@@ -57,7 +57,7 @@ def volcano(name: str = "a", **more: Any) -> PodObject:
 
 
 def test_a_gang_is_known_once_its_object_and_a_pod_of_ours_are() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     assert book.see_pod(native("a")) == []
     (gang,) = seen(book.see_object("podgroup", podgroup()))
     assert (gang.key, gang.minimum) == (NATIVE, 4)
@@ -67,14 +67,14 @@ def test_a_gang_is_known_once_its_object_and_a_pod_of_ours_are() -> None:
 
 
 def test_whichever_comes_first_the_outcome_is_the_same() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     assert book.see_object("podgroup", podgroup()) == []
     (gang,) = seen(book.see_pod(native("a")))
     assert gang.key == NATIVE
 
 
 def test_only_a_change_of_the_definition_is_an_event() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(native())
     book.see_object("podgroup", podgroup())
     assert book.see_object("podgroup", podgroup()) == []
@@ -88,7 +88,7 @@ def test_only_a_change_of_the_definition_is_an_event() -> None:
 
 
 def test_a_group_whose_object_goes_is_gone_and_comes_back_with_it() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(native())
     book.see_object("podgroup", podgroup())
     assert book.lose_object("podgroup", podgroup()) == [GangGone(NATIVE)]
@@ -98,14 +98,14 @@ def test_a_group_whose_object_goes_is_gone_and_comes_back_with_it() -> None:
 
 
 def test_a_group_that_is_being_deleted_lives_until_it_is_gone() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(native())
     dying = podgroup(meta={"deletionTimestamp": "2025-01-02T03:04:05Z"})
     assert len(seen(book.see_object("podgroup", dying))) == 1
 
 
 def test_every_replica_of_a_workload_is_known_with_its_first_pod() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     raw = group(podGroups=[{"name": "w", "policy": {"gang": {"minCount": 2}}}])
     assert book.see_object("workload", raw) == []
 
@@ -127,14 +127,14 @@ def test_every_replica_of_a_workload_is_known_with_its_first_pod() -> None:
 
 
 def test_groups_of_other_schedulers_are_left_alone() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     assert book.see_object("volcano", group(minMember=4)) == []
     assert book.see_pod(volcano(schedulerName="volcano")) == []
     assert book.read_again() == []
 
 
 def test_a_group_without_pods_is_ours_when_its_usual_scheduler_is_us() -> None:
-    book = GangBook(context(scheduler_names=frozenset({"volcano"})))
+    book = GangRegistry(context(scheduler_names=frozenset({"volcano"})))
     assert [gang.key for gang in seen(book.see_object("volcano", group(minMember=4)))] == [VOLCANO]
     assert book.see_object("podgroup", podgroup()) == []
     assert book.see_pod(volcano(schedulerName="other")) == [GangGone(VOLCANO)]
@@ -143,12 +143,12 @@ def test_a_group_without_pods_is_ours_when_its_usual_scheduler_is_us() -> None:
 
 
 def test_a_group_without_pods_is_ours_when_it_carries_an_annotation_of_ours() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     assert len(seen(book.see_object("volcano", group(annotations={f"{GROUP}/queue": "blue"})))) == 1
 
 
 def test_a_group_whose_pods_name_two_schedulers_is_refused_until_they_agree() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_object("podgroup", podgroup())
     book.see_pod(native("a"))
     (gang,) = seen(book.see_pod(native("b", schedulerName="default-scheduler")))
@@ -164,7 +164,7 @@ def test_a_group_whose_pods_name_two_schedulers_is_refused_until_they_agree() ->
 
 
 def test_pods_of_a_basic_group_start_alone_and_keep_its_queue() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     basic = group(schedulingPolicy={"basic": {}}, annotations={f"{GROUP}/queue": "blue"})
     assert book.see_object("podgroup", basic) == []
     (gang,) = seen(book.see_pod(native()))
@@ -173,7 +173,7 @@ def test_pods_of_a_basic_group_start_alone_and_keep_its_queue() -> None:
 
 
 def test_a_group_that_turns_makes_its_pods_be_read_again() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(native("a"))
     book.see_pod(native("b", group_name="other"))
     book.see_object("podgroup", podgroup())
@@ -188,7 +188,7 @@ def test_a_group_that_turns_makes_its_pods_be_read_again() -> None:
 
 
 def test_pods_of_a_basic_group_that_goes_are_read_again() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_object("podgroup", group(schedulingPolicy={"basic": {}}))
     book.see_pod(native("a"))
     book.lose_object("podgroup", group())
@@ -197,7 +197,7 @@ def test_pods_of_a_basic_group_that_goes_are_read_again() -> None:
 
 
 def test_an_affected_pod_that_goes_is_not_read_again() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(native("a"))
     book.see_object("podgroup", group(schedulingPolicy={"basic": {}}))
     book.lose_pod(native("a"))
@@ -208,7 +208,7 @@ def test_an_affected_pod_that_goes_is_not_read_again() -> None:
 
 
 def test_a_gang_by_annotation_lives_as_long_as_its_pods() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     (gang,) = seen(book.see_pod(noted("a")))
     assert (gang.key, gang.minimum) == (NOTED, 4)
     assert book.see_pod(noted("b")) == []
@@ -218,7 +218,7 @@ def test_a_gang_by_annotation_lives_as_long_as_its_pods() -> None:
 
 
 def test_a_contradiction_comes_and_goes_with_the_pod_that_makes_it() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(noted("a"))
     (gang,) = seen(book.see_pod(noted("b", "5")))
     assert "pod a says '4' and pod b says '5'" in gang.problem
@@ -230,14 +230,14 @@ def test_a_contradiction_comes_and_goes_with_the_pod_that_makes_it() -> None:
     "over", [{"status": {"phase": "Succeeded"}}, {"meta": {"deletionTimestamp": "2025-01-02T03:04:05Z"}}]
 )
 def test_pods_that_have_ended_have_no_say(over: Json) -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(noted("old", "2", **over))
     (gang,) = seen(book.see_pod(noted("new", "4")))
     assert (gang.problem, gang.minimum) == ("", 4)
 
 
 def test_a_gang_by_annotation_is_as_old_as_its_oldest_pod_was() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(noted("b"))
     older = noted("a", meta={"creationTimestamp": "2025-01-01T00:00:00Z"})
     (gang,) = seen(book.see_pod(older))
@@ -246,7 +246,7 @@ def test_a_gang_by_annotation_is_as_old_as_its_oldest_pod_was() -> None:
 
 
 def test_a_pod_that_moves_to_another_gang_leaves_the_first() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_pod(noted("a"))
     moved = noted("a", annotations={f"{GROUP}/gang": "other"})
     gone, came = book.see_pod(moved)
@@ -259,7 +259,7 @@ def test_a_pod_that_moves_to_another_gang_leaves_the_first() -> None:
 
 
 def test_the_pod_that_carries_the_notes_keeps_carrying_them() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     for name in ("a", "b", "c"):
         book.see_pod(noted(name))
     book.see_pod(noted("z", schedulerName="other"))
@@ -288,7 +288,7 @@ def test_the_pod_that_carries_the_notes_keeps_carrying_them() -> None:
     ids=["volcano", "scheduler-plugins", "podgroup"],
 )
 def test_an_object_that_has_just_come_is_not_told_that_it_is_missing(dialect: str, spec: Json) -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     raw = group(**spec)
     book.see_object(dialect, raw)
     key = GangKey(dialect, "x", "train")
@@ -300,7 +300,7 @@ def test_an_object_that_has_just_come_is_not_told_that_it_is_missing(dialect: st
 
 
 def test_a_pod_alone_is_a_gang_only_when_it_says_something() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     key = GangKey("pod", "x", "uid-a")
     assert book.see_pod(pod("a")) == []
     (gang,) = seen(book.see_pod(pod("a", annotations={f"{GROUP}/timeout-seconds": "9"})))
@@ -319,7 +319,7 @@ def test_a_pod_alone_is_a_gang_only_when_it_says_something() -> None:
 
 
 def test_pods_alone_of_other_schedulers_are_nothing_to_us() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     foreign = pod("a", schedulerName="other", annotations={f"{GROUP}/timeout-seconds": "9"})
     assert book.see_pod(foreign) == []
     assert book.object_of(GangKey("pod", "x", "uid-a")) is None
@@ -330,7 +330,7 @@ def test_pods_alone_of_other_schedulers_are_nothing_to_us() -> None:
 
 def test_what_the_context_says_is_read_again_when_asked() -> None:
     around = context()
-    book = GangBook(around)
+    book = GangRegistry(around)
     book.see_pod(native())
     book.see_object("podgroup", podgroup(priorityClassName="high"))
     around.priority_classes = {"high": 9}
@@ -342,20 +342,20 @@ def test_what_the_context_says_is_read_again_when_asked() -> None:
 def test_nothing_is_written_to_kinds_that_are_not_served() -> None:
     around = context()
     around.resources = {}
-    book = GangBook(around)
+    book = GangRegistry(around)
     assert book.resource_of(NATIVE) is None
     assert book.encode(NATIVE, podgroup(), status(Phase.WAITING, 0, 4), SHORT, NOW) == []
 
 
 def test_losing_what_was_never_seen_changes_nothing() -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     assert book.lose_pod(native()) == []
     assert book.lose_object("podgroup", podgroup()) == []
 
 
 @pytest.mark.parametrize("make", [native, noted, volcano])
 def test_a_pod_costs_the_same_however_large_its_gang_is(make: Any) -> None:
-    book = GangBook(context())
+    book = GangRegistry(context())
     book.see_object("podgroup", podgroup())
     book.see_object("volcano", group(minMember=4))
     pods = [make(f"p{i}") for i in range(500)]
@@ -379,7 +379,7 @@ def report_of(engine: Engine, events: list[Event], now: float) -> Status:
 
 
 def test_a_volcano_group_is_let_in_when_there_is_room_and_not_for_ever() -> None:
-    book = GangBook(context(scheduler_names=frozenset({"volcano"})))
+    book = GangRegistry(context(scheduler_names=frozenset({"volcano"})))
     engine = Engine(Config(reserve=60.0))
     engine.handle(TookOver(), NOW)
     raw = group(minMember=4, minResources={GPU: "4"})
@@ -397,7 +397,7 @@ def test_a_volcano_group_is_let_in_when_there_is_room_and_not_for_ever() -> None
 
 
 def test_a_volcano_group_with_nothing_to_prove_is_let_in_at_once() -> None:
-    book = GangBook(context(scheduler_names=frozenset({"volcano"})))
+    book = GangRegistry(context(scheduler_names=frozenset({"volcano"})))
     engine = Engine(Config())
     engine.handle(TookOver(), NOW)
     raw = group(minMember=4)

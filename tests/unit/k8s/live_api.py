@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 
 class Wire:
-    """Hands requests to the server, except those that a test has plans for."""
+    """FairLimiter requests to the server, except those that a test has plans for."""
 
     def __init__(self, server: Speaker) -> None:
         self.server = server

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 
 
-def serve(rows: Rows[str], hands: Hands) -> list[str]:
+def serve(rows: FairQueue[str], hands: FairLimiter) -> list[str]:
     """All that can be served at once."""
     found = []
     while (taken := rows.take(hands)) is not None:
@@ -13,9 +13,9 @@ def serve(rows: Rows[str], hands: Hands) -> list[str]:
     return found
 
 
-def make_rows(*items: str) -> Rows[str]:
+def make_rows(*items: str) -> FairQueue[str]:
     """Items whose first letter says whose they are."""
-    rows: Rows[str] = Rows()
+    rows: FairQueue[str] = FairQueue()
     for item in items:
         rows.add(item, item[0])
     return rows
@@ -23,12 +23,12 @@ def make_rows(*items: str) -> Rows[str]:
 
 def test_owners_take_turns_and_each_is_served_in_its_order() -> None:
     rows = make_rows("a1", "a2", "a3", "b1", "c1", "b2")
-    assert serve(rows, Hands(100)) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert serve(rows, FairLimiter(100)) == ["a1", "b1", "c1", "a2", "b2", "a3"]
     assert not rows
 
 
 def test_owner_keeps_at_most_as_many_hands_as_it_leaves() -> None:
-    hands = Hands(8)
+    hands = FairLimiter(8)
     assert serve(make_rows(*(f"a{number}" for number in range(9))), hands) == ["a0", "a1", "a2", "a3"]
     assert serve(make_rows("a9", *(f"b{number}" for number in range(9))), hands) == ["b0", "b1"]
     assert serve(make_rows("c0", "c1"), hands) == ["c0"]
@@ -38,7 +38,7 @@ def test_owner_keeps_at_most_as_many_hands_as_it_leaves() -> None:
 
 
 def test_single_hand_is_for_whoever_comes_first() -> None:
-    hands = Hands(1)
+    hands = FairLimiter(1)
     rows = make_rows("a1", "b1")
     assert serve(rows, hands) == ["a1"]
     hands.give_back("a")
@@ -50,15 +50,15 @@ def test_item_waits_once_and_not_after_it_was_dropped() -> None:
     rows.drop("b1")
     rows.drop("b1")
     assert ("a1" in rows, "b1" in rows) == (True, False)
-    assert serve(rows, Hands(100)) == ["a1", "a2"]
+    assert serve(rows, FairLimiter(100)) == ["a1", "a2"]
     rows = make_rows("a1", "b1")
     rows.clear()
-    assert (bool(rows), serve(rows, Hands(100))) == (False, [])
+    assert (bool(rows), serve(rows, FairLimiter(100))) == (False, [])
 
 
 def test_item_that_may_not_be_served_yet_lets_others_pass() -> None:
     rows = make_rows("a1", "a2", "b1")
-    hands = Hands(100)
+    hands = FairLimiter(100)
     assert rows.take(hands, lambda item: item != "a1") == ("a2", "a")
     assert rows.take(hands, lambda item: item[0] != "a") == ("b1", "b")
     assert rows.take(hands, lambda item: item[0] != "a") is None

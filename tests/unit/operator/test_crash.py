@@ -15,7 +15,7 @@ from gpu_scheduler.k8s.errors import Conflict, NotFound, Undecided
 from gpu_scheduler.k8s.event_recorder import Recorder
 from gpu_scheduler.k8s.objects import Json, Object
 from gpu_scheduler.k8s.resources import PODS, SERVICES, Resource
-from gpu_scheduler.operator.carry import Carrier, TakenError
+from gpu_scheduler.operator.carry import ActionExecutor, TakenError
 from gpu_scheduler.operator.frameworks import KINDS, Kind
 from gpu_scheduler.operator.gangs import OURS
 from gpu_scheduler.operator.reconcile import Observed
@@ -139,7 +139,7 @@ async def look(api: Api, now: float = NOW) -> bool:
     """One look at the job, by an operator that has just started; whether there was anything to do."""
     job = api.job()
     plan = api.kind.plan(job, api.observe(), now)
-    carrier = Carrier(cast("Client", api), api.jobs, job.meta, OURS, cast("Recorder", Silent()))
+    carrier = ActionExecutor(cast("Client", api), api.jobs, job.meta, OURS, cast("Recorder", Silent()))
     await carrier.carry(plan.actions)
     return bool(plan.actions)
 

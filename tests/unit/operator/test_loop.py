@@ -12,7 +12,7 @@ from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator import loop as loop_module
 from gpu_scheduler.operator.actions import Action
-from gpu_scheduler.operator.carry import Carrier
+from gpu_scheduler.operator.carry import ActionExecutor
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.loop import Operator, Options
 from gpu_scheduler.operator.metrics import Metrics
@@ -33,11 +33,11 @@ async def test_jobs_of_a_kind_that_can_be_read_no_more_keep_no_worker_for_ever(m
         metas = [{"name": f"j{n}", "namespace": f"ns{n}", "uid": f"u{n}", "resourceVersion": "5"} for n in range(20)]
         return listing(7, [{"metadata": meta, "spec": {}} for meta in metas])
 
-    async def carry(self: Carrier, _: Sequence[Action]) -> None:
+    async def carry(self: ActionExecutor, _: Sequence[Action]) -> None:
         looked_at.add(self._meta.name)
         self.revision = "9"  # which nobody will see
 
-    monkeypatch.setattr(Carrier, "carry", carry)
+    monkeypatch.setattr(ActionExecutor, "carry", carry)
     async with client_of(handle) as client:
         operator = Operator(client, client, Options(Candidate("default", "operator", "me"), None), Metrics())
         operator._kinds[JOBS] = KINDS[0]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from gpu_scheduler.operator.turns import Turns
+from gpu_scheduler.operator.turns import WorkQueue
 
 
 async def until(look: Callable[[], object]) -> None:
@@ -16,13 +16,13 @@ async def until(look: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-def make_turns(workers: int) -> Turns[str]:
+def make_turns(workers: int) -> WorkQueue[str]:
     """Keys whose first letter says whose they are."""
-    return Turns(workers, lambda key: key[0])
+    return WorkQueue(workers, lambda key: key[0])
 
 
 @asynccontextmanager
-async def at_work(turns: Turns[str], take: Callable[[str], Awaitable[None]]) -> AsyncIterator[None]:
+async def at_work(turns: WorkQueue[str], take: Callable[[str], Awaitable[None]]) -> AsyncIterator[None]:
     worker = asyncio.ensure_future(turns.run(take))
     yield
     turns.close()

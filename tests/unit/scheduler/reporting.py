@@ -1,4 +1,4 @@
-"""A teller with a real book and a real API to write to, for tests that look at what was written."""
+"""A writer with a real book and a real API to write to, for tests that look at what was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.dialects import GangContext
-from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
@@ -23,7 +23,7 @@ from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
 from gpu_scheduler.scheduler.status.limits import Limits
 from gpu_scheduler.scheduler.status.refusals import Context
 from gpu_scheduler.scheduler.status.surroundings import Surroundings
-from gpu_scheduler.scheduler.status.writer import Teller
+from gpu_scheduler.scheduler.status.writer import StatusWriter
 from tests.embedded_kube.servers import Speaker, pod, speaker
 from tests.unit.k8s.scripted_api import written
 
@@ -34,7 +34,7 @@ QUICK = Limits(writes=10_000, events=10_000, settle=0.01, again=30.0, repeat=180
 
 
 class Numbers:
-    """Counts what the teller does."""
+    """Counts what the writer does."""
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
@@ -76,7 +76,7 @@ async def until(holds: Callable[[], Any]) -> Any:
 
 
 class Desk:
-    """A teller at work. Time passes only when the test says so, but for the short time in which things settle."""
+    """A writer at work. Time passes only when the test says so, but for the short time in which things settle."""
 
     def __init__(self, client: Client, limits: Limits, server: Speaker | None = None) -> None:
         self.client = client
@@ -84,15 +84,15 @@ class Desk:
         self.now = 1_700_000_000.0
         self.numbers = Numbers()
         self.refusal: Unplaceable | None = None
-        self.book = GangBook(GangContext(frozenset({"gpu-scheduler"}), {DIALECT: GROUPS}))
-        self.teller = Teller(client, self.book, self._look, lambda: self.now, self.numbers, limits)
+        self.book = GangRegistry(GangContext(frozenset({"gpu-scheduler"}), {DIALECT: GROUPS}))
+        self.writer = StatusWriter(client, self.book, self._look, lambda: self.now, self.numbers, limits)
 
     def _look(self, key: GangKey, _status: Status, kind: str) -> Surroundings:
         ours = [p for p in self.book.members_of(key) if p.spec.scheduler_name == "gpu-scheduler"]
         return Surroundings(Gang(key), (), Context(kind=kind), [p.metadata.uid for p in ours], self.refusal)
 
     def tell(self, key: GangKey, told: Status) -> None:
-        self.teller.tell(Report(key, told))
+        self.writer.tell(Report(key, told))
 
     async def add_group(self, name: str = "train") -> GangKey:
         """A PodGroup, in the API and in the book."""
@@ -147,7 +147,7 @@ def group_kind() -> Kind:
 
 @asynccontextmanager
 async def desk(limits: Limits = QUICK) -> AsyncIterator[Desk]:
-    """A teller that writes to a local API server."""
+    """A writer that writes to a local API server."""
     async with (
         speaker(kinds=(group_kind(),)) as server,
         Client(Connection(str(server.client.make_url("")))) as client,
@@ -158,8 +158,8 @@ async def desk(limits: Limits = QUICK) -> AsyncIterator[Desk]:
 
 @asynccontextmanager
 async def working(made: Desk) -> AsyncIterator[Desk]:
-    """The desk with its teller at work."""
-    task = asyncio.create_task(made.teller.run())
+    """The desk with its writer at work."""
+    task = asyncio.create_task(made.writer.run())
     try:
         yield made
     finally:

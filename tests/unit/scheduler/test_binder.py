@@ -26,7 +26,7 @@ from gpu_scheduler.gangs.contract import ATTEMPT, DEVICES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject, PodSpec
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
-from gpu_scheduler.scheduler.commit.binder import Carrier, Sight
+from gpu_scheduler.scheduler.commit.binder import Binder, Sight
 from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 from tests.unit.k8s.live_api import answer_with, gpu_pod, lose_answer, lose_request, running, wired
 from tests.unit.k8s.scripted_api import client_of, refuse
@@ -44,7 +44,7 @@ class Desk:
         self.claims: dict[str, str] = {}
         self.broken = ""
         sight = Sight(self.pods.get, self._annotations, self._unbound)
-        self.carrier = Carrier(client, sight, self.told.append, in_flight)
+        self.carrier = Binder(client, sight, self.told.append, in_flight)
         self.carrier.sent = lambda seconds, outcome: self.outcomes.append(outcome)
 
     def _annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:

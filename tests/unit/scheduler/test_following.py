@@ -21,9 +21,9 @@ from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
 from gpu_scheduler.k8s.objects import Object, OwnerReference, PodObject
 from gpu_scheduler.k8s.resources import PODS, Resource
 from gpu_scheduler.scheduler import watcher as feed_module
-from gpu_scheduler.scheduler.commit.binder import Carrier, Sight
+from gpu_scheduler.scheduler.commit.binder import Binder, Sight
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.scheduler.watcher import Feed, make_translator
+from gpu_scheduler.scheduler.watcher import ClusterWatcher, make_translator
 from tests.unit.gangs.pods import pod
 from tests.unit.k8s.live_api import Wire, gpu_pod, live_server, running
 from tests.unit.k8s.scripted_api import client_of, listing, refuse, thing
@@ -90,7 +90,7 @@ async def test_owners_that_nobody_asks_for_any_more_are_forgotten() -> None:
 
 async def test_owners_that_arrive_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async with client_of(answer_jobs) as client:
-        feed = Feed(client, Settings(), lambda: None)
+        feed = ClusterWatcher(client, Settings(), lambda: None)
         reads = []
         monkeypatch.setattr(feed.translator, "read_groups_again", lambda: reads.append(1))
         feed._owners.served = Served((JOBS,))
@@ -117,7 +117,7 @@ async def test_gang_kind_that_may_not_be_read_keeps_nobody_from_starting(monkeyp
             return await wire(request)
 
         async with client_of(answer) as client:
-            feed = Feed(client, Settings(), lambda: None)
+            feed = ClusterWatcher(client, Settings(), lambda: None)
             async with running(feed.run()):
                 await until(lambda: feed.synced)
                 await feed.catch_up()
@@ -131,7 +131,7 @@ async def test_gang_kind_that_may_not_be_read_keeps_nobody_from_starting(monkeyp
 
 async def raise_attempt(client: Client, seen: PodObject, attempt: int) -> None:
     sight = Sight({seen.metadata.uid: seen}.get, lambda pod, bind: {}, lambda pod: {})
-    carrier = Carrier(client, sight, lambda event: None)
+    carrier = Binder(client, sight, lambda event: None)
     await carrier._raise(RaiseAttempt(seen.metadata.uid, attempt))
 
 
@@ -162,5 +162,5 @@ async def test_gangs_that_are_gone_are_forgotten_by_the_teller() -> None:
         at.tell(there, status(Phase.RUNNING))
         for number in range(5000):
             at.tell(GangKey(ALONE, "default", f"gone-{number}"), status(Phase.RUNNING))
-        assert there in at.teller._entries
-        assert len(at.teller._entries) <= 2048
+        assert there in at.writer._entries
+        assert len(at.writer._entries) <= 2048

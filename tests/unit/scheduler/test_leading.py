@@ -14,7 +14,7 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.resources import LEASES
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease, Lease
-from gpu_scheduler.scheduler.scheduler import Lanes, Scheduler
+from gpu_scheduler.scheduler.scheduler import Clients, Scheduler
 from gpu_scheduler.scheduler.settings import Settings
 from tests.unit.k8s.live_api import Wire, live_server, running
 from tests.unit.k8s.scripted_api import client_of, refuse
@@ -27,7 +27,7 @@ def settings(**changes: Any) -> Settings:
 
 @asynccontextmanager
 async def replica(client: Client, **changes: Any) -> AsyncIterator[tuple[Scheduler, asyncio.Future[None]]]:
-    scheduler = Scheduler(Lanes(client, client, client), settings(**changes))
+    scheduler = Scheduler(Clients(client, client, client), settings(**changes))
     async with running(scheduler.run(asyncio.Event())) as work:
         yield scheduler, work
 

@@ -13,7 +13,7 @@ from gpu_scheduler.gangs.contract import QUEUES
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.scheduler.status import queue_status
-from gpu_scheduler.scheduler.status.queue_status import count_use, tell_queues
+from gpu_scheduler.scheduler.status.queue_status import count_use, report_queues
 from tests.unit.core.world import GPU, a_key, a_pod, a_world, shape_of
 from tests.unit.k8s.live_api import answer_with, running, wired
 from tests.unit.k8s.scripted_api import written
@@ -86,7 +86,7 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
         async def told() -> bool:
             return bool(await status("blue")) and bool(await status("default"))
 
-        async with running(tell_queues(client, book, state)):
+        async with running(report_queues(client, book, state)):
             await until(told)
             found = await status("blue")
             assert (found["pending"], found["running"], found["allocated"]) == (1, 1, {"cpu": "1", GPU: "2"})

@@ -19,7 +19,7 @@ from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.scheduler.watcher import Feed
+from gpu_scheduler.scheduler.watcher import ClusterWatcher
 from tests.embedded_kube.servers import Speaker
 from tests.unit.k8s.live_api import Wire, after, gpu_node, gpu_pod, running, wired
 
@@ -32,7 +32,7 @@ class Watched:
         self.wire = wire
         self._asking = client
         self.engine = Engine()
-        self.feed = Feed(direct, Settings(), self._take_in)
+        self.feed = ClusterWatcher(direct, Settings(), self._take_in)
 
     @property
     def state(self) -> State:

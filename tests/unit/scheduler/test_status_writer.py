@@ -384,15 +384,15 @@ async def test_bound_and_deleted_pods_say_where_and_why() -> None:
     async with desk() as at:
         bound = await at.add_pod("train-0", nodeName="n1")
         bound.metadata.annotations = {"gpu-scheduler.io/devices": "0,1"}
-        at.teller.tell_bound(bound)
+        at.writer.report_bound(bound)
         plain = await at.add_pod("train-1", nodeName="n2")
-        at.teller.tell_bound(plain)
+        at.writer.report_bound(plain)
         for name, cause in (
             ("v-0", DeleteCause.PREEMPTED),
             ("v-1", DeleteCause.RECLAIMED),
             ("v-2", DeleteCause.RESTART),
         ):
-            at.teller.tell_deleted(Delete(f"uid-{name}", "default", name, cause), "team-b/big")
+            at.writer.report_deleted(Delete(f"uid-{name}", "default", name, cause), "team-b/big")
         await until(lambda: _has_events(at, 5))
         assert sorted(await at.events()) == [
             ("Pod/train-0", "Normal", "Scheduled", "Assigned default/train-0 to n1, GPUs 0,1", 1),
@@ -549,7 +549,7 @@ async def test_object_that_could_not_be_written_for_days_is_written_once_it_can(
         at.book.see_object(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
         key = GangKey(DIALECT, "default", "train")
         at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
-        at.teller._entries[key].failures = 1020
+        at.writer._entries[key].failures = 1020
         await until(lambda: at.numbers.writes["written"])
     assert at.numbers.writes == {"refused": 20, "written": 1}
 
@@ -562,7 +562,7 @@ async def test_gang_of_which_nothing_is_left_is_forgotten() -> None:
         await until(lambda: at.condition("solo"))
         at.book.lose_pod(made)
         at.tell(key, status(Phase.RUNNING, running=1, waiting=0))
-        await until(lambda: key not in at.teller._entries)
+        await until(lambda: key not in at.writer._entries)
 
 
 async def test_teller_goes_on_where_it_was_interrupted() -> None:
@@ -581,7 +581,7 @@ async def test_teller_that_was_cleared_says_nothing_more() -> None:
         key = await at.add_group()
         await at.add_pod("train-0")
         at.tell(key, status())
-        at.teller.clear()
+        at.writer.clear()
         await asyncio.sleep(0.2)
         assert await at.events() == []
         assert at.numbers.writes == {}
@@ -590,14 +590,14 @@ async def test_teller_that_was_cleared_says_nothing_more() -> None:
 async def test_gang_whose_reading_fails_does_not_stop_the_others() -> None:
     async with desk() as at:
         bad, good = await at.add_group("bad"), await at.add_group("good")
-        look = at.teller._look
+        look = at.writer._look
 
         def fail(key: GangKey, *more: Any) -> Any:
             if key == bad:
                 raise ValueError("a bug")
             return look(key, *more)
 
-        at.teller._look = fail
+        at.writer._look = fail
         for key in (bad, good):
             at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: at.numbers.writes["written"])

@@ -22,7 +22,7 @@ from gpu_scheduler.core.model import GangKey, GateKind, Pod, Queue
 from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.queues import QueueBook
-from gpu_scheduler.gangs.registry import GangBook
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
@@ -43,7 +43,7 @@ DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 
 
 def translator() -> Translator:
-    return Translator(READING, GangBook(context()), QueueBook())
+    return Translator(READING, GangRegistry(context()), QueueBook())
 
 
 def added(*found: T) -> list[Change[T]]:

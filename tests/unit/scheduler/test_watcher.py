@@ -19,7 +19,7 @@ from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS, PRIORITY_CLASSES, Resource
 from gpu_scheduler.scheduler import watcher as feed_module
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.scheduler.watcher import Feed
+from gpu_scheduler.scheduler.watcher import ClusterWatcher
 from tests.embedded_kube.servers import Speaker
 from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, live_server, running, wired
 from tests.unit.k8s.scripted_api import client_of, listing, written
@@ -42,7 +42,7 @@ class Watched:
         self.server = server
         self.wakes = 0
         self.events: list[Event] = []
-        self.feed = Feed(client, Settings(), self._wake)
+        self.feed = ClusterWatcher(client, Settings(), self._wake)
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -109,7 +109,7 @@ async def test_pods_are_asked_for_only_when_all_else_has_come() -> None:
         return listing(1)
 
     async with client_of(answer) as client:
-        feed = Feed(client, Settings(), lambda: None)
+        feed = ClusterWatcher(client, Settings(), lambda: None)
         async with running(feed.run()):
             await until(lambda: len(asked) == 6)
             await asyncio.sleep(0.1)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from gpu_scheduler.scheduler.commit.binder import Carrier
+from gpu_scheduler.scheduler.commit.binder import Binder
 from tests.worlds.chance import replaced
 from tests.worlds.faults import KINDS, Chances
 from tests.worlds.loop import Process, WorldLoop
@@ -47,16 +47,16 @@ class Stage:
 
 @pytest.mark.parametrize("steps", range(0, 60, 10))
 def test_a_scheduler_that_is_told_to_stop_while_it_is_fenced_stops(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Carrier.run
+    run = Binder.run
 
-    async def end_slowly(carrier: Carrier) -> None:
+    async def end_slowly(carrier: Binder) -> None:
         try:
             await run(carrier)
         finally:
             for _ in range(50):
                 await asyncio.sleep(0)
 
-    monkeypatch.setattr(Carrier, "run", end_slowly)
+    monkeypatch.setattr(Binder, "run", end_slowly)
     prepare()
     loop = WorldLoop(1)
     with replaced(loop, 1):

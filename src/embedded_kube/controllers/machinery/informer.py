@@ -36,7 +36,7 @@ from embedded_kube.storage.store import Json
 
 T = TypeVar("T", bound=Held)
 Handler = Callable[[T | None, T | None], None]
-"""Told of a change as (before, after): None before means new, None after means gone."""
+"""StatusMessage of a change as (before, after): None before means new, None after means gone."""
 
 _log = logging.getLogger(__name__)
 _BREATH = 100

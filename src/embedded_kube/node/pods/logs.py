@@ -135,7 +135,7 @@ def _text(line: bytes) -> bytes:
 
 
 class _Show:
-    """Turns stored lines into what is sent, up to a limit."""
+    """WorkQueue stored lines into what is sent, up to a limit."""
 
     def __init__(self, options: LogOptions) -> None:
         self._times = options.timestamps

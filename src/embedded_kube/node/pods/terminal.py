@@ -78,7 +78,7 @@ def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None
 
 
 async def _finish(process: Process, terminal: Terminal, streams: Mapping[int, int]) -> int:
-    """Hands on the output until the command has ended, and all that it had written by then."""
+    """FairLimiter on the output until the command has ended, and all that it had written by then."""
     outputs = [asyncio.ensure_future(_drain(descriptor, stream, terminal)) for descriptor, stream in streams.items()]
     try:
         ended = await asyncio.shield(process.exited)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES, DeviceTable
 from gpu_scheduler.core.cluster.node_table import Ints, NodeTable, extend
-from gpu_scheduler.core.cluster.pod_counts import Census
+from gpu_scheduler.core.cluster.pod_counts import PodCounts
 from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, Levels, Topology
 from gpu_scheduler.core.model import NODE_ALIAS, Node, Pod, Shape
 
@@ -89,7 +89,7 @@ class Cluster:
         self.devices = DeviceTable(size, self._save, self._replace)
         self.ports: dict[tuple[int, str, int, str], int] = {}
         self.usage: dict[str, Usage] = {}
-        self.census = Census(size, self._save, self.placed)
+        self.census = PodCounts(size, self._save, self.placed)
         self.changes: list[int] = []
         self.forgotten_changes = 0
         self._on_node: dict[str, dict[str, Usage]] = {}

@@ -18,7 +18,7 @@ _REMEMBERED = 64
 """How many counted questions are kept up to date; one asked again later is counted afresh."""
 
 
-class Census:
+class PodCounts:
     """How many pods on each node a match speaks of, and how many carry an anti-affinity term of their own."""
 
     def __init__(self, size: int, save: Save, placed: Callable[[], Iterable[tuple[Pod, int]]]) -> None:

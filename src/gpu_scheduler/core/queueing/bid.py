@@ -10,7 +10,7 @@ from gpu_scheduler.core.cluster.node_table import Bools
 from gpu_scheduler.core.lifecycle import Facts, GangRecord
 from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
 from gpu_scheduler.core.placement.domains import Bid, Group
-from gpu_scheduler.core.queueing.queue import Standing
+from gpu_scheduler.core.queueing.queue import QueuePosition
 from gpu_scheduler.core.state import State
 
 _LAST = -(1 << 31) - 1
@@ -138,7 +138,7 @@ def enforced_end(pod: Pod, now: float) -> float | None:
     return (pod.started if pod.started is not None else now) + pod.deadline
 
 
-def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Standing:
+def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> QueuePosition:
     """The gang's place in the queue. What is refused to one gang of a signature would be refused to all of them."""
     assert record.gang is not None
     plain = not (
@@ -156,7 +156,7 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Sta
         what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in bid.groups)
         needs = tuple(bid.role_needs.items())
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, record.preempts)
-    return Standing(signature, priority, queue, record.gang.created)
+    return QueuePosition(signature, priority, queue, record.gang.created)
 
 
 def rank_of(record: GangRecord, facts: Facts) -> int:

@@ -12,7 +12,7 @@ from gpu_scheduler.core.reasons import Unplaceable, Wake
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueuePosition:
     """Where a gang stands in the queue. Gangs of one `signature` are refused together: they ask for the same."""
 
     signature: Hashable
@@ -22,10 +22,10 @@ class Standing:
 
 
 @dataclass(slots=True)
-class _Line:
+class EquivalenceClass:
     """Gangs with one signature, oldest first. It is parked while `refused` is set, else ready."""
 
-    standing: Standing
+    standing: QueuePosition
     gangs: list[tuple[float, GangKey]] = field(default_factory=list)
     refused: Unplaceable | None = None
     last_refusal: Unplaceable | None = None
@@ -35,8 +35,8 @@ class GangQueue:
     """Every gang that wants a decision, ready or parked."""
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, _Line] = {}
-        self._standing: dict[GangKey, Standing] = {}
+        self._lines: dict[Hashable, EquivalenceClass] = {}
+        self._standing: dict[GangKey, QueuePosition] = {}
         self._ready: dict[str, list[tuple[int, float, GangKey, int, Hashable]]] = {}
         self._pushed = 0
 
@@ -46,7 +46,7 @@ class GangQueue:
     def __contains__(self, key: GangKey) -> bool:
         return key in self._standing
 
-    def offer(self, key: GangKey, standing: Standing) -> None:
+    def offer(self, key: GangKey, standing: QueuePosition) -> None:
         """Puts a gang into the line of those that ask for the same.
 
         A line that is parked stays so, for what was just refused would be refused again, unless it is the gang's own.
@@ -57,7 +57,7 @@ class GangQueue:
             old = None
         line = self._lines.get(standing.signature)
         if line is None:
-            line = self._lines[standing.signature] = _Line(standing)
+            line = self._lines[standing.signature] = EquivalenceClass(standing)
         if old is None:
             self._standing[key] = standing
             insort(line.gangs, (standing.created, key))
@@ -120,11 +120,11 @@ class GangQueue:
             if line.refused is not None and line.refused.wake_on & changes:
                 yield line.gangs[0][1]
 
-    def _make_ready(self, line: _Line) -> None:
+    def _make_ready(self, line: EquivalenceClass) -> None:
         line.refused = None
         self._push(line)
 
-    def _push(self, line: _Line) -> None:
+    def _push(self, line: EquivalenceClass) -> None:
         """Lets the head of a line be found by `pop`."""
         created, key = line.gangs[0]
         heads = self._ready.setdefault(line.standing.queue, [])
@@ -144,5 +144,5 @@ class GangQueue:
         return None
 
 
-def _rank(standing: Standing, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
+def _rank(standing: QueuePosition, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
     return -standing.priority, shares[standing.queue], standing.created, key

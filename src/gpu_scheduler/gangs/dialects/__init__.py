@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.dialects.annotation import Annotations, LonePods, show_key
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, Told
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, StatusMessage, Telling
 from gpu_scheduler.gangs.dialects.podgroup import PodGroups
 from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
 from gpu_scheduler.gangs.dialects.volcano import Volcano
@@ -22,8 +22,8 @@ __all__ = [
     "GangContext",
     "Membership",
     "Patch",
+    "StatusMessage",
     "Telling",
-    "Told",
     "choose_resources",
     "dialect_named",
     "dialect_of",

@@ -22,7 +22,7 @@ class Membership(NamedTuple):
     problem: str = ""
 
 
-class Told(NamedTuple):
+class StatusMessage(NamedTuple):
     """What people are told about a gang: a word for machines and a sentence for them."""
 
     reason: str
@@ -34,7 +34,7 @@ class Telling(NamedTuple):
     `owner` is what its pods belong to."""
 
     status: Status
-    told: Told
+    told: StatusMessage
     now: float
     alive: Collection[GangKey] = ()
     owner: str = ""

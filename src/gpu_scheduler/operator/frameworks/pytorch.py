@@ -9,7 +9,7 @@ from typing import ClassVar
 from gpu_scheduler.gangs.pods import device_map
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, Restart, Role, Standing
+from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_number, read_object, read_roles, read_text
 
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
@@ -90,13 +90,13 @@ class PyTorchJob(Job):
         """The Master leads."""
         return role.name == MASTER
 
-    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> Standing:
+    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> JobStanding:
         """By the master where there is one; else all workers must succeed, of an elastic job any."""
         leader = self.role(MASTER) or self.role(WORKER)
         assert leader is not None
         found = counts[leader.name]
         enough = 1 if self.elastic is not None and leader.name == WORKER else leader.replicas
-        return Standing(running=found.active > 0, succeeded=found.succeeded >= enough)
+        return JobStanding(running=found.active > 0, succeeded=found.succeeded >= enough)
 
     def say(self, what: str) -> str:
         """As the training operator says it."""

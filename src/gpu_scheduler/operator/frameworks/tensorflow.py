@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, Restart, Role, Standing
+from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_flag, read_roles, read_text
 
 TF_JOBS = (
@@ -56,16 +56,16 @@ class TFJob(Job):
         chief = self._chief()
         return role == chief if chief is not None else role.name == WORKER and index == 0
 
-    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> Standing:
+    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> JobStanding:
         """By the chief where there is one; else by the first worker, or by all if the success policy says so."""
         leader = self._chief() or self.role(WORKER)
         if leader is None:
-            return Standing(any(one.active for one in counts.values()), succeeded=False)
+            return JobStanding(any(one.active for one in counts.values()), succeeded=False)
         found = counts[leader.name]
         done = found.succeeded >= leader.replicas
         if leader.name == WORKER and self.success != ALL_WORKERS:
             done = done or first_worker_done
-        return Standing(running=found.active > 0, succeeded=done)
+        return JobStanding(running=found.active > 0, succeeded=done)
 
     def bears_failures(self, role: Role) -> bool:
         """Workers that come and go may also fail."""

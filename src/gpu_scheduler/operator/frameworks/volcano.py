@@ -15,11 +15,11 @@ from gpu_scheduler.operator.jobs import (
     BadSpecError,
     Counts,
     Job,
+    JobStanding,
     Restart,
     Role,
     RunPolicy,
     SchedulingPolicy,
-    Standing,
     check_names,
     check_size,
 )
@@ -110,9 +110,9 @@ class VolcanoJob(Job):
     def leads(self, role: Role, index: int) -> bool:
         return False
 
-    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> Standing:
+    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> JobStanding:
         found = counts.values()
-        return Standing(any(one.active for one in found), sum(one.succeeded for one in found) >= self.gang_minimum)
+        return JobStanding(any(one.active for one in found), sum(one.succeeded for one in found) >= self.gang_minimum)
 
     def say(self, what: str) -> str:
         return f"Job {self.meta.name} is {what}"

@@ -26,7 +26,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.gangs.contract import ATTEMPT
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
-from gpu_scheduler.k8s.fair_queue import Hands, Rows
+from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
 from gpu_scheduler.k8s.times import format_time
@@ -65,7 +65,7 @@ class Sight:
     unbound_claims: Callable[[PodObject], dict[str, str]]
 
 
-class Carrier:
+class Binder:
     """Sends what it is given, so many at a time. Success is never told: it is seen in the pods.
 
     Namespaces take turns: where an API server waits long for a webhook on the binds of one, others do not.
@@ -75,8 +75,8 @@ class Carrier:
         self._client = client
         self._sight = sight
         self._tell = tell
-        self._hands = Hands(in_flight)
-        self._waiting: Rows[_Effect] = Rows()
+        self._hands = FairLimiter(in_flight)
+        self._waiting: FairQueue[_Effect] = FairQueue()
         self._wake = asyncio.Event()
         self.sent: Callable[[float, str], None] = lambda seconds, outcome: None
 

@@ -27,7 +27,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DecodeOptions:
     """What decoding depends on besides the object: the scheduler names that are ours, and the names of GPUs."""
 
     scheduler_names: frozenset[str]
@@ -35,7 +35,7 @@ class Reading:
 
 
 def decode_pod(
-    raw: PodObject, member: Membership, claims: Claims, namespace_labels: Mapping[str, str], reading: Reading
+    raw: PodObject, member: Membership, claims: Claims, namespace_labels: Mapping[str, str], reading: DecodeOptions
 ) -> Pod:
     """A pod as the core sees it. Never raises: what a user wrote wrongly becomes a gate."""
     meta, spec, status = raw.metadata, raw.spec, raw.status
@@ -90,7 +90,7 @@ def attempt_of(meta: Meta) -> int:
     return read_number((meta.annotations or _NOTHING).get(ATTEMPT, "")) or 0
 
 
-def decode_node(raw: NodeObject, reading: Reading) -> Node:
+def decode_node(raw: NodeObject, reading: DecodeOptions) -> Node:
     """A node as the core sees it; amounts that cannot be read count as none."""
     meta, status = raw.metadata, raw.status
     labels = meta.labels or _NOTHING

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.gangs.dialects import Patch, Told
+from gpu_scheduler.gangs.dialects import Patch, StatusMessage
 from gpu_scheduler.k8s.event_recorder import DropCounter
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
@@ -29,12 +29,14 @@ class Book(Protocol):
     def members_of(self, key: GangKey) -> Collection[PodObject]:
         """A gang's pods; for a pod alone, that pod."""
 
-    def encode(self, key: GangKey, subject: Subject, status: Status, told: Told, now: float) -> Sequence[Patch]:
+    def encode(
+        self, key: GangKey, subject: Subject, status: Status, told: StatusMessage, now: float
+    ) -> Sequence[Patch]:
         """What has to be written so that the subject says this."""
 
 
 class Counts(DropCounter, Protocol):
-    """Where the teller's doings are counted."""
+    """Where the writer's doings are counted."""
 
     def count_status_write(self, outcome: str) -> None:
         """One more write, and how it ended."""

@@ -9,7 +9,7 @@ from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang
-from gpu_scheduler.gangs.dialects import Told
+from gpu_scheduler.gangs.dialects import StatusMessage
 from gpu_scheduler.scheduler.status.refusals import (
     Case,
     Context,
@@ -45,7 +45,7 @@ NOTHING_KNOWN = Context()
 
 def describe(
     status: Status, gang: Gang | None, holders: Sequence[Holder] = (), context: Context = NOTHING_KNOWN
-) -> Told:
+) -> StatusMessage:
     """One word and a few sentences, the most important first, about a gang as it stands."""
     case = Case(status, gang, holders, context)
     refused = status.refusal
@@ -60,7 +60,7 @@ def describe(
         reason, text = TIMED_OUT, f"did not start{limit}; {text}"
     if status.target:
         text += f" Nodes that run empty for it: {join(status.target)}."
-    return Told(reason, one_line(text))
+    return StatusMessage(reason, one_line(text))
 
 
 def name_gang(gang: str, kind: str, message: str) -> str:
@@ -74,13 +74,13 @@ def say_bound(pod: str, node: str, devices: str) -> str:
     return f"Assigned {pod} to {node}{gpus}"
 
 
-def say_deleted(cause: DeleteCause, winner: str = "") -> Told:
+def say_deleted(cause: DeleteCause, winner: str = "") -> StatusMessage:
     """Why a pod has to go, and for which gang if anybody knows."""
     room = f"Deleted to make room for {f'gang {winner}' if winner else 'another gang'}"
     return {
-        DeleteCause.PREEMPTED: Told("Preempted", f"{room}, which has a higher priority."),
-        DeleteCause.RECLAIMED: Told("Reclaimed", f"{room}: its own queue used more than its quota."),
-        DeleteCause.RESTART: Told("Restarted", "Deleted because its gang was below its minimum for too long."),
+        DeleteCause.PREEMPTED: StatusMessage("Preempted", f"{room}, which has a higher priority."),
+        DeleteCause.RECLAIMED: StatusMessage("Reclaimed", f"{room}: its own queue used more than its quota."),
+        DeleteCause.RESTART: StatusMessage("Restarted", "Deleted because its gang was below its minimum for too long."),
     }[cause]
 
 

@@ -39,7 +39,7 @@ def count_use(state: State) -> dict[str, QueueUse]:
     return {name: QueueUse(**columns, allocated=dict(state.quota.used(name))) for name, columns in counts.items()}
 
 
-async def tell_queues(client: Client, book: QueueBook, state: State) -> None:
+async def report_queues(client: Client, book: QueueBook, state: State) -> None:
     """Keeps the status of all queues up to date, for ever."""
     while True:
         await asyncio.sleep(EVERY)

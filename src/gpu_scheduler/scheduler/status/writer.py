@@ -21,14 +21,14 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.gangs.contract import DEVICES
-from gpu_scheduler.gangs.dialects import Told, show_key
+from gpu_scheduler.gangs.dialects import StatusMessage, show_key
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
 from gpu_scheduler.k8s.event_recorder import EventType, Recorder, Ref, refer, refer_pod
 from gpu_scheduler.k8s.objects import PodObject, RawObject
-from gpu_scheduler.k8s.rate_limiter import Pace
+from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import PODS
-from gpu_scheduler.k8s.workqueue import Lane, Lanes
+from gpu_scheduler.k8s.workqueue import Priority, PriorityWorkQueue
 from gpu_scheduler.scheduler.status.limits import Book, Counts, Limits, Subject
 from gpu_scheduler.scheduler.status.messages import describe, name_gang, say_bound, say_deleted
 from gpu_scheduler.scheduler.status.pod_conditions import is_waiting, may_run, name_failed, patch_condition
@@ -85,7 +85,7 @@ class _PodWord:
     message: str
 
 
-class Teller:
+class StatusWriter:
     """Takes reports, and writes what they mean. `look` says what surrounds a gang, given the kind of its object."""
 
     def __init__(
@@ -104,12 +104,12 @@ class Teller:
         self._metrics = metrics
         self._limits = limits or Limits()
         writes, events, busy = self._limits.writes, self._limits.events, self._limits.busy
-        self._recorder = Recorder(client, clock, metrics, pace=Pace(events, events, busy))
-        self._pace = Pace(writes, writes, busy)
+        self._recorder = Recorder(client, clock, metrics, pace=RateLimiter(events, events, busy))
+        self._pace = RateLimiter(writes, writes, busy)
         self._entries: dict[GangKey, _Entry] = {}
         self._many = _FEW
         self._words: dict[str, _PodWord] = {}
-        self._lanes: Lanes[GangKey | str] = Lanes(self._limits.workers, self._lock_of, self._owner_of)
+        self._queue = PriorityWorkQueue[GangKey | str](self._limits.workers, self._lock_of, self._owner_of)
         # The latest version of objects that were written and not seen since, by uid.
         self._written: OrderedDict[str, Subject] = OrderedDict()
         self._said_on_pods: OrderedDict[str, tuple[str, float]] = OrderedDict()
@@ -130,14 +130,14 @@ class Teller:
         if before is not None and before.phase in STARTING and status.phase is Phase.RUNNING:
             entry.started = True
         if _notes(status) != (_notes(before) if before is not None else _NO_NOTES):
-            self._lanes.add(key, Lane.URGENT)
+            self._queue.add(key, Priority.URGENT)
         elif status.phase in WAITING or status.phase in STARTING:
-            self._lanes.add_in(key, self._limits.settle, Lane.PLAIN)
+            self._queue.add_in(key, self._limits.settle, Priority.NORMAL)
         else:
             turned = before is not None and before.phase is not status.phase
-            self._lanes.add(key, Lane.URGENT if turned else Lane.PLAIN)
+            self._queue.add(key, Priority.URGENT if turned else Priority.NORMAL)
 
-    def tell_bound(self, pod: PodObject) -> None:
+    def report_bound(self, pod: PodObject) -> None:
         """Will say on a pod where it has been put."""
         meta = pod.metadata
         message = say_bound(
@@ -146,7 +146,7 @@ class Teller:
         self._recorder.record(refer_pod(pod), "Normal", "Scheduled", message)
         self._said_on_pods.pop(meta.uid, None)
 
-    def tell_deleted(self, delete: Delete, winner: str = "") -> None:
+    def report_deleted(self, delete: Delete, winner: str = "") -> None:
         """Will say on a pod why it is deleted; `winner` is the gang that it makes room for."""
         ref = Ref(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
         told = say_deleted(delete.cause, winner)
@@ -156,7 +156,7 @@ class Teller:
     def forget(self, key: GangKey) -> None:
         """Drops what is known of a gang that is gone."""
         self._entries.pop(key, None)
-        self._lanes.drop(key)
+        self._queue.drop(key)
 
     def _forget_gone(self) -> None:
         """Drops all gangs that are gone; the next time when there are twice as many as are left."""
@@ -169,7 +169,7 @@ class Teller:
 
     def clear(self) -> None:
         """Drops everything: another leader tells from now on."""
-        self._lanes.clear()
+        self._queue.clear()
         self._entries.clear()
         self._words.clear()
         self._written.clear()
@@ -193,18 +193,18 @@ class Teller:
                 for _ in range(self._limits.workers):
                     group.create_task(self._write_all())
         finally:
-            self._lanes.clear()
+            self._queue.clear()
 
     async def _write_all(self) -> None:
         while True:
-            taken = await self._lanes.take()
+            taken = await self._queue.take()
             try:
                 await asyncio.sleep(0)  # most gangs need no write, and ten thousand of those must not stop the rest
                 await (self._write_pod(taken.item) if isinstance(taken.item, str) else self._write_gang(taken.item))
             except Exception:
                 _log.exception("not told", about=str(taken.item))
             finally:
-                self._lanes.release(taken)
+                self._queue.release(taken)
 
     def _owner_of(self, item: GangKey | str) -> str:
         """Namespaces do not wait for each other."""
@@ -236,7 +236,7 @@ class Teller:
             return
         news, entry.started = entry.started, False
         if wait > 0 and not news:
-            self._lanes.add_in(key, wait, Lane.PLAIN)
+            self._queue.add_in(key, wait, Priority.NORMAL)
             return
         if told.message != entry.message or now - entry.told_at >= self._limits.repeat or news:
             self._record(key, status, told, news)
@@ -247,7 +247,7 @@ class Teller:
             self._queue_pods(key, around, told.message, now)
             # How much is free for it changes without its being decided anew.
             again = self._pause(entry) if around.refusal is not None else self._limits.repeat
-            self._lanes.add_in(key, again, Lane.PLAIN)
+            self._queue.add_in(key, again, Priority.NORMAL)
 
     def _too_soon(self, entry: _Entry, message: str, now: float) -> float:
         """How long to wait with a message that says nothing new but numbers."""
@@ -259,7 +259,7 @@ class Teller:
         """How long numbers stand: a round of many pods should take a small part of what may be written."""
         return max(self._limits.again, 30 * entry.status.waiting / self._limits.writes)
 
-    async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, told: Told) -> bool:
+    async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, told: StatusMessage) -> bool:
         """Brings a gang's object up to date, later if it fails; whether others may be told meanwhile.
 
         Who forbids it, or fails time and again, keeps nobody from reading it elsewhere.
@@ -285,8 +285,8 @@ class Teller:
             if entry.failures in (1, 10):
                 _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
             in_vain = isinstance(error, Refused) or entry.failures >= _PATIENCE
-            lane = Lane.PLAIN if in_vain else Lane.URGENT
-            self._lanes.add_in(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
+            lane = Priority.NORMAL if in_vain else Priority.URGENT
+            self._queue.add_in(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
             return in_vain
         return True
 
@@ -304,7 +304,7 @@ class Teller:
 
     # -- Events
 
-    def _record(self, key: GangKey, status: Status, told: Told, started: bool) -> None:
+    def _record(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
         """The Event about the gang itself. Where it has no object one of its pods stands in, except for what every
         waiting pod is told anyway."""
         subject = self._book.object_of(key)
@@ -326,7 +326,7 @@ class Teller:
         elif stuck:
             self._recorder.record(ref, "Warning", "FailedBinding", _name(key, kind, told.message))
 
-    def _log_news(self, key: GangKey, status: Status, told: Told, started: bool) -> None:
+    def _log_news(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
         say = _log.debug if key.dialect == ALONE else _log.info
         what, why = ("started", self._say_started(key)) if started else (status.phase.value, told.message)
         say(what, gang=show_key(key), reason=told.reason, why=why)
@@ -347,7 +347,7 @@ class Teller:
             said, at = self._said_on_pods.get(uid, ("", 0.0))
             if uid in waiting and is_waiting(pod) and (said != text or now - at >= self._limits.repeat):
                 self._words[uid] = _PodWord(key, pod, text)
-                self._lanes.add(uid, Lane.BACKGROUND)
+                self._queue.add(uid, Priority.BACKGROUND)
 
     async def _write_pod(self, uid: str) -> None:
         word = self._words.pop(uid, None)
@@ -369,7 +369,7 @@ class Teller:
                 self._metrics.count_status_write("written")
             except Conflict:
                 self._metrics.count_status_write("conflict")
-                self._lanes.add_in(word.key, self._limits.settle, Lane.PLAIN)
+                self._queue.add_in(word.key, self._limits.settle, Priority.NORMAL)
                 return
             except ApiError as error:
                 self._metrics.count_status_write("failed")
