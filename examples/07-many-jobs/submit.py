@@ -29,7 +29,7 @@ def kubectl(*arguments: str, stdin: str = "") -> str:
 
 
 def make_job(template: dict[str, Any], number: int) -> dict[str, Any]:
-    """Returns the job with this number, in its team's queue; the pods name the queue too, for clusters without gangs."""
+    """Returns the job with this number in its team's queue; its pods name the queue too, for clusters without gangs."""
     job = copy.deepcopy(template)
     queue = {QUEUE: TEAMS[(number - 1) % len(TEAMS)]}
     job["metadata"] |= {"name": f"train-{number}", "annotations": queue}
