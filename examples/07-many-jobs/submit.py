@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Submits PyTorchJobs like job.yaml at the same time, each from a thread of its own and for the next of four teams.
+"""Submits PyTorchJobs like job.yaml at the same time, each from its own thread, for four teams in turn.
 
-It needs kubectl, and talks to the cluster that kubectl talks to:
+It needs kubectl, and uses kubectl's current cluster:
 
     python3 examples/07-many-jobs/submit.py
     python3 examples/07-many-jobs/submit.py --jobs 12 -n research
@@ -24,12 +24,12 @@ QUEUE = "gpu-scheduler.io/queue"
 
 
 def kubectl(*arguments: str, stdin: str = "") -> str:
-    """What kubectl printed, or CalledProcessError."""
+    """Runs kubectl and returns its output. Raises CalledProcessError if it fails."""
     return subprocess.run(["kubectl", *arguments], input=stdin, capture_output=True, text=True, check=True).stdout
 
 
 def make_job(template: dict[str, Any], number: int) -> dict[str, Any]:
-    """The job of this number; its gang is in the queue of its team, and so are its pods where there are no gangs."""
+    """Returns the job with this number in its team's queue; its pods name the queue too, for clusters without gangs."""
     job = copy.deepcopy(template)
     queue = {QUEUE: TEAMS[(number - 1) % len(TEAMS)]}
     job["metadata"] |= {"name": f"train-{number}", "annotations": queue}
@@ -39,10 +39,10 @@ def make_job(template: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Submits, and says of every job what became of it."""
+    """Submits the jobs and prints the result of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=4, metavar="NUMBER", help="how many (default: 4)")
-    parser.add_argument("-n", "--namespace", help="where to (default: where kubectl is)")
+    parser.add_argument("--jobs", type=int, default=4, metavar="NUMBER", help="number of jobs (default: 4)")
+    parser.add_argument("-n", "--namespace", help="namespace (default: kubectl's current one)")
     chosen = parser.parse_args()
     if chosen.jobs < 1:
         parser.error("--jobs: must be 1 or more")
