@@ -28,7 +28,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --fork-strateg
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubernetes worlds fuzz model crash-points planted-bugs mutants chaos up check lint types \
+.PHONY: help demo test test-unit test-kubernetes worlds fuzz model crash-points planted-bugs mutants chaos up check lint types \
   imports sizes fix bench lock clean
 .DELETE_ON_ERROR:
 
@@ -41,6 +41,9 @@ demo: $(READY) ## Show in a minute what gangs are for: a lock, the same jobs as 
 test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
 	@command -v kubectl >/dev/null || echo "kubectl is not on the PATH: the integration tests are left out."
 	@$(BIN)/python -m pytest -q $(if $(shell command -v kubectl),,--ignore=tests/integration) $(ARGS)
+
+test-unit: $(READY) ## Run the unit tests; ARGS="-k gang -n 0" is handed to pytest
+	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
 
 # A version that was asked for is started, whatever cluster the shell is signed in to.
 test-kubernetes: $(READY) ## Run the tests on real control planes, 1.35 and 1.37; VERSION=1.37 picks one

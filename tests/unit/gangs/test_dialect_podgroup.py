@@ -152,7 +152,7 @@ def test_falling_below_the_minimum_is_told_both_ways() -> None:
 
 def test_a_shrunken_gang_that_runs_on_says_that_it_is_below() -> None:
     patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.RUNNING, 2), told=StatusMessage("Running", "2"))
-    assert conditions(patches)[BELOW_MINIMUM] == ("True", "Running", "2 run")
+    assert conditions(patches)[BELOW_MINIMUM] == ("True", "Running", "2")
 
 
 def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
