@@ -20,6 +20,7 @@ from embedded_kube.storage.kinds import Kinds
 from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.binding import bind
 from embedded_kube.subresources.kubelet import LogOptions, Terminal
+from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 
 PATIENCE = 60.0
 """Seconds after which a test gives up."""
@@ -39,7 +40,9 @@ class Nodes:
         self.api = Api(self.store, kinds, schemas, self.admission.admit, self.admission.check)
         self.client = LocalClient(self.api, SYSTEM)
         chosen = {"nodes": 2, "cpu": "64", "memory": "256Gi", "back_off": 0.3, "back_off_limit": 0.6, **settings}
-        self.fleet = Fleet(self.client, FleetSettings(folder=folder / "pods", **chosen))
+        self.fleet = Fleet(
+            self.client, FleetSettings(folder=folder / "pods", read_device_claim=read_device_claim, **chosen)
+        )
 
     # -- objects
 

@@ -16,7 +16,8 @@ from embedded_kube.node.fleet import (
     node_resources,
     read_fleet,
 )
-from embedded_kube.node.node_admission import Claim, Room, read_claim
+from embedded_kube.node.node_admission import NodeAdmission, PodAllocation
+from gpu_scheduler.gangs.pods.device_claim import PodDevices, read_device_claim
 from tests.embedded_kube.nodes import nodes, processes_with
 
 
@@ -103,50 +104,57 @@ def pod(devices: str = "", **annotations: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("devices", "indices"),
-    [("0,1", (0, 1)), ("main=3,2", (2, 3)), ("a-1=0;b2=5", (0, 5)), ("", ()), ("[0, 7]", (0, 7))],
+    [("0,1", (0, 1)), ("main=3,2", (2, 3)), ("a-1=0;b2=5", (0, 5)), ("[0, 7]", (0, 7))],
 )
 def test_recorded_devices_are_read(devices: str, indices: tuple[int, ...]) -> None:
-    assert read_claim(pod(devices)).devices == indices
+    assert read_device_claim(pod(devices)) == PodDevices(indices)
+
+
+def test_a_pod_without_recorded_devices_claims_none() -> None:
+    assert read_device_claim(pod()) is None
 
 
 @pytest.mark.parametrize("other", ["0=n1:1,0", "0=n1:0,1\n\n", "\t0 = n1:0, 1"])
-def test_maps_that_say_the_same_share_however_they_are_written(other: str) -> None:
+def test_equivalent_maps_share_devices_however_they_are_written(other: str) -> None:
     one, two = pod("0,1"), pod("0,1")
     one["metadata"]["annotations"]["gpu-scheduling-map"] = "0=n1:0,1"
     two["metadata"]["annotations"]["gpu-scheduling-map"] = other
-    assert read_claim(one).sharing == read_claim(two).sharing != ""
+    first, second = read_device_claim(one), read_device_claim(two)
+    assert first is not None
+    assert first == second
+    assert first.sharing
 
 
-def test_a_room_refuses_what_is_used_up() -> None:
-    room = Room({"cpu": 1000, "pods": 2}, gpus=4)
-    room.take(Claim("a", {"cpu": 600, "pods": 1}))
-    refusal = room.refuse(Claim("b", {"cpu": 600, "pods": 1}))
-    assert refusal is not None
-    assert refusal.reason == "OutOfcpu"
-    assert "requested: 600, used: 600, capacity: 1000" in refusal.message
-    assert room.refuse(Claim("b", {"cpu": 400, "pods": 1, "example.com/unknown": 9})) is None
-    room.free("a")
-    assert room.refuse(Claim("b", {"cpu": 600, "pods": 1})) is None
+def test_a_node_rejects_a_pod_when_a_resource_is_exhausted() -> None:
+    admission = NodeAdmission({"cpu": 1000, "pods": 2}, gpus=4)
+    admission.allocate(PodAllocation("a", {"cpu": 600, "pods": 1}))
+    rejection = admission.reject(PodAllocation("b", {"cpu": 600, "pods": 1}))
+    assert rejection is not None
+    assert rejection.reason == "OutOfcpu"
+    assert "requested: 600, used: 600, capacity: 1000" in rejection.message
+    assert admission.reject(PodAllocation("b", {"cpu": 400, "pods": 1, "example.com/unknown": 9})) is None
+    admission.release("a")
+    assert admission.reject(PodAllocation("b", {"cpu": 600, "pods": 1})) is None
 
 
 @pytest.mark.parametrize(
     ("first", "second", "fits"),
     [
-        (Claim("a", {}, (0,)), Claim("b", {}, (1,)), True),
-        (Claim("a", {}, (0, 1)), Claim("b", {}, (1,)), False),
-        (Claim("a", {}, (0,), sharing="map"), Claim("b", {}, (0,), sharing="map"), True),
-        (Claim("a", {}, (0,), sharing="map"), Claim("b", {}, (0,), sharing="other"), False),
-        (Claim("a", {}, (0,), milli=300), Claim("b", {}, (0,), milli=700), True),
-        (Claim("a", {}, (0,), milli=300), Claim("b", {}, (0,), milli=701), False),
-        (Claim("a", {}, ()), Claim("b", {}, (4,)), False),
+        (PodDevices((0,)), PodDevices((1,)), True),
+        (PodDevices((0, 1)), PodDevices((1,)), False),
+        (PodDevices((0,), sharing="map"), PodDevices((0,), sharing="map"), True),
+        (PodDevices((0,), sharing="map"), PodDevices((0,), sharing="other"), False),
+        (PodDevices((0,), milli=300), PodDevices((0,), milli=700), True),
+        (PodDevices((0,), milli=300), PodDevices((0,), milli=701), False),
+        (PodDevices(()), PodDevices((4,)), False),
     ],
 )
-def test_a_device_has_one_user_unless_it_is_shared_on_purpose(first: Claim, second: Claim, fits: bool) -> None:
-    room = Room({}, gpus=4)
-    room.take(first)
-    refusal = room.refuse(second)
-    assert (refusal is None) == fits
-    assert refusal is None or refusal.reason == "UnexpectedAdmissionError"
+def test_a_device_has_one_user_unless_pods_share_it(first: PodDevices, second: PodDevices, fits: bool) -> None:
+    admission = NodeAdmission({}, gpus=4)
+    admission.allocate(PodAllocation("a", {}, first))
+    rejection = admission.reject(PodAllocation("b", {}, second))
+    assert (rejection is None) == fits
+    assert rejection is None or rejection.reason == "UnexpectedAdmissionError"
 
 
 async def test_nodes_are_registered_with_leases_and_follow_broken_devices(tmp_path: Path) -> None:

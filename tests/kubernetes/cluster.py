@@ -20,6 +20,7 @@ from pathlib import Path
 
 from embedded_kube.node.fleet import FleetSettings
 from gpu_scheduler.base import certificates
+from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Api, Json
 from tests.kubernetes.control_plane import ControlPlane, StartError
@@ -130,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if left_out := told.pop("without_controller"):
         flags["kube-controller-manager"] = [*flags["kube-controller-manager"], f"--controllers=*,-{left_out}"]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = FleetSettings(folder=folder / "pods", file=told.pop("fleet"), kubernetes=version, **told)
+    told |= {"file": told.pop("fleet"), "kubernetes": version, "read_device_claim": read_device_claim}
+    settings = FleetSettings(folder=folder / "pods", **told)
     try:
         if not (folder / "ports.json").exists():
             furnish(version, folder)

@@ -21,6 +21,7 @@ from embedded_kube.client import SYNCED
 from embedded_kube.errors import ApiError
 from embedded_kube.node.fleet import FleetSettings, read_fleet
 from embedded_kube.node.runner import Fleet
+from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 from tests.kubernetes.api import Api, Json
 
 _PATIENCE = 180.0
@@ -170,7 +171,9 @@ async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterat
         client = HttpClient(api)
         names: list[str] = []
         try:
-            async with running_nodes(client, FleetSettings(Path(folder) / "pods", file=file, isolate=False)) as names:
+            pods = Path(folder) / "pods"
+            settings = FleetSettings(pods, file=file, isolate=False, read_device_claim=read_device_claim)
+            async with running_nodes(client, settings) as names:
                 yield names
         finally:
             for start in range(0, count, 50):

@@ -12,7 +12,7 @@ from typing import Any
 
 from embedded_kube.client import SYNCED
 from embedded_kube.node.fleet import RUNTIME, NodeSpec, node_resources, unhealthy_devices
-from embedded_kube.node.node_admission import Refusal, Room, read_claim
+from embedded_kube.node.node_admission import NodeAdmission, PodRejection, read_allocation
 from embedded_kube.node.pods.containers import PodState, read_containers
 from embedded_kube.node.pods.process import ProcessPod
 from embedded_kube.node.pods.sandbox import Shared
@@ -32,7 +32,7 @@ class Node:
     """A node as the agent knows it."""
 
     spec: NodeSpec
-    room: Room
+    admission: NodeAdmission
     annotations: dict[str, str] = field(default_factory=dict)
     waiting: list[Json] = field(default_factory=list)
     """Pods that will be looked at again when one that is being killed has let go."""
@@ -42,8 +42,8 @@ class Node:
 
 
 def make_node(spec: NodeSpec) -> Node:
-    """A node with all its room."""
-    node = Node(spec, Room({}))
+    """A node without pods."""
+    node = Node(spec, NodeAdmission({}))
     note_annotations(node, dict(spec.group.annotations))
     return node
 
@@ -51,9 +51,9 @@ def make_node(spec: NodeSpec) -> Node:
 def note_annotations(node: Node, annotations: dict[str, str]) -> None:
     """Takes over what a node's annotations say about its devices."""
     node.annotations = annotations
-    node.room.allocatable = read_amounts(node_resources(node.spec, annotations)[1], "allocatable")
-    node.room.gpus = node.spec.group.gpus
-    node.room.unhealthy = unhealthy_devices(annotations)
+    node.admission.allocatable = read_amounts(node_resources(node.spec, annotations)[1], "allocatable")
+    node.admission.gpus = node.spec.group.gpus
+    node.admission.unhealthy = unhealthy_devices(annotations)
 
 
 class Agent:
@@ -134,16 +134,16 @@ class Agent:
             self._known[uid] = node.spec.name
             self._spawn(uid, self._end_unstarted(node, pod, None))
             return
-        claim = read_claim(pod)
-        refusal = node.room.refuse(claim)
-        if refusal is not None and node.killed:
+        allocation = read_allocation(pod, self._shared.settings.read_device_claim)
+        rejection = node.admission.reject(allocation)
+        if rejection is not None and node.killed:
             node.waiting.append(pod)
             return
         self._known[uid] = node.spec.name
-        if refusal is not None and not status.get("startTime"):
-            self._spawn(uid, self._end_unstarted(node, pod, refusal))
+        if rejection is not None and not status.get("startTime"):
+            self._spawn(uid, self._end_unstarted(node, pod, rejection))
             return
-        node.room.take(claim)
+        node.admission.allocate(allocation)
         if self._is_simulated(node, pod):
             self.simulated[uid] = SimulatedPod(pod, node.spec.address, self._tools, lambda: self._ended(node, uid))
         else:
@@ -213,21 +213,21 @@ class Agent:
 
     def _ended(self, node: Node, uid: str) -> None:
         """A pod holds nothing any more; those that waited for it are looked at again."""
-        node.room.free(uid)
+        node.admission.release(uid)
         node.killed.discard(uid)
         self.simulated.pop(uid, None)
         waiting, node.waiting = node.waiting, []
         for pod in waiting:
             self._handle("ADDED", pod)
 
-    async def _end_unstarted(self, node: Node, pod: Json, refusal: Refusal | None) -> None:
+    async def _end_unstarted(self, node: Node, pod: Json, rejection: PodRejection | None) -> None:
         """Fails a pod that never ran here."""
         # A pod that was refused never had containers: its reason is what `kubectl get` should show.
-        containers = read_containers(pod) if refusal is None else []
+        containers = read_containers(pod) if rejection is None else []
         state = PodState(containers, host=node.spec.address, phase="Failed")
-        if refusal is not None:
-            state.reason, state.message = refusal.reason, refusal.message
-            self._shared.reports.event(pod, refusal.reason, refusal.message, warning=True)
+        if rejection is not None:
+            state.reason, state.message = rejection.reason, rejection.message
+            self._shared.reports.event(pod, rejection.reason, rejection.message, warning=True)
         # Whether it is deleted is for the answer to say: our copy of the pod may be older than that.
         if await self._shared.reports.write(pod["metadata"], state.status()) or _is_deleted(pod):
             await self._shared.reports.remove(pod["metadata"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from embedded_kube.node.node_admission import DeviceClaimReader, no_device_claim
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
@@ -53,6 +54,8 @@ class FleetSettings:
     """Whether pods get namespaces of their own where the system allows it."""
     control_plane: bool = False
     """Whether there is one node more, without GPUs, for the project's own parts."""
+    read_device_claim: DeviceClaimReader = no_device_claim
+    """Which devices a pod was given: a node rejects pods whose devices are taken."""
 
 
 @dataclass(frozen=True, slots=True)

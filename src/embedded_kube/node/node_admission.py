@@ -1,123 +1,133 @@
-"""What a node has left, and whether it takes one more pod: the last check, after the scheduler's."""
+"""Pod admission on a node: the kubelet's last check of resources and devices, after the scheduler's."""
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from embedded_kube.storage.store import Json
-from gpu_scheduler.gangs.contract import DEVICE_MAP, DEVICES, GPU_MILLI
-from gpu_scheduler.gangs.pods.device_map import MapError, map_group
 from gpu_scheduler.k8s.quantity import QuantityError
-from gpu_scheduler.k8s.requests import pod_request, read_container, read_exactly
+from gpu_scheduler.k8s.requests import ContainerRequest, pod_request, read_container, read_exactly
+
+
+class DeviceClaim(Protocol):
+    """The devices that a pod was given."""
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Device indices on the node."""
+
+    @property
+    def milli(self) -> int:
+        """Thousandths of each device that the pod uses."""
+
+    @property
+    def sharing(self) -> str:
+        """Pods with the same value may share their devices without limit; "" means that the pod shares with none."""
+
+
+DeviceClaimReader = Callable[[Json], DeviceClaim | None]
+"""Reads which devices a pod was given; None for a pod without devices."""
+
+
+def no_device_claim(_: Json) -> None:
+    """The reader of a cluster that does not check devices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a pod is not run here."""
+class PodRejection:
+    """Why a node does not admit a pod."""
 
     reason: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What a pod takes of its node. `sharing` names those it shares its GPUs with; "" means nobody."""
+class PodAllocation:
+    """What a pod takes of its node."""
 
     uid: str
     requests: dict[str, int]
-    devices: tuple[int, ...] = ()
-    milli: int = 1000
-    sharing: str = ""
+    claim: DeviceClaim | None = None
 
 
-def read_claim(pod: Json) -> Claim:
-    """A pod's claim; amounts that cannot be read count as nothing, as the API server has refused them before."""
+def read_allocation(pod: Json, read_claim: DeviceClaimReader) -> PodAllocation:
+    """Reads what a pod takes. Quantities that cannot be parsed count as 0: the API server rejected those pods."""
     spec = pod["spec"]
-    meta = pod["metadata"]
-    annotations = meta.get("annotations") or {}
-    inits = [_resources(item) for item in spec.get("initContainers") or ()]
     try:
-        whole = spec.get("resources")
+        pod_level = spec.get("resources")
         requests = pod_request(
-            [_resources(item) for item in spec["containers"]],
-            inits,
+            [_container_request(item) for item in spec["containers"]],
+            [_container_request(item) for item in spec.get("initContainers") or ()],
             read_exactly(spec.get("overhead") or {}, "overhead"),
-            read_container(whole.get("requests") or {}, whole.get("limits") or {}) if whole else None,
+            read_container(pod_level.get("requests") or {}, pod_level.get("limits") or {}) if pod_level else None,
         )
     except QuantityError:
         requests = {}
     requests["pods"] = 1
-    devices = tuple(sorted({int(number) for number in _INDEX.findall(annotations.get(DEVICES, ""))}))
-    milli = annotations.get(GPU_MILLI, "")
-    sharing = ""
-    if annotations.get(DEVICE_MAP):
-        with suppress(MapError):
-            sharing = map_group(meta.get("namespace", ""), annotations[DEVICE_MAP])
-    return Claim(meta["uid"], requests, devices, int(milli) if milli.isdecimal() else 1000, sharing)
+    return PodAllocation(pod["metadata"]["uid"], requests, read_claim(pod))
 
 
-# Indices stand alone or after the name of their container ("main=0,1"); digits inside names are none.
-_INDEX = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
-
-
-def _resources(container: Json) -> Any:
+def _container_request(container: Json) -> ContainerRequest:
     found = container.get("resources") or {}
     restarts = container.get("restartPolicy") == "Always"
     return read_container(found.get("requests") or {}, found.get("limits") or {}, restarts)
 
 
 @dataclass(slots=True)
-class Room:
-    """One node's resources and the pods that hold them."""
+class NodeAdmission:
+    """Admits pods to one node and tracks the resources and devices that they hold."""
 
     allocatable: dict[str, int]
     gpus: int = 0
     unhealthy: set[int] = field(default_factory=set)
-    claims: dict[str, Claim] = field(default_factory=dict)
+    allocations: dict[str, PodAllocation] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
 
-    def refuse(self, claim: Claim) -> Refusal | None:
-        """Why the pod does not fit; None when it does. Resources that the node does not know are no obstacle."""
-        for name, amount in claim.requests.items():
+    def reject(self, pod: PodAllocation) -> PodRejection | None:
+        """Returns why the pod does not fit, or None when it does. Resources that the node does not have are ignored."""
+        for name, amount in pod.requests.items():
             capacity = self.allocatable.get(name)
             used = self._used.get(name, 0)
             if capacity is not None and amount and used + amount > capacity:
                 why = f"Pod was rejected: Node didn't have enough resource: {name}, requested: {amount}, "
-                return Refusal(f"OutOf{name}", why + f"used: {used}, capacity: {capacity}")
-        return self._refuse_devices(claim)
+                return PodRejection(f"OutOf{name}", why + f"used: {used}, capacity: {capacity}")
+        why = self._device_conflict(pod.claim) if pod.claim is not None else ""
+        if not why:
+            return None
+        why = f"Pod was rejected: Allocate failed due to {why}, which is unexpected"
+        return PodRejection("UnexpectedAdmissionError", why)
 
-    def _refuse_devices(self, claim: Claim) -> Refusal | None:
-        failed = "Pod was rejected: Allocate failed due to "
+    def _device_conflict(self, claim: DeviceClaim) -> str:
         if self.gpus and claim.devices and max(claim.devices) >= self.gpus:
-            why = f"device {max(claim.devices)}: the node has {self.gpus}, which is unexpected"
-            return Refusal("UnexpectedAdmissionError", failed + why)
+            return f"device {max(claim.devices)}: the node has {self.gpus}"
         broken = self.unhealthy.intersection(claim.devices)
         if broken:
-            why = f"device {min(broken)}, which is unhealthy, which is unexpected"
-            return Refusal("UnexpectedAdmissionError", failed + why)
+            return f"device {min(broken)}, which is unhealthy"
         for index in claim.devices:
-            others = [other for other in self.claims.values() if index in other.devices]
-            if claim.sharing and all(other.sharing == claim.sharing for other in others):
+            others = {
+                uid: other.claim
+                for uid, other in self.allocations.items()
+                if other.claim is not None and index in other.claim.devices
+            }
+            if claim.sharing and all(other.sharing == claim.sharing for other in others.values()):
                 continue
-            if sum(other.milli for other in others) + claim.milli > 1000:
-                why = f"device {index}, which is used by pod {others[0].uid}, which is unexpected" if others else ""
-                return Refusal("UnexpectedAdmissionError", failed + why) if others else None
-        return None
+            if others and sum(other.milli for other in others.values()) + claim.milli > 1000:
+                return f"device {index}, which is used by pod {next(iter(others))}"
+        return ""
 
-    def take(self, claim: Claim) -> None:
-        """Gives the pod what it claims."""
-        if claim.uid in self.claims:
+    def allocate(self, pod: PodAllocation) -> None:
+        """Charges the pod's allocation to the node, once."""
+        if pod.uid in self.allocations:
             return
-        self.claims[claim.uid] = claim
-        for name, amount in claim.requests.items():
+        self.allocations[pod.uid] = pod
+        for name, amount in pod.requests.items():
             self._used[name] = self._used.get(name, 0) + amount
 
-    def free(self, uid: str) -> None:
-        """Takes everything back from a pod."""
-        claim = self.claims.pop(uid, None)
-        if claim is not None:
-            for name, amount in claim.requests.items():
+    def release(self, uid: str) -> None:
+        """Returns everything that a pod holds."""
+        pod = self.allocations.pop(uid, None)
+        if pod is not None:
+            for name, amount in pod.requests.items():
                 self._used[name] -= amount

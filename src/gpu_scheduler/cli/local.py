@@ -92,6 +92,7 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
     from embedded_kube.cluster import ClusterError, Settings
     from embedded_kube.node import FleetSettings
     from gpu_scheduler.gangs.definitions import load_definitions
+    from gpu_scheduler.gangs.pods.device_claim import read_device_claim
     from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
     named = click.get_current_context().get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
@@ -108,7 +109,7 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
         parts = [] if no_scheduler else [scheduler_part(gangs=not no_gangs)]
         parts += [webhook_part(home)] if webhook else []
         parts += [operator_part(gangs=not no_gangs)] if operator else []
-        fleet = FleetSettings(folder=home.pods, file=file, **chosen)
+        fleet = FleetSettings(folder=home.pods, file=file, read_device_claim=read_device_claim, **chosen)
         jobs = load_job_definitions() if operator else ()
         settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), jobs, tuple(parts))
         hints = bare_hints if no_scheduler else pod_hints if no_gangs else gang_hints
