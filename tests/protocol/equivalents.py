@@ -109,9 +109,9 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/cycle/decide.py",
-        "_by_rank",
-        "return sorted(records, key=lambda r: (-r.priority, r.below_since or r.nominated_at or 0.0, r.key))",
-        "return sorted(records, key=lambda r: (-r.priority, r.below_since or r.nominated_at or 1.0, r.key))",
+        "_rank",
+        "return -record.priority, record.notes.below_since or record.notes.nominated_at or 0.0, record.key",
+        "return -record.priority, record.notes.below_since or record.notes.nominated_at or 1.0, record.key",
         "times are seconds since 1970",
     ),
     Equivalent(
@@ -124,8 +124,8 @@ EQUIVALENT = (
     Equivalent(
         "core/cycle/decide.py",
         "_check_inherited",
-        "if not record.nomination or not facts.ready:",
-        "if not record.nomination and not facts.ready:",
+        "if not record.notes.nomination or not facts.ready:",
+        "if not record.notes.nomination and not facts.ready:",
         "a nomination without waiting members is dropped in the same cycle",
     ),
     Equivalent(

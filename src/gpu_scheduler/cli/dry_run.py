@@ -38,19 +38,18 @@ def look_at(state: State, record: GangRecord) -> Seen:
     ledger, gang = state.ledger, record.gang
     evicting = [uid for uid in record.members if uid in ledger.going and _is_committed(state, uid)]
     facts = survey(record, {uid: True for uid in record.members if ledger.stages.get(uid)}, evicting)
-    facts.reserved = gang is not None and gang.admitted_at is not None
-    facts.nominated = gang is not None and bool(gang.nomination)
-    facts.hold_over = record.below_since is not None and record.key not in state.broken
+    facts.reserved = gang is not None and gang.notes.admitted_at is not None
+    facts.nominated = gang is not None and bool(gang.notes.nomination)
+    facts.hold_over = record.notes.below_since is not None and record.key not in state.broken
     starts = any(ledger.stages.get(uid) is False for uid in record.members)
-    starts = starts or (record.admitted_at is not None and not facts.reserved and gang is not None)
+    starts = starts or (record.notes.admitted_at is not None and not facts.reserved and gang is not None)
     evicts = 0
     refusal = record.refusal or state.queue.refusal(record.key)
-    if record.nomination and not facts.nominated and refusal is not None:
+    if record.notes.nomination and not facts.nominated and refusal is not None:
         evicts = max(1, refusal.refusals[0].short_by)
     status = replace(report(record, facts, None if starts or evicts else refusal), phase=phase_of(facts))
     if gang is not None:
-        status = replace(status, nomination=gang.nomination, nominated_at=gang.nominated_at)
-        status = replace(status, admitted_at=gang.admitted_at, target=gang.target)
+        status = replace(status, notes=replace(gang.notes, below_since=status.notes.below_since))
     return Seen(facts, status, starts, evicts)
 
 
@@ -63,7 +62,7 @@ def keeps_slots(state: State, record: GangRecord) -> bool:
     gang = record.gang
     if record.key in state.broken:
         return True
-    return gang is not None and (bool(gang.nomination) or gang.admitted_at is not None)
+    return gang is not None and (bool(gang.notes.nomination) or gang.notes.admitted_at is not None)
 
 
 def real_holders(state: State, holders: Iterable[Holder]) -> tuple[Holder, ...]:

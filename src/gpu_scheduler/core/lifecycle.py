@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
-from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Pod, PodPhase, Role, Slot
+from gpu_scheduler.core.model import NO_NOTES, Gang, GangKey, Notes, OnMemberLost, Pod, PodPhase, Role, Slot
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.reasons import Unplaceable
 
@@ -32,10 +33,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is told about a gang; `bind_refused` is what the API server said to a bind of its last start.
-
-    The last five fields are read back by a new leader.
-    """
+    """A gang's phase and counts; `bind_refused` is what the API server answered to a bind of its last start."""
 
     phase: Phase
     minimum: int
@@ -46,11 +44,7 @@ class Status:
     refusal: Unplaceable | None = None
     timed_out: bool = False
     bind_refused: str = ""
-    below_since: float | None = None
-    admitted_at: float | None = None
-    nomination: tuple[Slot, ...] = ()
-    nominated_at: float | None = None
-    target: tuple[str, ...] = ()
+    notes: Notes = NO_NOTES
 
 
 @dataclass(slots=True)
@@ -70,12 +64,8 @@ class GangRecord:
     timed_out: bool = False
     bind_refused: str = ""
     refusal: Unplaceable | None = None
-    below_since: float | None = None
-    admitted_at: float | None = None
+    notes: Notes = NO_NOTES
     stood_up: bool = False
-    nomination: tuple[Slot, ...] = ()
-    nominated_at: float | None = None
-    target: tuple[str, ...] = ()
     lost: list[Slot] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     live_priority: int | None = None
@@ -89,6 +79,10 @@ class GangRecord:
         if self.gang is not None and self.gang.priority is not None:
             return self.gang.priority
         return max((pod.priority for pod in self.members.values()), default=0)
+
+    def update_notes(self, **changes: Any) -> None:
+        """Replaces some of the notes."""
+        self.notes = replace(self.notes, **changes)
 
     @property
     def preempts(self) -> bool:
@@ -170,8 +164,8 @@ def survey(record: GangRecord, binding: Mapping[str, bool], evicting: Collection
     else:
         facts.minimum, facts.roles, facts.policy = gang.minimum, gang.roles, gang.on_member_lost
         facts.blocked = gang.paused or bool(gang.problem)
-    facts.reserved = record.admitted_at is not None
-    facts.nominated = bool(record.nomination)
+    facts.reserved = record.notes.admitted_at is not None
+    facts.nominated = bool(record.notes.nomination)
     for uid, pod in record.members.items():
         counts = True
         if pod.phase is PodPhase.SUCCEEDED:
@@ -240,9 +234,5 @@ def report(record: GangRecord, facts: Facts, refusal: Unplaceable | None) -> Sta
         refusal=refusal,
         timed_out=record.timed_out,
         bind_refused=record.bind_refused,
-        below_since=record.below_since,
-        admitted_at=record.admitted_at,
-        nomination=record.nomination,
-        nominated_at=record.nominated_at,
-        target=record.target,
+        notes=record.notes,
     )

@@ -291,13 +291,26 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
-    """Pods that start together or not at all.
+class Notes:
+    """What a leader leaves on a gang's object for the next leader.
 
-    The last five fields are the scheduler's own notes, kept on the gang's API object so that a new leader finds
-    them again: since when the gang is below its minimum, when members that do not exist yet were admitted, the slots
-    it was nominated for (and since when), and the nodes being drained for it.
+    Since when the gang is below its minimum, when members without pods were admitted, the slots it is nominated for and
+    since when, and the nodes being drained for it.
     """
+
+    below_since: float | None = None
+    admitted_at: float | None = None
+    nomination: tuple[Slot, ...] = ()
+    nominated_at: float | None = None
+    target: tuple[str, ...] = ()
+
+
+NO_NOTES = Notes()
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that start together or not at all; `notes` is what an earlier leader left on its object."""
 
     key: GangKey
     minimum: int = 1
@@ -313,11 +326,7 @@ class Gang:
     expected_runtime: float | None = None
     paused: bool = False
     problem: str = ""
-    below_since: float | None = None
-    admitted_at: float | None = None
-    nomination: tuple[Slot, ...] = ()
-    nominated_at: float | None = None
-    target: tuple[str, ...] = ()
+    notes: Notes = NO_NOTES
 
 
 @dataclass(frozen=True, slots=True)

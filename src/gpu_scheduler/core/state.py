@@ -253,8 +253,8 @@ class State:
 
     def clear_target(self, record: GangRecord) -> None:
         """Stops draining nodes for a gang."""
-        if record.target:
-            record.target = ()
+        if record.notes.target:
+            record.update_notes(target=())
             self.changes |= Wake.FREED
         if self.target == record.key:
             self.target, self.undrained = None, True

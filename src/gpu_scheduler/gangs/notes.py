@@ -9,7 +9,7 @@ from itertools import groupby
 import msgspec
 
 from gpu_scheduler.core.lifecycle import Status
-from gpu_scheduler.core.model import Gang, Slot
+from gpu_scheduler.core.model import Gang, Notes, Slot
 from gpu_scheduler.gangs.contract import NOTES
 from gpu_scheduler.k8s.objects import Json
 
@@ -17,7 +17,7 @@ LONGEST = 128 * 1024
 """In bytes. All annotations of an object together may have 256 KiB, and the notes are not the only one."""
 
 
-class _Notes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class _WireNotes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Slots are runs of members of one role on one node: the node, the role, and each member's devices."""
 
     below_since: float | None = None
@@ -27,7 +27,7 @@ class _Notes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     target: tuple[str, ...] = ()
 
 
-_NOTHING = _Notes()
+_NOTHING = _WireNotes()
 
 
 def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = "") -> Gang:
@@ -40,11 +40,13 @@ def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = ""
         return gang
     return replace(
         gang,
-        below_since=notes.below_since,
-        admitted_at=notes.admitted_at,
-        nominated_at=notes.nominated_at,
-        nomination=tuple(Slot(node, held, role) for node, role, runs in notes.nomination for held in runs),
-        target=notes.target,
+        notes=Notes(
+            below_since=notes.below_since,
+            admitted_at=notes.admitted_at,
+            nominated_at=notes.nominated_at,
+            nomination=tuple(Slot(node, held, role) for node, role, runs in notes.nomination for held in runs),
+            target=notes.target,
+        ),
     )
 
 
@@ -67,18 +69,18 @@ def change_notes(
     return {} if wanted == had else {NOTES: wanted}
 
 
-def _take(status: Status) -> _Notes:
-    runs = groupby(status.nomination, key=lambda slot: (slot.node, slot.role))
-    return _Notes(
-        below_since=status.below_since,
-        admitted_at=status.admitted_at,
-        nominated_at=status.nominated_at,
+def _take(status: Status) -> _WireNotes:
+    runs = groupby(status.notes.nomination, key=lambda slot: (slot.node, slot.role))
+    return _WireNotes(
+        below_since=status.notes.below_since,
+        admitted_at=status.notes.admitted_at,
+        nominated_at=status.notes.nominated_at,
         nomination=tuple((node, role, tuple(slot.devices for slot in slots)) for (node, role), slots in runs),
-        target=status.target,
+        target=status.notes.target,
     )
 
 
-def _write(notes: _Notes | dict[str, _Notes]) -> str | None:
+def _write(notes: _WireNotes | dict[str, _WireNotes]) -> str | None:
     """The notes as text. A nomination too long to be written is left out: the next leader decides it anew."""
     if notes == _NOTHING:
         return None
@@ -93,15 +95,15 @@ def _write(notes: _Notes | dict[str, _Notes]) -> str | None:
     return text.decode()
 
 
-def _read(text: str) -> _Notes:
+def _read(text: str) -> _WireNotes:
     try:
-        return msgspec.json.decode(text, type=_Notes)
+        return msgspec.json.decode(text, type=_WireNotes)
     except (msgspec.MsgspecError, RecursionError):
         return _NOTHING
 
 
-def _read_parts(text: str) -> dict[str, _Notes]:
+def _read_parts(text: str) -> dict[str, _WireNotes]:
     try:
-        return msgspec.json.decode(text, type=dict[str, _Notes])
+        return msgspec.json.decode(text, type=dict[str, _WireNotes])
     except (msgspec.MsgspecError, RecursionError):
         return {}

@@ -227,7 +227,7 @@ class Scheduler:
         state = self._engine.state
         node = state.pods[uid].node if uid in state.pods else None
         for key in state.nominated:
-            if any(slot.node == node for slot in state.records[key].nomination):
+            if any(slot.node == node for slot in state.records[key].notes.nomination):
                 return name_of(state, key)
         return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_scheduler.cli.render.grid import draw_nodes
 from gpu_scheduler.cli.render.nodes import list_nodes, natural
 from gpu_scheduler.core.events import PodGone
-from gpu_scheduler.core.model import PodPhase, Slot
+from gpu_scheduler.core.model import Notes, PodPhase, Slot
 from tests.unit.cli.scenes import Scene, a_node, plain, shape_of, share_of
 
 
@@ -128,8 +128,10 @@ def test_what_only_the_dry_run_placed_is_not_drawn() -> None:
 def test_nominated_slots_and_drained_nodes_come_from_the_notes_on_gangs() -> None:
     scene = Scene(a_node("node1", 2), a_node("node2", 2))
     scene.runs("cheap", "node1", (0, 1), shape=shape_of(2))
-    scene.waits("dear", 1, shape_of(2), nomination=(Slot("node1", (0, 1)),), nominated_at=999.0, priority=5)
-    scene.waits("patient", 1, shape_of(2), target=("node2",), paused=True)
+    scene.waits(
+        "dear", 1, shape_of(2), notes=Notes(nomination=(Slot("node1", (0, 1)),), nominated_at=999.0), priority=5
+    )
+    scene.waits("patient", 1, shape_of(2), notes=Notes(target=("node2",)), paused=True)
     lines = {line.name: line for line in list_nodes(scene.look().state)}
     assert lines["node2"].drained_for == "team/patient"
     assert "drained for team/patient" in grid(scene)

@@ -165,7 +165,7 @@ class Promises:
 
     def _check_deletes(self, deletes: Iterable[Delete], before: dict[str, Holder], effects: list[Effect]) -> None:
         world = self.world
-        winners = [e.key for e in effects if isinstance(e, Report) and e.status.nomination]
+        winners = [e.key for e in effects if isinstance(e, Report) and e.status.notes.nomination]
         best = max((self._priority(key) for key in winners), default=None)
         used: Counter[str] = Counter()
         for holder in before.values():

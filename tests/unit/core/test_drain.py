@@ -94,7 +94,7 @@ def drained(*gpus: int, deadline: float | None = None) -> tuple[World, GangKey]:
     world.settle()
     large = world.start("large", 1, shape_of(gpus[0]), created=1.0)
     world.pass_time(301)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
     return world, large
 
 
@@ -137,7 +137,7 @@ def test_gang_that_shrank_below_its_minimum_may_grow_back_into_a_target_and_not_
     world.settle()
     large = world.start("large", 2, shape_of(2))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n0", "n1")
+    assert world.gangs[large].notes.target == ("n0", "n1")
     world.lose(world.bound(shrunk)[0].uid)
     world.create(*members(shrunk, 1, index=3, role="late"))
     world.settle()
@@ -172,7 +172,7 @@ def drained_beside_a_driver() -> tuple[World, GangKey]:
     world.settle()
     large = world.start("large", 1, shape_of(4))
     world.pass_time(310)
-    assert world.engine.state.records[large].target == ("n1",)
+    assert world.engine.state.records[large].notes.target == ("n1",)
     world.finish(ends)
     key = a_key("spark")
     driver = members(key, 1, shape_of(0), role="driver")
@@ -266,10 +266,10 @@ def test_gang_whose_target_lost_a_node_gets_another() -> None:
     world.settle()
     large = world.start("large", 1, shape_of(2))
     world.pass_time(310)
-    (node,) = world.gangs[large].target
+    (node,) = world.gangs[large].notes.target
     world.remove_node(node)
     world.pass_time(10)
-    assert world.gangs[large].target == (("n1",) if node == "n0" else ("n0",))
+    assert world.gangs[large].notes.target == (("n1",) if node == "n0" else ("n0",))
 
 
 def test_target_is_kept_although_another_node_has_become_emptier_and_the_nodes_have_changed() -> None:
@@ -281,12 +281,12 @@ def test_target_is_kept_although_another_node_has_become_emptier_and_the_nodes_h
     world.settle()
     large = world.start("large", 1, shape_of(4))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
     world.end("n1-0")
     world.end("n1-1")
     world.put_node(a_node("n2", 1))
     world.settle()
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
 
 
 def agent_on(node: str, gpus: int) -> Pod:
@@ -302,7 +302,7 @@ def test_target_is_given_up_when_a_pod_that_never_ends_takes_its_room() -> None:
     world.create(agent_on("n0", 1))
     world.settle()
     assert len(world.bound(rival)) == 1
-    assert world.gangs[large].target == ()
+    assert world.gangs[large].notes.target == ()
     assert Reason.TOO_LARGE in world.reasons(large)
 
 
@@ -313,7 +313,7 @@ def test_whoever_waited_for_nodes_of_a_target_that_is_given_up_starts_at_once() 
         world.settle()
     large = world.start("large", 1, shape_of(4))
     world.pass_time(310)
-    assert world.engine.state.records[large].target == ("n0",)
+    assert world.engine.state.records[large].notes.target == ("n0",)
     world.start("small", 1)
     world.settle()
     world.create(replace(agent_on("n0", 1), devices=(3,)))
@@ -329,7 +329,7 @@ def test_gang_that_no_longer_fits_does_not_keep_the_next_from_a_target() -> None
     world.create(agent_on("n0", 1))
     second = world.start("second", 1, shape_of(2), created=2.0)
     world.pass_time(400)
-    assert (world.gangs[first].target, world.gangs[second].target) == ((), ("n1",))
+    assert (world.gangs[first].notes.target, world.gangs[second].notes.target) == ((), ("n1",))
     assert Reason.TOO_LARGE in world.reasons(first)
 
 
@@ -338,7 +338,7 @@ def test_gang_larger_than_the_limit_of_its_queue_drains_no_nodes() -> None:
     world.put_queue(Queue("q", limit={GPU: 2}))
     waiting = world.start("a", 3, queue="q")
     world.pass_time(400)
-    assert world.status[waiting].target == ()
+    assert world.status[waiting].notes.target == ()
     other = world.start("b", 4)
     world.settle()
     assert len(world.bound(other)) == 4
@@ -351,7 +351,7 @@ def test_gang_that_waits_for_quota_drains_no_nodes() -> None:
     world.settle()
     waiting = world.start("b", 2, queue="q")
     world.pass_time(400)
-    assert world.gangs[waiting].target == ()
+    assert world.gangs[waiting].notes.target == ()
     other = world.start("c", 2)
     world.settle()
     assert len(world.bound(other)) == 2
@@ -364,7 +364,7 @@ def test_members_beyond_the_minimum_drain_no_nodes() -> None:
     elastic = world.start("b", 2, shape_of(2), minimum=1)
     world.pass_time(400)
     assert (len(world.bound(elastic)), world.status[elastic].waiting) == (1, 1)
-    assert world.gangs[elastic].target == ()
+    assert world.gangs[elastic].notes.target == ()
     small = world.start("c", 1)
     world.settle()
     assert len(world.bound(small)) == 1
@@ -378,11 +378,11 @@ def test_nodes_are_no_longer_kept_for_a_gang_that_starts_on_them() -> None:
     world.pass_time(301)
     small = world.start("small", 1)
     world.settle()
-    assert (world.gangs[large].target, world.bound(small)) == (("n0",), [])
+    assert (world.gangs[large].notes.target, world.bound(small)) == (("n0",), [])
     world.end("occupant")
     world.hear()
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"large-0", "small-0"}
-    assert world.status[large].target == ()
+    assert world.status[large].notes.target == ()
 
 
 @pytest.mark.parametrize(("priority", "owner"), [(1, "rival"), (0, "large")], ids=["higher", "equal"])
@@ -394,10 +394,10 @@ def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_ar
     world.settle()
     large = world.start("large", 1, shape_of(2))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
     rival = world.start("rival", 1, shape_of(2), priority=priority)
     world.pass_time(301)
-    told = {key.name: world.gangs[key].target for key in (large, rival)}
+    told = {key.name: world.gangs[key].notes.target for key in (large, rival)}
     assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
 
 
@@ -409,14 +409,14 @@ def test_nodes_of_a_target_that_was_taken_over_are_open_again_to_those_who_wait(
     )
     large = world.start("large", 1, shape_of(2))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
     rival = world.start("rival", 1, shape_of(2, node_labels=labels_equal({"kind": "new"})), priority=1)
     world.pass_time(200)
     small = world.start("small", 1)
     world.settle()
     assert world.bound(small) == []
     world.pass_time(101)
-    assert world.gangs[rival].target == ("n1",)
+    assert world.gangs[rival].notes.target == ("n1",)
     assert [pod.node for pod in world.bound(small)] == ["n0"]
 
 
@@ -429,12 +429,12 @@ def test_nodes_that_another_took_over_are_drained_again_before_those_behind_ente
     world.pass_time(301)
     rival, small = world.start("rival", 1, shape_of(2), priority=1), world.start("small", 1)
     world.pass_time(301)
-    assert [world.gangs[key].target for key in (large, rival)] == [(), ("n0",)]
+    assert [world.gangs[key].notes.target for key in (large, rival)] == [(), ("n0",)]
     if asks:
         world.put_node(a_node("n1", 0))
     world.end("leaves")
     world.settle()
-    assert (len(world.bound(rival)), world.bound(small), world.gangs[large].target) == (1, [], ("n0",))
+    assert (len(world.bound(rival)), world.bound(small), world.gangs[large].notes.target) == (1, [], ("n0",))
 
 
 def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> None:
@@ -443,7 +443,7 @@ def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> No
     world.settle()
     gangs = [world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("a", 0), ("b", 1), ("c", 0))]
     world.pass_time(301)
-    assert [world.gangs[key].target for key in gangs] == [(), ("n0",), ()]
+    assert [world.gangs[key].notes.target for key in gangs] == [(), ("n0",), ()]
 
 
 def test_nodes_are_drained_from_the_moment_a_gang_has_waited_too_long_even_if_nothing_else_happens() -> None:
@@ -453,7 +453,7 @@ def test_nodes_are_drained_from_the_moment_a_gang_has_waited_too_long_even_if_no
     large = world.start("large", 1, shape_of(2))
     world.pass_time(1000)
     told = [(time, effect) for time, _, effects in world.journal for effect in sent(effects, Report)]
-    assert [time for time, report in told if report.key == large and report.status.target] == [1300.0]
+    assert [time for time, report in told if report.key == large and report.status.notes.target] == [1300.0]
 
 
 def test_gang_waits_from_the_moment_its_last_member_came() -> None:
@@ -464,9 +464,9 @@ def test_gang_waits_from_the_moment_its_last_member_came() -> None:
     pods = [replace(pod, created=created) for pod, created in zip(members(key, 2), (500.0, 900.0), strict=True)]
     world.submit(Gang(key, minimum=2), *pods)
     world.settle()
-    assert world.gangs[key].target == ()
+    assert world.gangs[key].notes.target == ()
     world.pass_time(201)
-    assert world.gangs[key].target == ("n0",)
+    assert world.gangs[key].notes.target == ("n0",)
 
 
 def test_gang_whose_members_went_and_came_again_waits_anew() -> None:
@@ -479,9 +479,9 @@ def test_gang_whose_members_went_and_came_again_waits_anew() -> None:
     world.settle()
     world.create(*members(key, 1, shape_of(2), controlled=False))
     world.pass_time(200)
-    assert world.gangs[key].target == ()
+    assert world.gangs[key].notes.target == ()
     world.pass_time(101)
-    assert world.gangs[key].target == ("n0",)
+    assert world.gangs[key].notes.target == ("n0",)
 
 
 def test_node_that_is_almost_full_is_drained_before_a_full_one() -> None:
@@ -492,7 +492,7 @@ def test_node_that_is_almost_full_is_drained_before_a_full_one() -> None:
     world.settle()
     large = world.start("large", 1, shape_of(2))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n1",)
+    assert world.gangs[large].notes.target == ("n1",)
 
 
 def test_emptiest_nodes_are_drained() -> None:
@@ -503,7 +503,7 @@ def test_emptiest_nodes_are_drained() -> None:
     world.settle()
     large = world.start("large", 1, shape_of(4))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n1",)
+    assert world.gangs[large].notes.target == ("n1",)
 
 
 def test_free_gpu_that_is_the_only_one_of_its_node_makes_the_node_no_fuller() -> None:
@@ -513,7 +513,7 @@ def test_free_gpu_that_is_the_only_one_of_its_node_makes_the_node_no_fuller() ->
         world.create(a_pod(f"on-{name}", Shape(request=(("cpu", used),)), ours=False, node=name))
     large = world.start("large", 1, shape_of(1))
     world.pass_time(301)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
 
 
 def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:
@@ -523,14 +523,14 @@ def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:
     world.settle()
     world.start("y", 1, queue="q", priority=7)
     world.pass_time(400)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
 
 
 def test_stale_target_of_a_running_gang_is_dropped_by_the_next_leader() -> None:
     world = a_world(2, 2)
     key = world.start("a", 2)
     world.settle()
-    world.change_gang(key, target=("n0", "n1"))
+    world.change_notes(key, target=("n0", "n1"))
     world.crash()
     rival = world.start("b", 1)
     world.settle()
@@ -545,10 +545,10 @@ def test_new_leader_that_finds_two_targets_keeps_one_and_may_give_the_other_anew
     keys = [world.start(name, 1, shape_of(2)) for name in ("x", "y")]
     world.pass_time(310)
     for key, node in zip(keys, ("n0", "n1"), strict=True):
-        world.change_gang(key, target=(node,))
+        world.change_notes(key, target=(node,))
     world.crash()
     world.settle()
-    assert sum(len(world.gangs[key].target) for key in keys) == 1
+    assert sum(len(world.gangs[key].notes.target) for key in keys) == 1
     for i in range(4):
         world.finish(a_key(f"small-{i}"))
     world.settle()
@@ -562,11 +562,11 @@ def test_of_two_targets_the_new_leader_keeps_that_of_the_higher_gang() -> None:
     world.settle()
     low, high = (world.start(name, 1, shape_of(2), priority=priority) for name, priority in (("x", 1), ("y", 2)))
     world.pass_time(310)
-    world.change_gang(low, target=("n0",))
-    world.change_gang(high, target=("n1",))
+    world.change_notes(low, target=("n0",))
+    world.change_notes(high, target=("n1",))
     world.crash()
     world.settle()
-    assert (world.gangs[low].target, world.gangs[high].target) == ((), ("n1",))
+    assert (world.gangs[low].notes.target, world.gangs[high].notes.target) == ((), ("n1",))
 
 
 def test_gang_that_can_never_fit_gets_no_target_and_delays_nobody() -> None:
@@ -578,7 +578,7 @@ def test_gang_that_can_never_fit_gets_no_target_and_delays_nobody() -> None:
     small = world.start("small", 2)
     world.settle()
     assert len(world.bound(small)) == 2
-    assert world.gangs[giant].target == ()
+    assert world.gangs[giant].notes.target == ()
 
 
 def test_gang_too_large_beside_a_permanent_pod_starts_when_that_pod_goes() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, phase_of, survey
-from gpu_scheduler.core.model import Gang, Gate, GateKind, OnMemberLost, Pod, PodPhase, Role, Slot
+from gpu_scheduler.core.model import Gang, Gate, GateKind, Notes, OnMemberLost, Pod, PodPhase, Role, Slot
 from tests.unit.core.world import a_key, a_pod, members
 
 KEY = a_key("a")
@@ -119,8 +119,8 @@ def test_members_are_sorted_by_what_can_be_done_with_them() -> None:
         (GangRecord(KEY, Gang(KEY)), {"exists": True, "blocked": False, "reserved": False, "nominated": False}),
         (GangRecord(KEY, Gang(KEY, paused=True)), {"blocked": True}),
         (GangRecord(KEY, Gang(KEY, problem="two schedulers")), {"blocked": True}),
-        (GangRecord(KEY, Gang(KEY), admitted_at=5.0), {"reserved": True}),
-        (GangRecord(KEY, Gang(KEY), nomination=(Slot("n0", ()),)), {"nominated": True}),
+        (GangRecord(KEY, Gang(KEY), notes=Notes(admitted_at=5.0)), {"reserved": True}),
+        (GangRecord(KEY, Gang(KEY), notes=Notes(nomination=(Slot("n0", ()),))), {"nominated": True}),
     ],
     ids=["gone", "plain", "paused", "wrong", "admitted", "nominated"],
 )

@@ -293,7 +293,7 @@ def test_nomination_and_drain_target_on_one_node_do_not_wait_for_each_other() ->
     world.now += 150
     world.engine.state.dirty[first] = None
     world.run_cycle()
-    assert world.status[first].target == ("n0",)
+    assert world.status[first].notes.target == ("n0",)
     world.finish(a_key("a"))
     world.pass_time(30)
     assert len(world.bound(first)) + len(world.bound(second)) == 1
@@ -310,7 +310,7 @@ def test_new_leader_keeps_a_nomination_and_lets_it_expire() -> None:
         world.carry_out(flight)
     world.flights.clear()
     world.crash()
-    assert world.gangs[urgent].nomination
+    assert world.gangs[urgent].notes.nomination
     world.hear()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
@@ -379,10 +379,10 @@ def test_stale_nomination_of_a_running_gang_is_dropped_by_the_next_leader() -> N
     nominated = next(f.effect.status for f in world.flights if isinstance(f.effect, Report) and f.effect.key == urgent)
     world.settle(controllers=False)
     assert len(world.bound(urgent)) == 1
-    world.change_gang(urgent, nomination=nominated.nomination, nominated_at=nominated.nominated_at)
+    world.change_notes(urgent, nomination=nominated.notes.nomination, nominated_at=nominated.notes.nominated_at)
     world.crash()
     world.settle(controllers=False)
-    assert world.gangs[urgent].nomination == ()
+    assert world.gangs[urgent].notes.nomination == ()
 
 
 def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for_its_node() -> None:
@@ -434,7 +434,7 @@ def test_nomination_whose_victims_do_not_go_expires(
         world.flights.clear()  # what should make room does not arrive
         phases.append(world.phase(urgent))
         if ahead is not None and len(phases) == 1:
-            world.change_gang(urgent, nominated_at=world.now + ahead)
+            world.change_notes(urgent, nominated_at=world.now + ahead)
             world.crash()
     assert phases[:3] == [Phase.NOMINATED] * 3
     assert (phases[3], world.reasons(urgent)) == (Phase.WAITING, {Reason.BACK_OFF})

@@ -24,6 +24,7 @@ from gpu_scheduler.core.model import (
     DeviceMap,
     Expected,
     Gang,
+    Notes,
     OnMemberLost,
     Pod,
     PodPhase,
@@ -320,7 +321,7 @@ def pods_started(world: World, gang: Gang | None, pods: list[Pod]) -> bool:
         empty.put_queue(queue)
     empty.create(*(pod for pod in world.pods.values() if not pod.ours))
     if gang is not None:
-        empty.put_gang(replace(gang, below_since=None, admitted_at=None, nomination=(), nominated_at=None, target=()))
+        empty.put_gang(replace(gang, notes=Notes()))
     empty.create(*(replace(pod, controlled=False) for pod in pods))
     empty.settle(controllers=False)
     return any(empty.pods[pod.uid].node is not None for pod in pods if not pod.terminal)

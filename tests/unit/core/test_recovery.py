@@ -74,7 +74,7 @@ def test_room_of_a_gang_that_was_nominated_before_the_loss_is_not_held_when_node
     world.put_node(a_node("n1", 3, assigns=False))
     rival = world.start("b", 2, shape_of(2), priority=9)
     _refuse_evictions(world)
-    assert {slot.node for slot in world.status[rival].nomination} == {"n0", "n1"}
+    assert {slot.node for slot in world.status[rival].notes.nomination} == {"n0", "n1"}
     world.now += 1
     world.change_pod("a-1", deleting=True)
     _refuse_evictions(world)
@@ -141,13 +141,13 @@ def test_new_leader_keeps_the_slot_of_a_lost_member_and_its_deadline() -> None:
     key = world.start("a", 2)
     world.settle()
     world.lose("a-1")
-    since = world.status[key].below_since
+    since = world.status[key].notes.below_since
     world.pass_time(100, controllers=False)
     world.crash()
     rival = world.start("b", 1)
     world.settle(controllers=False)
     assert world.bound(rival) == []
-    assert world.status[key].below_since == since
+    assert world.status[key].notes.below_since == since
 
 
 def test_replacement_of_one_role_finds_its_slot_behind_a_waiting_member_of_another() -> None:
@@ -374,14 +374,14 @@ def test_hold_survives_a_gang_object_that_a_standby_saw_before_the_loss() -> Non
     standby.handle(GangSeen(world.gangs[key]), world.now)
     world.lose("a-1")
     noted = world.gangs[key]
-    assert noted.below_since is not None
+    assert noted.notes.below_since is not None
     standby.handle(GangSeen(noted), world.now)
     standby.handle(PodSeen(replace(world.pods["a-0"], version="later")), world.now)
     standby.handle(PodSeen(a_pod("a-1", gang=key, node="n0", deleting=True)), world.now)
     world.now += 200
     standby.handle(TookOver(), world.now)
     reports = {e.key: e.status for e in standby.run_cycle(world.now) if isinstance(e, Report)}
-    assert reports[key].below_since == noted.below_since
+    assert reports[key].notes.below_since == noted.notes.below_since
 
 
 def test_gang_whose_replacement_is_decided_is_reported_as_committing() -> None:
@@ -415,7 +415,7 @@ def test_replacement_may_use_the_slot_held_for_it_although_the_node_is_drained_f
     world.settle()
     large = world.start("large", 1, shape_of(2))
     world.pass_time(310)
-    assert world.gangs[large].target == ("n0",)
+    assert world.gangs[large].notes.target == ("n0",)
     world.lose("a-1")
     world.crash()
     world.settle()
@@ -543,7 +543,7 @@ def test_hold_that_a_clock_ahead_of_ours_began_is_over_in_its_time() -> None:
     world.templates.clear()
     world.lose(world.bound(key)[0].uid)
     world.settle(controllers=False)
-    world.change_gang(key, below_since=world.now + 86_400)
+    world.change_notes(key, below_since=world.now + 86_400)
     world.take_over()
     world.settle(controllers=False)
     rival = world.start("rival", 1)

@@ -119,7 +119,7 @@ def test_gang_that_gives_way_says_so_and_has_its_turn_again_when_nobody_waits_or
     world.pass_time(599)
     assert world.phase(gang.key) is Phase.GATHERING
     world.pass_time(100)
-    assert world.gangs[gang.key].admitted_at == 1800.0  # the rival waits for what runs on
+    assert world.gangs[gang.key].notes.admitted_at == 1800.0  # the rival waits for what runs on
     world.pass_time(300)
     assert world.phase(gang.key) is Phase.GATHERING
     for pod in world.members(rival):

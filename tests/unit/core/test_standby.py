@@ -29,7 +29,7 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
-from gpu_scheduler.core.model import Gang, PodPhase, Slot
+from gpu_scheduler.core.model import Gang, Notes, PodPhase, Slot
 from gpu_scheduler.core.state import Config
 from tests.unit.core.test_reserve import expecting
 from tests.unit.core.world import a_key, a_node, a_pod, binds_in, members, sent
@@ -103,11 +103,11 @@ def test_what_was_noted_nowhere_is_forgotten_with_the_lead() -> None:
     for pod in members(high, 2, priority=9):
         engine.handle(PodSeen(pod), NOW)
     engine.run_cycle(NOW)
-    assert engine.state.records[high].nomination
+    assert engine.state.records[high].notes.nomination
     engine.handle(Fenced(), NOW)
     # The leader in between let the evictions be, and nothing of the nomination was ever written.
     engine.handle(TookOver(), NOW + 20)
-    assert not engine.state.records[high].nomination
+    assert not engine.state.records[high].notes.nomination
     assert not engine.state.nominated
 
 
@@ -115,11 +115,11 @@ def test_what_was_noted_is_known_to_the_one_who_leads_again() -> None:
     engine = watching(2)
     engine.handle(TookOver(), NOW)
     key = a_key("a")
-    noted = Gang(key, minimum=1, nomination=(Slot("n0", (0,)),), nominated_at=NOW)
+    noted = Gang(key, minimum=1, notes=Notes(nomination=(Slot("n0", (0,)),), nominated_at=NOW))
     engine.handle(GangSeen(noted), NOW)
     engine.handle(PodSeen(members(key, 1)[0]), NOW)
     engine.handle(Fenced(), NOW)
-    assert engine.state.records[key].nomination == noted.nomination
+    assert engine.state.records[key].notes.nomination == noted.notes.nomination
 
 
 def test_nomination_whose_evictions_were_never_committed_is_decided_afresh() -> None:
@@ -129,7 +129,7 @@ def test_nomination_whose_evictions_were_never_committed_is_decided_afresh() -> 
     for i, pod in enumerate(members(low, 2)):
         engine.handle(PodSeen(replace(pod, node="n0", devices=(i,), phase=PodPhase.RUNNING)), NOW)
     slots = (Slot("n0", (0,)), Slot("n0", (1,)))
-    engine.handle(GangSeen(Gang(high, minimum=2, priority=9, nomination=slots, nominated_at=NOW)), NOW)
+    engine.handle(GangSeen(Gang(high, minimum=2, priority=9, notes=Notes(nomination=slots, nominated_at=NOW))), NOW)
     for pod in members(high, 2, priority=9):
         engine.handle(PodSeen(pod), NOW)
     engine.handle(TookOver(), NOW + 5)
@@ -144,13 +144,13 @@ def test_nomination_whose_victims_are_going_is_kept() -> None:
     for pod in victims:
         engine.handle(PodSeen(pod), NOW)
     slots = (Slot("n0", (0,)), Slot("n0", (1,)))
-    engine.handle(GangSeen(Gang(high, minimum=2, priority=9, nomination=slots, nominated_at=NOW)), NOW)
+    engine.handle(GangSeen(Gang(high, minimum=2, priority=9, notes=Notes(nomination=slots, nominated_at=NOW))), NOW)
     for pod in members(high, 2, priority=9):
         engine.handle(PodSeen(pod), NOW)
     left = Commit(3, deletes=(Delete("low-1", "default", "low-1", DeleteCause.PREEMPTED),))
     engine.handle(TookOver((left,)), NOW + 5)
     assert not [effect for effect in engine.run_cycle(NOW + 5) if isinstance(effect, Commit)]
-    assert engine.state.records[high].nomination == slots
+    assert engine.state.records[high].notes.nomination == slots
 
 
 def test_late_answer_to_an_earlier_bind_does_not_hurry_the_next_one() -> None:
@@ -248,7 +248,7 @@ def test_gang_that_ran_under_another_leader_has_not_waited_since_before(fenced: 
     engine.handle(PodSeen(replace(pod, uid="again", created=NOW + 5000)), NOW + 5000)
     engine.handle(TookOver(), NOW + 5000)
     (status,) = [told.status for told in sent(engine.run_cycle(NOW + 5000), Report) if told.key == key]
-    assert (status.timed_out, status.target) == (False, ())
+    assert (status.timed_out, status.notes.target) == (False, ())
 
 
 def test_waits_between_two_tries_double() -> None:

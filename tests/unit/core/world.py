@@ -181,6 +181,10 @@ class World:
         """A gang object changes."""
         self.put_gang(replace(self.gangs[key], **changes))
 
+    def change_notes(self, key: GangKey, **changes: Any) -> None:
+        """The notes on a gang object change."""
+        self.change_gang(key, notes=replace(self.gangs[key].notes, **changes))
+
     def remove_gang(self, key: GangKey) -> None:
         """A gang object is deleted."""
         del self.gangs[key]
@@ -387,14 +391,7 @@ class World:
             self.remove_pod(uid)
 
     def _note(self, key: GangKey, status: Status) -> None:
-        noted = replace(
-            self.gangs[key],
-            below_since=status.below_since,
-            admitted_at=status.admitted_at,
-            nomination=status.nomination,
-            nominated_at=status.nominated_at,
-            target=status.target,
-        )
+        noted = replace(self.gangs[key], notes=status.notes)
         if noted != self.gangs[key]:
             self.put_gang(noted)
 

@@ -13,7 +13,7 @@ import yaml
 from embedded_kube.schema.crds import kinds_of
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase, Status
-from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.model import GangKey, Notes
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions
 from gpu_scheduler.gangs.dialects import StatusMessage, Telling, choose_resources, dialect_of
@@ -128,10 +128,10 @@ async def test_a_queue_that_makes_no_sense_is_refused(spec: Json) -> None:
 NATIVE = {"schedulingPolicy": {"gang": {"minCount": 4}}}
 LIVES = (
     status(Phase.GATHERING, 0, 2),
-    status(Phase.WAITING, 0, 4, timed_out=True, target=("n1",)),
+    status(Phase.WAITING, 0, 4, timed_out=True, notes=Notes(target=("n1",))),
     status(Phase.COMMITTING, 0, 0),
     status(Phase.RUNNING, 4),
-    status(Phase.HOLDING, 3, failed=1, below_since=NOW),
+    status(Phase.HOLDING, 3, failed=1, notes=Notes(below_since=NOW)),
     status(Phase.RESTARTING, 2),
     status(Phase.RUNNING, 4),
     status(Phase.FINISHED, succeeded=4),
@@ -169,7 +169,7 @@ async def test_a_gangs_life_is_told_in_words_that_an_api_server_takes(version: s
             assert dialect.encode(key, raw, telling._replace(now=LATER), around) == []
             gang = dialect.decode(key, raw, (), around)
             assert gang is not None
-            assert (gang.below_since, gang.target) == (life.below_since, life.target)
+            assert (gang.notes.below_since, gang.notes.target) == (life.notes.below_since, life.notes.target)
 
 
 async def test_a_patch_never_reaches_a_namesake() -> None:
@@ -178,7 +178,7 @@ async def test_a_patch_never_reaches_a_namesake() -> None:
         resource = choose_resources((await find_served(api)).has)["volcano"]
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "train"}, "spec": {}}
         raw = await api.create(resource, body, "default", type=RawObject)
-        found: Status = status(Phase.HOLDING, 3, below_since=NOW)
+        found: Status = status(Phase.HOLDING, 3, notes=Notes(below_since=NOW))
         patches = dialect_of(key).encode(key, raw, Telling(found, StatusMessage("R", "m"), NOW), context())
         await api.delete(resource, "train", "default")
         await api.create(resource, body, "default")

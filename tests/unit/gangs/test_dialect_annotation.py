@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey, OnMemberLost
+from gpu_scheduler.core.model import GangKey, Notes, OnMemberLost
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import Membership, read_membership
 from gpu_scheduler.k8s.objects import PodObject
@@ -81,9 +81,12 @@ def test_a_minimum_that_is_missing_or_no_number_is_a_problem(text: str) -> None:
 
 
 def test_notes_are_on_a_pod() -> None:
-    (patch,) = tell(KEY, member(gang_min="4"), status(Phase.HOLDING, 3, below_since=9.0))
+    (patch,) = tell(KEY, member(gang_min="4"), status(Phase.HOLDING, 3, notes=Notes(below_since=9.0)))
     assert (patch.resource, patch.name, patch.subresource) == (PODS, "a", "")
-    assert decode(KEY, None, member("b", gang_min="4"), member("a", notes=said([patch], "")[NOTES])).below_since == 9.0
+    assert (
+        decode(KEY, None, member("b", gang_min="4"), member("a", notes=said([patch], "")[NOTES])).notes.below_since
+        == 9.0
+    )
 
 
 def test_a_gang_without_an_object_has_nothing_else_to_write() -> None:
@@ -94,6 +97,6 @@ def test_a_pod_alone_may_set_options_too() -> None:
     key = GangKey("pod", "x", "uid-a")
     alone = pod("a", annotations={f"{GROUP}/paused": "true", NOTES: '{"target":["n1"]}'})
     gang = decode(key, None, alone)
-    assert (gang.key, gang.minimum, gang.paused, gang.target) == (key, 1, True, ("n1",))
+    assert (gang.key, gang.minimum, gang.paused, gang.notes.target) == (key, 1, True, ("n1",))
     (patch,) = tell(key, alone, status(Phase.WAITING, 0, 1))
     assert said([patch], "") == {NOTES: None}

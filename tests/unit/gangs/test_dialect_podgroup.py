@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey, TopologyRule
+from gpu_scheduler.core.model import GangKey, Notes, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import Membership, StatusMessage, dialect_of, read_membership
@@ -44,7 +44,7 @@ def test_a_podgroup_is_read() -> None:
     )
     gang = decode(KEY, raw, around=context(priority_classes={"high": 7}))
     assert gang.problem == ""
-    assert (gang.minimum, gang.priority, gang.queue, gang.below_since) == (4, 7, "blue", 5.0)
+    assert (gang.minimum, gang.priority, gang.queue, gang.notes.below_since) == (4, 7, "blue", 5.0)
     assert gang.topology == (TopologyRule("example.com/rack"),)
     assert gang.created == 1735787045.0
     assert decode(KEY, group(schedulingPolicy=POLICY, priority=0, priorityClassName="high")).priority == 0
@@ -192,6 +192,6 @@ def test_nothing_is_said_while_it_is_being_decided_or_when_nobody_is_there() -> 
 
 
 def test_notes_go_out_before_the_status() -> None:
-    patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.HOLDING, 3, below_since=12.0))
+    patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.HOLDING, 3, notes=Notes(below_since=12.0)))
     assert [patch.subresource for patch in patches] == ["", "status"]
     assert said(patches, "") == {NOTES: '{"belowSince":12.0}'}

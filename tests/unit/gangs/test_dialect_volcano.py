@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey, Role, TopologyRule
+from gpu_scheduler.core.model import GangKey, Notes, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import GangContext, Membership, StatusMessage, dialect_of, read_membership
@@ -291,7 +291,9 @@ MISSING = Unplaceable((Refusal(Reason.MEMBERS_MISSING, short_by=2),))
         pytest.param(
             status(Phase.GATHERING, 0, 2, refusal=MISSING), NEEDS, "Inqueue", "NotEnoughTasks", id="rest may come"
         ),
-        pytest.param(status(Phase.RESERVED, admitted_at=1.0), NEEDS, "Inqueue", "NotEnoughTasks", id="room proved"),
+        pytest.param(
+            status(Phase.RESERVED, notes=Notes(admitted_at=1.0)), NEEDS, "Inqueue", "NotEnoughTasks", id="room proved"
+        ),
         pytest.param(status(Phase.WAITING, 0, 4, refusal=FULL), NEEDS, "Pending", "NotEnoughResources", id="waits"),
         pytest.param(status(Phase.WAITING, 0, 4, refusal=FULL), {}, "Inqueue", "NotEnoughResources", id="waits too"),
         pytest.param(
@@ -372,10 +374,10 @@ def test_counters_are_written_and_go_back_to_nothing() -> None:
 
 def test_a_reservation_that_expires_goes_back_to_pending() -> None:
     raw = group(**NEEDS)
-    reserved = tell(KEY, raw, status(Phase.RESERVED, admitted_at=5.0))
+    reserved = tell(KEY, raw, status(Phase.RESERVED, notes=Notes(admitted_at=5.0)))
     assert said(reserved)["phase"] == "Inqueue"
     after = patched(raw, reserved)
-    assert decode(KEY, after).admitted_at == 5.0
+    assert decode(KEY, after).notes.admitted_at == 5.0
     expired = tell(KEY, after, status(Phase.GATHERING, refusal=FULL))
     assert said(expired)["phase"] == "Pending"
     assert said(expired, "") == {NOTES: None}

@@ -40,8 +40,8 @@ def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(reference: dict[str, 
 def test_a_workload_is_read() -> None:
     raw = workload({"gang": {"minCount": 4, "timeout": 60}}, annotations={NOTES: '{"workers/0":{"belowSince":3}}'})
     gang = decode(FIRST, raw)
-    assert (gang.minimum, gang.timeout, gang.below_since, gang.problem) == (4, 60.0, 3.0, "")
-    assert decode(SECOND, raw).below_since is None
+    assert (gang.minimum, gang.timeout, gang.notes.below_since, gang.problem) == (4, 60.0, 3.0, "")
+    assert decode(SECOND, raw).notes.below_since is None
     late = workload({"gang": {"minCount": 4, "timeout": 60}}, annotations={f"{GROUP}/timeout-seconds": "5"})
     assert decode(FIRST, late).timeout == 5.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Gang, GangKey, OnMemberLost, Role, Slot, TopologyRule
+from gpu_scheduler.core.model import Gang, GangKey, Notes, OnMemberLost, Role, Slot, TopologyRule
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
 from gpu_scheduler.gangs.notes import LONGEST, change_notes, with_notes
@@ -129,19 +129,15 @@ def test_the_best_served_version_of_each_dialect_is_chosen() -> None:
 NOMINATION = (Slot("n1", (0, 1), "worker"), Slot("n1", (2, 3), "worker"), Slot("n2", (), "ps"), Slot("n1", (4,), ""))
 NOTED = status(
     Phase.NOMINATED,
-    below_since=1.25,
-    admitted_at=2.0,
-    nominated_at=3.5,
-    nomination=NOMINATION,
-    target=("n1", "n2"),
+    notes=Notes(below_since=1.25, admitted_at=2.0, nominated_at=3.5, nomination=NOMINATION, target=("n1", "n2")),
 )
 
 
 def test_notes_come_back_as_they_were_written() -> None:
     written = change_notes(None, NOTED)
     gang = with_notes(GANG, written)
-    assert (gang.below_since, gang.admitted_at, gang.nominated_at) == (1.25, 2.0, 3.5)
-    assert (gang.nomination, gang.target) == (NOMINATION, ("n1", "n2"))
+    assert (gang.notes.below_since, gang.notes.admitted_at, gang.notes.nominated_at) == (1.25, 2.0, 3.5)
+    assert (gang.notes.nomination, gang.notes.target) == (NOMINATION, ("n1", "n2"))
     assert change_notes(written, NOTED) == {}
 
 
@@ -152,10 +148,10 @@ def test_notes_with_nothing_to_say_are_taken_away() -> None:
 
 
 def test_notes_of_gangs_that_share_an_object_stay_apart() -> None:
-    first = change_notes(None, status(Phase.HOLDING, below_since=1.0), "a/0", {"a/0", "a/1"})
-    both = change_notes(first, status(Phase.HOLDING, below_since=2.0), "a/1", {"a/0", "a/1"})
-    assert with_notes(GANG, both, "a/0").below_since == 1.0
-    assert with_notes(GANG, both, "a/1").below_since == 2.0
+    first = change_notes(None, status(Phase.HOLDING, notes=Notes(below_since=1.0)), "a/0", {"a/0", "a/1"})
+    both = change_notes(first, status(Phase.HOLDING, notes=Notes(below_since=2.0)), "a/1", {"a/0", "a/1"})
+    assert with_notes(GANG, both, "a/0").notes.below_since == 1.0
+    assert with_notes(GANG, both, "a/1").notes.below_since == 2.0
     assert with_notes(GANG, both, "a/2") == GANG
     left = change_notes(both, status(Phase.RUNNING), "a/1", {"a/1"})
     assert left == {NOTES: None}
@@ -171,13 +167,15 @@ def test_malformed_notes_are_ignored(text: str) -> None:
 
 def test_a_nomination_too_long_for_an_annotation_is_left_out() -> None:
     slots = tuple(Slot(f"node-{i}", (0, 1, 2, 3, 4, 5, 6, 7)) for i in range(10_000))
-    written = change_notes(None, status(Phase.NOMINATED, nomination=slots, nominated_at=1.0, below_since=2.0))
+    written = change_notes(
+        None, status(Phase.NOMINATED, notes=Notes(nomination=slots, nominated_at=1.0, below_since=2.0))
+    )
     assert len(written[NOTES]) < LONGEST
-    assert with_notes(GANG, written).nomination == ()
-    assert with_notes(GANG, written).below_since == 2.0
+    assert with_notes(GANG, written).notes.nomination == ()
+    assert with_notes(GANG, written).notes.below_since == 2.0
 
 
 def test_a_nomination_of_ten_thousand_pods_on_full_nodes_is_written_whole() -> None:
     slots = tuple(Slot(f"node-{i // 8}", (i % 8,), "worker") for i in range(10_000))
-    written = change_notes(None, status(Phase.NOMINATED, nomination=slots, nominated_at=1.0))
-    assert with_notes(GANG, written).nomination == slots
+    written = change_notes(None, status(Phase.NOMINATED, notes=Notes(nomination=slots, nominated_at=1.0)))
+    assert with_notes(GANG, written).notes.nomination == slots

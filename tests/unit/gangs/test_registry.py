@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Event, GangGone, GangSeen, NodeGone, NodeSeen, Report, TookOver
 from gpu_scheduler.core.lifecycle import Phase, Status
-from gpu_scheduler.core.model import Gang, GangKey, Node
+from gpu_scheduler.core.model import Gang, GangKey, Node, Notes
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
 from gpu_scheduler.gangs.dialects import Membership
@@ -84,7 +84,7 @@ def test_only_a_change_of_the_definition_is_an_event() -> None:
     (gang,) = seen(book.see_object("podgroup", podgroup(5)))
     assert gang.minimum == 5
     (gang,) = seen(book.see_object("podgroup", podgroup(5, annotations={NOTES: '{"belowSince": 3}'})))
-    assert gang.below_since == 3.0
+    assert gang.notes.below_since == 3.0
 
 
 def test_a_group_whose_object_goes_is_gone_and_comes_back_with_it() -> None:
@@ -263,16 +263,16 @@ def test_the_pod_that_carries_the_notes_keeps_carrying_them() -> None:
     for name in ("a", "b", "c"):
         book.see_pod(noted(name))
     book.see_pod(noted("z", schedulerName="other"))
-    found = status(Phase.HOLDING, 3, below_since=7.0)
+    found = status(Phase.HOLDING, 3, notes=Notes(below_since=7.0))
     carrier = book.object_of(NOTED)
     assert isinstance(carrier, PodObject)
     written = patched(carrier, book.encode(NOTED, carrier, found, SHORT, NOW))
     (gang,) = seen(book.see_pod(written))
-    assert gang.below_since == 7.0
+    assert gang.notes.below_since == 7.0
     assert book.object_of(NOTED) is written
     assert book.encode(NOTED, written, found, SHORT, NOW) == []
     (gang,) = seen(book.lose_pod(written))
-    assert gang.below_since is None
+    assert gang.notes.below_since is None
     other = book.object_of(NOTED)
     assert isinstance(other, PodObject)
     assert other.metadata.name in {"b", "c"}
@@ -310,9 +310,9 @@ def test_a_pod_alone_is_a_gang_only_when_it_says_something() -> None:
     assert [p.metadata.name for p in book.members_of(key)] == ["a"]
     carrier = book.object_of(key)
     assert isinstance(carrier, PodObject)
-    (patch,) = book.encode(key, carrier, status(Phase.WAITING, 0, 1, target=("n1",)), SHORT, NOW)
+    (patch,) = book.encode(key, carrier, status(Phase.WAITING, 0, 1, notes=Notes(target=("n1",))), SHORT, NOW)
     (gang,) = seen(book.see_pod(patched(carrier, [patch])))
-    assert gang.target == ("n1",)
+    assert gang.notes.target == ("n1",)
     assert book.lose_pod(carrier) == []
     assert book.object_of(key) is None
     assert book.members_of(key) == ()

@@ -17,6 +17,7 @@ from gpu_scheduler.core.model import (
     Gate,
     GateKind,
     HostPort,
+    Notes,
     Role,
     Shape,
     Slot,
@@ -322,8 +323,8 @@ def test_queue_limit_below_the_request_says_that_it_never_fits() -> None:
          "deleted and start again together."),
         (Phase.RESTARTING, {}, {"cause": DeleteCause.PREEMPTED}, "preempted: its pods are being deleted to make room "
          "for higher priority."),
-        (Phase.NOMINATED, {"nomination": (Slot("n2", ()), Slot("n1", ()))}, {}, "pods are being evicted from n1, n2 "
-         "to make room; starts when they are gone."),
+        (Phase.NOMINATED, {"notes": Notes(nomination=(Slot("n2", ()), Slot("n1", ())))}, {},
+         "pods are being evicted from n1, n2 to make room; starts when they are gone."),
     ],
     ids=lambda value: value.name if isinstance(value, Phase) else None,
 )  # fmt: skip
@@ -332,7 +333,7 @@ def test_phase_word_for_word(phase: Phase, about: dict[str, Any], context: dict[
 
 
 def test_victims_are_counted_while_they_go() -> None:
-    told = status(Phase.NOMINATED, Refusal(Reason.EVICTING, short_by=4), nomination=(Slot("n1", ()),))
+    told = status(Phase.NOMINATED, Refusal(Reason.EVICTING, short_by=4), notes=Notes(nomination=(Slot("n1", ()),)))
     assert say(told) == "4 pods are being evicted to make room; starts when they are gone."
 
 
@@ -382,7 +383,7 @@ def test_gang_whose_binds_were_refused_says_why(timed_out: bool, begin: str) -> 
 
 
 def test_nodes_that_run_empty_for_a_gang_are_named_and_cut() -> None:
-    told = status(Phase.WAITING, target=("n1", "n2", "n3", "n4", "n5"))
+    told = status(Phase.WAITING, notes=Notes(target=("n1", "n2", "n3", "n4", "n5")))
     assert say(told) == "waiting for a decision. Nodes that run empty for it: n1, n2, n3 and 2 more."
 
 

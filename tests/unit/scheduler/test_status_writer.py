@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gpu_scheduler.core.events import Delete, DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey, Shape, Slot
+from gpu_scheduler.core.model import GangKey, Notes, Shape, Slot
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import NOTES
 from gpu_scheduler.gangs.dialects.workload import Workloads
@@ -101,7 +101,7 @@ async def test_while_binds_wait_only_what_the_next_leader_needs_is_written_as_fa
         for number in range(6):
             key = await at.add_group(f"train-{number}")
             since = 1000.0 if needed else None
-            at.tell(key, status(Phase.HOLDING, waiting=0, running=1, below_since=since))
+            at.tell(key, status(Phase.HOLDING, waiting=0, running=1, notes=Notes(below_since=since)))
         if needed:
             await until(lambda: at.numbers.writes["written"] >= 6)
             assert time.monotonic() - begun < 25  # two seconds are enough; as slowly as the others it would take 29
@@ -276,7 +276,7 @@ async def test_notes_go_before_everything_that_waits() -> None:
         for key in keys[:-1]:
             at.tell(key, status())
         await until(lambda: at.numbers.writes["written"] >= 21)
-        at.tell(keys[-1], status(Phase.NOMINATED, nomination=(Slot("n1", (0,)),), nominated_at=5.0))
+        at.tell(keys[-1], status(Phase.NOMINATED, notes=Notes(nomination=(Slot("n1", (0,)),), nominated_at=5.0)))
         await until(lambda: _notes(at, "g59"))
         assert at.numbers.writes["written"] < 30
 
@@ -284,7 +284,7 @@ async def test_notes_go_before_everything_that_waits() -> None:
 async def test_note_that_is_taken_back_at_once_does_not_stay() -> None:
     async with desk() as at:
         key = await at.add_group()
-        at.tell(key, status(Phase.NOMINATED, nomination=(Slot("n1", (0,)),), nominated_at=5.0))
+        at.tell(key, status(Phase.NOMINATED, notes=Notes(nomination=(Slot("n1", (0,)),), nominated_at=5.0)))
         await until(lambda: _notes(at, "train"))
         # The book has not seen that write, and thinks that there is nothing to take back.
         at.tell(key, status())
@@ -300,7 +300,7 @@ async def test_gangs_of_one_object_do_not_lose_each_others_notes() -> None:
         keys = [GangKey(Workloads.name, "default", f"w/{name}") for name in "abc"]
         for i, key in enumerate(keys):
             await at.add_pod(f"p{i}", group="", workloadRef={"name": "w", "podGroup": "abc"[i]})
-            at.tell(key, status(Phase.RESERVED, admitted_at=float(i + 1), waiting=0))
+            at.tell(key, status(Phase.RESERVED, notes=Notes(admitted_at=float(i + 1)), waiting=0))
 
         async def all_noted() -> bool:
             found = await at.client.get(WORKLOADS, "w", "default", type=RawObject)
@@ -428,10 +428,10 @@ async def test_notes_of_a_gang_without_an_object_are_not_put_on_a_pod_that_is_be
         made = await at.client.create(PODS, body, "default", type=PodObject)
         at.book.see_pod(made)
         key = GangKey("annotation", "default", "job")
-        at.tell(key, status(Phase.COMMITTING, waiting=0, admitted_at=1.0))
+        at.tell(key, status(Phase.COMMITTING, waiting=0, notes=Notes(admitted_at=1.0)))
         await at.pause()
         assert (await at.refresh("p")).metadata.resource_version == made.metadata.resource_version
-        at.tell(key, status(Phase.RUNNING, running=1, waiting=0, admitted_at=1.0))
+        at.tell(key, status(Phase.RUNNING, running=1, waiting=0, notes=Notes(admitted_at=1.0)))
         await until(lambda: _pod_note(at, "p"))
 
 

@@ -80,7 +80,7 @@ def list_nodes(state: State) -> list[NodeLine]:
     drained: dict[str, str] = {}
     for record in state.records.values():
         if record.gang is not None:  # as noted on the gang: what the dry run would drain is nobody's decision yet
-            drained |= dict.fromkeys(record.gang.target, f"{record.key.namespace}/{name_of(record)}")
+            drained |= dict.fromkeys(record.gang.notes.target, f"{record.key.namespace}/{name_of(record)}")
     lines = []
     for node in state.cluster.table.nodes:
         if node is not None:

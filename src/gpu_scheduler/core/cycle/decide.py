@@ -93,7 +93,11 @@ def _next_to_ask(state: State) -> GangKey | None:
 
 def _by_rank(state: State, keys: Iterable[GangKey]) -> list[GangRecord]:
     records = [state.records[key] for key in keys if key in state.records]
-    return sorted(records, key=lambda r: (-r.priority, r.below_since or r.nominated_at or 0.0, r.key))
+    return sorted(records, key=_rank)
+
+
+def _rank(record: GangRecord) -> tuple[int, float, GangKey]:
+    return -record.priority, record.notes.below_since or record.notes.nominated_at or 0.0, record.key
 
 
 def _tell(state: State, keys: Iterable[GangKey]) -> list[Effect]:
@@ -104,7 +108,7 @@ def _tell(state: State, keys: Iterable[GangKey]) -> list[Effect]:
         if record is None:
             continue
         facts = state.facts_of(record)
-        facts.hold_over = record.below_since is not None and key not in state.broken
+        facts.hold_over = record.notes.below_since is not None and key not in state.broken
         record.phase = phase_of(facts)
         refusal = _refused_for(state, record) or record.refusal or state.queue.refusal(key)
         status = report(record, facts, refusal)
@@ -116,7 +120,7 @@ def _tell(state: State, keys: Iterable[GangKey]) -> list[Effect]:
 
 def _refused_for(state: State, record: GangRecord) -> Unplaceable | None:
     """What keeps a nominated gang waiting, if the eviction of pods from its slots' nodes is refused."""
-    refusal = refused_on(state, {slot.node for slot in record.nomination})
+    refusal = refused_on(state, {slot.node for slot in record.notes.nomination})
     return Unplaceable((refusal,)) if refusal is not None else None
 
 
@@ -133,12 +137,14 @@ def advance(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     _expire(state, record, facts, now)
     record.refusal = _why_not_ask(state, record, facts, now)
     _drop_stale_notes(state, record, facts)
-    asks = record.refusal is None and not facts.evicting and record.key not in state.broken and not record.nomination
+    asks = (
+        record.refusal is None and not facts.evicting and record.key not in state.broken and not record.notes.nomination
+    )
     if not asks or not (facts.ready or _awaits_admission(state, record, facts, now)):
         state.queue.withdraw(record.key)
         if not facts.ready:
             record.waiting_since = None
-        elif record.nomination:
+        elif record.notes.nomination:
             _note_wait(state, record, facts, now)
         return
     _note_wait(state, record, facts, now)
@@ -188,7 +194,7 @@ def _starts_whole(facts: Facts) -> bool:
 
 def _awaits_admission(state: State, record: GangRecord, facts: Facts, now: float) -> bool:
     """Whether members that do not exist yet are to be proved placeable before their pods are made."""
-    if record.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
+    if record.notes.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
         return False
     return any(count > 0 for _, count in absent_members(state, record, facts, now))
 
@@ -196,15 +202,15 @@ def _awaits_admission(state: State, record: GangRecord, facts: Facts, now: float
 def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
     """Ends nominations, reservations and waits that have lasted too long."""
     config = state.config
-    if record.nominated_at is not None and now >= record.nominated_at + config.nominate:
+    if record.notes.nominated_at is not None and now >= record.notes.nominated_at + config.nominate:
         _drop_nomination(state, record)
         state.back_off(record, now)
     ended = (facts.succeeded or facts.failed) and not (facts.started or facts.ready or facts.gated)
-    if record.admitted_at is not None and (ended or now >= record.admitted_at + config.reserve):
+    if record.notes.admitted_at is not None and (ended or now >= record.notes.admitted_at + config.reserve):
         if record.reserved and record.key not in state.broken:
             state.lift(record)
             state.changes |= Wake.FREED
-        record.admitted_at = None
+        record.update_notes(admitted_at=None)
         record.stood_up = not facts.started and not ended
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
@@ -222,16 +228,16 @@ def _expire(state: State, record: GangRecord, facts: Facts, now: float) -> None:
 
 def _drop_stale_notes(state: State, record: GangRecord, facts: Facts) -> None:
     """Gives up what was kept for a gang that has started, or that must change itself before it can."""
-    if record.nomination and not facts.missing:
+    if record.notes.nomination and not facts.missing:
         _drop_nomination(state, record)
     stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
-    if record.target and (stuck or not facts.missing or record.key in state.broken):
+    if record.notes.target and (stuck or not facts.missing or record.key in state.broken):
         state.clear_target(record)
 
 
 def _drop_nomination(state: State, record: GangRecord) -> None:
-    if record.nomination:
-        record.nomination, record.nominated_at = (), None
+    if record.notes.nomination:
+        record.update_notes(nomination=(), nominated_at=None)
         state.nominated.pop(record.key, None)
         state.lift(record)
         state.changes |= Wake.FREED
@@ -305,8 +311,8 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
     state.clear_target(record)
     record.waiting_since, record.refusal = None, None
     plan.start(record, placement)
-    if record.reserved and record.admitted_at is None:
-        record.admitted_at = now
+    if record.reserved and record.notes.admitted_at is None:
+        record.update_notes(admitted_at=now)
         state.at(now + state.config.reserve, record.key)
     if record.bid is None or len(placement) < record.bid.size:
         facts = state.facts_of(record)
@@ -353,8 +359,7 @@ def _nominate(state: State, record: GangRecord, facts: Facts, bid: Bid, now: flo
         plan.delete(pod, cause)
         state.dirty[state.key_of(pod)] = None
     state.queue.withdraw(record.key)
-    record.nomination = tuple(slot for _, slot in eviction.placement)
-    record.nominated_at = now
+    record.update_notes(nomination=tuple(slot for _, slot in eviction.placement), nominated_at=now)
     record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
     state.nominated[record.key] = None
     state.at(now + state.config.nominate, record.key)
@@ -382,7 +387,7 @@ def _try_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> 
 def _check_inherited(state: State, record: GangRecord, now: float) -> None:
     """Drops the nomination of a leader that died before it committed the evictions: nobody makes room for it."""
     facts = state.facts_of(record)
-    if not record.nomination or not facts.ready:
+    if not record.notes.nomination or not facts.ready:
         return
     going = [pod.uid for pod in state.pods.values() if pod.deleting or pod.uid in state.ledger.deletes]
     with state.cluster.trial():
@@ -395,7 +400,7 @@ def _check_inherited(state: State, record: GangRecord, now: float) -> None:
 
 def _reserve_again(state: State, record: GangRecord, now: float, excluded: Bools | None) -> None:
     """Keeps slots anew for a gang that was admitted, by this leader or an earlier one, and lacks members."""
-    gang, admitted_at = record.gang, record.admitted_at
+    gang, admitted_at = record.gang, record.notes.admitted_at
     if gang is None or admitted_at is None or record.reserved or now >= admitted_at + state.config.reserve:
         return
     have = state.facts_of(record).have_by_role

@@ -35,7 +35,7 @@ def choose_target(state: State, now: float) -> GangKey | None:
             state.clear_target(owner)
             state.dirty[owner.key] = None
         state.target_version = _version_of_empty(state)
-        head.target = tuple(sorted({slot.node for _, slot in placement}))
+        head.update_notes(target=tuple(sorted({slot.node for _, slot in placement})))
         state.target = head.key
         state.dirty[head.key] = None
         return head.key
@@ -58,7 +58,7 @@ def check_target(state: State, now: float) -> None:
         return
     owner = state.records[state.target]
     state.target_version = _version_of_empty(state)
-    if not place_on_empty(state, owner, now, within=owner.target):
+    if not place_on_empty(state, owner, now, within=owner.notes.target):
         state.clear_target(owner)
         state.dirty[owner.key] = None
 
@@ -85,7 +85,7 @@ def _blocked_heads(state: State, now: float) -> list[GangRecord]:
 def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
     """Whether a gang was refused, has waited too long, and nothing is kept or drained for it."""
     waited = record.waiting_since is not None and record.waiting_since <= now - state.config.drain_after
-    return waited and not record.target and not record.nomination and _wants_nodes(state, record)
+    return waited and not record.notes.target and not record.notes.nomination and _wants_nodes(state, record)
 
 
 def _wants_nodes(state: State, record: GangRecord) -> bool:

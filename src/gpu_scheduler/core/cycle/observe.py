@@ -15,7 +15,7 @@ from gpu_scheduler.core.events import (
     TookOver,
 )
 from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import Gang, GangKey, Pod, PodPhase, Slot
+from gpu_scheduler.core.model import Gang, GangKey, Notes, Pod, PodPhase, Slot
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
@@ -225,7 +225,7 @@ def see_gang(state: State, gang: Gang) -> None:
         state.queue.withdraw(gang.key)  # it will ask for something else: why it was refused says nothing about that
     if not state.leading:
         _read_notes(record)
-    elif record.admitted_at is not None and gang.expected and gang.expected != awaited:
+    elif record.notes.admitted_at is not None and gang.expected and gang.expected != awaited:
         # What was kept is not what is coming.
         state.lift(record)
         state.changes |= Wake.FREED
@@ -235,9 +235,7 @@ def see_gang(state: State, gang: Gang) -> None:
 def _read_notes(record: GangRecord) -> None:
     """Takes for true what is noted on the gang's object, and nothing else."""
     gang = record.gang or Gang(record.key)
-    record.below_since, record.admitted_at = gang.below_since, gang.admitted_at
-    record.nomination, record.nominated_at = gang.nomination, gang.nominated_at
-    record.target, record.bind_refused = gang.target, ""
+    record.notes, record.bind_refused = gang.notes, ""
 
 
 def lose_gang(state: State, key: GangKey) -> None:
@@ -249,7 +247,7 @@ def lose_gang(state: State, key: GangKey) -> None:
     for uid in record.members:
         state.quota.move(uid, state.queue_of(record))  # a new leader, who never saw the object, would charge nobody
     state.changes |= Wake.FREED
-    record.nomination, record.nominated_at, record.admitted_at, record.below_since = (), None, None, None
+    record.notes = Notes(target=record.notes.target)
     state.nominated.pop(key, None)
     state.clear_target(record)
     state.lift(record)
@@ -286,18 +284,20 @@ def _take_notes_over(state: State, now: float) -> None:
     for key, record in state.records.items():
         state.dirty[key] = None
         # By our clock nothing began later than now, whatever theirs showed.
-        record.below_since = _no_later(record.below_since, now)
-        record.admitted_at = _no_later(record.admitted_at, now)
-        record.nominated_at = _no_later(record.nominated_at, now)
-        if record.nomination:
+        record.update_notes(
+            below_since=_no_later(record.notes.below_since, now),
+            admitted_at=_no_later(record.notes.admitted_at, now),
+            nominated_at=_no_later(record.notes.nominated_at, now),
+        )
+        if record.notes.nomination:
             state.nominated[key] = state.inherited[key] = None
-            state.at((record.nominated_at or 0.0) + config.nominate, key)
-        if record.admitted_at is not None:
+            state.at((record.notes.nominated_at or 0.0) + config.nominate, key)
+        if record.notes.admitted_at is not None:
             state.admitted[key] = None
-            state.at(record.admitted_at + config.reserve, key)
-    owners = sorted((r for r in state.records.values() if r.target), key=lambda r: (-r.priority, r.key))
+            state.at(record.notes.admitted_at + config.reserve, key)
+    owners = sorted((r for r in state.records.values() if r.notes.target), key=lambda r: (-r.priority, r.key))
     for other in owners[1:]:
-        other.target = ()
+        other.update_notes(target=())
     state.target = owners[0].key if owners else None
 
 

@@ -20,13 +20,13 @@ from gpu_scheduler.core.state import State
 def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, plan: Plan) -> None:
     """Notes since when a gang is below its minimum; when the hold is over, restarts what a controller recreates."""
     if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
-        record.below_since = None
+        record.update_notes(below_since=None)
         _stop_holding(state, record)
         return
-    if record.below_since is None:
-        record.below_since = now
+    below_since = record.notes.below_since if record.notes.below_since is not None else now
+    record.update_notes(below_since=below_since)
     hold = record.gang.hold if record.gang.hold is not None else state.config.hold
-    deadline = record.below_since + (0.0 if facts.policy is OnMemberLost.RESTART else hold)
+    deadline = below_since + (0.0 if facts.policy is OnMemberLost.RESTART else hold)
     if now < deadline:
         state.broken[record.key] = None
         state.at(deadline, record.key)
@@ -173,9 +173,11 @@ def _stay(state: State, record: GangRecord, pods: list[Pod], kept: list[Slot]) -
     """
     nodes = {slot.node for slot in kept}
     nominated = [state.records[key] for key in state.nominated]
-    later = [other for other in nominated if (other.nominated_at or 0.0) >= (record.below_since or 0.0)]
+    later = [other for other in nominated if (other.notes.nominated_at or 0.0) >= (record.notes.below_since or 0.0)]
     above = [
-        (other, state.kept_slots(other)) for other in later if any(slot.node in nodes for slot in other.nomination)
+        (other, state.kept_slots(other))
+        for other in later
+        if any(slot.node in nodes for slot in other.notes.nomination)
     ]
     if not above:
         return []

@@ -55,10 +55,10 @@ def absent_members(state: State, record: GangRecord, facts: Facts, now: float) -
     gang = record.gang
     if gang is None or not gang.expected:
         return
-    if record.admitted_at is None:
+    if record.notes.admitted_at is None:
         active = not facts.started
     else:
-        active = now < record.admitted_at + state.config.reserve
+        active = now < record.notes.admitted_at + state.config.reserve
     if not active:
         return
     ready: dict[str, int] = {}
@@ -110,12 +110,12 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     if rank_of(record, facts) > owner.priority:
         return None
     coming = any(count > 0 for _, count in absent_members(state, record, facts, now))
-    if not coming and _ends_in_time(state, owner.target, facts, now):
+    if not coming and _ends_in_time(state, owner.notes.target, facts, now):
         return None
-    own = {slot.node for slot in record.nomination} | {state.cluster.usage[uid].node for uid in record.reserved}
+    own = {slot.node for slot in record.notes.nomination} | {state.cluster.usage[uid].node for uid in record.reserved}
     slots = state.cluster.table.slots
     excluded = np.zeros(state.cluster.table.size, bool)
-    excluded[[slots[node] for node in owner.target if node in slots and node not in own]] = True
+    excluded[[slots[node] for node in owner.notes.target if node in slots and node not in own]] = True
     return excluded
 
 
@@ -142,8 +142,8 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Que
     """The gang's place in the queue. What is refused to one gang of a signature would be refused to all of them."""
     assert record.gang is not None
     plain = not (
-        record.nomination
-        or record.target
+        record.notes.nomination
+        or record.notes.target
         or facts.live
         or record.gang.expected
         or state.cluster.census.carried_matches()
@@ -175,7 +175,7 @@ def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:
     for pod in sorted(facts.ready, key=_member_order, reverse=True):
         waiting.setdefault(pod.role, []).append(pod)
     kept = []
-    for number, slot in enumerate(record.nomination):
+    for number, slot in enumerate(record.notes.nomination):
         if waiting.get(slot.role):
             pod = waiting[slot.role].pop()
             kept.append((stand_in(record, pod.shape, slot.role, number), slot))

@@ -58,8 +58,8 @@ def describe(
     if status.timed_out:
         limit = f" within {say_duration(gang.timeout)}" if gang is not None and gang.timeout is not None else " in time"
         reason, text = TIMED_OUT, f"did not start{limit}; {text}"
-    if status.target:
-        text += f" Nodes that run empty for it: {join(status.target)}."
+    if status.notes.target:
+        text += f" Nodes that run empty for it: {join(status.notes.target)}."
     return StatusMessage(reason, one_line(text))
 
 
@@ -97,7 +97,7 @@ def _reserved(case: Case) -> str:
 
 
 def _nominated(case: Case) -> str:
-    nodes = join(sorted({slot.node for slot in case.status.nomination}))
+    nodes = join(sorted({slot.node for slot in case.status.notes.nomination}))
     return f"pods are being evicted{f' from {nodes}' if nodes else ''} to make room; starts when they are gone."
 
 

@@ -172,10 +172,10 @@ def _queue_use(state: State, record: GangRecord, resource: str | None) -> tuple[
 def _time_left(state: State, record: GangRecord, status: Status, now: float) -> float | None:
     """How long a hold, a reservation or a back-off still lasts."""
     end = None
-    if status.phase is Phase.HOLDING and record.gang is not None and status.below_since is not None:
-        end = status.below_since + (record.gang.hold if record.gang.hold is not None else state.config.hold)
-    elif status.phase is Phase.RESERVED and status.admitted_at is not None:
-        end = status.admitted_at + state.config.reserve
+    if status.phase is Phase.HOLDING and record.gang is not None and status.notes.below_since is not None:
+        end = status.notes.below_since + (record.gang.hold if record.gang.hold is not None else state.config.hold)
+    elif status.phase is Phase.RESERVED and status.notes.admitted_at is not None:
+        end = status.notes.admitted_at + state.config.reserve
     elif record.not_before > now:
         end = record.not_before
     return max(0.0, end - now) if end is not None else None

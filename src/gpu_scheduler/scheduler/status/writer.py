@@ -18,7 +18,7 @@ from gpu_scheduler.base import backoff
 from gpu_scheduler.base.text import count, without_numbers
 from gpu_scheduler.core.events import Delete, Report
 from gpu_scheduler.core.lifecycle import Phase, Status
-from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.model import NO_NOTES, GangKey
 from gpu_scheduler.core.state import ALONE
 from gpu_scheduler.gangs.contract import DEVICES
 from gpu_scheduler.gangs.dialects import StatusMessage, show_key
@@ -129,7 +129,7 @@ class StatusWriter:
         self._note_wait(entry)
         if before is not None and before.phase in STARTING and status.phase is Phase.RUNNING:
             entry.started = True
-        if _notes(status) != (_notes(before) if before is not None else _NO_NOTES):
+        if status.notes != (before.notes if before is not None else NO_NOTES):
             self._queue.add(key, Priority.URGENT)
         elif status.phase in WAITING or status.phase in STARTING:
             self._queue.add_in(key, self._limits.settle, Priority.NORMAL)
@@ -269,7 +269,7 @@ class StatusWriter:
             for patch in self._book.encode(key, latest, entry.status, told, self._clock()):
                 if patch.resource == PODS and entry.status.phase in STARTING:
                     continue  # told once the pod is bound: until then its version must not move
-                await self._pace.take(hurry=_notes(entry.status) != _NO_NOTES)
+                await self._pace.take(hurry=entry.status.notes != NO_NOTES)
                 written: Subject = await self._client.patch(
                     patch.resource, patch.name, patch.body, patch.namespace, patch.subresource, type=type(latest)
                 )
@@ -381,13 +381,6 @@ class StatusWriter:
 
 def _name(key: GangKey, kind: str, message: str) -> str:
     return message if key.dialect == ALONE else name_gang(show_key(key), kind, message)
-
-
-_NO_NOTES = (None, None, (), None, ())
-
-
-def _notes(status: Status) -> tuple[object, ...]:
-    return status.below_since, status.admitted_at, status.nomination, status.nominated_at, status.target
 
 
 def _remember(memory: OrderedDict[str, T], uid: str, what: T, most: int) -> None:
