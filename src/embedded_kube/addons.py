@@ -15,7 +15,6 @@ from embedded_kube.client import Client
 from embedded_kube.errors import ApiError
 from embedded_kube.node.fleet import CONTROL_PLANE
 from embedded_kube.storage.store import Json
-from gpu_scheduler import __version__
 
 NAMESPACE = "gpu-scheduler-system"
 DEPLOYMENTS = "deployments.apps"
@@ -46,6 +45,8 @@ class Part:
     name: str
     container: str
     command: tuple[str, ...]
+    image: str
+    """What the pod says it runs; the node starts `command` on this machine and ignores it."""
     hook: Hook | None = None
 
 
@@ -114,7 +115,7 @@ def _deployment(part: Part, kubeconfig: Path) -> Json:
     labels = {_NAME: part.name, **_MANAGER}
     container = {
         "name": part.container,
-        "image": f"gpu-scheduler:{__version__}",
+        "image": part.image,
         "command": list(part.command),
         # A file instead of the account's mounted one: that needs namespaces, which not every machine has.
         "env": [

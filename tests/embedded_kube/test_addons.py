@@ -44,7 +44,7 @@ async def cluster(folder: Path, *commands: str, **nodes: Any) -> AsyncIterator[L
     home = Home(folder)
     home.lock()
     fleet = FleetSettings(folder=home.pods, nodes=1, back_off=0.1, **{"runtime": "simulated", **nodes})
-    parts = tuple(Part("gpu-scheduler", "scheduler", ("sh", "-c", command)) for command in commands)
+    parts = tuple(Part("gpu-scheduler", "scheduler", ("sh", "-c", command), "gpu-scheduler") for command in commands)
     running = LocalCluster(Settings(home, fleet, definitions=(WIDGETS,), parts=parts))
     try:
         await running.start()

@@ -20,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from embedded_kube.data_dir import Home, HomeError, Running, default_folder
+from gpu_scheduler import __version__
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "app.kubernetes.io/name"
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
+IMAGE = f"gpu-scheduler:{__version__}"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 SCHEDULER_NAMES = ("gpu-scheduler", "volcano", "default-scheduler", "scheduler-plugins-scheduler")
 """Whoever a pod names as its scheduler, in the local cluster it is ours."""
@@ -135,7 +137,7 @@ def scheduler_part(*, gangs: bool) -> Part:
     command += names_served()
     if not gangs:
         command.append("--no-gangs")
-    return Part("gpu-scheduler", "scheduler", tuple(command))
+    return Part("gpu-scheduler", "scheduler", tuple(command), IMAGE)
 
 
 def webhook_part(home: Home) -> Part:
@@ -149,7 +151,7 @@ def webhook_part(home: Home) -> Part:
     command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
     # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
     configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
-    return Part(WEBHOOK, "webhook", tuple(command), Hook(port, configure))
+    return Part(WEBHOOK, "webhook", tuple(command), IMAGE, Hook(port, configure))
 
 
 def operator_part(*, gangs: bool) -> Part:
@@ -158,7 +160,7 @@ def operator_part(*, gangs: bool) -> Part:
 
     command = [*PROGRAM, "operator", "--listen", "127.0.0.1:0", "--lease-duration", "6", "--identity", "$(POD_NAME)"]
     command += ["--gang-scheduler-name", "gpu-scheduler" if gangs else "none"]
-    return Part("gpu-scheduler-operator", "operator", tuple(command))
+    return Part("gpu-scheduler-operator", "operator", tuple(command), IMAGE)
 
 
 def names_served() -> list[str]:
