@@ -31,7 +31,7 @@ from tests.embedded_kube.nodes import PATIENCE, Nodes, nodes, processes_with
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails is tried again at once."""
     monkeypatch.setattr(reports, "_RETRY", 0.01)
-    monkeypatch.setattr(controller, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(controller, "FIRST_RESTART_DELAY", 0.01)
 
 
 # -- the launcher

@@ -127,9 +127,10 @@ class Fleet:
         if agent is None or _container_status(pod, name).get("containerID", "").startswith("simulated://"):
             raise errors.bad_request(f"pod {pod['metadata']['name']} is simulated: it has no process to enter")
         found = agent.processes.get(uid)
-        if found is None or name not in found.processes:
+        worker = found.workers.get(name) if found is not None else None
+        if found is None or worker is None or worker.process is None:
             raise errors.bad_request(f'container "{name}" of pod {pod["metadata"]["name"]} is not running')
-        attempt = int(found.processes[name].name.rpartition("/")[2])
+        attempt = worker.attempt
 
         async def enter(command: list[str], files: list[int], tty: bool) -> object:
             return await found.sandbox.enter(name, attempt, command, files, tty)

@@ -22,6 +22,7 @@ from embedded_kube.node.processes.network import Addresses
 from embedded_kube.node.reports import Reports
 from embedded_kube.node.timers import Timers
 from embedded_kube.storage.store import Json
+from gpu_scheduler.base import backoff
 
 PREFIX = "gpu-scheduler.io/simulate-"
 _KNOWN = ("start-delay", "ready-delay", "duration", "exit-code", "fail-after", "stop-delay")
@@ -52,8 +53,8 @@ def read_script(pod: Json) -> tuple[dict[str, float], list[str]]:
 class SimulatedPod:
     """One pod. `done` is called when it has ended and holds nothing any more."""
 
-    __slots__ = ("_addresses", "_delay", "_done", "_meta", "_policy", "_reports", "_script", "_settings", "_stopping",
-                 "_timer", "_timers", "state")  # fmt: skip
+    __slots__ = ("_addresses", "_done", "_failures", "_meta", "_policy", "_reports", "_script", "_settings",
+                 "_stopping", "_timer", "_timers", "state")  # fmt: skip
 
     def __init__(self, pod: Json, host: str, tools: SimulatedTools, done: Callable[[], None]) -> None:
         meta = pod["metadata"]
@@ -64,7 +65,7 @@ class SimulatedPod:
         self._policy = pod["spec"].get("restartPolicy", "Always")
         self._script, wrong = read_script(pod)
         self._stopping = False
-        self._delay = 0.0
+        self._failures = 0
         containers = read_containers(pod)
         for container in containers:
             container.spec = {"name": container.name, "image": container.spec.get("image", "")}
@@ -131,8 +132,10 @@ class SimulatedPod:
         self._finish()
 
     def _restart(self) -> None:
-        delay = self._delay
-        self._delay = min(delay * 2, self._settings.back_off_limit) if delay else self._settings.back_off
+        first, longest = self._settings.back_off, self._settings.back_off_limit
+        # The first restart is immediate, as a kubelet's is.
+        delay = backoff.exponential(self._failures - 1, longest, first) if self._failures else 0.0
+        self._failures += 1
         for container in self.state.containers:
             container.wait("CrashLoopBackOff", f"back-off {delay:g}s restarting container={container.name}")
             container.restarts += 1

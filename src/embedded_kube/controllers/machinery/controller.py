@@ -18,18 +18,19 @@ from embedded_kube.controllers.machinery.recorder import About, Recorder
 from embedded_kube.controllers.settings import ControllerSettings
 from embedded_kube.errors import MODIFIED, ApiError, conflict
 from embedded_kube.storage.store import Json
+from gpu_scheduler.base import backoff
 
 K = TypeVar("K")
 T = TypeVar("T", bound=Held)
 _log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.5
-LAST_PAUSE = 30.0
+FIRST_RESTART_DELAY = 0.5
+MAX_RESTART_DELAY = 30.0
 
 
 async def keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
-    """Runs something for ever: what fails is logged and started again, after a longer and longer pause."""
-    pause = FIRST_PAUSE
+    """Runs something until it returns. A failure is logged and it is started again, with exponential backoff."""
+    failures = 0
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
@@ -37,9 +38,9 @@ async def keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
             await start()
             return
         except Exception:
-            _log.exception("%s failed and starts again", name)
-        pause = FIRST_PAUSE if loop.time() - began > LAST_PAUSE else min(LAST_PAUSE, pause * 2)
-        await asyncio.sleep(pause)
+            _log.exception("%s failed, restarting it", name)
+        failures = 0 if loop.time() - began > MAX_RESTART_DELAY else failures + 1
+        await asyncio.sleep(backoff.exponential(failures, MAX_RESTART_DELAY, FIRST_RESTART_DELAY))
 
 
 def copy_json(found: Json) -> Json:
