@@ -11,7 +11,7 @@ from gpu_scheduler.core.state import Config
 from gpu_scheduler.k8s.errors import ApiError
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.objects import NodeObject
-from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.decoding.decode import decode_node
 from tests.fuzz import seeds
@@ -72,8 +72,8 @@ async def _take_over(given: Input) -> str:
         return Reply(given.body if lease is (given.head == "lease") else dump(_LEASE if lease else _PLACEMENT))
 
     async with Canned(answer).client() as client:
-        lease = Lease(client, Candidate("gpu-scheduler-system", "gpu-scheduler", "me", ("gpu-scheduler",)))
-        if not await lease.acquire_at_once():
+        lease = CommitLog(client, Candidate("gpu-scheduler-system", "gpu-scheduler", "me"), ("gpu-scheduler",))
+        if not await lease.try_acquire():
             return "not acquired"
         await lease.swap({"4-1-0": "u2"}, ())
         await lease.swap({}, ("4-1-0",))

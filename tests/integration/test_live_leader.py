@@ -147,7 +147,7 @@ class Freeze:
 
     def wait_fallen(self) -> None:
         """Waits until the one that was frozen knows that it leads no more."""
-        fallen = "no longer leading"
+        fallen = "leader lease lost"
         eventually(lambda: fallen in self.leader.scheduler.text()[self._said :], "the old leader to know")
 
     def __enter__(self) -> Freeze:

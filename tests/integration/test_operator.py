@@ -289,7 +289,9 @@ def test_an_operator_that_is_killed_while_it_makes_pods_leaves_exactly_its_pods(
     number = 40
     wanted = sorted(["train-master-0", *(f"train-worker-{index}" for index in range(number))])
     with operated(bare) as cluster, opened(cluster, "team") as kube:
-        eventually(lambda: "leads" in cluster.run("-n", SYSTEM, "logs", OPERATOR).stdout, "the operator")
+        eventually(
+            lambda: "leader lease acquired" in cluster.run("-n", SYSTEM, "logs", OPERATOR).stdout, "the operator"
+        )
         kube.apply(torch_job(SLEEP, workers=number))
         seen: dict[str, str] = {}
         for enough in (1, 10, 25):

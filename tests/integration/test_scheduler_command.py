@@ -163,7 +163,7 @@ def test_logs_are_json_with_the_gang_that_they_are_about(world: World) -> None:
     assert scheduler.stop() == 0
     lines: list[Json] = [json.loads(line) for line in scheduler.text().splitlines()]
     assert all({"time", "level", "event", "logger"} <= line.keys() for line in lines)
-    assert any(line["event"] == "leading" for line in lines)
+    assert any(line["event"] == "leader lease acquired" for line in lines)
     news = {(line["gang"], line["event"]): line for line in lines if "gang" in line}
     assert news["default/train", "started"]["why"] == "Started with 2 pods on 1 node."
     assert news["default/huge", "waiting"]["reason"] == "TooLarge"

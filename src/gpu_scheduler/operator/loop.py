@@ -20,7 +20,7 @@ from gpu_scheduler.k8s.event_recorder import WORKERS as TELLERS
 from gpu_scheduler.k8s.event_recorder import Recorder, refer
 from gpu_scheduler.k8s.health import Health
 from gpu_scheduler.k8s.informer import Informer
-from gpu_scheduler.k8s.leader_election import Candidate, Election, LostError
+from gpu_scheduler.k8s.leader_election import Candidate, FencedError, LeaderElection, LeaseObject
 from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.k8s.tasks import run_until
@@ -63,7 +63,7 @@ async def run_operator(connection: Connection, options: Options, stop: asyncio.E
         Client(connection, in_flight=_WORKERS * AT_ONCE) as client,
         Client(connection, in_flight=TELLERS + 1) as words,  # one keeps the Lease, whatever Events wait for
     ):
-        election = Election(words, options.candidate)
+        election = LeaderElection(words, options.candidate, LeaseObject)
         candidacy = _Candidacy(client, words, options, election)
         # It says that it is not ready from the first moment of its end to the last.
         health = Health(LEASE, ready=lambda: candidacy.ready and not stop.is_set(), metrics=candidacy.metrics.text)
@@ -89,7 +89,7 @@ def _log_start(options: Options, port: int) -> None:
 class _Candidacy:
     """One replica: follows everything, works once it leads, and begins anew when it no longer does."""
 
-    def __init__(self, client: Client, words: Client, options: Options, election: Election) -> None:
+    def __init__(self, client: Client, words: Client, options: Options, election: LeaderElection[LeaseObject]) -> None:
         self._client = client
         self._words = words
         self._options = options
@@ -119,15 +119,14 @@ class _Candidacy:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(operator.run())
                 if self._options.elect:
-                    revision = await self._election.acquire()
-                    _log.info("leads", lease=self._options.candidate.name)
-                    tasks.create_task(self._election.keep())
-                    operator.begin(revision)
+                    lease = await self._election.acquire()
+                    _log.info("leader lease acquired", lease=self._options.candidate.name, epoch=lease.epoch)
+                    tasks.create_task(self._election.keep_renewed(deadline=self._options.candidate.duration))
+                    operator.begin(lease.metadata.resource_version)
                 else:
                     operator.begin("")
-        except* LostError as lost:
-            self._election.held = False
-            _log.warning("leads no more", why=str(lost.exceptions[0]))
+        except* FencedError as fenced:
+            _log.warning("leader lease lost", why=str(fenced.exceptions[0]))
         if self._ending:
             # Cancelled while it lost the Lease: a task group tells of the failure alone, before Python 3.13.
             raise asyncio.CancelledError

@@ -29,10 +29,10 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import ApiError, innermost
 from gpu_scheduler.k8s.event_recorder import WORKERS as RECORDERS
 from gpu_scheduler.k8s.health import Health
-from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.leader_election import Candidate, FencedError
 from gpu_scheduler.k8s.tasks import run_until
 from gpu_scheduler.scheduler.commit.binder import Binder
-from gpu_scheduler.scheduler.commit.commit_log import FencedError, Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.metrics import Metrics
@@ -121,13 +121,12 @@ class Scheduler:
             settings.namespace,
             settings.lease_name,
             settings.identity,
-            settings.scheduler_names,
             settings.lease_duration,
             settings.renew,
         )
-        self._lease = Lease(clients.commits, candidate, self._metrics.count_swap)
-        self._intents = Intents(clients.commits, settings.namespace, self._lease.prove)
-        self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
+        self._commit_log = CommitLog(clients.commits, candidate, settings.scheduler_names, self._metrics.count_swap)
+        self._intents = Intents(clients.commits, settings.namespace, self._commit_log.prove)
+        self._committer = Committer(self._commit_log, self._intents, self._hear, self._is_busy)
         self._carrier = Binder(clients.binds, self._watcher.sight, self._hear, settings.in_flight)
         limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
         look = Lookout(self._engine.state, self._now)
@@ -138,7 +137,7 @@ class Scheduler:
         health = Health("gpu-scheduler", ready=lambda: self._watcher.synced, metrics=self._metrics.text)
         async with asyncio.TaskGroup() as group, health.serving(self._settings.listen):
             # Where nobody leads, what is listed from now on is all there is to know; a standby has to catch up instead.
-            leads = await self._lease.acquire_at_once()
+            leads = await self._commit_log.try_acquire()
             seen = await _insist(self._watcher.find_newest)
             group.create_task(self._watcher.run())
             group.create_task(self._cycle_forever())
@@ -146,14 +145,14 @@ class Scheduler:
             while True:
                 if not leads:
                     await self._watcher.wait_synced()
-                    await self._lease.acquire()
+                    await self._commit_log.acquire()
                     seen = await _insist(self._watcher.find_newest)
                 leads = False
-                _log.info("leading", epoch=self._lease.epoch, identity=self._settings.identity)
+                _log.info("leader lease acquired", epoch=self._commit_log.epoch, identity=self._settings.identity)
                 try:
                     await self._lead(seen)
                 except* FencedError as fenced:
-                    _log.warning("no longer leading", why=str(innermost(fenced)))
+                    _log.warning("leader lease lost", why=str(innermost(fenced)))
                     self._metrics.fences.inc()
                 finally:
                     self._engine.handle(Fenced(), self._now())
@@ -169,7 +168,7 @@ class Scheduler:
 
     async def step_down(self) -> None:
         """Lets the next leader begin at once."""
-        await self._lease.release()
+        await self._commit_log.release()
 
     # -- deciding
 
@@ -255,11 +254,11 @@ class Scheduler:
     async def _lead(self, newest: int) -> None:
         """Carries on what was committed, then decides, until the Lease is lost. `newest` must have been seen first."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._lease.keep())
+            group.create_task(self._commit_log.keep_renewed())
             await self._see_everything(newest)
-            committed = self._lease.committed
+            committed = self._commit_log.committed
             commits = await self._read_promises(committed)
-            self._committer = Committer(self._lease, self._intents, self._hear, self._is_busy)
+            self._committer = Committer(self._commit_log, self._intents, self._hear, self._is_busy)
             self._committer.adopt(committed)
             self._carrier = Binder(self._clients.binds, self._watcher.sight, self._hear, self._settings.in_flight)
             self._carrier.sent = self._metrics.observe_bind
@@ -278,7 +277,7 @@ class Scheduler:
             async with asyncio.timeout(SYNC_PATIENCE):
                 await self._watcher.wait_passed(newest)
         except TimeoutError:
-            await self._lease.release()
+            await self._commit_log.release()
             raise FencedError(f"not everything could be listed within {SYNC_PATIENCE:g} s") from None
 
     async def _read_promises(self, committed: Mapping[str, str]) -> tuple[Commit, ...]:
@@ -286,13 +285,13 @@ class Scheduler:
         try:
             return await _insist(lambda: self._intents.read(committed))
         except MissingIntentError:
-            await self._lease.prove()
+            await self._commit_log.prove()
             raise
 
     async def _clear_up(self) -> None:
         """Deletes what earlier leaders left, also what one that was out of breath writes only now."""
         while True:
-            await _insist(lambda: self._intents.delete_void(self._lease.epoch, self._lease.committed))
+            await _insist(lambda: self._intents.delete_void(self._commit_log.epoch, self._commit_log.committed))
             await asyncio.sleep(CLEAR_UP_EVERY)
 
 

@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 
 from gpu_scheduler.core.events import Bind, Commit
 from gpu_scheduler.gangs.contract import FINALIZER
+from gpu_scheduler.k8s import leader_election
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import NotFound
-from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.leader_election import Candidate, FencedError
 from gpu_scheduler.k8s.resources import LEASES
-from gpu_scheduler.scheduler.commit import commit_log as lease_module
-from gpu_scheduler.scheduler.commit.commit_log import CommitLease, FencedError, Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 from tests.unit.k8s.live_api import Act, Forward, Wire, after, answer_with, lose_answer, lose_request, running, wired
 from tests.unit.scheduler.reporting import until
@@ -43,17 +43,17 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time passes when the test says so, and candidates look often."""
     made = Clock()
-    monkeypatch.setattr(lease_module, "time", made)
-    monkeypatch.setattr(lease_module, "POLL", 0.01)
+    monkeypatch.setattr(leader_election, "time", made)
+    monkeypatch.setattr(leader_election, "POLL", 0.01)
     return made
 
 
 def candidate(name: str, renew: float = 2.0) -> Candidate:
-    return Candidate(WHERE[1], WHERE[0], name, ("gpu-scheduler", "volcano"), renew=renew)
+    return Candidate(WHERE[1], WHERE[0], name, renew=renew)
 
 
-async def take(client: Client, name: str = "a", **about: Any) -> Lease:
-    lease = Lease(client, candidate(name, **about))
+async def take(client: Client, name: str = "a", **about: Any) -> CommitLog:
+    lease = CommitLog(client, candidate(name, **about), ("gpu-scheduler", "volcano"))
     async with asyncio.timeout(5):
         await lease.acquire()
     return lease
@@ -100,7 +100,7 @@ async def test_first_candidate_makes_the_lease_and_leads() -> None:
 async def test_standby_goes_by_what_it_sees_change_and_not_by_the_leaders_clock(clock: Clock, year: int) -> None:
     async with wired() as (client, wire, bystander):
         await take(bystander)
-        standby = Lease(client, candidate("b"))
+        standby = CommitLog(client, candidate("b"))
         async with running(standby.acquire()) as trying:
             await looked(wire)
             for second in range(3):
@@ -118,7 +118,7 @@ async def test_new_leader_has_a_higher_epoch_and_the_same_promises(clock: Clock)
         first = await take(bystander)
         await first.swap({"1-0-0": "u"}, ())
         await annotate(bystander, note="of a person")
-        second = Lease(client, candidate("b"))
+        second = CommitLog(client, candidate("b"))
         async with running(second.acquire()) as trying:
             await looked(wire)
             clock.now += 16
@@ -134,7 +134,7 @@ async def test_new_leader_has_a_higher_epoch_and_the_same_promises(clock: Clock)
 
 async def test_of_many_candidates_one_leads() -> None:
     async with wired() as (client, wire, _):
-        all_of_them = [Lease(client, candidate(name)) for name in "abcde"]
+        all_of_them = [CommitLog(client, candidate(name)) for name in "abcde"]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(lease.acquire()) for lease in all_of_them]
             await until(lambda: any(lease.held for lease in all_of_them))
@@ -185,11 +185,11 @@ async def test_who_takes_a_deleted_lease_that_promises_nothing_leads_by_a_new_on
         await take(bystander)
         await bystander.delete(LEASES, *WHERE)
         deleted = (await read(bystander)).metadata
-        lease = Lease(client, candidate("b"))
-        assert not await lease.acquire_at_once()
+        lease = CommitLog(client, candidate("b"))
+        assert not await lease.try_acquire()
         clock.now += 16
-        assert not await lease.acquire_at_once()  # it was let go
-        assert await lease.acquire_at_once()
+        assert not await lease.try_acquire()  # it was let go
+        assert await lease.try_acquire()
         found = (await read(bystander)).metadata
         assert deleted.deletion_timestamp is not None
         assert (found.deletion_timestamp, found.uid == deleted.uid) == (None, False)
@@ -202,7 +202,7 @@ async def test_candidate_whose_request_is_lost_to_a_quicker_one_does_not_lead() 
             await take(bystander, "b")
 
         wire.plan(*PUT, be_slower)
-        lease = Lease(client, candidate("a"))
+        lease = CommitLog(client, candidate("a"))
         async with running(lease.acquire()) as trying:
             await looked(wire)
             assert (trying.done(), lease.held) == (False, False)
@@ -211,7 +211,7 @@ async def test_candidate_whose_request_is_lost_to_a_quicker_one_does_not_lead() 
 async def test_lease_that_another_makes_at_the_same_moment_is_found() -> None:
     async with wired() as (client, wire, bystander):
         wire.plan("POST", "/leases", after(lambda: take(bystander, "b")))
-        lease = Lease(client, candidate("a"))
+        lease = CommitLog(client, candidate("a"))
         async with running(lease.acquire()) as trying:
             await looked(wire)
             assert not trying.done()
@@ -335,7 +335,7 @@ async def test_lease_is_renewed_until_it_is_lost() -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client, renew=0.01)
         taken = (await read(client)).spec
-        keeping = asyncio.ensure_future(lease.keep())
+        keeping = asyncio.ensure_future(lease.keep_renewed())
 
         async def renewed() -> bool:
             return (await read(client)).spec.renew_time != taken.renew_time
@@ -401,7 +401,7 @@ async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() 
     async with wired() as (client, wire, bystander):
         await (await take(bystander, "b")).release()
         landed = plan_to_hang(wire)
-        lease = Lease(client, candidate("a"))
+        lease = CommitLog(client, candidate("a"))
         taking = asyncio.ensure_future(lease.acquire())
         await landed.wait()
         taking.cancel()
@@ -414,14 +414,14 @@ async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() 
 async def test_release_gives_up_what_was_taken_although_nobody_heard_of_it() -> None:
     async with wired() as (client, wire, bystander):
         await (await take(bystander, "b")).release()
-        lease = Lease(client, candidate("a"))
+        lease = CommitLog(client, candidate("a"))
 
         async def land(forward: Forward) -> None:
             await forward()
             wire.plan("GET", "/leases/", answer_with(403))  # the look that was to tell whether it landed
 
         wire.plan(*PUT, land)
-        assert not await lease.acquire_at_once()
+        assert not await lease.try_acquire()
         assert (await read(bystander)).spec.holder_identity == "a"
         await lease.release()
         assert (await read(bystander)).spec.holder_identity == ""
@@ -429,7 +429,7 @@ async def test_release_gives_up_what_was_taken_although_nobody_heard_of_it() -> 
 
 async def test_release_of_a_lease_that_was_never_held_sends_nothing() -> None:
     async with wired() as (client, wire, _):
-        await Lease(client, candidate("a")).release()
+        await CommitLog(client, candidate("a")).release()
         assert not wire.sent
 
 
@@ -465,9 +465,9 @@ async def test_nobody_leads_by_a_lease_whose_promises_cannot_be_read(notes: dict
         first = await take(client)
         await first.release()
         await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": notes}}, WHERE[1])
-        second = Lease(client, candidate("b"))
+        second = CommitLog(client, candidate("b"))
         with capture_logs() as logs:
-            assert not await second.acquire_at_once()
+            assert not await second.try_acquire()
         assert next(iter(notes)) in logs[-1]["error"]
         await client.patch(LEASES, WHERE[0], {"metadata": {"annotations": dict.fromkeys(notes)}}, WHERE[1])
-        assert await second.acquire_at_once()
+        assert await second.try_acquire()

@@ -11,9 +11,9 @@ import pytest
 
 from gpu_scheduler.core.events import Bind, Commit, Committed
 from gpu_scheduler.gangs.contract import PLACEMENTS
-from gpu_scheduler.k8s.leader_election import Candidate
+from gpu_scheduler.k8s.leader_election import Candidate, FencedError
 from gpu_scheduler.scheduler.commit import committer as commit_module
-from gpu_scheduler.scheduler.commit.commit_log import FencedError, Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents
 from tests.unit.k8s.live_api import after, running, wired
@@ -30,7 +30,7 @@ class Desk:
         self.may_swap.set()
         self.fenced = False
         self.busy = False
-        self.committer = Committer(cast(Lease, self), cast(Intents, self), self._hear, lambda: self.busy)
+        self.committer = Committer(cast(CommitLog, self), cast(Intents, self), self._hear, lambda: self.busy)
 
     @property
     def told(self) -> list[int]:
@@ -203,7 +203,7 @@ async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_g
     monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
     told: list[int] = []
     async with wired() as (client, wire, bystander):
-        lease = Lease(client, Candidate("default", "leader", "a"))
+        lease = CommitLog(client, Candidate("default", "leader", "a"))
         await lease.acquire()
 
         async def nothing_told() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.gangs.contract import FINALIZER, PLACEMENTS
 from gpu_scheduler.k8s.client import Client
+from gpu_scheduler.k8s.leader_election import FencedError
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.scheduler.commit import intents as intents_module
-from gpu_scheduler.scheduler.commit.commit_log import FencedError
 from gpu_scheduler.scheduler.commit.intents import BindEntry, Intents, MissingIntentError
 from tests.unit.k8s.live_api import answer_with, live_server, lose_answer, lose_request, wired
 

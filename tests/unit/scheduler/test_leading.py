@@ -13,7 +13,7 @@ from aiohttp import web
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.resources import LEASES
-from gpu_scheduler.scheduler.commit.commit_log import CommitLease, Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.scheduler import Clients, Scheduler
 from gpu_scheduler.scheduler.settings import Settings
 from tests.unit.k8s.live_api import Wire, live_server, running
@@ -67,7 +67,7 @@ async def test_leader_stops_soon_although_the_api_server_is_gone() -> None:
             return refuse(500) if gone else await wire(request)
 
         async with client_of(answer) as client:
-            lease = Lease(client, Candidate("default", "leader", "a"))
+            lease = CommitLog(client, Candidate("default", "leader", "a"))
             await lease.acquire()
             gone = True
             async with asyncio.timeout(10):
@@ -76,7 +76,7 @@ async def test_leader_stops_soon_although_the_api_server_is_gone() -> None:
 
 async def test_standby_that_once_led_leaves_the_lease_of_another_alone() -> None:
     async with live_server() as (client, _):
-        lease = Lease(client, Candidate("default", "leader", "a"))
+        lease = CommitLog(client, Candidate("default", "leader", "a"))
         await lease.acquire()
         await client.patch(LEASES, "leader", {"spec": {"holderIdentity": "b"}}, "default")
         async with running(lease.acquire()):

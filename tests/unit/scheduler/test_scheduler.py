@@ -16,7 +16,7 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, PODS
-from gpu_scheduler.scheduler.commit.commit_log import CommitLease, Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.scheduler import Clock, run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
@@ -200,7 +200,7 @@ async def test_leader_that_loses_the_lease_sends_nothing_more_and_takes_its_turn
 
 async def test_promise_that_nobody_can_read_ends_the_scheduler() -> None:
     async with wired() as (client, _, bystander):
-        lease = Lease(bystander, Candidate("default", "leader", "before", duration=1.0))
+        lease = CommitLog(bystander, Candidate("default", "leader", "before", duration=1.0))
         await lease.acquire()
         await lease.swap({"1-0-0": "lost"}, ())
         await lease.release()
@@ -213,13 +213,13 @@ async def test_promise_that_nobody_can_read_ends_the_scheduler() -> None:
 
 async def test_promise_that_the_next_leader_has_kept_meanwhile_is_not_taken_for_deleted() -> None:
     async with wired() as (client, wire, bystander):
-        before = Lease(bystander, Candidate("default", "leader", "before"))
+        before = CommitLog(bystander, Candidate("default", "leader", "before"))
         await before.acquire()
         intents = Intents(bystander, "default")
         written = await intents.write(1, Commit(0, (Bind("gone", "default", "p", 0, "n0", (0,)),)))
         await before.swap(written, ())
         await before.release()
-        after_us = Lease(bystander, Candidate("default", "leader", "after us"))
+        after_us = CommitLog(bystander, Candidate("default", "leader", "after us"))
 
         async def lead_on() -> None:
             """We were slow, so another leads, finds the promise kept, and clears it away."""
@@ -247,7 +247,7 @@ async def test_promise_that_the_next_leader_has_kept_meanwhile_is_not_taken_for_
 
 async def test_scheduler_takes_over_as_soon_as_the_api_answers_again() -> None:
     async with wired() as (client, wire, bystander):
-        lease = Lease(bystander, Candidate("default", "leader", "before", duration=1.0))
+        lease = CommitLog(bystander, Candidate("default", "leader", "before", duration=1.0))
         await lease.acquire()
         await bystander.create(NODES, gpu_node("n0", 4))
         pod = await bystander.create(PODS, gpu_pod("p"), "default", type=PodObject)
@@ -263,12 +263,12 @@ async def test_scheduler_takes_over_as_soon_as_the_api_answers_again() -> None:
 
 async def test_standby_decides_nothing_until_it_leads() -> None:
     async with wired() as (client, wire, bystander):
-        leader = Lease(bystander, Candidate("default", "leader", "b", duration=5.0, renew=0.05))
+        leader = CommitLog(bystander, Candidate("default", "leader", "b", duration=5.0, renew=0.05))
         await leader.acquire()
         await bystander.create(NODES, gpu_node("n0", 4))
         await bystander.create(PODS, gpu_pod("p"), "default")
         async with running(Running(client, settings()).work):
-            async with running(leader.keep()):
+            async with running(leader.keep_renewed()):
                 await until(lambda: wire.count("GET", "leases/leader") >= 5)
                 assert {sent.method for sent in wire.sent} == {"GET"}
             await leader.release()

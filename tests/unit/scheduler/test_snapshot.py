@@ -16,7 +16,7 @@ from gpu_scheduler.k8s.errors import Refused
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
-from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.snapshot import View, take_snapshot
@@ -69,7 +69,7 @@ async def test_leader_is_shown_and_what_it_has_promised_is_as_good_as_done() -> 
     async with wired(group_kind()) as (client, _, bystander):
         uids = await fill(bystander)
         await bystander.create(NODES, gpu_node("n1", 4))
-        lease = Lease(bystander, Candidate("default", "leader", "a", ("gpu-scheduler",)))
+        lease = CommitLog(bystander, Candidate("default", "leader", "a"), ("gpu-scheduler",))
         await lease.acquire()
         binds = tuple(Bind(uid, "default", f"p{i}", 0, "n1", (3 - i,)) for i, uid in enumerate(uids))
         intents = Intents(bystander, "default")
@@ -90,7 +90,7 @@ async def test_leader_is_shown_and_what_it_has_promised_is_as_good_as_done() -> 
 async def test_pods_are_those_of_the_scheduler_that_runs_there(serves: tuple[str, ...], ours: bool) -> None:
     async with wired(group_kind()) as (client, _, bystander):
         await fill(bystander, schedulerName="other")
-        await Lease(bystander, Candidate("default", "leader", "a", serves)).acquire()
+        await CommitLog(bystander, Candidate("default", "leader", "a"), serves).acquire()
         view = await take_snapshot(client, SETTINGS)
     assert (KEY in view.engine.state.records) is ours
 

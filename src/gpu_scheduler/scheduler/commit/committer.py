@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.core.events import Commit, Committed
 from gpu_scheduler.k8s.tasks import gather_or_end
-from gpu_scheduler.scheduler.commit.commit_log import Lease
+from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 
 PATIENCE = 1.0
@@ -27,12 +27,12 @@ class Committer:
 
     def __init__(
         self,
-        lease: Lease,
+        commit_log: CommitLog,
         intents: Intents,
         tell: Callable[[Committed], None],
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._lease = lease
+        self._commit_log = commit_log
         self._intents = intents
         self._tell = tell
         self._busy = busy
@@ -64,9 +64,11 @@ class Committer:
                 await self._wait()
                 commits, self._commits = self._commits, []
                 finished, self._finished = self._finished, []
-                written = await gather_or_end(self._intents.write(self._lease.epoch, c) for c in commits)
+                written = await gather_or_end(self._intents.write(self._commit_log.epoch, c) for c in commits)
                 over = {name: uid for s in finished for name, uid in self._names.pop(s, {}).items()}
-                await self._lease.swap({name: uid for names in written for name, uid in names.items()}, over.keys())
+                await self._commit_log.swap(
+                    {name: uid for names in written for name, uid in names.items()}, over.keys()
+                )
                 for commit, names in zip(commits, written, strict=True):
                     self._names[commit.sequence] = names
                     self._tell(Committed(commit.sequence))
