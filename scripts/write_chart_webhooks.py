@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 FILES = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "files"
 HEAD = "# Made by scripts/write_chart_webhooks.py. The template fills in the words in capitals and adds clientConfig.\n"
@@ -18,7 +18,7 @@ HEAD = "# Made by scripts/write_chart_webhooks.py. The template fills in the wor
 
 def make_files() -> dict[str, str]:
     """What the chart's files must say, by name."""
-    rules = Rules(frozenset({"SCHEDULER_NAMES"}), (), scheduler_account="SCHEDULER_ACCOUNT")
+    rules = AdmissionPolicy(frozenset({"SCHEDULER_NAMES"}), (), scheduler_account="SCHEDULER_ACCOUNT")
     made = make_configurations({"url": ""}, rules, system_namespace="SYSTEM_NAMESPACE", guard=True)
     files = {}
     for kind, configuration in zip(("mutating", "validating"), made, strict=True):

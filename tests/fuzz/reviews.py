@@ -6,7 +6,7 @@ import msgspec
 
 from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.webhook.reviews import BadReview, answer
-from gpu_scheduler.webhook.server import Path
+from gpu_scheduler.webhook.server import ReviewPath
 from tests.fuzz.seeds import Json, dump, examples, groups, pods
 from tests.fuzz.target import Input, Target
 from tests.unit.webhook.reviewing import NODES, STRICT, mapped, pod, review
@@ -47,7 +47,7 @@ def reviews() -> list[Json]:
 
 
 def _answer(given: Input) -> str:
-    path: Path = "mutate" if given.head == "mutate" else "validate"
+    path: ReviewPath = "mutate" if given.head == "mutate" else "validate"
     got = answer(path, given.body, STRICT, NODES)
     said = msgspec.json.decode(got.body)["response"]
     assert said["allowed"] is got.allowed

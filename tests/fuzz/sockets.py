@@ -12,7 +12,7 @@ from unittest.mock import patch
 from gpu_scheduler.base.certificates import Certificate, issue, make_authority, server_context
 from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.webhook import server as webhook
-from gpu_scheduler.webhook.metrics import Metrics
+from gpu_scheduler.webhook.metrics import WebhookMetrics
 from gpu_scheduler.webhook.reviews import answer
 from tests.embedded_kube.servers import PODS, speaker
 from tests.fuzz.seeds import dump
@@ -82,13 +82,15 @@ def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 def _ask_webhook(given: Input) -> str:
     shorten_bad_requests()  # as all that have logs of their own do
-    with patch.multiple(webhook, BUDGET=_QUICK, _FIRST=_QUICK, _LAST=_QUICK):
+    with patch.multiple(webhook, READ_TIMEOUT=_QUICK, _FIRST_REQUEST_TIMEOUT=_QUICK, _SHUTDOWN_TIMEOUT=_QUICK):
         return _judge(asyncio.run(_speak_to_webhook(given)))
 
 
 async def _speak_to_webhook(given: Input) -> str:
     serves, trust = _contexts()
-    server = webhook.Server(lambda path, body: answer(path, body, STRICT, NODES), Metrics(), lambda: True, 0.0)
+    server = webhook.WebhookServer(
+        lambda path, body: answer(path, body, STRICT, NODES), WebhookMetrics(), lambda: True, 0.0
+    )
     async with server.serving("127.0.0.1:0", serves) as port:
 
         def connect() -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -119,7 +121,7 @@ def _reviews() -> list[bytes]:
 
 
 _ODD_REVIEWS = [
-    head(content_length=str(webhook.LARGEST + 1)) + _REVIEW,
+    head(content_length=str(webhook.MAX_REVIEW_BYTES + 1)) + _REVIEW,
     head(content_length=str(2 * len(_REVIEW))) + _REVIEW,  # more is promised than comes
     head(content_length=str(len(_REVIEW) // 2)) + _REVIEW,  # and less
     _POSTED[:60],

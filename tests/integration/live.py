@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 from urllib.request import urlopen
 
-from gpu_scheduler.cli.local import SCHEDULER_NAMES
+from gpu_scheduler.cli.local_cluster import SCHEDULER_NAMES
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.running import PATIENCE, PROGRAM, Cluster, Http, Json, eventually
 

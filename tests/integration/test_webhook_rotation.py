@@ -21,7 +21,7 @@ import yaml
 from gpu_scheduler.base.certificates import split_bundle
 from gpu_scheduler.cli.checks.permissions import webhook_permissions
 from gpu_scheduler.webhook.configuration import make_configurations
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.integration.live import SYSTEM, free_port
 from tests.integration.running import PATIENCE, PROGRAM, Cluster, Http, Json, eventually
 
@@ -108,7 +108,7 @@ def install(server: Http, port: int) -> None:
     server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
     place, _, name = SECRET.rpartition("/")
     assert server.ask("POST", place, {"metadata": {"name": name}})[0] == 201
-    rules = Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
+    rules = AdmissionPolicy(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
     client = {"url": f"https://127.0.0.1:{port}"}
     for found in make_configurations(client, rules, system_namespace=SYSTEM, guard=True):
         for hook in found["webhooks"]:

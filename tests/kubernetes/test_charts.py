@@ -14,7 +14,7 @@ import pytest
 from gpu_scheduler.cli.main import cli
 from gpu_scheduler.scheduler.settings import FIELDS, load_settings
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.kubernetes.api import Json
 from tests.kubernetes.charts import CHARTS, HelmError, render, run_helm
 from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
@@ -300,7 +300,9 @@ def test_the_configurations_are_those_of_the_program(name: str, rendered: dict[s
     values: Any = COMBINATIONS[name]
     names = values.get("scheduler", {}).get("schedulerNames", ["gpu-scheduler"])
     guard = not values.get("admissionPolicy", {}).get("enabled", True)
-    made = make_configurations(client_of(values), Rules(frozenset(names), ()), system_namespace=SYSTEM, guard=guard)
+    made = make_configurations(
+        client_of(values), AdmissionPolicy(frozenset(names), ()), system_namespace=SYSTEM, guard=guard
+    )
     for wanted in made:
         found = pick(rendered[name], name_of(wanted))
         assert found["webhooks"] == wanted["webhooks"]
@@ -309,7 +311,7 @@ def test_the_configurations_are_those_of_the_program(name: str, rendered: dict[s
 
 
 def test_the_policies_are_those_of_the_program(rendered: dict[str, list[Json]]) -> None:
-    for name, spec in make_policies(Rules(frozenset({"gpu-scheduler"}), ())).items():
+    for name, spec in make_policies(AdmissionPolicy(frozenset({"gpu-scheduler"}), ())).items():
         assert pick(rendered["defaults"], f"ValidatingAdmissionPolicy/{name}")["spec"] == spec
         binding = pick(rendered["defaults"], f"ValidatingAdmissionPolicyBinding/{name}")["spec"]
         assert binding == {"policyName": name, "validationActions": ["Deny"]}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.webhook.configuration import make_configurations
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.kubernetes.api import MERGE, Api, Json
 from tests.kubernetes.asking import binding, eventually, pod
 
@@ -56,7 +56,7 @@ async def asked(api: Api, namespace: str) -> AsyncIterator[Asked]:
     await api.must("POST", pods, pod("ours", meta=written, schedulerName=OURS))
     await api.must("POST", pods, pod("others", meta=written))
     await _allow_everything(api, namespace, SCHEDULER)
-    rules = Rules(frozenset({OURS}), ("nvidia.com/gpu",), scheduler_account=SCHEDULER)
+    rules = AdmissionPolicy(frozenset({OURS}), ("nvidia.com/gpu",), scheduler_account=SCHEDULER)
     made = []
     for found in make_configurations({"url": "https://127.0.0.1:1"}, rules, system_namespace="none", guard=True):
         found["metadata"]["name"] = f"webhook-{namespace}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_scheduler.cli.cluster_options import UnusableError
+from gpu_scheduler.cli.cluster_options import InvalidInputError
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 
 if TYPE_CHECKING:
-    from gpu_scheduler.webhook.rotation import Shown
+    from gpu_scheduler.webhook.rotation import SignedPair
 
 MANIFEST = "webhook-tls-secret.yaml"
 FILES = ("ca.crt", "tls.crt", "tls.key", MANIFEST)
@@ -36,7 +36,9 @@ def dns_name_option(command: Callable[..., None]) -> Callable[..., None]:
     def check(_context: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", name):
-                raise UnusableError(f'--dns-name: "{name}" must be a name or an address, such as webhook.example.com')
+                raise InvalidInputError(
+                    f'--dns-name: "{name}" must be a name or an address, such as webhook.example.com'
+                )
         return names
 
     told = "Another name or address that the webhook is called by; may be repeated."
@@ -60,12 +62,12 @@ def certs(folder: Path, namespace: str, service: str, secret: str, days: int, fo
         _check_name(flag, name)
     there = [name for name in FILES if (folder / name).exists()]
     if there and not force:
-        raise UnusableError(f"--dir: {folder} has {there[0]} already; --force replaces it, another --dir keeps it")
+        raise InvalidInputError(f"--dir: {folder} has {there[0]} already; --force replaces it, another --dir keeps it")
     made = make_pair((*service_names(namespace, service), *more["dns_names"]), days * 86_400.0)
     try:
         _write(folder, made, namespace, secret)
     except OSError as error:
-        raise UnusableError(f"--dir: {folder} cannot be written: {error.strerror}") from error
+        raise InvalidInputError(f"--dir: {folder} cannot be written: {error.strerror}") from error
     authority = shlex.quote(str(folder / "ca.crt"))
     print(f"Wrote {', '.join(FILES)} to {folder}; good for {days} days. The authority's key is thrown away.")
     print("\nNext:")
@@ -77,10 +79,12 @@ def certs(folder: Path, namespace: str, service: str, secret: str, days: int, fo
 
 def _check_name(flag: str, name: str) -> None:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        raise UnusableError(f'{flag}: "{name}" must be a name of small letters, digits and dashes, such as {SYSTEM}')
+        raise InvalidInputError(
+            f'{flag}: "{name}" must be a name of small letters, digits and dashes, such as {SYSTEM}'
+        )
 
 
-def _write(folder: Path, made: Shown, namespace: str, secret: str) -> None:
+def _write(folder: Path, made: SignedPair, namespace: str, secret: str) -> None:
     import base64
 
     import yaml

@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodIdentity:
     """Where this process runs, and the GPUs it was told to use; None when it was told nothing."""
 
     pod: str
@@ -25,42 +25,42 @@ class Place:
     visible_devices: str | None
 
 
-def read_place(environment: Mapping[str, str], hostname: str) -> Place:
+def read_identity(environment: Mapping[str, str], hostname: str) -> PodIdentity:
     """The place as the downward API tells it; a pod's name is its hostname, so that stands in for it."""
     pod, namespace, node = (environment.get(name) for name in ("POD_NAME", "POD_NAMESPACE", "NODE_NAME"))
-    return Place(pod or hostname, namespace or UNKNOWN, node or UNKNOWN, environment.get(VARIABLE))
+    return PodIdentity(pod or hostname, namespace or UNKNOWN, node or UNKNOWN, environment.get(VARIABLE))
 
 
-def describe(place: Place) -> list[str]:
+def describe(identity: PodIdentity) -> list[str]:
     """What the log says at the start; the first line can be compared as it is."""
-    told = f"{VARIABLE} is not set" if place.visible_devices is None else f"{VARIABLE}={place.visible_devices}"
-    return [one_line(line) for line in (told, f"Pod {place.namespace}/{place.pod} on node {place.node}")]
+    told = f"{VARIABLE} is not set" if identity.visible_devices is None else f"{VARIABLE}={identity.visible_devices}"
+    return [one_line(line) for line in (told, f"Pod {identity.namespace}/{identity.pod} on node {identity.node}")]
 
 
-def as_json(place: Place, gpus: Gpus) -> dict[str, Any]:
+def as_json(identity: PodIdentity, gpus: Gpus) -> dict[str, Any]:
     """All that is known, for programs."""
     return {
         "service": SERVICE,
-        "pod": place.pod,
-        "namespace": place.namespace,
-        "node": place.node,
-        "cuda_visible_devices": place.visible_devices,
+        "pod": identity.pod,
+        "namespace": identity.namespace,
+        "node": identity.node,
+        "cuda_visible_devices": identity.visible_devices,
         "gpus": [asdict(gpu) for gpu in gpus.found],
         "problem": gpus.problem or None,
     }
 
 
-def draw_page(place: Place, gpus: Gpus) -> str:
+def draw_page(identity: PodIdentity, gpus: Gpus) -> str:
     """All that is known, for people. Nothing in it is loaded from elsewhere, and every value is escaped."""
     rows = "".join(
         f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd></div>"
-        for title, value in (("Pod", place.pod), ("Namespace", place.namespace), ("Node", place.node))
+        for title, value in (("Pod", identity.pod), ("Namespace", identity.namespace), ("Node", identity.node))
     )
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(place.pod)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(identity.pod)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta http-equiv="refresh" content="5">'
         f"<style>{_STYLE}</style></head><body><main><h1>GPU check</h1><dl>{rows}</dl>"
-        f"<h2><code>{VARIABLE}</code></h2><p class=devices>{_draw_devices(place.visible_devices)}</p>"
+        f"<h2><code>{VARIABLE}</code></h2><p class=devices>{_draw_devices(identity.visible_devices)}</p>"
         f"<h2>GPUs</h2>{_draw_gpus(gpus)}"
         '<footer>The same as <a href="/api">JSON</a>. This page loads itself again every 5 seconds.</footer>'
         "</main></body></html>"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_scheduler.cli.cluster_options import UnusableError
+from gpu_scheduler.cli.cluster_options import InvalidInputError
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from gpu_scheduler.cli.check_page import Place
+    from gpu_scheduler.cli.check_page import PodIdentity
     from gpu_scheduler.cli.nvidia_smi import NvidiaSmi
 
 EXAMPLES = """
@@ -44,17 +44,17 @@ HEADERS = {
 @click.option("--listen", metavar="HOST:PORT", default=":8080", show_default=True, help="Where to answer.")
 def check_service(listen: str) -> None:
     """Report over HTTP where this pod runs and which GPUs it may use."""
-    from gpu_scheduler.cli.check_page import read_place
+    from gpu_scheduler.cli.check_page import read_identity
     from gpu_scheduler.k8s.errors import ConfigError
 
-    place = read_place(os.environ, socket.gethostname())
+    identity = read_identity(os.environ, socket.gethostname())
     try:
-        asyncio.run(_serve_until_signalled(place, listen))
+        asyncio.run(_serve_until_signalled(identity, listen))
     except ConfigError as error:
-        raise UnusableError(f"--listen: {error}") from error
+        raise InvalidInputError(f"--listen: {error}") from error
 
 
-async def _serve_until_signalled(place: Place, listen: str) -> None:
+async def _serve_until_signalled(identity: PodIdentity, listen: str) -> None:
     from gpu_scheduler.cli.check_page import SERVICE, describe
     from gpu_scheduler.cli.nvidia_smi import NvidiaSmi
     from gpu_scheduler.k8s.health import Health
@@ -63,26 +63,26 @@ async def _serve_until_signalled(place: Place, listen: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     smi = NvidiaSmi()
-    async with Health(SERVICE, routes=make_routes(place, smi)).serving(listen) as port:
-        for line in (*describe(place), f"Listening on port {port}"):
+    async with Health(SERVICE, routes=make_routes(identity, smi)).serving(listen) as port:
+        for line in (*describe(identity), f"Listening on port {port}"):
             print(line, flush=True)
         await stop.wait()
         await smi.close()  # first: a request that waits for it would keep the server from ending
 
 
-def make_routes(place: Place, smi: NvidiaSmi) -> list[web.RouteDef]:
+def make_routes(identity: PodIdentity, smi: NvidiaSmi) -> list[web.RouteDef]:
     """The page and its JSON."""
     from aiohttp import web
 
     from gpu_scheduler.cli.check_page import as_json, draw_page
 
     async def answer_json(_request: web.Request) -> web.Response:
-        return web.json_response(as_json(place, await smi.read()), headers=HEADERS)
+        return web.json_response(as_json(identity, await smi.read()), headers=HEADERS)
 
     async def answer_page(request: web.Request) -> web.Response:
         accepted = request.headers.get("Accept", "")
         if "application/json" in accepted and "text/html" not in accepted:
             return await answer_json(request)
-        return web.Response(text=draw_page(place, await smi.read()), content_type="text/html", headers=HEADERS)
+        return web.Response(text=draw_page(identity, await smi.read()), content_type="text/html", headers=HEADERS)
 
     return [web.get("/", answer_page), web.get("/api", answer_json)]

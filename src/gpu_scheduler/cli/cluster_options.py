@@ -22,7 +22,7 @@ Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class Target:
+class ClusterTarget:
     """A cluster, and how the scheduler in it is set up."""
 
     kubeconfig: Path | None
@@ -38,7 +38,7 @@ class Target:
         try:
             return load_connection(self.kubeconfig, self.context)
         except ConfigError as error:
-            raise UnusableError(str(error)) from error
+            raise InvalidInputError(str(error)) from error
 
     def settings(self, **overrides: object) -> Settings:
         """The scheduler's settings: those of the file, those that the command line overrides, and more names."""
@@ -50,10 +50,10 @@ class Target:
                 overrides["schedulerNames"] = tuple(dict.fromkeys((*served, *self.scheduler_names)))
             return load_settings(self.config, overrides)
         except SettingsError as error:
-            raise UnusableError(str(error)) from error
+            raise InvalidInputError(str(error)) from error
 
 
-class UnusableError(click.ClickException):
+class InvalidInputError(click.ClickException):
     """What was given cannot be worked with."""
 
     exit_code = 2
@@ -86,7 +86,7 @@ def cluster_options(command: Command) -> Command:
     def run(
         kubeconfig: Path | None, context: str | None, config: Path | None, scheduler_names: tuple[str, ...], **rest: Any
     ) -> None:
-        command(Target(kubeconfig, context, config, scheduler_names), **rest)
+        command(ClusterTarget(kubeconfig, context, config, scheduler_names), **rest)
 
     return connection_options(setting_options(run))
 
@@ -108,7 +108,7 @@ def output_option(*choices: str) -> Callable[[Command], Command]:
     return click.option("--output", "-o", type=kind, default=choices[0], show_default=True, help="In which form.")
 
 
-def see(target: Target) -> tuple[View, Connection]:
+def load_view(target: ClusterTarget) -> tuple[View, Connection]:
     """What the cluster is like now; one line to the user when it cannot be seen."""
     connection, settings = target.connect(), target.settings()
     from gpu_scheduler.scheduler.snapshot import take_snapshot
@@ -128,10 +128,10 @@ def ask(connection: Connection, question: Callable[[Client], Awaitable[T]]) -> T
     try:
         return asyncio.run(run())
     except ApiError as error:
-        raise click.ClickException(say_error(connection.server, error.status, error.message)) from error
+        raise click.ClickException(describe_api_error(connection.server, error.status, error.message)) from error
 
 
-def say_error(server: str, status: int, message: str) -> str:
+def describe_api_error(server: str, status: int, message: str) -> str:
     """What went wrong between us and an API server, in one line."""
     if status == 0:
         return f"{server} does not answer: {message}"

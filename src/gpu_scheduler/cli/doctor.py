@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, say_error
+from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, describe_api_error, output_option
 
 if TYPE_CHECKING:
+    from gpu_scheduler.cli.checks.cluster import Check
     from gpu_scheduler.cli.checks.permissions import Permission
-    from gpu_scheduler.cli.checks.verdicts import Check
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.scheduler.snapshot import View
 
-PATIENCE = 10.0
+REQUEST_TIMEOUT = 10.0
 """How long one answer may take, in seconds."""
 
 EXAMPLES = """
@@ -33,9 +33,9 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @output_option("text", "json", "yaml")
 @cluster_options
-def doctor(target: Target, output: str) -> None:
+def doctor(target: ClusterTarget, output: str) -> None:
     """Check the cluster and the scheduler in it, and say what to do."""
-    from gpu_scheduler.cli.checks.verdicts import Level, worst
+    from gpu_scheduler.cli.checks.cluster import CheckLevel, worst
     from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
@@ -45,65 +45,67 @@ def doctor(target: Target, output: str) -> None:
         show(draw_checks(checks, screen_width()))
     else:
         show_value(checks_as_json(checks), output)
-    if worst(checks) is Level.FAIL:
+    if worst(checks) is CheckLevel.FAIL:
         raise click.exceptions.Exit(1)
 
 
 async def examine(connection: Connection, settings: Settings) -> list[Check]:
     """Every check that can be made; what cannot be reached fails and ends it."""
-    from gpu_scheduler.cli.checks.verdicts import Check, Level
+    from gpu_scheduler.cli.checks.cluster import Check, CheckLevel
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.errors import ApiError
 
     checks: list[Check] = []
-    async with Client(connection, timeout=PATIENCE) as client:
+    async with Client(connection, timeout=REQUEST_TIMEOUT) as client:
         try:
             async for check in _checks(client, connection, settings):
                 checks.append(check)  # noqa: PERF401  what was found before an error is kept
         except ApiError as error:
             name = "cluster" if checks else "api"
             remedy = "kubectl get --raw /version tells whether it is the connection or the account."
-            checks.append(Check(name, Level.FAIL, say_error(connection.server, error.status, error.message), remedy))
+            checks.append(
+                Check(name, CheckLevel.FAIL, describe_api_error(connection.server, error.status, error.message), remedy)
+            )
     return checks
 
 
 async def _checks(client: Client, connection: Connection, settings: Settings) -> AsyncIterator[Check]:
-    from gpu_scheduler.cli.checks import verdicts
+    from gpu_scheduler.cli.checks import cluster
     from gpu_scheduler.cli.checks.permissions import needed_permissions
-    from gpu_scheduler.cli.checks.webhook import check_webhook, look_at_webhook
+    from gpu_scheduler.cli.checks.webhook import check_webhook, read_webhook_status
     from gpu_scheduler.k8s.discovery import find_served
     from gpu_scheduler.scheduler.snapshot import take_snapshot
 
     begun = time.monotonic()
     version = await client.server_version()
-    yield verdicts.check_api(connection.server, version, time.monotonic() - begun)
+    yield cluster.check_api(connection.server, version, time.monotonic() - begun)
     asked = time.time()
     theirs = await client.server_time()
-    yield verdicts.check_clock(asked, theirs, time.time())
+    yield cluster.check_clock(asked, theirs, time.time())
     served = await find_served(client)
     needed = needed_permissions(served, settings.namespace)
-    yield verdicts.check_permissions(await _find_refused(client, needed), len(needed))
-    for check in verdicts.check_kinds(served):
+    yield cluster.check_permissions(await _find_refused(client, needed), len(needed))
+    for check in cluster.check_kinds(served):
         yield check
     view = await take_snapshot(client, settings)
     async for check in _check_scheduler(client, view, settings):
         yield check
-    yield verdicts.check_nodes(view.engine.state)
-    for check in verdicts.check_gangs(view.engine.state, view.now):
+    yield cluster.check_nodes(view.engine.state)
+    for check in cluster.check_gangs(view.engine.state, view.now):
         yield check
-    for check in check_webhook(await look_at_webhook(client, settings.namespace), view.now):
+    for check in check_webhook(await read_webhook_status(client, settings.namespace), view.now):
         yield check
 
 
 async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:
     """Who leads, and whether what is written down agrees with what counts."""
-    from gpu_scheduler.cli.checks import verdicts
+    from gpu_scheduler.cli.checks import cluster
     from gpu_scheduler.gangs.contract import PLACEMENTS
     from gpu_scheduler.k8s.objects import Object
     from gpu_scheduler.k8s.resources import LEASES
     from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 
-    yield verdicts.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
+    yield cluster.check_leader(view.lease, view.now, view.lease.committed if view.lease is not None else 0)
     if not view.served.has(PLACEMENTS):
         return
     committed: dict[str, str] = {}
@@ -111,7 +113,7 @@ async def _check_scheduler(client: Client, view: View, settings: Settings) -> As
     if view.lease is not None:
         # Read after the Placements: one that is written meanwhile is then at worst not yet committed.
         committed = (await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)).committed
-    yield verdicts.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
+    yield cluster.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
 
 
 async def _find_refused(client: Client, needed: Sequence[Permission]) -> list[Permission]:

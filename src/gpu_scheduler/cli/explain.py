@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, cluster_options, namespace_option, output_option, see
+from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, load_view, namespace_option, output_option
 
 if TYPE_CHECKING:
     from gpu_scheduler.core.model import GangKey
@@ -27,13 +27,13 @@ Examples:
 @namespace_option
 @output_option("text", "json", "yaml")
 @cluster_options
-def explain(target: Target, name: str, namespace: str | None, output: str) -> None:
+def explain(target: ClusterTarget, name: str, namespace: str | None, output: str) -> None:
     """Say why a gang or pod waits, and what would help."""
     from gpu_scheduler.cli.render.explain import draw_page, make_page
     from gpu_scheduler.cli.render.leader import warn_of_leader
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
-    view, connection = see(target)
+    view, connection = load_view(target)
     pages = [make_page(view.engine, key, view.now) for key in _find(view, namespace or connection.namespace, name)]
     found = [page for page in pages if page is not None]
     if output != "text":

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_scheduler.cli.cluster_options import (
-    Target,
+    ClusterTarget,
     ask,
     cluster_options,
+    describe_api_error,
+    load_view,
     namespace_options,
     output_option,
-    say_error,
-    see,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Examples:
 @output_option("table", "wide", "json", "yaml", "name")
 @cluster_options
 def gangs(
-    target: Target, namespace: str | None, all_namespaces: bool, everything: bool, watch: bool, output: str
+    target: ClusterTarget, namespace: str | None, all_namespaces: bool, everything: bool, watch: bool, output: str
 ) -> None:
     """List gangs: who runs, who waits, since when and why."""
     from gpu_scheduler.cli.screen import show, show_value
@@ -60,7 +60,7 @@ def gangs(
         where = None if all_namespaces else namespace or connection.namespace
         _watch(connection, settings, _Choice(where, everything, output))
         return
-    view, connection = see(target)
+    view, connection = load_view(target)
     choice = _Choice(None if all_namespaces else namespace or connection.namespace, everything, output)
     found = choice.find(view)
     if output in ("json", "yaml"):
@@ -127,7 +127,7 @@ async def _redraw(client: Client, connection: Connection, settings: Settings, ch
                 changed, last = news != last, news
             except ApiError as error:
                 changed = False
-                trouble = [Text(say_error(connection.server, error.status, error.message), "red")]
+                trouble = [Text(describe_api_error(connection.server, error.status, error.message), "red")]
             if console.is_terminal:
                 live.update(Text("\n").join([*trouble, *lines]), refresh=True)
             elif changed:

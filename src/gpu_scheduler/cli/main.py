@@ -12,46 +12,50 @@ import click
 from gpu_scheduler import __version__
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command is defined, in a module of this package, and what it does."""
 
     module: str
     help: str
 
 
-LOOKING = {
-    "gangs": Entry("gangs", "List gangs: who runs, who waits, since when and why."),
-    "nodes": Entry("nodes", "Show every GPU and who holds it."),
-    "queues": Entry("queues", "Show queues: quota, use, and who waits in them."),
-    "explain": Entry("explain", "Say why a gang or pod waits, and what would help."),
-    "doctor": Entry("doctor", "Check the cluster and the scheduler in it, and say what to do."),
+INSPECT = {
+    "gangs": CommandEntry("gangs", "List gangs: who runs, who waits, since when and why."),
+    "nodes": CommandEntry("nodes", "Show every GPU and who holds it."),
+    "queues": CommandEntry("queues", "Show queues: quota, use, and who waits in them."),
+    "explain": CommandEntry("explain", "Say why a gang or pod waits, and what would help."),
+    "doctor": CommandEntry("doctor", "Check the cluster and the scheduler in it, and say what to do."),
 }
-SECTIONS: dict[str, Mapping[str, Entry]] = {
+SECTIONS: dict[str, Mapping[str, CommandEntry]] = {
     "Start here": {
-        "demo": Entry("demo", "Show jobs that lock each other out, and the same jobs as gangs, in a minute."),
+        "demo": CommandEntry("demo", "Show jobs that lock each other out, and the same jobs as gangs, in a minute."),
     },
     "Local cluster": {
-        "up": Entry("local", "Start a local Kubernetes cluster on this machine, without Docker."),
-        "down": Entry("local", "Stop the local cluster."),
-        "status": Entry("local", "Say whether the local cluster runs, and what is in it."),
-        "reset": Entry("local", "Delete everything the local cluster has stored."),
+        "up": CommandEntry("local_cluster", "Start a local Kubernetes cluster on this machine, without Docker."),
+        "down": CommandEntry("local_cluster", "Stop the local cluster."),
+        "status": CommandEntry("local_cluster", "Say whether the local cluster runs, and what is in it."),
+        "reset": CommandEntry("local_cluster", "Delete everything the local cluster has stored."),
     },
     "Any cluster": {
-        "scheduler": Entry("scheduler", "Run the scheduler."),
-        "webhook": Entry("webhook", "Run the admission webhook, which tells containers their GPUs."),
-        "operator": Entry("operator", "Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."),
-        "certs": Entry("certs", "Make certificates for the webhook, and a secret of them to apply."),
-        "check-service": Entry("check_service", "Report over HTTP where this pod runs and which GPUs it may use."),
-        "validate": Entry("validate", "Start test pods with a map and compare what they got with it."),
+        "scheduler": CommandEntry("scheduler", "Run the scheduler."),
+        "webhook": CommandEntry("webhook", "Run the admission webhook, which tells containers their GPUs."),
+        "operator": CommandEntry(
+            "operator", "Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."
+        ),
+        "certs": CommandEntry("certs", "Make certificates for the webhook, and a secret of them to apply."),
+        "check-service": CommandEntry(
+            "check_service", "Report over HTTP where this pod runs and which GPUs it may use."
+        ),
+        "validate": CommandEntry("validate", "Start test pods with a map and compare what they got with it."),
     },
-    "Looking": LOOKING,
+    "Looking": INSPECT,
 }
 
 
 class LazyCommands(click.Group):
     """Commands whose module is imported when they are used: `--help` must not wait for what it does not need."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **more: Any) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, CommandEntry]], **more: Any) -> None:
         super().__init__(*args, **more)
         self._sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
@@ -82,7 +86,7 @@ def cli() -> None:
     """Gangs of GPU pods that start together or not at all."""
 
 
-@click.group("gang", cls=LazyCommands, sections={"Commands": LOOKING}, context_settings=SETTINGS)
+@click.group("gang", cls=LazyCommands, sections={"Commands": INSPECT}, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="kubectl gang")
 def plugin() -> None:
     """Look at gangs of GPU pods: who runs, who waits and why."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, see
+from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, load_view, output_option
 
 EXAMPLES = """
 \b
@@ -21,13 +21,13 @@ Examples:
 @click.option("--all", "every", is_flag=True, help="Do not fold nodes that look the same.")
 @output_option("grid", "json", "yaml")
 @cluster_options
-def nodes(target: Target, names: tuple[str, ...], every: bool, output: str) -> None:
+def nodes(target: ClusterTarget, names: tuple[str, ...], every: bool, output: str) -> None:
     """Show every GPU and who holds it."""
     from gpu_scheduler.cli.render.grid import draw_nodes
     from gpu_scheduler.cli.render.nodes import list_nodes
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
-    view, _ = see(target)
+    view, _ = load_view(target)
     lines = list_nodes(view.engine.state)
     unknown = sorted(set(names) - {line.name for line in lines})
     if unknown:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, UnusableError, connection_options
+from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, connection_options
 from gpu_scheduler.cli.scheduler import begin_service, run_loop
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ Signals:
 def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
     """Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."""
     chosen = choose_gangs(flags["gang_scheduler_name"], flags["enable_gang_scheduling"])
-    target = Target(kubeconfig, context, None, ())
+    target = ClusterTarget(kubeconfig, context, None, ())
     keys = {"namespace": "namespace", "lease_duration": "leaseDurationSeconds", "identity": "identity"}
     keys |= {"listen": "listenAddress", "log_format": "logFormat", "log_level": "logLevel"}
     settings = target.settings(**{key: flags[name] for name, key in keys.items()})
@@ -60,13 +60,13 @@ def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
     try:
         run_loop(_run_until_signalled(connection, settings, options))
     except ConfigError as error:
-        raise UnusableError(str(error)) from error
+        raise InvalidInputError(str(error)) from error
 
 
 def choose_gangs(name: str | None, enabled: bool | None) -> str:
     """Who places gangs, by the two flags that say so."""
     if name is not None and enabled is not None:
-        raise UnusableError("--enable-gang-scheduling: --gang-scheduler-name says more; leave one of them out")
+        raise InvalidInputError("--enable-gang-scheduling: --gang-scheduler-name says more; leave one of them out")
     if enabled is not None:
         return "volcano" if enabled else NO_GANGS
     return name or GANGS[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, cluster_options, output_option, see
+from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, load_view, output_option
 
 EXAMPLES = """
 \b
@@ -18,12 +18,12 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @output_option("table", "wide", "json", "yaml")
 @cluster_options
-def queues(target: Target, output: str) -> None:
+def queues(target: ClusterTarget, output: str) -> None:
     """Show queues: quota, use, and who waits in them."""
     from gpu_scheduler.cli.render.queues import draw_queues, list_queues
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
-    view, _ = see(target)
+    view, _ = load_view(target)
     lines = list_queues(view.engine.state, view.engine.state.quota.queues)
     if output in ("table", "wide"):
         show(draw_queues(lines, screen_width(), wide=output == "wide"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
+from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, cluster_options
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection
@@ -49,7 +49,7 @@ KEYS = {
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
 @click.option("--lease-duration", type=float, metavar="SECONDS", help="How long a silent leader is waited for.")
 @click.option("--identity", metavar="NAME", help="What this candidate is called in the Lease.")
-def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
+def scheduler(target: ClusterTarget, no_gangs: bool, **flags: Any) -> None:
     """Run the scheduler. One leads, others stand by."""
     settings = target.settings(gangs=False if no_gangs else None, **{KEYS[name]: flags[name] for name in KEYS})
     connection = target.connect()
@@ -62,7 +62,7 @@ def scheduler(target: Target, no_gangs: bool, **flags: Any) -> None:
         expected, others = group.split((ConfigError, MissingIntentError))
         if expected is None or others is not None:
             raise
-        raise UnusableError(str(innermost(expected))) from group
+        raise InvalidInputError(str(innermost(expected))) from group
 
 
 async def _run_until_signalled(connection: Connection, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gpu_scheduler.cli.cluster_options import Target, UnusableError, ask, cluster_options, output_option
+from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, ask, cluster_options, output_option
 
 if TYPE_CHECKING:
     from gpu_scheduler.cli.validation.comparison import Json, Validation
@@ -55,10 +55,12 @@ class Choice(NamedTuple):
 )
 @output_option("text", "json")
 @cluster_options
-def validate(target: Target, timeout: int, replace: bool, image: str | None, output_dir: Path, output: str) -> None:
+def validate(
+    target: ClusterTarget, timeout: int, replace: bool, image: str | None, output_dir: Path, output: str
+) -> None:
     """Start test pods with a map and compare what they got with it."""
     from gpu_scheduler.cli.render.validation import draw_report, report_as_json
-    from gpu_scheduler.cli.validation.run import ObstacleError
+    from gpu_scheduler.cli.validation.run import ValidationSetupError
 
     connection, settings = target.connect(), target.settings()
     _make_folder(output_dir)
@@ -67,7 +69,7 @@ def validate(target: Target, timeout: int, replace: bool, image: str | None, out
         found = ask(connection, lambda client: _validate(client, settings, choice))
     except asyncio.CancelledError:
         raise click.Abort from None
-    except ObstacleError as error:
+    except ValidationSetupError as error:
         raise click.ClickException(str(error)) from error
     text, value = draw_report(found), report_as_json(found)
     (output_dir / TEXT).write_text(text, "utf-8")
@@ -86,13 +88,13 @@ def _make_folder(folder: Path) -> None:
             (folder / name).touch()
             (folder / name).unlink()
     except OSError as error:
-        raise UnusableError(f"--output-dir: {folder} cannot be written to: {error.strerror}") from error
+        raise InvalidInputError(f"--output-dir: {folder} cannot be written to: {error.strerror}") from error
 
 
 async def _validate(client: Client, settings: Settings, choice: Choice) -> Validation:
     """Looks at the cluster, runs the pods and removes them, whatever happens meanwhile."""
     from gpu_scheduler.cli.validation.comparison import Validation
-    from gpu_scheduler.cli.validation.run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
+    from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, look_at_cluster, look_at_scheduler
 
     task = asyncio.current_task()
     assert task is not None
@@ -104,7 +106,7 @@ async def _validate(client: Client, settings: Settings, choice: Choice) -> Valid
         try:
             await run.prepare(choice.replace, choice.timeout)
         except TimeoutError:
-            raise ObstacleError(f"what was there before was not gone within {choice.timeout:g} s") from None
+            raise ValidationSetupError(f"what was there before was not gone within {choice.timeout:g} s") from None
         await run.start()
         pods = await run.wait(cluster, choice.timeout)
         found = Validation(cluster, await look_at_scheduler(client, settings), pods)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_scheduler.cli.certs import dns_name_option
-from gpu_scheduler.cli.cluster_options import Target, UnusableError, cluster_options
+from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, cluster_options
 from gpu_scheduler.cli.scheduler import begin_service, run_loop
 from gpu_scheduler.gangs.contract import WEBHOOK_SECRET
-from gpu_scheduler.webhook.rules import Denial
+from gpu_scheduler.webhook.policy import Denial
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.scheduler.settings import Settings
-    from gpu_scheduler.webhook.rules import Rules
-    from gpu_scheduler.webhook.service import Options
+    from gpu_scheduler.webhook.policy import AdmissionPolicy
+    from gpu_scheduler.webhook.service import WebhookOptions
 
 
 EXAMPLES = """
@@ -54,12 +54,12 @@ Signals:
               help="How long to go on after a signal.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
-def webhook(target: Target, **flags: Any) -> None:
+def webhook(target: ClusterTarget, **flags: Any) -> None:
     """Run the admission webhook: tells containers their GPUs, and refuses what makes no sense."""
     for flag in ("tls_secret", "configuration", "dns_names"):
         if flags["tls_dir"] is not None and flags[flag]:
             name = "--" + flag.removesuffix("s").replace("_", "-")
-            raise UnusableError(f"{name}: is about a certificate of its own; leave it out, or leave out --tls-dir")
+            raise InvalidInputError(f"{name}: is about a certificate of its own; leave it out, or leave out --tls-dir")
     settings = target.settings(namespace=flags["namespace"], logFormat=flags["log_format"], logLevel=flags["log_level"])
     connection = target.connect()
     from gpu_scheduler.k8s.errors import ConfigError
@@ -67,32 +67,32 @@ def webhook(target: Target, **flags: Any) -> None:
     try:
         run_loop(_run_until_signalled(connection, settings, make_options(settings, flags)))
     except ConfigError as error:
-        raise UnusableError(str(error)) from error
+        raise InvalidInputError(str(error)) from error
 
 
-def make_options(settings: Settings, flags: dict[str, Any]) -> Options:
+def make_options(settings: Settings, flags: dict[str, Any]) -> WebhookOptions:
     """How the webhook is set up by its settings and flags."""
-    from gpu_scheduler.webhook.renewal import Place
-    from gpu_scheduler.webhook.rotation import Policy, service_names
-    from gpu_scheduler.webhook.service import Options
+    from gpu_scheduler.webhook.renewal import CertificateLocation
+    from gpu_scheduler.webhook.rotation import RotationPolicy, service_names
+    from gpu_scheduler.webhook.service import WebhookOptions
 
     given = {"secret": flags["tls_secret"], "configuration": flags["configuration"]}
     names = (*service_names(settings.namespace), *flags["dns_names"])
-    return Options(
+    return WebhookOptions(
         _make_rules(settings, flags),
-        Policy(names, settings.certificate_lifetime, settings.certificate_grace),
-        Place(settings.namespace, **{name: value for name, value in given.items() if value}),
+        RotationPolicy(names, settings.certificate_lifetime, settings.certificate_grace),
+        CertificateLocation(settings.namespace, **{name: value for name, value in given.items() if value}),
         flags["tls_dir"],
         flags["listen"],
         flags["linger"],
     )
 
 
-def _make_rules(settings: Settings, flags: dict[str, Any]) -> Rules:
-    from gpu_scheduler.webhook.rules import Rules
+def _make_rules(settings: Settings, flags: dict[str, Any]) -> AdmissionPolicy:
+    from gpu_scheduler.webhook.policy import AdmissionPolicy
 
     account = flags["scheduler_account"]
-    return Rules(
+    return AdmissionPolicy(
         frozenset(settings.scheduler_names),
         settings.gpu_resources,
         inject=not flags["no_inject"],
@@ -101,7 +101,7 @@ def _make_rules(settings: Settings, flags: dict[str, Any]) -> Rules:
     )
 
 
-async def _run_until_signalled(connection: Connection, settings: Settings, options: Options) -> None:
+async def _run_until_signalled(connection: Connection, settings: Settings, options: WebhookOptions) -> None:
     from gpu_scheduler.webhook.service import run_webhook
 
     stop = begin_service(settings)

@@ -18,8 +18,8 @@ from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.owners import JOBS
 from gpu_scheduler.gangs.pods.device_map import COMPLETION_INDEX, INDEX_LABELS
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.webhook.reserved import RESERVED, RESERVED_PREFIX, SETTLED, TOLD
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
+from gpu_scheduler.webhook.reserved import IMMUTABLE, RESERVED, RESERVED_ON_GANGS, RESERVED_PREFIX
 
 TIMEOUT_SECONDS: Final = 5
 
@@ -27,7 +27,9 @@ _SCHEDULER_OF_POD: Final = "object.spec.schedulerName"
 _SCHEDULER_OF_TEMPLATE: Final = "object.spec.template.spec.schedulerName"
 
 
-def make_configurations(client_config: Json, rules: Rules, *, system_namespace: str, guard: bool) -> tuple[Json, Json]:
+def make_configurations(
+    client_config: Json, rules: AdmissionPolicy, *, system_namespace: str, guard: bool
+) -> tuple[Json, Json]:
     """The mutating and the validating configuration. `client_config` says where we are, without a path.
 
     With `guard` reserved annotations are refused by the webhook: for API servers without ValidatingAdmissionPolicy.
@@ -48,7 +50,7 @@ def make_configurations(client_config: Json, rules: Rules, *, system_namespace: 
     )
 
 
-def make_policies(rules: Rules) -> dict[str, Json]:
+def make_policies(rules: AdmissionPolicy) -> dict[str, Json]:
     """What ValidatingAdmissionPolicies are to say, by their names: what `guard` does, and the same for gang objects."""
     stranger = _condition("not-the-scheduler", _write_stranger(rules))
     keep = "metadata.annotations: only the scheduler may write"
@@ -61,13 +63,13 @@ def make_policies(rules: Rules) -> dict[str, Json]:
         ),
         "gpu-scheduler-gangs": _policy(
             [{**rule, "resources": [*rule["resources"], f"{rule['resources'][0]}/*"]} for rule in _rules_of_gangs()],
-            [stranger, _condition("told-annotation", _write_gain(f"k in {_list(TOLD)}"))],
-            f"{keep} {' and '.join(TOLD)} on a gang; leave them as they are",
+            [stranger, _condition("told-annotation", _write_gain(f"k in {_list(RESERVED_ON_GANGS)}"))],
+            f"{keep} {' and '.join(RESERVED_ON_GANGS)} on a gang; leave them as they are",
         ),
         "gpu-scheduler-bindings": _policy(
             [_rule("CREATE", "bindings,pods/binding")],
             [_condition("settled", _write_unsettling())],
-            f"metadata: {', '.join(SETTLED)} and labels with a pod's index are settled when the pod is made, not when"
+            f"metadata: {', '.join(IMMUTABLE)} and labels with a pod's index are settled when the pod is made, not when"
             " it is bound; leave them out",
         ),
     }
@@ -76,7 +78,7 @@ def make_policies(rules: Rules) -> dict[str, Json]:
 # -- webhooks
 
 
-def _mutating_hooks(rules: Rules) -> Iterator[Json]:
+def _mutating_hooks(rules: AdmissionPolicy) -> Iterator[Json]:
     ours = _condition("ours", _write_ours(_SCHEDULER_OF_POD, rules))
     rules_of_pods = [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")]
     yield _hook("pods", "Fail", rules_of_pods, [ours])
@@ -86,7 +88,7 @@ def _mutating_hooks(rules: Rules) -> Iterator[Json]:
     yield _hook("statefulsets", "Fail", rules_of_sets, [ours, _condition("order", _write_reordering())])
 
 
-def _validating_hooks(rules: Rules, guard: bool) -> Iterator[Json]:
+def _validating_hooks(rules: AdmissionPolicy, guard: bool) -> Iterator[Json]:
     yield _hook(
         "pods",
         "Fail",
@@ -179,14 +181,14 @@ def _all_namespaces_but(*names: str) -> Json:
 # -- CEL
 
 
-def _write_ours(field: str, rules: Rules) -> str:
+def _write_ours(field: str, rules: AdmissionPolicy) -> str:
     """That a field names a scheduler of ours, in words that have an answer when the field is not there."""
     parts = field.split(".")
     known = [f"has({'.'.join(parts[:length])})" for length in range(2, len(parts) + 1)]
     return " && ".join([*known, f"{field} in {_list(sorted(rules.scheduler_names))}"])
 
 
-def _write_maker_is_ours(rules: Rules) -> str:
+def _write_maker_is_ours(rules: AdmissionPolicy) -> str:
     """That a template names us: that of a plain kind, of a task or the whole job (Volcano), of a replica (Kubeflow)."""
     task = _write_ours("task.template.spec.schedulerName", rules)
     replicas = "object.spec[field]"
@@ -207,7 +209,7 @@ def _write_maker_is_ours(rules: Rules) -> str:
     )
 
 
-def _write_news(rules: Rules) -> str:
+def _write_news(rules: AdmissionPolicy) -> str:
     """That there is something to check: a new pod or container, or others changed what we read of its metadata.
 
     An update without news, such as a finalizer that is taken off, must not depend on the webhook.
@@ -219,7 +221,7 @@ def _write_news(rules: Rules) -> str:
     return f'request.operation == "CREATE" || ({added}) || ({changed})'
 
 
-def _write_stranger(rules: Rules) -> str:
+def _write_stranger(rules: AdmissionPolicy) -> str:
     """That whoever asks is not the scheduler."""
     return f"request.userInfo.username != {_text(rules.scheduler_account)}"
 
@@ -233,7 +235,7 @@ def _write_unsettling() -> str:
     """That a Binding brings something that was settled when its pod was made."""
     of_pod = 'has(request.subResource) && request.subResource == "binding"'
     binding = f'(request.resource.resource == "bindings" || ({of_pod}))'
-    noted = _write_gain(f"k in {_list(SETTLED)}")
+    noted = _write_gain(f"k in {_list(IMMUTABLE)}")
     labelled = _write_gain(f"k in {_list(INDEX_LABELS)}", "labels")
     return f"{binding} && ({noted} || {labelled})"
 

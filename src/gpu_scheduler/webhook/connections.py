@@ -13,13 +13,13 @@ from typing import Any
 from aiohttp import web
 from aiohttp.streams import StreamReader
 
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+RequestFunction = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-class Connections(web.Server):
+class BoundedServer(web.Server):
     """Serves up to `most` connections; each has `first` seconds to send the head of its first request."""
 
-    def __init__(self, handle: Handle, most: int, first: float, **how: Any) -> None:
+    def __init__(self, handle: RequestFunction, most: int, first: float, **how: Any) -> None:
         super().__init__(self._answer, **how)
         self._handle = handle
         self._most = most
@@ -68,19 +68,19 @@ class Connections(web.Server):
             transport.abort()  # to close it politely would mean to wait for the other side
 
 
-class TooLarge(Exception):
+class BodyTooLarge(Exception):
     """A body has more bytes than it may."""
 
 
-class TooSlow(Exception):
+class BodyTimeout(Exception):
     """A body did not arrive in time."""
 
 
-class Crowded(Exception):
+class BodyMemoryExhausted(Exception):
     """Other bodies left no room for too long."""
 
 
-class Bodies:
+class BodyReader:
     """Collects bodies, in `room` for all that are arriving; the oldest of them goes on even when it is full.
 
     Only bytes that are there take room. So who announces much and sends little keeps nobody else waiting.
@@ -104,13 +104,13 @@ class Bodies:
                     piece = await content.readany()
                 within -= clock() - begun
                 if len(body) + len(piece) > most:
-                    raise TooLarge
+                    raise BodyTooLarge
                 await self._take(len(piece), me)
                 taken += len(piece)
                 body += piece
             return bytes(body)
         except TimeoutError:
-            raise TooSlow from None
+            raise BodyTimeout from None
         except RuntimeError as error:
             # So aiohttp tells of a connection that was closed before anybody read from it.
             raise ConnectionError(str(error)) from None
@@ -127,7 +127,7 @@ class Bodies:
                     while not self._has_room(size, me):
                         await self._freed.wait()
         except TimeoutError:
-            raise Crowded from None
+            raise BodyMemoryExhausted from None
         self._room -= size
 
     def _has_room(self, size: int, me: object) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.webhook.rules import Denial, Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
 
-_MOST = 8
-_LONGEST = 400
-_LONGEST_WARNING = 250
+_MAX_LISTED = 8
+_MAX_PROBLEM_LENGTH = 400
+_MAX_WARNING_LENGTH = 250
 """An API server cuts warnings once all of them together have 4096 characters."""
 
 
@@ -30,9 +30,9 @@ class Findings:
         """Whoever sent the object should know."""
         self.warnings.update(dict.fromkeys(warnings))
 
-    def object_to(self, denial: Denial, what: str, rules: Rules) -> None:
+    def deny_or_warn(self, denial: Denial, what: str, policy: AdmissionPolicy) -> None:
         """Refuse or warn, as the rules say."""
-        (self.refuse if denial in rules.deny else self.warn)(what)
+        (self.refuse if denial in policy.deny else self.warn)(what)
 
     def add(self, place: str, other: Findings) -> None:
         """Take over what was found in a part of the object."""
@@ -47,19 +47,19 @@ class Findings:
         )
 
 
-def write_problems(problems: Sequence[str]) -> str:
+def format_problems(problems: Sequence[str]) -> str:
     """All problems as one message; the first ones, where there are many."""
-    shown = [_shorten(problem, _LONGEST) for problem in problems[:_MOST]]
+    shown = [_shorten(problem, _MAX_PROBLEM_LENGTH) for problem in problems[:_MAX_LISTED]]
     if len(problems) == 1:
         return shown[0]
     listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(shown, 1))
-    more = f"; and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
+    more = f"; and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
     return f"{len(problems)} problems: {listed}{more}"
 
 
-def write_warnings(warnings: Iterable[str]) -> list[str]:
+def format_warnings(warnings: Iterable[str]) -> list[str]:
     """Warnings as an API server passes them on; the first ones, where there are many."""
-    return [_shorten(warning, _LONGEST_WARNING) for warning in islice(warnings, _MOST)]
+    return [_shorten(warning, _MAX_WARNING_LENGTH) for warning in islice(warnings, _MAX_LISTED)]
 
 
 def _shorten(text: str, longest: int) -> str:

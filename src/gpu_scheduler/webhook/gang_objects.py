@@ -10,9 +10,9 @@ from gpu_scheduler.gangs.dialects import DIALECTS, Dialect, GangContext
 from gpu_scheduler.gangs.options import as_list, find_bad_options
 from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.webhook.findings import Findings
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 
-_MOST_GROUPS = 100
+_MAX_POD_GROUPS = 100
 """In a Workload. Kubernetes takes 8; each is looked for among all, and a review could bring 50,000."""
 
 
@@ -25,18 +25,18 @@ def find_dialect(group: str, plural: str, version: str) -> Dialect | None:
     return None
 
 
-def check_gang_object(dialect: Dialect, raw: RawObject, rules: Rules) -> Findings:
+def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy) -> Findings:
     """What there is to say about a gang object that carries annotations of ours; nothing about others."""
     found = Findings()
     notes = raw.metadata.annotations or {}
     if not any(name.startswith(f"{GROUP}/") for name in notes):
         return found
     groups = len(as_list(raw.spec.get("podGroups")))
-    if groups > _MOST_GROUPS:
-        found.refuse(f"spec.podGroups: {groups} are too many; write at most {_MOST_GROUPS}")
+    if groups > _MAX_POD_GROUPS:
+        found.refuse(f"spec.podGroups: {groups} are too many; write at most {_MAX_POD_GROUPS}")
         return found
-    context = GangContext(rules.scheduler_names)
-    for key in _keys(dialect, raw):
+    context = GangContext(policy.scheduler_names)
+    for key in _gang_keys(dialect, raw):
         gang = None if dialect.stands_alone(key, raw) else dialect.decode(key, raw, (), context)
         if gang is not None and gang.problem:
             found.refuse(gang.problem)
@@ -44,7 +44,7 @@ def check_gang_object(dialect: Dialect, raw: RawObject, rules: Rules) -> Finding
     return found
 
 
-def _keys(dialect: Dialect, raw: RawObject) -> Iterator[GangKey]:
+def _gang_keys(dialect: Dialect, raw: RawObject) -> Iterator[GangKey]:
     """The gangs of an object: itself, or each of its pod groups."""
     yield from dialect.keys_of(raw)
     for group in as_list(raw.spec.get("podGroups")):

@@ -11,8 +11,8 @@ from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES, tell_contain
 from gpu_scheduler.gangs.pods.device_map import MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
 from gpu_scheduler.k8s.quantity import QuantityError
-from gpu_scheduler.webhook.containers import EnvVar, Placed
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.containers import EnvVar, LocatedContainer
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _SHOWS_NONE = ("", "-1", "NoDevFiles")
@@ -34,33 +34,33 @@ class Injection:
         return f"Injecting {VARIABLE}{self.said} for pod {pod}{self.which}"
 
 
-def plan_injection(pod: PodObject, rules: Rules) -> Injection | None:
+def plan_injection(pod: PodObject, policy: AdmissionPolicy) -> Injection | None:
     """What the containers of a pod of ours get; None for a pod that gets nothing, or asks wrongly."""
     notes = pod.metadata.annotations or {}
     text = notes.get(DEVICE_MAP)
     if text is not None:
         return _from_map(pod.metadata, text)
-    if not rules.inject:
+    if not policy.inject:
         return None
     if GPU_MILLI in notes:
         # A share is the whole pod's: no container asks for it by itself.
-        return Injection(f" from {VISIBLE_DEVICES}", everywhere=_refer_to(VISIBLE_DEVICES))
+        return Injection(f" from {VISIBLE_DEVICES}", everywhere=_field_reference(VISIBLE_DEVICES))
     try:
-        told = tell_containers(pod, rules.gpu_resources)
+        told = tell_containers(pod, policy.gpu_resources)
     except QuantityError:
         return None
     if not told:
         return None
     said = VISIBLE_DEVICES if len(told) == 1 else f"{CONTAINER_DEVICES}*"
-    return Injection(f" from {said}", by_name={name: _refer_to(key) for name, key in told.items()})
+    return Injection(f" from {said}", by_name={name: _field_reference(key) for name, key in told.items()})
 
 
-def patch_containers(injection: Injection, containers: Iterable[Placed]) -> list[Json]:
+def patch_containers(injection: Injection, containers: Iterable[LocatedContainer]) -> list[Json]:
     """The operations (RFC 6902) after which every container has the variable once and as it should be."""
     return [operation for placed in containers for operation in _patch_container(injection, placed)]
 
 
-def refuse_unnamed(pod: PodObject) -> str:
+def check_generated_name(pod: PodObject) -> str:
     """What to say of a new pod with a map whose name is still to be generated, and could only end in a chance number.
 
     "" of any other pod.
@@ -72,7 +72,7 @@ def refuse_unnamed(pod: PodObject) -> str:
     return f"{DEVICE_MAP}: the pod has no index, and a generated name gives it none; {right}"
 
 
-def find_missing(injection: Injection, containers: Iterable[Placed]) -> Iterator[str]:
+def find_overwritten(injection: Injection, containers: Iterable[LocatedContainer]) -> Iterator[str]:
     """The containers that are not as the injection should have left them, each with what would be right."""
     for placed in containers:
         if any(_patch_container(injection, placed)):
@@ -84,20 +84,22 @@ def find_missing(injection: Injection, containers: Iterable[Placed]) -> Iterator
             )
 
 
-def find_own_choices(pod: PodObject, containers: Iterable[Placed], rules: Rules) -> Iterator[str]:
+def find_own_device_choices(
+    pod: PodObject, containers: Iterable[LocatedContainer], policy: AdmissionPolicy
+) -> Iterator[str]:
     """The containers that ask for no GPUs and choose some all the same, where only those who ask get the variable."""
     notes = pod.metadata.annotations or {}
-    if not rules.inject or DEVICE_MAP in notes or GPU_MILLI in notes:
+    if not policy.inject or DEVICE_MAP in notes or GPU_MILLI in notes:
         return
-    injection = plan_injection(pod, rules)
+    injection = plan_injection(pod, policy)
     told: Mapping[str, Json] = injection.by_name if injection is not None else {}
     for field_name, number, container in containers:
-        if container.name not in told and any(map(_chooses, container.env or ())):
+        if container.name not in told and any(map(_names_devices, container.env or ())):
             what = "may show GPUs that the container did not ask for; leave it out, or ask for GPUs"
             yield f"spec.{field_name}[{number}].env: {VARIABLE} {what}"
 
 
-def _chooses(variable: EnvVar) -> bool:
+def _names_devices(variable: EnvVar) -> bool:
     """Whether a variable names GPUs by itself: not what the scheduler gave another container of the pod."""
     if variable.name != VARIABLE:
         return False
@@ -119,13 +121,13 @@ def _from_map(meta: Meta, text: str) -> Injection | None:
     return Injection(f"={value}", f" (index {index})", everywhere={"name": VARIABLE, "value": value})
 
 
-def _refer_to(annotation: str) -> Json:
+def _field_reference(annotation: str) -> Json:
     # With its apiVersion, or the API server would add it and the next look would find something else.
     reference = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
     return {"name": VARIABLE, "valueFrom": {"fieldRef": reference}}
 
 
-def _patch_container(injection: Injection, placed: Placed) -> Iterator[Json]:
+def _patch_container(injection: Injection, placed: LocatedContainer) -> Iterator[Json]:
     wanted = injection.by_name.get(placed.container.name, injection.everywhere)
     if wanted is None:
         return
@@ -139,14 +141,14 @@ def _patch_container(injection: Injection, placed: Placed) -> Iterator[Json]:
         yield {"op": "add", "path": f"{path}/-", "value": wanted}
         return
     first, *others = present
-    if not _is(env[first], wanted):
+    if not _matches(env[first], wanted):
         yield {"op": "replace", "path": f"{path}/{first}", "value": wanted}
     # From the back, so that the numbers of the others stay right.
     for number in reversed(others):
         yield {"op": "remove", "path": f"{path}/{number}"}
 
 
-def _is(variable: EnvVar, wanted: Json) -> bool:
+def _matches(variable: EnvVar, wanted: Json) -> bool:
     return (variable.value or "") == wanted.get("value", "") and (variable.value_from or None) == wanted.get(
         "valueFrom"
     )

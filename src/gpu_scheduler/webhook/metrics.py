@@ -14,7 +14,7 @@ OUTCOMES = ("allowed", "denied", "refused", "failed")
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 2)
 
 
-class Metrics:
+class WebhookMetrics:
     """Everything that is measured, in a registry of its own."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Metrics:
         self.seconds = {path: seconds.labels(path) for path in PATHS}
         ProcessCollector(registry=self.registry)
 
-    def show(self, pair: Certificate) -> None:
+    def set_certificate(self, pair: Certificate) -> None:
         """Takes down when the pair ends that is shown from now on."""
         self._expiry.set(read_period(pair.certificate).ends)
 

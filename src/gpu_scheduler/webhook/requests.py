@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
-_LONGEST_UID: Final = 253
+_MAX_UID_LENGTH: Final = 253
 
 
 class BadReview(Exception):
@@ -22,30 +22,30 @@ class BadReview(Exception):
         super().__init__(one_line(message))
 
 
-class _Part(msgspec.Struct, rename="camel", gc=False):
+class _RequestStruct(msgspec.Struct, rename="camel", gc=False):
     """Fields are named as in Python here and as in the API on the wire."""
 
 
-class _Resource(_Part):
+class _RequestResource(_RequestStruct):
     group: str = ""
     version: str = ""
     resource: str = ""
 
 
-class _User(_Part):
+class _RequestUser(_RequestStruct):
     username: str = ""
 
 
-class Request(_Part):
+class AdmissionRequest(_RequestStruct):
     """One question. Objects are decoded by whoever knows their kind."""
 
     uid: str
     operation: str
-    resource: _Resource
+    resource: _RequestResource
     sub_resource: str = ""
     name: str = ""
     namespace: str = ""
-    user_info: _User = msgspec.field(default_factory=_User)
+    user_info: _RequestUser = msgspec.field(default_factory=_RequestUser)
     object: msgspec.Raw = msgspec.Raw(b"null")
     old_object: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -55,16 +55,16 @@ class Request(_Part):
         return self.resource.group, self.resource.resource
 
 
-class _Review(_Part):
+class _Review(_RequestStruct):
     api_version: str = ""
     kind: str = ""
-    request: Request | None = None
+    request: AdmissionRequest | None = None
 
 
 _read_review = msgspec.json.Decoder(_Review).decode
 
 
-def read_request(body: bytes) -> Request:
+def read_request(body: bytes) -> AdmissionRequest:
     """The request of an AdmissionReview v1, or BadReview."""
     try:
         review = _read_review(body)
@@ -76,8 +76,8 @@ def read_request(body: bytes) -> Request:
         )
     if review.request is None:
         raise BadReview("request: missing; send an AdmissionReview with a request")
-    if not 0 < len(review.request.uid) <= _LONGEST_UID:
-        raise BadReview(f"request.uid: send 1 to {_LONGEST_UID} characters")
+    if not 0 < len(review.request.uid) <= _MAX_UID_LENGTH:
+        raise BadReview(f"request.uid: send 1 to {_MAX_UID_LENGTH} characters")
     return review.request
 
 

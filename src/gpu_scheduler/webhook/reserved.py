@@ -11,10 +11,10 @@ from gpu_scheduler.gangs.pods.device_map import INDEX_LABELS
 
 RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
 RESERVED_PREFIX = CONTAINER_DEVICES
-TOLD = (NOTES, STATUS)
+RESERVED_ON_GANGS = (NOTES, STATUS)
 """Those that the scheduler writes on gang objects too."""
 
-SETTLED = (DEVICE_MAP, GPU_MILLI)
+IMMUTABLE = (DEVICE_MAP, GPU_MILLI)
 """Annotations that no Binding may bring: the API server would write them on a pod whose containers are as they are.
 
 Nor labels that give a pod its index. The annotation for that is let through: Volcano sends a pod's own ones along.
@@ -28,12 +28,12 @@ def is_reserved(name: str) -> bool:
     return name in RESERVED or name.startswith(RESERVED_PREFIX)
 
 
-def is_told(name: str) -> bool:
+def is_reserved_on_gang(name: str) -> bool:
     """Whether only the scheduler writes an annotation of this name on gang objects."""
-    return name in TOLD
+    return name in RESERVED_ON_GANGS
 
 
-def find_forgeries(
+def find_reserved_changes(
     new: Mapping[str, str] | None, old: Mapping[str, str] | None, is_theirs: Callable[[str], bool] = is_reserved
 ) -> Iterator[str]:
     """The reserved annotations that differ between two versions of an object, each with what would be right."""
@@ -44,8 +44,8 @@ def find_forgeries(
             yield f"metadata.annotations[{quote(name)}]: only the scheduler may write this; {right}"
 
 
-def find_unsettling(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
+def find_immutable_changes(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
     """What a Binding, whoever sends it, would change of what was settled when its pod was made."""
     right = "this is settled when the pod is made, not when it is bound; leave it out"
-    yield from (f"metadata.annotations[{quote(name)}]: {right}" for name in SETTLED if name in annotations)
+    yield from (f"metadata.annotations[{quote(name)}]: {right}" for name in IMMUTABLE if name in annotations)
     yield from (f"metadata.labels[{quote(name)}]: {right}" for name in INDEX_LABELS if name in labels)

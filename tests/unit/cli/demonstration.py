@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpu_scheduler.cli.demonstration.jobs import Job
-from gpu_scheduler.cli.demonstration.observer import Record, Sighting, State
+from gpu_scheduler.cli.demonstration.jobs import DemoJob
+from gpu_scheduler.cli.demonstration.observer import Observations, PodObservation, PodState
 
-ONE, TWO = Job("one", 2, 1), Job("two", 2, 1)
+ONE, TWO = DemoJob("one", 2, 1), DemoJob("two", 2, 1)
 PAIR = (ONE, TWO)
 NODE = {"node1": 2}
 
 
-def see(when: float, pod: str, state: State, *gpus: int, node: str = "node1") -> Sighting:
+def observation(when: float, pod: str, state: PodState, *gpus: int, node: str = "node1") -> PodObservation:
     """A pod `job-rank`, whose uid is its name."""
     placed = tuple((node, gpu) for gpu in gpus)
-    return Sighting(when, pod, pod, pod.rpartition("-")[0], state, placed, node if gpus else "")
+    return PodObservation(when, pod, pod, pod.rpartition("-")[0], state, placed, node if gpus else "")
 
 
-def record(*sightings: Sighting) -> Record:
+def record(*history: PodObservation) -> Observations:
     """A record of them."""
-    found = Record()
-    for seen in sightings:
+    found = Observations()
+    for seen in history:
         found.add(seen)
     return found
 
 
-def locked() -> Record:
+def deadlocked_at() -> Observations:
     """Two jobs of two pods on two GPUs, each with one of them."""
     return record(
-        see(0.0, "one-0", State.WAITING),
-        see(0.0, "two-0", State.WAITING),
-        see(1.0, "one-0", State.STARTING, 0),
-        see(1.0, "two-0", State.STARTING, 1),
-        see(1.5, "one-1", State.WAITING),
-        see(1.5, "two-1", State.WAITING),
-        see(2.0, "one-0", State.RUNNING, 0),
-        see(2.5, "two-0", State.RUNNING, 1),
+        observation(0.0, "one-0", PodState.WAITING),
+        observation(0.0, "two-0", PodState.WAITING),
+        observation(1.0, "one-0", PodState.STARTING, 0),
+        observation(1.0, "two-0", PodState.STARTING, 1),
+        observation(1.5, "one-1", PodState.WAITING),
+        observation(1.5, "two-1", PodState.WAITING),
+        observation(2.0, "one-0", PodState.RUNNING, 0),
+        observation(2.5, "two-0", PodState.RUNNING, 1),
     )
 
 
-def run_of(job: str, start: float, running: float, end: float, gpus: Iterable[int]) -> list[Sighting]:
+def run_of(job: str, start: float, running: float, end: float, gpus: Iterable[int]) -> list[PodObservation]:
     """A job of one-GPU pods from its placement to its end."""
-    steps = ((start, State.STARTING), (running, State.RUNNING), (end, State.SUCCEEDED))
-    return [see(when, f"{job}-{rank}", state, gpu) for when, state in steps for rank, gpu in enumerate(gpus)]
+    steps = ((start, PodState.STARTING), (running, PodState.RUNNING), (end, PodState.SUCCEEDED))
+    return [observation(when, f"{job}-{rank}", state, gpu) for when, state in steps for rank, gpu in enumerate(gpus)]
 
 
-def finished() -> Record:
+def finished() -> Observations:
     """The same jobs one after the other."""
     return record(*run_of("one", 1.0, 1.5, 4.0, (0, 1)), *run_of("two", 4.0, 4.5, 7.0, (0, 1)))

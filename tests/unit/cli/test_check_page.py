@@ -9,40 +9,40 @@ from html.parser import HTMLParser
 import aiohttp
 import pytest
 
-from gpu_scheduler.cli.check_page import SERVICE, Place, as_json, describe, draw_page, read_place
+from gpu_scheduler.cli.check_page import SERVICE, PodIdentity, as_json, describe, draw_page, read_identity
 from gpu_scheduler.cli.check_service import make_routes
 from gpu_scheduler.cli.nvidia_smi import Gpu, Gpus, NvidiaSmi
 from gpu_scheduler.k8s.health import Health
 
-PLACE = Place("web-0", "team", "node1", "0,1")
+PLACE = PodIdentity("web-0", "team", "node1", "0,1")
 GPUS = Gpus((Gpu(0, "A100", "GPU-1", 81920, 1024, 37), Gpu(1, "A100", "GPU-2", None, None, None)))
 EVIL = "<script>alert('1')</script>\"&"
 
-ENVIRONMENTS: dict[str, tuple[Mapping[str, str], Place]] = {
+ENVIRONMENTS: dict[str, tuple[Mapping[str, str], PodIdentity]] = {
     "everything": (
         {"POD_NAME": "web-0", "POD_NAMESPACE": "team", "NODE_NAME": "node1", "CUDA_VISIBLE_DEVICES": "0,1"},
         PLACE,
     ),
-    "nothing": ({}, Place("host", "unknown", "unknown", None)),
-    "empty values": ({"POD_NAME": "", "CUDA_VISIBLE_DEVICES": ""}, Place("host", "unknown", "unknown", "")),
+    "nothing": ({}, PodIdentity("host", "unknown", "unknown", None)),
+    "empty values": ({"POD_NAME": "", "CUDA_VISIBLE_DEVICES": ""}, PodIdentity("host", "unknown", "unknown", "")),
 }
 
 
-@pytest.mark.parametrize(("environment", "place"), ENVIRONMENTS.values(), ids=list(ENVIRONMENTS))
-def test_place_is_read_from_an_environment_with(environment: Mapping[str, str], place: Place) -> None:
-    assert read_place(environment, "host") == place
+@pytest.mark.parametrize(("environment", "identity"), ENVIRONMENTS.values(), ids=list(ENVIRONMENTS))
+def test_place_is_read_from_an_environment_with(environment: Mapping[str, str], identity: PodIdentity) -> None:
+    assert read_identity(environment, "host") == identity
 
 
-LOGS: dict[str, tuple[Place, list[str]]] = {
+LOGS: dict[str, tuple[PodIdentity, list[str]]] = {
     "devices": (PLACE, ["CUDA_VISIBLE_DEVICES=0,1", "Pod team/web-0 on node node1"]),
-    "none": (Place("p", "n", "m", None), ["CUDA_VISIBLE_DEVICES is not set", "Pod n/p on node m"]),
-    "line breaks": (Place("p", "n", "m", "0\nfake"), ["CUDA_VISIBLE_DEVICES=0 fake", "Pod n/p on node m"]),
+    "none": (PodIdentity("p", "n", "m", None), ["CUDA_VISIBLE_DEVICES is not set", "Pod n/p on node m"]),
+    "line breaks": (PodIdentity("p", "n", "m", "0\nfake"), ["CUDA_VISIBLE_DEVICES=0 fake", "Pod n/p on node m"]),
 }
 
 
-@pytest.mark.parametrize(("place", "lines"), LOGS.values(), ids=list(LOGS))
-def test_log_begins_with_the_variable_given(place: Place, lines: list[str]) -> None:
-    assert describe(place) == lines
+@pytest.mark.parametrize(("identity", "lines"), LOGS.values(), ids=list(LOGS))
+def test_log_begins_with_the_variable_given(identity: PodIdentity, lines: list[str]) -> None:
+    assert describe(identity) == lines
 
 
 def test_json_has_all_that_is_known() -> None:
@@ -57,7 +57,7 @@ def test_json_has_all_that_is_known() -> None:
         "utilization_percent": 37,
     }
     assert found["problem"] is None
-    assert as_json(Place("p", "n", "m", None), Gpus(problem="no"))["problem"] == "no"
+    assert as_json(PodIdentity("p", "n", "m", None), Gpus(problem="no"))["problem"] == "no"
 
 
 class Reader(HTMLParser):
@@ -84,16 +84,16 @@ def test_page_shows_the_place_the_devices_and_the_cards() -> None:
         assert text in texts
 
 
-HOSTILE: dict[str, tuple[Place, Gpus]] = {
-    "a place": (Place(EVIL, EVIL, EVIL, EVIL), Gpus()),
+HOSTILE: dict[str, tuple[PodIdentity, Gpus]] = {
+    "a place": (PodIdentity(EVIL, EVIL, EVIL, EVIL), Gpus()),
     "a card": (PLACE, Gpus((Gpu(0, EVIL, EVIL, 1, 1, 1),))),
     "a failure": (PLACE, Gpus(problem=EVIL)),
 }
 
 
-@pytest.mark.parametrize(("place", "gpus"), HOSTILE.values(), ids=list(HOSTILE))
-def test_page_escapes_the_names_of(place: Place, gpus: Gpus) -> None:
-    page = Reader(draw_page(place, gpus))
+@pytest.mark.parametrize(("identity", "gpus"), HOSTILE.values(), ids=list(HOSTILE))
+def test_page_escapes_the_names_of(identity: PodIdentity, gpus: Gpus) -> None:
+    page = Reader(draw_page(identity, gpus))
     assert "script" not in page.tags
     assert EVIL in page.texts
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -104,7 +104,7 @@ DEVICES = {"none": (None, "not set"), "an empty value": ("", "empty: no GPU may 
 
 @pytest.mark.parametrize(("devices", "said"), DEVICES.values(), ids=list(DEVICES))
 def test_page_says_what_it_means_that_the_variable_has(devices: str | None, said: str) -> None:
-    assert said in draw_page(Place("p", "n", "m", devices), Gpus())
+    assert said in draw_page(PodIdentity("p", "n", "m", devices), Gpus())
 
 
 def test_page_loads_nothing_from_elsewhere() -> None:

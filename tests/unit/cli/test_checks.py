@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpu_scheduler.cli.checks import verdicts
+from gpu_scheduler.cli.checks import cluster
+from gpu_scheduler.cli.checks.cluster import Check, CheckLevel
 from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
-from gpu_scheduler.cli.checks.verdicts import Check, Level
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.model import GangKey, Node
@@ -31,8 +31,8 @@ class Leader:
 
 def test_the_verdicts_fit_the_screen_and_end_with_a_sum() -> None:
     found = [
-        Check("api", Level.OK, "https://1.2.3.4:6443 answers in 12 ms, Kubernetes v1.35.0"),
-        Check("placements", Level.FAIL, "the kind is not installed", "Install it."),
+        Check("api", CheckLevel.OK, "https://1.2.3.4:6443 answers in 12 ms, Kubernetes v1.35.0"),
+        Check("placements", CheckLevel.FAIL, "the kind is not installed", "Install it."),
     ]
     assert plain(draw_checks(found, 80), 80) == (
         "ok    api         https://1.2.3.4:6443 answers in 12 ms, Kubernetes v1.35.0.\n"
@@ -57,27 +57,31 @@ def test_the_verdicts_fit_the_screen_and_end_with_a_sum() -> None:
         "message": "the kind is not installed",
         "remedy": "Install it.",
     }
-    assert verdicts.worst(found) is Level.FAIL
-    assert verdicts.worst([]) is Level.OK
+    assert cluster.worst(found) is CheckLevel.FAIL
+    assert cluster.worst([]) is CheckLevel.OK
 
 
 def test_a_slow_server_and_a_wrong_clock_are_warned_of() -> None:
-    assert verdicts.check_api("https://x", "v1.35.0", 0.012).message == "https://x answers in 12 ms, Kubernetes v1.35.0"
-    assert verdicts.check_api("https://x", "", 2.0).level is Level.WARN
-    assert verdicts.check_clock(NOW, NOW + 1.5, NOW).level is Level.OK
-    assert verdicts.check_clock(NOW, NOW + 20, NOW + 60).level is Level.OK, "a slow answer is no wrong clock"
-    late = verdicts.check_clock(NOW, NOW + 190, NOW)
-    assert (late.level, late.message) == (Level.WARN, "this machine's clock is 3m10s behind the API server's")
+    assert cluster.check_api("https://x", "v1.35.0", 0.012).message == "https://x answers in 12 ms, Kubernetes v1.35.0"
+    assert cluster.check_api("https://x", "", 2.0).level is CheckLevel.WARN
+    assert cluster.check_clock(NOW, NOW + 1.5, NOW).level is CheckLevel.OK
+    assert cluster.check_clock(NOW, NOW + 20, NOW + 60).level is CheckLevel.OK, "a slow answer is no wrong clock"
+    late = cluster.check_clock(NOW, NOW + 190, NOW)
+    assert (late.level, late.message) == (CheckLevel.WARN, "this machine's clock is 3m10s behind the API server's")
 
 
 def test_kinds_that_are_missing_fail_or_warn_and_dialects_are_named_in_their_best_version() -> None:
-    placements, queues, dialects = verdicts.check_kinds(EVERYTHING)
-    assert [placements.level, queues.level] == [Level.OK, Level.OK]
+    placements, queues, dialects = cluster.check_kinds(EVERYTHING)
+    assert [placements.level, queues.level] == [CheckLevel.OK, CheckLevel.OK]
     assert dialects.message == (
         "gangs can be written as podgroups.scheduling.volcano.sh/v1beta1, podgroups.scheduling.k8s.io/v1beta1, "
         "annotations"
     )
-    assert [check.level for check in verdicts.check_kinds(Served(()))] == [Level.FAIL, Level.WARN, Level.OK]
+    assert [check.level for check in cluster.check_kinds(Served(()))] == [
+        CheckLevel.FAIL,
+        CheckLevel.WARN,
+        CheckLevel.OK,
+    ]
 
 
 def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
@@ -105,23 +109,23 @@ def test_the_webhook_may_touch_its_own_secret_and_configurations_and_nothing_els
 
 
 def test_what_is_not_allowed_is_named() -> None:
-    refused = verdicts.check_permissions([Permission("", "pods", "create", "binding")], 40)
-    assert (refused.level, refused.message) == (Level.FAIL, "1 of 40 not allowed: create pods/binding")
-    assert verdicts.check_permissions([], 40).level is Level.OK
+    refused = cluster.check_permissions([Permission("", "pods", "create", "binding")], 40)
+    assert (refused.level, refused.message) == (CheckLevel.FAIL, "1 of 40 not allowed: create pods/binding")
+    assert cluster.check_permissions([], 40).level is CheckLevel.OK
 
 
 @pytest.mark.parametrize(
     ("lease", "level", "message"),
     [
-        (None, Level.WARN, "No scheduler has ever run here"),
-        (Leader(""), Level.WARN, "No scheduler runs: the last one stopped"),
-        (Leader(renewed=NOW - 190), Level.WARN, "host-1 leads but has been silent for 3m10s"),
-        (Leader(), Level.OK, "host-1, heard of 2s ago, 1 open commit"),
+        (None, CheckLevel.WARN, "No scheduler has ever run here"),
+        (Leader(""), CheckLevel.WARN, "No scheduler runs: the last one stopped"),
+        (Leader(renewed=NOW - 190), CheckLevel.WARN, "host-1 leads but has been silent for 3m10s"),
+        (Leader(), CheckLevel.OK, "host-1, heard of 2s ago, 1 open commit"),
     ],
     ids=["no lease", "released", "silent", "alive"],
 )
-def test_the_leader_is_named_or_missed(lease: Leader | None, level: Level, message: str) -> None:
-    found = verdicts.check_leader(lease, NOW, 1)
+def test_the_leader_is_named_or_missed(lease: Leader | None, level: CheckLevel, message: str) -> None:
+    found = cluster.check_leader(lease, NOW, 1)
     assert (found.level, found.message) == (level, message)
 
 
@@ -136,16 +140,18 @@ def test_a_table_warns_when_nobody_decides() -> None:
 @pytest.mark.parametrize(
     ("names", "committed", "level"),
     [
-        ({}, {}, Level.OK),
-        ({"1-0-0": "u"}, {"1-0-0": "u"}, Level.OK),
-        ({"1-0-0": "u"}, {}, Level.INFO),
-        ({}, {"1-0-0": "u"}, Level.FAIL),
-        ({"1-0-0": "another"}, {"1-0-0": "u"}, Level.FAIL),
+        ({}, {}, CheckLevel.OK),
+        ({"1-0-0": "u"}, {"1-0-0": "u"}, CheckLevel.OK),
+        ({"1-0-0": "u"}, {}, CheckLevel.INFO),
+        ({}, {"1-0-0": "u"}, CheckLevel.FAIL),
+        ({"1-0-0": "another"}, {"1-0-0": "u"}, CheckLevel.FAIL),
     ],
     ids=["nothing", "committed", "void", "missing", "replaced"],
 )
-def test_placements_and_the_lease_must_agree(names: dict[str, str], committed: dict[str, str], level: Level) -> None:
-    assert verdicts.check_placements(names, committed).level is level
+def test_placements_and_the_lease_must_agree(
+    names: dict[str, str], committed: dict[str, str], level: CheckLevel
+) -> None:
+    assert cluster.check_placements(names, committed).level is level
 
 
 def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> None:
@@ -153,23 +159,23 @@ def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> Non
     scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"), created=NOW)
     scene.waits("fresh", 1, shape_of(1))
     scene.pod("old", shape_of(1), created=NOW - 7200)
-    gangs, waiting = verdicts.check_gangs(scene.look().state, NOW)
-    assert (gangs.level, gangs.message) == (Level.WARN, "pods name gangs that do not exist: team/lost (1 pod)")
-    assert (waiting.level, waiting.message) == (Level.WARN, "1 gang for over an hour: team/old (120m)")
+    gangs, waiting = cluster.check_gangs(scene.look().state, NOW)
+    assert (gangs.level, gangs.message) == (CheckLevel.WARN, "pods name gangs that do not exist: team/lost (1 pod)")
+    assert (waiting.level, waiting.message) == (CheckLevel.WARN, "1 gang for over an hour: team/old (120m)")
     assert waiting.remedy == "gpu-scheduler explain team/old"
-    assert [check.level for check in verdicts.check_gangs(Scene().look().state, NOW)] == [Level.OK, Level.OK]
+    assert [check.level for check in cluster.check_gangs(Scene().look().state, NOW)] == [CheckLevel.OK, CheckLevel.OK]
 
 
 @pytest.mark.parametrize(
     ("nodes", "level"),
     [
-        ([], Level.WARN),
-        ([a_node("n1")], Level.OK),
-        ([a_node("n1", assigns=False)], Level.INFO),
-        ([a_node("n1", ready=False)], Level.WARN),
-        ([a_node("n1", unhealthy=frozenset({0}))], Level.WARN),
+        ([], CheckLevel.WARN),
+        ([a_node("n1")], CheckLevel.OK),
+        ([a_node("n1", assigns=False)], CheckLevel.INFO),
+        ([a_node("n1", ready=False)], CheckLevel.WARN),
+        ([a_node("n1", unhealthy=frozenset({0}))], CheckLevel.WARN),
     ],
     ids=["none", "assigned", "counted", "not ready", "unhealthy"],
 )
-def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: Level) -> None:
-    assert verdicts.check_nodes(Scene(*nodes).look().state).level is level
+def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: CheckLevel) -> None:
+    assert cluster.check_nodes(Scene(*nodes).look().state).level is level

@@ -7,20 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpu_scheduler.cli.demonstration.jobs import JOBS, Job, idle_pod, interleave, mapped_pod, train_pod
+from gpu_scheduler.cli.demonstration.jobs import JOBS, DemoJob, idle_pod, interleave, mapped_pod, train_pod
 from gpu_scheduler.cli.demonstration.observer import (
-    Record,
-    Sighting,
-    Span,
-    State,
-    find_double,
-    find_lock,
+    GpuSpan,
+    Observations,
+    PodObservation,
+    PodState,
+    find_deadlock,
+    find_double_allocation,
     find_spans,
-    read_pod,
-    sum_up,
+    observe_pod,
+    summarize_run,
 )
 from gpu_scheduler.k8s.objects import PodObject
-from tests.unit.cli.demonstration import NODE, ONE, PAIR, TWO, finished, locked, record, run_of, see
+from tests.unit.cli.demonstration import NODE, ONE, PAIR, TWO, deadlocked_at, finished, observation, record, run_of
 
 
 def make_pod(phase: str, node: str = "", devices: str = "", why: str = "") -> PodObject:
@@ -40,47 +40,48 @@ def make_pod(phase: str, node: str = "", devices: str = "", why: str = "") -> Po
 @pytest.mark.parametrize(
     ("pod", "state", "gpus"),
     [
-        pytest.param(make_pod("Pending"), State.WAITING, (), id="without a node"),
-        pytest.param(make_pod("Pending", "n", "3,1"), State.STARTING, (("n", 3), ("n", 1)), id="placed"),
-        pytest.param(make_pod("Running", "n", "0"), State.RUNNING, (("n", 0),), id="running"),
-        pytest.param(make_pod("Running", "n"), State.RUNNING, (), id="running without GPUs"),
-        pytest.param(make_pod("Succeeded", "n", "0"), State.SUCCEEDED, (("n", 0),), id="succeeded"),
-        pytest.param(make_pod("Failed", "n", "0"), State.FAILED, (("n", 0),), id="failed"),
+        pytest.param(make_pod("Pending"), PodState.WAITING, (), id="without a node"),
+        pytest.param(make_pod("Pending", "n", "3,1"), PodState.STARTING, (("n", 3), ("n", 1)), id="placed"),
+        pytest.param(make_pod("Running", "n", "0"), PodState.RUNNING, (("n", 0),), id="running"),
+        pytest.param(make_pod("Running", "n"), PodState.RUNNING, (), id="running without GPUs"),
+        pytest.param(make_pod("Succeeded", "n", "0"), PodState.SUCCEEDED, (("n", 0),), id="succeeded"),
+        pytest.param(make_pod("Failed", "n", "0"), PodState.FAILED, (("n", 0),), id="failed"),
     ],
 )
-def test_a_pod_is_read_as_the_api_shows_it(pod: PodObject, state: State, gpus: tuple[tuple[str, int], ...]) -> None:
-    seen = read_pod(pod, 1.5)
+def test_a_pod_is_read_as_the_api_shows_it(pod: PodObject, state: PodState, gpus: tuple[tuple[str, int], ...]) -> None:
+    seen = observe_pod(pod, 1.5)
     assert (seen.when, seen.pod, seen.job, seen.state, seen.gpus) == (1.5, "one-0", "one", state, gpus)
 
 
 def test_a_deleted_pod_is_gone_whatever_its_phase() -> None:
-    assert read_pod(make_pod("Running", "n", "0"), 1.0, gone=True).state is State.GONE
+    assert observe_pod(make_pod("Running", "n", "0"), 1.0, gone=True).state is PodState.GONE
 
 
 def test_the_scheduler_is_quoted_while_a_pod_waits() -> None:
-    assert read_pod(make_pod("Pending", why="no room"), 0.0).said == "no room"
-    assert read_pod(make_pod("Running", "n"), 0.0).said == ""
+    assert observe_pod(make_pod("Pending", why="no room"), 0.0).said == "no room"
+    assert observe_pod(make_pod("Running", "n"), 0.0).said == ""
 
 
 def test_new_words_are_no_movement() -> None:
-    found = record(see(1.0, "one-0", State.WAITING))
-    found.add(Sighting(2.0, "one-0", "one-0", "one", State.WAITING, said="because"))
-    assert (found.moved, len(found.sightings)) == (1.0, 1)
+    found = record(observation(1.0, "one-0", PodState.WAITING))
+    found.add(PodObservation(2.0, "one-0", "one-0", "one", PodState.WAITING, said="because"))
+    assert (found.moved, len(found.history)) == (1.0, 1)
     assert found.latest["one-0"].said == "because"
     assert found.latest["one-0"].when == 1.0
 
 
 def test_a_gpu_is_held_from_the_bind_to_the_end() -> None:
-    found = record(see(0.0, "one-0", State.WAITING))
+    found = record(observation(0.0, "one-0", PodState.WAITING))
     assert found.held() == {}
-    for state, holders in ((State.STARTING, 1), (State.RUNNING, 1), (State.SUCCEEDED, 0)):
-        found.add(see(1.0, "one-0", state, 0))
+    for state, holders in ((PodState.STARTING, 1), (PodState.RUNNING, 1), (PodState.SUCCEEDED, 0)):
+        found.add(observation(1.0, "one-0", state, 0))
         assert len(found.held()) == holders
 
 
 def test_of_pods_with_one_name_the_last_one_is_found() -> None:
     found = record(
-        Sighting(0.0, "first", "one-0", "one", State.GONE), Sighting(1.0, "next", "one-0", "one", State.WAITING)
+        PodObservation(0.0, "first", "one-0", "one", PodState.GONE),
+        PodObservation(1.0, "next", "one-0", "one", PodState.WAITING),
     )
     last = found.find("one-0")
     assert last is not None
@@ -92,7 +93,7 @@ def test_of_pods_with_one_name_the_last_one_is_found() -> None:
 
 
 def test_jobs_that_hold_what_the_others_wait_for_are_locked() -> None:
-    first, second = find_lock(locked(), PAIR, NODE)
+    first, second = find_deadlock(deadlocked_at(), PAIR, NODE)
     assert (first.job, first.placed, first.holds, first.lacks, first.rivals) == (ONE, 1, 1, 1, {"two": 1})
     assert (second.job, second.rivals) == (TWO, {"one": 1})
 
@@ -100,87 +101,91 @@ def test_jobs_that_hold_what_the_others_wait_for_are_locked() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param([see(3.0, "two-0", State.SUCCEEDED, 1)], id="a GPU is free again"),
+        pytest.param([observation(3.0, "two-0", PodState.SUCCEEDED, 1)], id="a GPU is free again"),
         pytest.param(
-            [see(3.0, "two-0", State.GONE, 1), see(3.0, "one-1", State.RUNNING, 1)], id="a job has all of its pods"
+            [observation(3.0, "two-0", PodState.GONE, 1), observation(3.0, "one-1", PodState.RUNNING, 1)],
+            id="a job has all of its pods",
         ),
     ],
 )
-def test_as_long_as_something_can_move_there_is_no_lock(more: list[Sighting]) -> None:
-    found = locked()
+def test_as_long_as_something_can_move_there_is_no_lock(more: list[PodObservation]) -> None:
+    found = deadlocked_at()
     for seen in more:
         found.add(seen)
-    assert find_lock(found, PAIR, NODE) == ()
+    assert find_deadlock(found, PAIR, NODE) == ()
 
 
 def test_a_free_gpu_that_is_too_little_for_anyone_does_not_undo_a_lock() -> None:
-    wide = (Job("one", 2, 2), Job("two", 2, 2))
+    wide = (DemoJob("one", 2, 2), DemoJob("two", 2, 2))
     found = record(
-        see(1.0, "one-0", State.RUNNING, 0, 1),
-        see(1.0, "two-0", State.RUNNING, 2, 3),
-        see(1.0, "one-1", State.WAITING),
-        see(1.0, "two-1", State.WAITING),
+        observation(1.0, "one-0", PodState.RUNNING, 0, 1),
+        observation(1.0, "two-0", PodState.RUNNING, 2, 3),
+        observation(1.0, "one-1", PodState.WAITING),
+        observation(1.0, "two-1", PodState.WAITING),
     )
-    assert len(find_lock(found, wide, {"node1": 5})) == 2
-    assert find_lock(found, wide, {"node1": 6}) == ()
-    assert len(find_lock(found, wide, {"node1": 5, "node2": 1})) == 2, "one here and one there are not two"
+    assert len(find_deadlock(found, wide, {"node1": 5})) == 2
+    assert find_deadlock(found, wide, {"node1": 6}) == ()
+    assert len(find_deadlock(found, wide, {"node1": 5, "node2": 1})) == 2, "one here and one there are not two"
 
 
 def test_nothing_that_was_seen_is_no_lock() -> None:
-    assert find_lock(Record(), PAIR, NODE) == ()
-    assert find_lock(finished(), PAIR, NODE) == ()
+    assert find_deadlock(Observations(), PAIR, NODE) == ()
+    assert find_deadlock(finished(), PAIR, NODE) == ()
 
 
 # -- spans
 
 
 def test_a_pod_waits_for_its_siblings_until_the_last_one_runs() -> None:
-    sightings = [
-        see(1.0, "one-0", State.STARTING, 0),
-        see(1.2, "one-0", State.RUNNING, 0),
-        see(2.0, "one-1", State.STARTING, 1),
-        see(3.0, "one-1", State.RUNNING, 1),
-        see(5.0, "one-0", State.SUCCEEDED, 0),
+    history = [
+        observation(1.0, "one-0", PodState.STARTING, 0),
+        observation(1.2, "one-0", PodState.RUNNING, 0),
+        observation(2.0, "one-1", PodState.STARTING, 1),
+        observation(3.0, "one-1", PodState.RUNNING, 1),
+        observation(5.0, "one-0", PodState.SUCCEEDED, 0),
     ]
-    assert find_spans(sightings, (ONE,), 6.0) == [
-        Span(("node1", 0), "one", "one-0", 1.0, 3.0, False),
-        Span(("node1", 0), "one", "one-0", 3.0, 5.0, True),
-        Span(("node1", 1), "one", "one-1", 2.0, 3.0, False),
-        Span(("node1", 1), "one", "one-1", 3.0, 6.0, True),
+    assert find_spans(history, (ONE,), 6.0) == [
+        GpuSpan(("node1", 0), "one", "one-0", 1.0, 3.0, False),
+        GpuSpan(("node1", 0), "one", "one-0", 3.0, 5.0, True),
+        GpuSpan(("node1", 1), "one", "one-1", 2.0, 3.0, False),
+        GpuSpan(("node1", 1), "one", "one-1", 3.0, 6.0, True),
     ]
 
 
 def test_every_gpu_of_a_pod_has_a_span() -> None:
-    spans = find_spans([see(1.0, "one-0", State.RUNNING, 0, 5)], (ONE,), 2.0)
+    spans = find_spans([observation(1.0, "one-0", PodState.RUNNING, 0, 5)], (ONE,), 2.0)
     assert [(span.gpu, span.computing) for span in spans] == [(("node1", 0), False), (("node1", 5), False)]
 
 
 def test_who_follows_at_once_on_a_gpu_does_not_share_it() -> None:
-    assert find_double(find_spans(finished().sightings, PAIR, 8.0)) is None
+    assert find_double_allocation(find_spans(finished().history, PAIR, 8.0)) is None
 
 
 def test_two_holders_of_one_gpu_are_found() -> None:
-    both = record(*run_of("one", 1.0, 1.5, 4.0, (0, 1)), see(3.0, "two-0", State.RUNNING, 1))
-    double = find_double(find_spans(both.sightings, PAIR, 8.0))
+    both = record(*run_of("one", 1.0, 1.5, 4.0, (0, 1)), observation(3.0, "two-0", PodState.RUNNING, 1))
+    double = find_double_allocation(find_spans(both.history, PAIR, 8.0))
     assert double is not None
     assert [span.pod for span in double] == ["one-1", "two-0"]
 
 
 def test_a_locked_run_has_computed_nothing() -> None:
-    run = sum_up("pod by pod", locked(), PAIR, NODE, 10.0)
-    assert (run.finished, run.computed, run.idle, run.locked, run.submitted) == ({}, 0.0, 18.0, 2.5, 1.5)
+    run = summarize_run("pod by pod", deadlocked_at(), PAIR, NODE, 10.0)
+    assert (run.finished, run.computed, run.idle, run.deadlocked_at, run.submitted) == ({}, 0.0, 18.0, 2.5, 1.5)
 
 
 def test_a_finished_run_says_when_each_job_was_done() -> None:
-    run = sum_up("with gangs", finished(), PAIR, NODE, 7.5)
-    assert (run.finished, run.computed, run.idle, run.locked) == ({"one": 4.0, "two": 7.0}, 10.0, 2.0, None)
+    run = summarize_run("with gangs", finished(), PAIR, NODE, 7.5)
+    assert (run.finished, run.computed, run.idle, run.deadlocked_at) == ({"one": 4.0, "two": 7.0}, 10.0, 2.0, None)
 
 
 # -- the jobs
 
 
 def test_pods_come_in_turns() -> None:
-    rounds = [[(job.name, rank) for job, rank in arrivals] for arrivals in interleave((Job("a", 2, 1), Job("b", 1, 1)))]
+    rounds = [
+        [(job.name, rank) for job, rank in arrivals]
+        for arrivals in interleave((DemoJob("a", 2, 1), DemoJob("b", 1, 1)))
+    ]
     assert rounds == [[("a", 0), ("b", 0)], [("a", 1)]]
 
 
@@ -211,7 +216,7 @@ def test_the_pods_are_the_same_with_and_without_gangs_and_say_their_minimum() ->
 
 
 def test_a_single_pod_is_no_gang_and_a_mapped_one_asks_for_no_gpus() -> None:
-    assert idle_pod(Job("rival", 1, 8), 0)["metadata"]["annotations"] == {}
+    assert idle_pod(DemoJob("rival", 1, 8), 0)["metadata"]["annotations"] == {}
     mapped = mapped_pod("mapped", 1, "1=node2:2")
     assert mapped["metadata"]["annotations"] == {"gpu-scheduling-map": "1=node2:2"}
     assert "resources" not in mapped["spec"]["containers"][0]

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_scheduler.cli.demonstration.jobs import Job
-from gpu_scheduler.cli.demonstration.observer import Run, Span, sum_up
+from gpu_scheduler.cli.demonstration.jobs import DemoJob
+from gpu_scheduler.cli.demonstration.observer import DemoRun, GpuSpan, summarize_run
 from gpu_scheduler.cli.demonstration.timeline import HEAD, LEFT, RIGHT, ROW, WIDTH, draw_page, draw_picture, say_verdict
-from tests.unit.cli.demonstration import NODE, PAIR, finished, locked
+from tests.unit.cli.demonstration import NODE, PAIR, deadlocked_at, finished
 
-WITHOUT = sum_up("pod by pod", locked(), PAIR, NODE, 8.0)
-WITH = sum_up("with gangs", finished(), PAIR, NODE, 7.0)
+WITHOUT = summarize_run("pod by pod", deadlocked_at(), PAIR, NODE, 8.0)
+WITH = summarize_run("with gangs", finished(), PAIR, NODE, 7.0)
 SECOND = (WIDTH - LEFT - RIGHT) / 9
 """How wide a second is: the longest run has eight, and one more is drawn."""
 
@@ -106,11 +106,11 @@ def test_the_lock_is_marked_where_it_was_seen_and_only_there() -> None:
     [
         (WITHOUT, "0 of 2 jobs finished. 2 of 2 GPUs are held, and none computes."),
         (WITH, "2 of 2 jobs finished, the last one after 7.0 s."),
-        (replace(WITHOUT, locked=None), "0 of 2 jobs finished."),
+        (replace(WITHOUT, deadlocked_at=None), "0 of 2 jobs finished."),
     ],
     ids=["locked", "finished", "neither"],
 )
-def test_the_verdict_is_a_sentence(run: Run, said: str) -> None:
+def test_the_verdict_is_a_sentence(run: DemoRun, said: str) -> None:
     assert say_verdict(run) == said
 
 
@@ -143,9 +143,9 @@ def test_the_legend_names_every_job_and_what_it_asks_for() -> None:
 
 def test_names_are_escaped() -> None:
     evil = '<i>"x"&'
-    span = Span(("node1", 0), evil, evil, 0.0, 5.0, True)
+    span = GpuSpan(("node1", 0), evil, evil, 0.0, 5.0, True)
     other = replace(span, gpu=("node1", 1))
-    page = draw_page([Run(evil, (Job(evil, 1, 2),), NODE, (span, other), {}, 5.0)])
+    page = draw_page([DemoRun(evil, (DemoJob(evil, 1, 2),), NODE, (span, other), {}, 5.0)])
     assert "<i>" not in page
     (run,) = read_runs(page)
     assert find_texts(run, "label") == [evil]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.cli.checks.verdicts import Level
+from gpu_scheduler.cli.checks.cluster import CheckLevel
 from gpu_scheduler.cli.doctor import examine
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.settings import Settings
 from tests.embedded_kube.servers import Speaker, speaker
 
 
-async def look(api: Speaker) -> dict[str, tuple[Level, str]]:
+async def look(api: Speaker) -> dict[str, tuple[CheckLevel, str]]:
     found = await examine(Connection(str(api.client.make_url(""))), Settings())
     return {check.name: (check.level, check.message) for check in found}
 
@@ -17,16 +17,16 @@ async def look(api: Speaker) -> dict[str, tuple[Level, str]]:
 async def test_a_bare_cluster_lacks_our_kinds_and_a_leader() -> None:
     async with speaker() as api:
         found = await look(api)
-    assert found["api"][0] is Level.OK
-    assert found["clock"] == (Level.OK, "agrees with the API server's")
-    assert found["permissions"][0] is Level.OK
-    assert found["placements"][0] is Level.FAIL
-    assert found["leader"] == (Level.WARN, "No scheduler has ever run here")
-    assert found["nodes"] == (Level.WARN, "no node offers nvidia.com/gpu or amd.com/gpu")
-    assert found["webhook"][0] is Level.WARN
+    assert found["api"][0] is CheckLevel.OK
+    assert found["clock"] == (CheckLevel.OK, "agrees with the API server's")
+    assert found["permissions"][0] is CheckLevel.OK
+    assert found["placements"][0] is CheckLevel.FAIL
+    assert found["leader"] == (CheckLevel.WARN, "No scheduler has ever run here")
+    assert found["nodes"] == (CheckLevel.WARN, "no node offers nvidia.com/gpu or amd.com/gpu")
+    assert found["webhook"][0] is CheckLevel.WARN
 
 
 async def test_a_server_that_does_not_answer_is_one_failed_check() -> None:
     (check,) = await examine(Connection("http://127.0.0.1:1"), Settings())
-    assert (check.name, check.level) == ("api", Level.FAIL)
+    assert (check.name, check.level) == ("api", CheckLevel.FAIL)
     assert check.message.startswith("http://127.0.0.1:1 does not answer")

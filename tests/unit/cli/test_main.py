@@ -10,12 +10,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gpu_scheduler.cli.cluster_options import Target
-from gpu_scheduler.cli.main import LOOKING, SECTIONS, cli, plugin
+from gpu_scheduler.cli.cluster_options import ClusterTarget
+from gpu_scheduler.cli.main import INSPECT, SECTIONS, cli, plugin
 from gpu_scheduler.cli.scheduler import KEYS
 from gpu_scheduler.scheduler.settings import FIELDS
 
-COMMANDS = (*LOOKING, "demo", "scheduler", "webhook", "certs", "check-service", "validate")
+COMMANDS = (*INSPECT, "demo", "scheduler", "webhook", "certs", "check-service", "validate")
 HEAVY = ("numpy", "rich", "aiohttp", "msgspec", "gpu_scheduler.core.engine")
 
 
@@ -51,7 +51,7 @@ def test_the_kubectl_plugin_only_looks() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*LOOKING, "scheduler", "webhook", "validate"])
+@pytest.mark.parametrize("name", [*INSPECT, "scheduler", "webhook", "validate"])
 def test_every_command_shows_examples_and_takes_a_kubeconfig(name: str) -> None:
     shown = CliRunner().invoke(cli, [name, "--help"]).output
     assert "Examples:" in shown
@@ -82,8 +82,8 @@ def test_watching_goes_with_tables_only() -> None:
 def test_names_given_are_added_to_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("schedulerNames: [mine]\nholdSeconds: 7\n")
-    assert Target(None, None, None, ("volcano",)).settings().scheduler_names == ("gpu-scheduler", "volcano")
-    settings = Target(None, None, file, ("volcano", "mine")).settings(logLevel="debug", identity=None)
+    assert ClusterTarget(None, None, None, ("volcano",)).settings().scheduler_names == ("gpu-scheduler", "volcano")
+    settings = ClusterTarget(None, None, file, ("volcano", "mine")).settings(logLevel="debug", identity=None)
     assert settings.scheduler_names == ("mine", "volcano")
     assert (settings.hold, settings.log_level) == (7.0, "debug")
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.cli.render.text import Column, draw_age, draw_indices, draw_table, fold, letters
+from gpu_scheduler.cli.render.text import TableColumn, draw_age, draw_indices, draw_table, fold, letters
 from tests.unit.cli.scenes import plain
 
-COLUMNS = (Column("NAME", least=4), Column("SIZE", right=True), Column("NOTE", drop=1, least=6), Column("EMPTY"))
+COLUMNS = (
+    TableColumn("NAME", least=4),
+    TableColumn("SIZE", right=True),
+    TableColumn("NOTE", drop=1, least=6),
+    TableColumn("EMPTY"),
+)
 ROWS = [("a-long-name", "1", "something to say", ""), ("b", "10", "", "")]
 
 

@@ -13,12 +13,12 @@ import yaml
 from gpu_scheduler.cli.render.validation import draw_report, report_as_json, say_verdict
 from gpu_scheduler.cli.validation.comparison import (
     NAMESPACE,
-    ClusterSeen,
-    NodeSeen,
-    PodSeen,
-    SchedulerSeen,
+    ExpectedPlacement,
+    ObservedCluster,
+    ObservedNode,
+    ObservedPod,
+    ObservedScheduler,
     Validation,
-    Wanted,
     find_advice,
     find_differences,
     load_manifest,
@@ -29,21 +29,21 @@ from gpu_scheduler.cli.validation.comparison import (
 )
 
 EXAMPLE = Path(__file__).parents[3] / "examples/08-gpu-map/pods.yaml"
-WANTED = (Wanted("webhook-test-0", "node1", "0,1"), Wanted("webhook-test-1", "node2", "2"))
-CLUSTER = ClusterSeen(
+WANTED = (ExpectedPlacement("webhook-test-0", "node1", "0,1"), ExpectedPlacement("webhook-test-1", "node2", "2"))
+CLUSTER = ObservedCluster(
     "https://192.0.2.1:6443",
     "v1.35.0",
-    (NodeSeen("node1", gpus=8), NodeSeen("worker-b", "node2", gpus=8), NodeSeen("worker-c", ready=False)),
+    (ObservedNode("node1", gpus=8), ObservedNode("worker-b", "node2", gpus=8), ObservedNode("worker-c", ready=False)),
     0.0,
 )
-SCHEDULER = SchedulerSeen("gpu-scheduler-1, heard of 1s ago", webhook="at Service a/b:443/mutate, 1 ready endpoint")
+SCHEDULER = ObservedScheduler("gpu-scheduler-1, heard of 1s ago", webhook="at Service a/b:443/mutate, 1 ready endpoint")
 
 
-def good(number: int, **more: Any) -> PodSeen:
+def good(number: int, **more: Any) -> ObservedPod:
     """A pod as it should be, but for what is given."""
     wanted = WANTED[number]
     node = CLUSTER.find(wanted.node)[0].name
-    seen = PodSeen(wanted, "Running", node, {"main": wanted.devices}, printed=wanted.devices)
+    seen = ObservedPod(wanted, "Running", node, {"main": wanted.devices}, printed=wanted.devices)
     return replace(seen, **more)
 
 
@@ -62,7 +62,7 @@ def test_the_pods_are_three_in_the_namespace_of_tests_with_the_lines_of_one_map(
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", NAMESPACE)
     assert {pod["metadata"]["namespace"] for pod in pods} == {NAMESPACE}
     assert {pod["spec"]["schedulerName"] for pod in pods} == {"gpu-scheduler"}
-    assert [read_wanted(pod) for pod in pods] == [*WANTED, Wanted("webhook-test-2", "node3", "0,1,2")]
+    assert [read_wanted(pod) for pod in pods] == [*WANTED, ExpectedPlacement("webhook-test-2", "node3", "0,1,2")]
 
 
 def test_the_pods_are_allowed_where_pod_security_is_restricted() -> None:
@@ -141,9 +141,9 @@ def test_trouble_is_told_of_a_pod_that(status: dict[str, Any], told: tuple[str, 
 
 # -- differences
 
-TWINS = replace(CLUSTER, nodes=(NodeSeen("a", "node1"), NodeSeen("b", "node1")))
-STRANGE = replace(CLUSTER, nodes=(NodeSeen("a", "b"),))
-DIFFERENCES: dict[str, tuple[PodSeen, ClusterSeen, list[str]]] = {
+TWINS = replace(CLUSTER, nodes=(ObservedNode("a", "node1"), ObservedNode("b", "node1")))
+STRANGE = replace(CLUSTER, nodes=(ObservedNode("a", "b"),))
+DIFFERENCES: dict[str, tuple[ObservedPod, ObservedCluster, list[str]]] = {
     "none": (good(0), CLUSTER, []),
     "none on a node with a label": (good(1), CLUSTER, []),
     "none where the log cannot be read": (good(0, printed=None, log_problem="forbidden"), CLUSTER, []),
@@ -198,7 +198,7 @@ DIFFERENCES: dict[str, tuple[PodSeen, ClusterSeen, list[str]]] = {
         ["expected Running, actual: ErrImagePull: container main: ErrImagePull"],
     ),
     "a pod that was refused": (
-        PodSeen(WANTED[0], "refused", trouble="the webhook does not answer"),
+        ObservedPod(WANTED[0], "refused", trouble="the webhook does not answer"),
         CLUSTER,
         ["expected the pod to be there, actual: refused: the webhook does not answer"],
     ),
@@ -206,18 +206,18 @@ DIFFERENCES: dict[str, tuple[PodSeen, ClusterSeen, list[str]]] = {
 
 
 @pytest.mark.parametrize(("pod", "cluster", "found"), DIFFERENCES.values(), ids=list(DIFFERENCES))
-def test_differences_are(pod: PodSeen, cluster: ClusterSeen, found: list[str]) -> None:
+def test_differences_are(pod: ObservedPod, cluster: ObservedCluster, found: list[str]) -> None:
     assert find_differences(pod, cluster) == found
 
 
 UNSET = good(0, values={"main": None}, printed="")
 WAITING = good(0, status="Pending", node="", printed=None)
-NOBODY = SchedulerSeen(leader_problem="No scheduler has ever run here.")
-ADVICE: dict[str, tuple[PodSeen, SchedulerSeen, list[str]]] = {
+NOBODY = ObservedScheduler(leader_problem="No scheduler has ever run here.")
+ADVICE: dict[str, tuple[ObservedPod, ObservedScheduler, list[str]]] = {
     "all is well": (good(0), SCHEDULER, []),
     "there is no webhook": (
         UNSET,
-        SchedulerSeen("me"),
+        ObservedScheduler("me"),
         [
             "The webhook configuration gpu-scheduler-webhook is not installed, so nothing sets CUDA_VISIBLE_DEVICES. "
             "See docs/troubleshooting.md."
@@ -235,7 +235,7 @@ ADVICE: dict[str, tuple[PodSeen, SchedulerSeen, list[str]]] = {
     ),
     "nobody decides but it runs": (good(0), NOBODY, []),
     "it was refused": (
-        PodSeen(WANTED[0], "refused", trouble="no"),
+        ObservedPod(WANTED[0], "refused", trouble="no"),
         SCHEDULER,
         ["The API server refused pods. See docs/troubleshooting.md."],
     ),
@@ -243,7 +243,7 @@ ADVICE: dict[str, tuple[PodSeen, SchedulerSeen, list[str]]] = {
 
 
 @pytest.mark.parametrize(("pod", "scheduler", "advice"), ADVICE.values(), ids=list(ADVICE))
-def test_advice_when(pod: PodSeen, scheduler: SchedulerSeen, advice: list[str]) -> None:
+def test_advice_when(pod: ObservedPod, scheduler: ObservedScheduler, advice: list[str]) -> None:
     assert find_advice(Validation(CLUSTER, scheduler, (pod,))) == advice
 
 
@@ -308,7 +308,7 @@ No scheduler has ever run here. Nothing starts until one runs. See docs/troubles
 
 Validation failed: 2 of 2 pods are not as the map says.
 """
-BAD = Validation(CLUSTER, NOBODY, (WAITING, PodSeen(WANTED[1], "refused", trouble="no")), ("pod x: forbidden",))
+BAD = Validation(CLUSTER, NOBODY, (WAITING, ObservedPod(WANTED[1], "refused", trouble="no")), ("pod x: forbidden",))
 
 
 @pytest.mark.parametrize(("found", "text"), [(GOOD, PASSED), (BAD, FAILED)], ids=["passed", "failed"])
@@ -323,7 +323,7 @@ def test_report_says_when_a_log_was_not_compared() -> None:
 
 
 def test_report_counts_nodes_that_are_too_many_to_show() -> None:
-    nodes = tuple(NodeSeen(f"n{number:03}") for number in range(25))
+    nodes = tuple(ObservedNode(f"n{number:03}") for number in range(25))
     text = draw_report(replace(GOOD, cluster=replace(CLUSTER, nodes=nodes)))
     assert "n019  yes\nand 5 more\n" in text
     assert "n020" not in text

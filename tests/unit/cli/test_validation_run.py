@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_scheduler.cli.validation.comparison import NAMESPACE, ClusterSeen, Json, load_manifest
-from gpu_scheduler.cli.validation.run import ObstacleError, ValidationRun, look_at_cluster, look_at_scheduler
+from gpu_scheduler.cli.validation.comparison import NAMESPACE, Json, ObservedCluster, load_manifest
+from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, look_at_cluster, look_at_scheduler
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
@@ -18,7 +18,7 @@ from tests.embedded_kube.servers import Speaker, speaker
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 NAMES = ["webhook-test-0", "webhook-test-1", "webhook-test-2"]
-NOWHERE = ClusterSeen("", "", (), 0.0)
+NOWHERE = ObservedCluster("", "", (), 0.0)
 
 
 class Scene:
@@ -92,7 +92,7 @@ async def test_pods_of_these_names_are_left_alone_unless_told_otherwise() -> Non
     async with scene() as at:
         await at.make_namespace()
         uid = await at.make_pod(NAMES[1])
-        with pytest.raises(ObstacleError, match=r"^webhook-test-1 in namespace .* exist already.*--replace"):
+        with pytest.raises(ValidationSetupError, match=r"^webhook-test-1 in namespace .* exist already.*--replace"):
             await at.run.prepare(False, 10)
         assert await at.run.clean_up() == []
         assert await at.names() == [NAMES[1]]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.base.certificates import Period, issue, make_authority, make_period
-from gpu_scheduler.cli.checks.verdicts import DAY, Level
-from gpu_scheduler.cli.checks.webhook import Seen, check_webhook, look_at_webhook
+from gpu_scheduler.cli.checks.cluster import DAY, CheckLevel
+from gpu_scheduler.cli.checks.webhook import WebhookStatus, check_webhook, read_webhook_status
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
@@ -19,7 +19,7 @@ from tests.embedded_kube.servers import Speaker, speaker
 
 Json = dict[str, Any]
 SERVICE = {"service": {"name": WEBHOOK, "namespace": SYSTEM, "path": "/mutate"}}
-Verdict = tuple[Level, str]
+Verdict = tuple[CheckLevel, str]
 
 
 def bundle(*days: float) -> str:
@@ -31,7 +31,7 @@ def bundle(*days: float) -> str:
 
 async def look(api: Speaker) -> dict[str, Verdict]:
     async with Client(Connection(str(api.client.make_url("")))) as client:
-        seen = await look_at_webhook(client, SYSTEM)
+        seen = await read_webhook_status(client, SYSTEM)
     return {check.name: (check.level, check.message) for check in check_webhook(seen, time.time())}
 
 
@@ -58,7 +58,7 @@ async def test_a_cluster_without_it_is_warned_of() -> None:
     async with speaker() as api:
         assert (await look(api)) == {
             "webhook": (
-                Level.WARN,
+                CheckLevel.WARN,
                 "not installed: containers are not told their GPUs by CUDA_VISIBLE_DEVICES",
             )
         }
@@ -69,9 +69,9 @@ async def test_all_is_well() -> None:
         await serve(api, True)
         await install(api, SERVICE | {"caBundle": bundle(3, 100)})
         assert await look(api) == {
-            "webhook": (Level.OK, "2 webhooks configured"),
-            "certificate": (Level.OK, "good for 100d"),
-            "endpoints": (Level.OK, "1 ready"),
+            "webhook": (CheckLevel.OK, "2 webhooks configured"),
+            "certificate": (CheckLevel.OK, "good for 100d"),
+            "endpoints": (CheckLevel.OK, "1 ready"),
         }
 
 
@@ -79,9 +79,9 @@ async def test_a_configuration_that_is_missing_fails() -> None:
     async with speaker() as api:
         await install(api, SERVICE | {"caBundle": bundle(100)}, MUTATING)
         found = await look(api)
-    assert found["webhook"] == (Level.FAIL, f"the ValidatingWebhookConfiguration {WEBHOOK} does not exist")
+    assert found["webhook"] == (CheckLevel.FAIL, f"the ValidatingWebhookConfiguration {WEBHOOK} does not exist")
     refused = "pods that name this scheduler are refused"
-    assert found["endpoints"] == (Level.FAIL, f"the Service {SYSTEM}/{WEBHOOK} does not exist: {refused}")
+    assert found["endpoints"] == (CheckLevel.FAIL, f"the Service {SYSTEM}/{WEBHOOK} does not exist: {refused}")
 
 
 async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
@@ -90,7 +90,7 @@ async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
         await install(api, SERVICE | {"caBundle": bundle(100)})
         level, message = (await look(api))["endpoints"]
     assert (level, message.partition(":")[0]) == (
-        Level.FAIL,
+        CheckLevel.FAIL,
         f"nobody is ready behind the Service {SYSTEM}/{WEBHOOK}",
     )
 
@@ -98,11 +98,11 @@ async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
 @pytest.mark.parametrize(
     ("client", "verdict"),
     [
-        ({"caBundle": bundle(13)}, (Level.WARN, "expires in 13d")),
-        ({"caBundle": bundle(15)}, (Level.OK, "good for 15d")),
-        ({"caBundle": bundle(-9, -4)}, (Level.FAIL, "expired 3d")),
-        ({"caBundle": bundle(13, 15)}, (Level.OK, "good for 15d")),
-        ({}, (Level.OK, "of an authority that API servers trust by themselves")),
+        ({"caBundle": bundle(13)}, (CheckLevel.WARN, "expires in 13d")),
+        ({"caBundle": bundle(15)}, (CheckLevel.OK, "good for 15d")),
+        ({"caBundle": bundle(-9, -4)}, (CheckLevel.FAIL, "expired 3d")),
+        ({"caBundle": bundle(13, 15)}, (CheckLevel.OK, "good for 15d")),
+        ({}, (CheckLevel.OK, "of an authority that API servers trust by themselves")),
     ],
     ids=["soon", "not soon", "expired", "one of two ends soon", "an address without a bundle"],
 )
@@ -112,7 +112,7 @@ async def test_a_certificate_is_judged_by_what_api_servers_trust(client: Json, v
         found = await look(api)
     level, message = found["certificate"]
     assert (level, message[: len(verdict[1])]) == verdict
-    assert found["endpoints"] == (Level.OK, "asked at hook.example.org:8443")
+    assert found["endpoints"] == (CheckLevel.OK, "asked at hook.example.org:8443")
 
 
 async def test_a_bundle_that_trusts_nobody_fails() -> None:
@@ -120,7 +120,7 @@ async def test_a_bundle_that_trusts_nobody_fails() -> None:
         await serve(api, True)
         await install(api, SERVICE)
         level, message = (await look(api))["certificate"]
-    assert level is Level.FAIL
+    assert level is CheckLevel.FAIL
     assert message.startswith("no authority is trusted (caBundle is empty) by pods.gpu-scheduler.io")
 
 
@@ -131,13 +131,17 @@ async def test_a_secret_that_can_be_read_counts_too() -> None:
         await serve(api, True)
         await install(api, SERVICE | {"caBundle": bundle(100)})
         await api.create(f"/api/v1/namespaces/{SYSTEM}/secrets", {"metadata": {"name": WEBHOOK_SECRET}, "data": data})
-        assert (await look(api))["certificate"] == (Level.WARN, "expires in 5d")
+        assert (await look(api))["certificate"] == (CheckLevel.WARN, "expires in 5d")
 
 
 def test_what_the_account_may_not_see_is_said_and_is_no_failure() -> None:
     why = 'secrets is forbidden: User "alice" cannot get it'
-    (check,) = check_webhook(Seen(hidden={MUTATING.kind: why, VALIDATING.kind: why}), 0.0)
-    assert (check.level, check.message) == (Level.INFO, f"cannot be seen: {why}")
+    (check,) = check_webhook(WebhookStatus(hidden={MUTATING.kind: why, VALIDATING.kind: why}), 0.0)
+    assert (check.level, check.message) == (CheckLevel.INFO, f"cannot be seen: {why}")
     hook = {"name": "x", "clientConfig": SERVICE | {"caBundle": bundle(100)}}
-    seen = Seen(hooks=[hook], hidden={f"{SYSTEM}/{WEBHOOK}": why})
-    assert [check.level for check in check_webhook(seen, time.time())] == [Level.OK, Level.OK, Level.INFO]
+    seen = WebhookStatus(hooks=[hook], hidden={f"{SYSTEM}/{WEBHOOK}": why})
+    assert [check.level for check in check_webhook(seen, time.time())] == [
+        CheckLevel.OK,
+        CheckLevel.OK,
+        CheckLevel.INFO,
+    ]

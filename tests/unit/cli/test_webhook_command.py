@@ -14,8 +14,8 @@ from gpu_scheduler.cli.main import cli
 from gpu_scheduler.cli.webhook import make_options
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.webhook.renewal import Place
-from gpu_scheduler.webhook.rules import Denial
+from gpu_scheduler.webhook.policy import Denial
+from gpu_scheduler.webhook.renewal import CertificateLocation
 
 NONE: dict[str, Any] = {
     "tls_dir": None,
@@ -32,21 +32,25 @@ NONE: dict[str, Any] = {
 
 def test_without_flags_all_is_as_the_contract_says() -> None:
     found = make_options(Settings(), NONE)
-    assert (found.listen, found.folder, found.place) == (":8443", None, Place(SYSTEM, WEBHOOK_SECRET, WEBHOOK))
-    assert found.policy.names[0] == "gpu-scheduler-webhook.gpu-scheduler-system.svc"
-    assert (found.policy.lifetime, found.policy.grace) == (365 * 86_400, 30)
-    assert found.rules.scheduler_account == "system:serviceaccount:gpu-scheduler-system:gpu-scheduler"
-    assert (found.rules.inject, found.rules.deny) == (True, frozenset())
+    assert (found.listen, found.folder, found.location) == (
+        ":8443",
+        None,
+        CertificateLocation(SYSTEM, WEBHOOK_SECRET, WEBHOOK),
+    )
+    assert found.rotation.names[0] == "gpu-scheduler-webhook.gpu-scheduler-system.svc"
+    assert (found.rotation.lifetime, found.rotation.grace) == (365 * 86_400, 30)
+    assert found.admission.scheduler_account == "system:serviceaccount:gpu-scheduler-system:gpu-scheduler"
+    assert (found.admission.inject, found.admission.deny) == (True, frozenset())
 
 
 def test_flags_and_settings_are_handed_on() -> None:
     settings = Settings(namespace="gpus", scheduler_names=("a", "b"), certificate_lifetime=60.0, certificate_grace=1.0)
     flags = NONE | {"tls_secret": "s", "configuration": "c", "dns_names": ("127.0.0.1",), "no_inject": True}
     found = make_options(settings, flags | {"deny": ("privileged",), "scheduler_account": "bob"})
-    assert found.place == Place("gpus", "s", "c")
-    assert (found.policy.names[0], found.policy.names[-1]) == ("gpu-scheduler-webhook.gpus.svc", "127.0.0.1")
-    assert (found.policy.lifetime, found.policy.grace) == (60, 1)
-    rules = found.rules
+    assert found.location == CertificateLocation("gpus", "s", "c")
+    assert (found.rotation.names[0], found.rotation.names[-1]) == ("gpu-scheduler-webhook.gpus.svc", "127.0.0.1")
+    assert (found.rotation.lifetime, found.rotation.grace) == (60, 1)
+    rules = found.admission
     assert (rules.scheduler_names, rules.inject, rules.scheduler_account) == (frozenset("ab"), False, "bob")
     assert rules.deny == {Denial.PRIVILEGED}
 

@@ -8,20 +8,20 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
 from gpu_scheduler.webhook.reviews import answer
-from gpu_scheduler.webhook.rules import Denial, Rules
 
 Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
-RULES = Rules(frozenset({"gpu-scheduler"}), (GPU, "amd.com/gpu"))
-STRICT = Rules(RULES.scheduler_names, RULES.gpu_resources, deny=frozenset(Denial))
+POLICY = AdmissionPolicy(frozenset({"gpu-scheduler"}), (GPU, "amd.com/gpu"))
+STRICT = AdmissionPolicy(POLICY.scheduler_names, POLICY.gpu_resources, deny=frozenset(Denial))
 CUDA = "CUDA_VISIBLE_DEVICES"
 MAP = "gpu-scheduling-map"
 GROUP = "gpu-scheduler.io"
 THREE = "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"
 NODES = frozenset({"node1", "node2", "node3"})
-SCHEDULER = RULES.scheduler_account
+SCHEDULER = POLICY.scheduler_account
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
@@ -86,11 +86,11 @@ def review(body: Json | None, resource: str = "pods", operation: str = "CREATE",
 def ask(
     path: Literal["mutate", "validate"],
     asked: Json,
-    rules: Rules = RULES,
+    policy: AdmissionPolicy = POLICY,
     nodes: frozenset[str] | None = NODES,
 ) -> Said:
     """What is answered; a response that an API server would not take fails here."""
-    got = answer(path, msgspec.json.encode(asked), rules, nodes)
+    got = answer(path, msgspec.json.encode(asked), policy, nodes)
     body = msgspec.json.decode(got.body)
     response = body.pop("response")
     assert body == {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
@@ -106,17 +106,17 @@ def ask(
     return Said(got.allowed, status.get("message", ""), status.get("code", 0), warnings, patch, got.log)
 
 
-def mutate(body: Json, resource: str = "pods", rules: Rules = RULES, **extra: Any) -> Said:
+def mutate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> Said:
     """What /mutate says of a new object, or of the request that `extra` makes of it."""
-    return ask("mutate", review(body, resource, **extra), rules)
+    return ask("mutate", review(body, resource, **extra), policy)
 
 
-def validate(body: Json, resource: str = "pods", rules: Rules = RULES, **extra: Any) -> Said:
+def validate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> Said:
     """What /validate says of a new object, or of the request that `extra` makes of it, after /mutate had its turn."""
     nodes = extra.pop("nodes", NODES)
     if resource in ("pods", "pods/ephemeralcontainers"):
-        body = apply(body, mutate(body, resource, rules, **extra).patch)
-    return ask("validate", review(body, resource, **extra), rules, nodes)
+        body = apply(body, mutate(body, resource, policy, **extra).patch)
+    return ask("validate", review(body, resource, **extra), policy, nodes)
 
 
 def apply(body: Json, operations: list[Json]) -> Json:

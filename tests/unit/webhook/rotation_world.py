@@ -19,11 +19,11 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import Conflict, NotFound, Undecided
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import MUTATING, SECRETS, VALIDATING, Resource
-from gpu_scheduler.webhook.renewal import Place, Renewal
-from gpu_scheduler.webhook.rotation import Policy
+from gpu_scheduler.webhook.renewal import CertificateLocation, CertificateRenewal
+from gpu_scheduler.webhook.rotation import RotationPolicy
 
 GRACE, LIFETIME = 30.0, 1800.0
-POLICY = Policy(("hook.ns.svc", "hook"), LIFETIME, GRACE)
+POLICY = RotationPolicy(("hook.ns.svc", "hook"), LIFETIME, GRACE)
 BEGIN = 1_000_000_000.0
 TICK = GRACE / 2
 PLURALS = (MUTATING.plural, VALIDATING.plural)
@@ -133,7 +133,7 @@ class Replica:
     served: Certificate | None = None
     looked: float = BEGIN
     work: Coroutine[Any, Any, bool] | None = None
-    renewal: Renewal = field(init=False)
+    renewal: CertificateRenewal = field(init=False)
 
     def __post_init__(self) -> None:
         self.crash()
@@ -143,16 +143,18 @@ class Replica:
             self.work.close()
         self.work, self.served, self.looked = None, None, self.api.now
 
-        def show(pair: Certificate) -> None:
+        def serve(pair: Certificate) -> None:
             self.served = pair
 
         wire = cast(Client, Wire(self.api))
-        self.renewal = Renewal(wire, Place("ns", "tls", "hook"), POLICY, show, lambda: self.api.now)
+        self.renewal = CertificateRenewal(
+            wire, CertificateLocation("ns", "tls", "hook"), POLICY, serve, lambda: self.api.now
+        )
 
     def step(self) -> bool:
         """One request; whether that ended a look."""
         if self.work is None:
-            self.work = self.renewal.look()
+            self.work = self.renewal.reconcile()
             self.work.send(None)
         with suppress(StopIteration, Conflict, Undecided):
             self.work.send(None)
@@ -160,7 +162,7 @@ class Replica:
         self.work, self.looked = None, self.api.now
         return True
 
-    def look(self) -> int:
+    def reconcile(self) -> int:
         """A whole look, or the rest of one; how many requests that took."""
         steps = 1
         while not self.step():
@@ -179,8 +181,8 @@ class World:
         """Time passes. Nobody is slower than two graces: that is what a replica may be expected to manage."""
         for replica in self.replicas:
             if self.api.now + seconds - replica.looked > 2 * GRACE:
-                replica.look()
-                replica.look()
+                replica.reconcile()
+                replica.reconcile()
                 self.check()
         self.api.now += seconds
         self.check()
@@ -189,7 +191,7 @@ class World:
         """Everybody looks, again and again."""
         for _ in range(ticks):
             for replica in self.replicas:
-                replica.look()
+                replica.reconcile()
                 self.check()
             self.tick()
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import aiohttp
 
 from gpu_scheduler.base.certificates import Certificate, issue, load_certificate, make_authority, server_context
-from gpu_scheduler.webhook.metrics import Metrics
-from gpu_scheduler.webhook.reviews import Answer
-from gpu_scheduler.webhook.server import Path, Server
+from gpu_scheduler.webhook.metrics import WebhookMetrics
+from gpu_scheduler.webhook.reviews import AdmissionResponse
+from gpu_scheduler.webhook.server import ReviewPath, WebhookServer
 
 
 @dataclass
 class Serving:
     """A running server, which `ready` and `answer` belong to."""
 
-    metrics: Metrics
+    metrics: WebhookMetrics
     context: ssl.SSLContext
     authority: Certificate
     port: int = 0
     ready: bool = True
-    answer: Callable[[Path, bytes], Answer] = lambda _path, _body: Answer(b"{}", True)
+    answer: Callable[[ReviewPath, bytes], AdmissionResponse] = lambda _path, _body: AdmissionResponse(b"{}", True)
 
     def trust(self) -> ssl.SSLContext:
         return ssl.create_default_context(cadata=self.authority.certificate.decode())
@@ -49,12 +49,12 @@ class Serving:
 async def served(linger: float = 0.0) -> AsyncIterator[Serving]:
     """A server until the block ends, which it does gracefully."""
     authority = make_authority()
-    serving = Serving(Metrics(), server_context(issue(authority, "server")), authority)
+    serving = Serving(WebhookMetrics(), server_context(issue(authority, "server")), authority)
 
-    def review(path: Path, body: bytes) -> Answer:
+    def review(path: ReviewPath, body: bytes) -> AdmissionResponse:
         return serving.answer(path, body)  # as the test has set it meanwhile
 
-    server = Server(review, serving.metrics, lambda: serving.ready, linger)
+    server = WebhookServer(review, serving.metrics, lambda: serving.ready, linger)
     async with server.serving("127.0.0.1:0", serving.context) as port:
         serving.port = port
         yield serving

@@ -10,11 +10,11 @@ import pytest
 from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING, Hook, find_mistakes
 from embedded_kube.storage.kinds import Kind
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
-from tests.unit.webhook.reviewing import GROUP, MAP, RULES, SCHEDULER, Json, ask, pod, review
+from tests.unit.webhook.reviewing import GROUP, MAP, POLICY, SCHEDULER, Json, ask, pod, review
 
 SERVICE = {"service": {"name": "gpu-scheduler-webhook", "namespace": "gpu-scheduler-system", "port": 443}}
 SYSTEM = "gpu-scheduler-system"
-TWO_NAMES = replace(RULES, scheduler_names=frozenset({"gpu-scheduler", "volcano"}))
+TWO_NAMES = replace(POLICY, scheduler_names=frozenset({"gpu-scheduler", "volcano"}))
 DEVICES = f"{GROUP}/devices"
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 CONTAINER_DEVICES = f"visible-devices.{GROUP}/main"
@@ -58,14 +58,14 @@ def test_an_api_server_finds_no_mistake_in_them(client: Json, guard: bool) -> No
 
 def test_each_has_its_path_and_the_rest_of_the_client_configuration() -> None:
     client = {"service": {"name": "s", "namespace": "n", "port": 443}, "caBundle": "Zm9v"}
-    mutating, validating = make_configurations(client, RULES, system_namespace=SYSTEM, guard=True)
+    mutating, validating = make_configurations(client, POLICY, system_namespace=SYSTEM, guard=True)
     assert mutating["webhooks"][0]["clientConfig"] == {
         "service": {"name": "s", "namespace": "n", "port": 443, "path": "/mutate"},
         "caBundle": "Zm9v",
     }
     assert all(hook["clientConfig"]["service"]["path"] == "/validate" for hook in validating["webhooks"])
     assert client["service"] == {"name": "s", "namespace": "n", "port": 443}
-    mutating, _ = make_configurations({"url": "https://a:1/x/"}, RULES, system_namespace=SYSTEM, guard=True)
+    mutating, _ = make_configurations({"url": "https://a:1/x/"}, POLICY, system_namespace=SYSTEM, guard=True)
     assert mutating["webhooks"][0]["clientConfig"] == {"url": "https://a:1/x/mutate"}
 
 

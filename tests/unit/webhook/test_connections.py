@@ -12,8 +12,8 @@ from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 
 from gpu_scheduler.webhook import server
-from gpu_scheduler.webhook.connections import Bodies
-from gpu_scheduler.webhook.reviews import Answer
+from gpu_scheduler.webhook.connections import BodyReader
+from gpu_scheduler.webhook.reviews import AdmissionResponse
 from tests.unit.webhook.serving import Serving, head, served
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -53,7 +53,7 @@ async def is_dropped(stream: Stream) -> bool:
 
 @pytest.mark.parametrize("sent", [b"", HALF, head(content_length="100") + b"{"], ids=["nothing", "half head", "body"])
 async def test_who_gets_nowhere_makes_room_for_who_comes_next(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_CONNECTIONS", 4)
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 4)
     async with served() as serving, held(serving, 4, sent) as streams, held(serving, 2, b"") as late:
         for stream in late:
             assert await ask(stream) == "HTTP/1.1 200 OK"
@@ -64,7 +64,7 @@ async def test_who_gets_nowhere_makes_room_for_who_comes_next(sent: bytes, monke
 
 
 async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 3)
     async with served() as serving, held(serving, 3, b"") as (first, second, third):
         for stream in (second, third, first):
             assert await ask(stream) == "HTTP/1.1 200 OK"
@@ -77,7 +77,7 @@ async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytes
 
 
 async def test_who_has_left_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 3)
     async with served() as serving, held(serving, 1, b"") as (first,):
         assert await ask(first) == "HTTP/1.1 200 OK"
         for _ in range(5):
@@ -99,7 +99,7 @@ async def test_silent_connections_end_with_the_server() -> None:
 async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was_answered_may_be_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_FIRST", 0.5)
+    monkeypatch.setattr(server, "_FIRST_REQUEST_TIMEOUT", 0.5)
     async with served() as serving, held(serving, 1, b"") as (answered,):
         assert await ask(answered) == "HTTP/1.1 200 OK"
         async with held(serving, 2, HALF) as streams:
@@ -109,7 +109,7 @@ async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was
 
 
 async def test_a_connection_that_does_not_get_on_with_tls_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_FIRST", 0.1)
+    monkeypatch.setattr(server, "_FIRST_REQUEST_TIMEOUT", 0.1)
     async with served() as serving:
         bare = await asyncio.open_connection("127.0.0.1", serving.port)
         async with asyncio.timeout(4.0):
@@ -118,9 +118,9 @@ async def test_a_connection_that_does_not_get_on_with_tls_is_dropped(monkeypatch
 
 
 async def test_large_reviews_pass_while_a_hundred_trickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "BUDGET", 600.0)
+    monkeypatch.setattr(server, "READ_TIMEOUT", 600.0)
     async with served() as serving, held(serving, 100, head(content_length="3000000") + b"{"):
-        serving.answer = lambda _path, body: Answer(b"{}", len(body) == 1_000_000)
+        serving.answer = lambda _path, body: AdmissionResponse(b"{}", len(body) == 1_000_000)
         for _ in range(6):
             async with held(serving, 1, b"") as (stream,):
                 assert await ask(stream, b"x" * 1_000_000) == "HTTP/1.1 200 OK"
@@ -128,9 +128,9 @@ async def test_large_reviews_pass_while_a_hundred_trickle(monkeypatch: pytest.Mo
 
 
 async def test_large_reviews_that_arrive_at_once_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_ROOM", 1_500_000)
-    monkeypatch.setattr(server, "_WAIT", 600.0)
-    monkeypatch.setattr(server, "BUDGET", 600.0)
+    monkeypatch.setattr(server, "_BODY_MEMORY", 1_500_000)
+    monkeypatch.setattr(server, "_BODY_MEMORY_TIMEOUT", 600.0)
+    monkeypatch.setattr(server, "READ_TIMEOUT", 600.0)
     async with served() as serving, held(serving, 8, b"") as streams:
         answers = await asyncio.gather(*(ask(stream, b"x" * 1_000_000) for stream in streams))
     assert answers == ["HTTP/1.1 200 OK"] * 8
@@ -153,7 +153,7 @@ class Arriving:
 
 
 async def test_room_is_given_back_by_those_who_are_done() -> None:
-    bodies = Bodies(room=10, wait=0.1)
+    bodies = BodyReader(room=10, wait=0.1)
     for _ in range(3):
         assert await bodies.collect(cast(StreamReader, Arriving(b"01234", b"56789")), 10, 600.0) == b"0123456789"
     oldest = asyncio.create_task(bodies.collect(cast(StreamReader, Arriving(b"x", ends=False)), 10, 600.0))
@@ -163,8 +163,8 @@ async def test_room_is_given_back_by_those_who_are_done() -> None:
 
 
 async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_ROOM", 0)
-    monkeypatch.setattr(server, "_WAIT", 0.1)
+    monkeypatch.setattr(server, "_BODY_MEMORY", 0)
+    monkeypatch.setattr(server, "_BODY_MEMORY_TIMEOUT", 0.1)
     async with served() as serving, held(serving, 1, head(content_length="100") + b"{"), serving.session() as session:
         async with session.get("/healthz") as answer:
             assert answer.status == 200
@@ -176,4 +176,4 @@ async def test_a_connection_that_is_closed_before_it_is_read_from_has_broken_off
     loop = asyncio.get_running_loop()
     content = StreamReader(BaseProtocol(loop), 1 << 10, loop=loop)
     with pytest.raises(ConnectionError):
-        await Bodies(1 << 10, 1.0).collect(content, 1 << 10, 1.0)
+        await BodyReader(1 << 10, 1.0).collect(content, 1 << 10, 1.0)

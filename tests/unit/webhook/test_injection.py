@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.unit.webhook.reviewing import (
     CUDA,
     GROUP,
     MAP,
-    RULES,
+    POLICY,
     THREE,
     Json,
     Said,
@@ -213,11 +213,11 @@ def test_the_log_says_where_a_value_comes_from() -> None:
 
 @pytest.mark.parametrize("body", [pod(containers=[container(gpus="1")]), pod(annotations={MILLI: "300"})])
 def test_injection_can_be_turned_off(body: Json) -> None:
-    assert mutate(body, rules=replace(RULES, inject=False)).patch == []
+    assert mutate(body, policy=replace(POLICY, inject=False)).patch == []
 
 
 def test_a_map_counts_even_when_injection_is_turned_off() -> None:
-    assert len(mutate(mapped(), rules=replace(RULES, inject=False)).patch) == 1
+    assert len(mutate(mapped(), policy=replace(POLICY, inject=False)).patch) == 1
 
 
 @pytest.mark.parametrize(
@@ -301,9 +301,9 @@ def test_a_pod_that_got_it_is_let_in(body: Json) -> None:
 
 
 def test_where_injection_is_turned_off_only_a_map_has_to_have_it() -> None:
-    rules = replace(RULES, inject=False)
-    assert ask("validate", review(pod(containers=[container(gpus="1")])), rules).allowed
-    assert not ask("validate", review(mapped()), rules).allowed
+    policy = replace(POLICY, inject=False)
+    assert ask("validate", review(pod(containers=[container(gpus="1")])), policy).allowed
+    assert not ask("validate", review(mapped()), policy).allowed
 
 
 def test_a_new_ephemeral_container_without_it_is_refused_and_nothing_else_of_an_old_pod() -> None:
@@ -358,16 +358,16 @@ def test_a_container_that_asks_for_none_and_chooses_gpus_is_warned_of(env: Json,
 
 
 @pytest.mark.parametrize(
-    ("body", "rules"),
+    ("body", "policy"),
     [
-        pytest.param(mapped(containers=[container(env=[OWN])]), RULES, id="a-map-replaces-it"),
-        pytest.param(pod(annotations={MILLI: "300"}, containers=[container(env=[OWN])]), RULES, id="so-does-a-share"),
-        pytest.param(pod(containers=[container(env=[OWN], gpus="1")]), RULES, id="so-does-asking"),
-        pytest.param(pod(containers=[GPUS, container("b", env=[OWN])]), replace(RULES, inject=False), id="turned-off"),
+        pytest.param(mapped(containers=[container(env=[OWN])]), POLICY, id="a-map-replaces-it"),
+        pytest.param(pod(annotations={MILLI: "300"}, containers=[container(env=[OWN])]), POLICY, id="so-does-a-share"),
+        pytest.param(pod(containers=[container(env=[OWN], gpus="1")]), POLICY, id="so-does-asking"),
+        pytest.param(pod(containers=[GPUS, container("b", env=[OWN])]), replace(POLICY, inject=False), id="turned-off"),
     ],
 )
-def test_nothing_is_said_where_the_choice_is_replaced_or_everybodys_own(body: Json, rules: Rules) -> None:
-    assert validate(body, rules=rules).warnings == []
+def test_nothing_is_said_where_the_choice_is_replaced_or_everybodys_own(body: Json, policy: AdmissionPolicy) -> None:
+    assert validate(body, policy=policy).warnings == []
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_a_pod_that_names_no_scheduler_is_the_default_schedulers() -> None:
     body = mapped()
     del body["spec"]["schedulerName"]
     assert mutate(body).patch == []
-    assert len(mutate(body, rules=replace(RULES, scheduler_names=frozenset({"default-scheduler"}))).patch) == 1
+    assert len(mutate(body, policy=replace(POLICY, scheduler_names=frozenset({"default-scheduler"}))).patch) == 1
 
 
 def test_what_comes_without_an_object_is_let_through() -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.webhook.rules import Denial
+from gpu_scheduler.webhook.policy import Denial
 from tests.unit.webhook.reviewing import (
     CUDA,
     GPU,
     GROUP,
     MAP,
     NODES,
-    RULES,
+    POLICY,
     STRICT,
     THREE,
     Json,
@@ -75,7 +75,7 @@ OWNED = {
     ],
 )
 def test_what_is_right_is_let_in_without_a_word(body: Json) -> None:
-    said = validate(body, rules=STRICT)
+    said = validate(body, policy=STRICT)
     assert (said.allowed, said.warnings, said.log) == (True, [], ())
 
 
@@ -303,16 +303,16 @@ BAD_HABITS = [
 def test_bad_habits_are_denied_where_that_is_asked_for_and_else_warned_of(
     denial: Denial, body: Json, said: str
 ) -> None:
-    denied = validate(body, rules=replace(RULES, deny=frozenset({denial})))
+    denied = validate(body, policy=replace(POLICY, deny=frozenset({denial})))
     assert (denied.allowed, denied.message) == (False, said)
-    warned = validate(body, rules=replace(RULES, deny=frozenset(Denial) - {denial}))
+    warned = validate(body, policy=replace(POLICY, deny=frozenset(Denial) - {denial}))
     assert (warned.allowed, warned.warnings) == (True, [said])
 
 
 @pytest.mark.parametrize("source", [SECRET, {**SECRET, "prefix": ""}, {**SECRET, "prefix": "NVIDIA_"}])
 def test_what_cannot_be_seen_is_warned_of_where_it_would_be_denied(source: Json) -> None:
     body = pod(containers=[container(envFrom=[{**SECRET, "prefix": "A_"}, source])])
-    said = validate(body, rules=replace(RULES, deny=frozenset({Denial.NVIDIA_VISIBLE_DEVICES})))
+    said = validate(body, policy=replace(POLICY, deny=frozenset({Denial.NVIDIA_VISIBLE_DEVICES})))
     what = f"it may bring {NVIDIA}, which is refused here; make sure that it does not"
     assert (said.allowed, said.warnings) == (True, [f"spec.containers[0].envFrom: {what}"])
     assert validate(body).warnings == []
@@ -329,7 +329,7 @@ def test_several_problems_are_all_told() -> None:
 def test_very_many_problems_stay_one_message_of_bounded_length() -> None:
     env = [{"name": NVIDIA, "value": "all"}]
     body = pod(containers=[container(f"c{i}", env=env, securityContext={"privileged": True}) for i in range(500)])
-    denied, warned = validate(body, rules=STRICT), validate(body)
+    denied, warned = validate(body, policy=STRICT), validate(body)
     assert denied.message.startswith("1000 problems: (1) spec.containers[0].env")
     assert denied.message.endswith("; and 992 more")
     assert len(denied.message) < 4000

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, parse_map
-from gpu_scheduler.webhook.reviews import Answer, BadReview, answer
+from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview, answer
 from tests.unit.webhook.reviewing import (
     GROUP,
     MAP,
     NODES,
-    RULES,
+    POLICY,
     STRICT,
     THREE,
     UID,
@@ -34,7 +34,7 @@ PATHS: tuple[Path, ...] = ("mutate", "validate")
 
 
 def test_an_answer_carries_the_uid_and_nothing_that_is_not_needed() -> None:
-    body = answer("validate", msgspec.json.encode(review(pod())), RULES, None).body
+    body = answer("validate", msgspec.json.encode(review(pod())), POLICY, None).body
     assert msgspec.json.decode(body) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -92,7 +92,7 @@ def asked(**fields: Any) -> bytes:
 def test_what_is_no_review_is_refused_in_one_printable_line(body: bytes, said: str) -> None:
     for path in PATHS:
         with pytest.raises(BadReview) as caught:
-            answer(path, body, RULES, None)
+            answer(path, body, POLICY, None)
         assert str(caught.value).startswith(said)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1000
@@ -107,7 +107,7 @@ def test_other_kinds_are_let_through(resource: str) -> None:
 def test_a_pod_with_a_million_containers_is_refused_without_a_look_at_each() -> None:
     body = mapped()
     body["spec"]["containers"] = [{}] * 1_000_000
-    for said in (mutate(body), validate(body, rules=STRICT)):
+    for said in (mutate(body), validate(body, policy=STRICT)):
         assert said.message == "spec.containers: 1000000 are too many; write at most 1000"
 
 
@@ -227,9 +227,9 @@ def _damage(body: Json, draw: st.DrawFn) -> None:
 @given(damaged_bytes() | damaged_values() | st.binary(max_size=200), st.sampled_from(PATHS), st.booleans())
 def test_any_bytes_are_answered_or_are_no_review(body: bytes, path: Path, strict: bool) -> None:
     try:
-        got = answer(path, body, STRICT if strict else RULES, NODES)
+        got = answer(path, body, STRICT if strict else POLICY, NODES)
     except BadReview as error:
-        got = Answer(b'{"response":{"allowed":false}}', False, (str(error),))
+        got = AdmissionResponse(b'{"response":{"allowed":false}}', False, (str(error),))
     assert len(got.body) < 16_384 + 64 * len(body)
     assert msgspec.json.decode(got.body)["response"]["allowed"] is got.allowed
     assert all(line.isprintable() and len(line) <= 4096 for line in got.log)

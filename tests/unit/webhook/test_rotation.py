@@ -10,20 +10,20 @@ from gpu_scheduler.base.certificates import Certificate, read_names
 from gpu_scheduler.k8s.errors import NotFound
 from gpu_scheduler.k8s.resources import SECRETS
 from gpu_scheduler.webhook.rotation import (
-    Configured,
-    Found,
-    Policy,
-    Prepare,
-    Show,
-    Shown,
-    Step,
-    Stored,
-    Trust,
-    Write,
-    make_next,
+    AddPair,
+    RotationPolicy,
+    RotationState,
+    RotationStep,
+    SecretContent,
+    ServePair,
+    SignedPair,
+    TrustAuthorities,
+    TrustBundles,
+    WriteSecret,
     make_pair,
     plan_rotation,
     service_names,
+    with_new_pair,
 )
 from tests.unit.webhook.rotation_world import BEGIN, GRACE, LIFETIME, PLURALS, POLICY, TICK, World
 
@@ -37,128 +37,131 @@ GONE = make_pair(POLICY.names, 10.0, NOW - 20)
 LONG = 10 * GRACE
 
 
-def carried(*shown: Shown) -> tuple[Configured, Configured]:
+def carried(*served: SignedPair) -> tuple[TrustBundles, TrustBundles]:
     """Both configurations with two webhooks each that trust these."""
-    bundle = tuple(one.authority for one in shown)
-    return (Configured((bundle, bundle)), Configured((bundle, bundle)))
+    bundle = tuple(one.authority for one in served)
+    return (TrustBundles((bundle, bundle)), TrustBundles((bundle, bundle)))
 
 
-def stored(serving: Shown | None, upcoming: Shown | None = None, *trusted: Shown) -> Stored:
-    authorities = tuple(one.authority for one in trusted)
-    return Stored(serving and serving.pair, upcoming and upcoming.pair, authorities)
+def stored(serving: SignedPair | None, upcoming: SignedPair | None = None, *is_trusted: SignedPair) -> SecretContent:
+    authorities = tuple(one.authority for one in is_trusted)
+    return SecretContent(serving and serving.pair, upcoming and upcoming.pair, authorities)
 
 
-EMPTY = Stored()
+EMPTY = SecretContent()
 ROTATING = stored(OLD, NEW, OLD, NEW)
-BROKEN = Stored(Certificate(OLD.pair.certificate, NEW.pair.key), None, (OLD.authority,))
+BROKEN = SecretContent(Certificate(OLD.pair.certificate, NEW.pair.key), None, (OLD.authority,))
 PROMOTED = stored(NEW, None, OLD, NEW)
 BOTH = (OLD.authority, NEW.authority)
 
-CASES: dict[str, tuple[Found, list[Step]]] = {
+CASES: dict[str, tuple[RotationState, list[RotationStep]]] = {
     "an empty secret and nobody trusted: the first pair": (
-        Found(EMPTY, carried(), None, 0),
-        [Prepare(EMPTY, first=True)],
+        RotationState(EMPTY, carried(), None, 0),
+        [AddPair(EMPTY, first=True)],
     ),
     "an empty secret, but somebody may serve": (
-        Found(EMPTY, carried(OLD), None, 0),
-        [Prepare(stored(None, None, OLD))],
+        RotationState(EMPTY, carried(OLD), None, 0),
+        [AddPair(stored(None, None, OLD))],
     ),
     "the first pair is stored: configurations first": (
-        Found(stored(NEW, None, NEW), carried(), None, 0),
-        [Trust(0, (NEW.authority,)), Trust(1, (NEW.authority,))],
+        RotationState(stored(NEW, None, NEW), carried(), None, 0),
+        [TrustAuthorities(0, (NEW.authority,)), TrustAuthorities(1, (NEW.authority,))],
     ),
     "one configuration is missing: the other is told, nothing is shown": (
-        Found(stored(NEW, None, NEW), (Configured(((),)), None), None, LONG),
-        [Trust(0, (NEW.authority,))],
+        RotationState(stored(NEW, None, NEW), (TrustBundles(((),)), None), None, LONG),
+        [TrustAuthorities(0, (NEW.authority,))],
     ),
-    "trusted, and nothing shown yet": (Found(stored(NEW, None, NEW), carried(NEW), None, 0), [Show(NEW)]),
-    "all is well": (Found(stored(OLD, None, OLD), carried(OLD), OLD, LONG), []),
+    "trusted, and nothing shown yet": (RotationState(stored(NEW, None, NEW), carried(NEW), None, 0), [ServePair(NEW)]),
+    "all is well": (RotationState(stored(OLD, None, OLD), carried(OLD), OLD, LONG), []),
     "a third is left": (
-        Found(stored(SHORT, None, SHORT), carried(SHORT), SHORT, 0),
-        [Prepare(stored(SHORT, None, SHORT))],
+        RotationState(stored(SHORT, None, SHORT), carried(SHORT), SHORT, 0),
+        [AddPair(stored(SHORT, None, SHORT))],
     ),
     "other names are asked for": (
-        Found(stored(RENAMED, None, RENAMED), carried(RENAMED), RENAMED, 0),
-        [Prepare(stored(RENAMED, None, RENAMED))],
+        RotationState(stored(RENAMED, None, RENAMED), carried(RENAMED), RENAMED, 0),
+        [AddPair(stored(RENAMED, None, RENAMED))],
     ),
     "next is stored: configurations first": (
-        Found(ROTATING, carried(OLD), OLD, LONG),
-        [Trust(0, BOTH), Trust(1, BOTH)],
+        RotationState(ROTATING, carried(OLD), OLD, LONG),
+        [TrustAuthorities(0, BOTH), TrustAuthorities(1, BOTH)],
     ),
-    "both trusted, but not for long enough": (Found(ROTATING, carried(OLD, NEW), OLD, GRACE - 1), []),
-    "both trusted for a grace: promoted": (Found(ROTATING, carried(OLD, NEW), OLD, GRACE), [Write(PROMOTED)]),
+    "both trusted, but not for long enough": (RotationState(ROTATING, carried(OLD, NEW), OLD, GRACE - 1), []),
+    "both trusted for a grace: promoted": (
+        RotationState(ROTATING, carried(OLD, NEW), OLD, GRACE),
+        [WriteSecret(PROMOTED)],
+    ),
     "one webhook of a configuration does not carry it": (
-        Found(ROTATING, (Configured((BOTH, (OLD.authority,))), Configured((BOTH,))), OLD, LONG),
-        [Trust(0, BOTH)],
+        RotationState(ROTATING, (TrustBundles((BOTH, (OLD.authority,))), TrustBundles((BOTH,))), OLD, LONG),
+        [TrustAuthorities(0, BOTH)],
     ),
     "both trusted just now, but the old one is soon over: promoted": (
-        Found(stored(LATE, NEW, LATE, NEW), carried(LATE, NEW), LATE, 0),
-        [Write(stored(NEW, None, LATE, NEW))],
+        RotationState(stored(LATE, NEW, LATE, NEW), carried(LATE, NEW), LATE, 0),
+        [WriteSecret(stored(NEW, None, LATE, NEW))],
     ),
     "both trusted just now, and the old one is not quite so soon over": (
-        Found(stored(EARLIER, NEW, EARLIER, NEW), carried(EARLIER, NEW), EARLIER, 0),
+        RotationState(stored(EARLIER, NEW, EARLIER, NEW), carried(EARLIER, NEW), EARLIER, 0),
         [],
     ),
     "promoted by another replica, and the old one is soon over: shown": (
-        Found(stored(NEW, None, LATE, NEW), carried(LATE, NEW), LATE, 0),
-        [Show(NEW)],
+        RotationState(stored(NEW, None, LATE, NEW), carried(LATE, NEW), LATE, 0),
+        [ServePair(NEW)],
     ),
-    "next, but a configuration is gone": (Found(ROTATING, (carried(OLD, NEW)[0], None), OLD, LONG), []),
-    "promoted by another replica: no hurry": (Found(PROMOTED, carried(OLD, NEW), OLD, 0), []),
-    "promoted a grace ago": (Found(PROMOTED, carried(OLD, NEW), OLD, GRACE), [Show(NEW)]),
-    "promoted, and nothing shown yet": (Found(PROMOTED, carried(OLD, NEW), None, 0), [Show(NEW)]),
-    "the old authority stays for the slow": (Found(PROMOTED, carried(OLD, NEW), NEW, LONG - 1), []),
+    "next, but a configuration is gone": (RotationState(ROTATING, (carried(OLD, NEW)[0], None), OLD, LONG), []),
+    "promoted by another replica: no hurry": (RotationState(PROMOTED, carried(OLD, NEW), OLD, 0), []),
+    "promoted a grace ago": (RotationState(PROMOTED, carried(OLD, NEW), OLD, GRACE), [ServePair(NEW)]),
+    "promoted, and nothing shown yet": (RotationState(PROMOTED, carried(OLD, NEW), None, 0), [ServePair(NEW)]),
+    "the old authority stays for the slow": (RotationState(PROMOTED, carried(OLD, NEW), NEW, LONG - 1), []),
     "the old authority leaves": (
-        Found(PROMOTED, carried(OLD, NEW), NEW, LONG),
-        [Write(stored(NEW, None, NEW))],
+        RotationState(PROMOTED, carried(OLD, NEW), NEW, LONG),
+        [WriteSecret(stored(NEW, None, NEW))],
     ),
     "it leaves the configurations after the secret": (
-        Found(stored(NEW, None, NEW), carried(OLD, NEW), NEW, 0),
-        [Trust(0, (NEW.authority,)), Trust(1, (NEW.authority,))],
+        RotationState(stored(NEW, None, NEW), carried(OLD, NEW), NEW, 0),
+        [TrustAuthorities(0, (NEW.authority,)), TrustAuthorities(1, (NEW.authority,))],
     ),
-    "back after the old one has left": (Found(stored(NEW, None, NEW), carried(NEW), OLD, 0), [Show(NEW)]),
+    "back after the old one has left": (RotationState(stored(NEW, None, NEW), carried(NEW), OLD, 0), [ServePair(NEW)]),
     "somebody overwrote the bundles": (
-        Found(stored(OLD, None, OLD), carried(), OLD, LONG),
-        [Trust(0, (OLD.authority,)), Trust(1, (OLD.authority,))],
+        RotationState(stored(OLD, None, OLD), carried(), OLD, LONG),
+        [TrustAuthorities(0, (OLD.authority,)), TrustAuthorities(1, (OLD.authority,))],
     ),
     "somebody emptied the secret: a new one, without haste": (
-        Found(EMPTY, carried(OLD), OLD, 0),
-        [Prepare(stored(OLD, None, OLD))],
+        RotationState(EMPTY, carried(OLD), OLD, 0),
+        [AddPair(stored(OLD, None, OLD))],
     ),
-    "somebody broke the secret": (Found(BROKEN, carried(OLD), OLD, 0), [Prepare(stored(OLD, None, OLD))]),
+    "somebody broke the secret": (RotationState(BROKEN, carried(OLD), OLD, 0), [AddPair(stored(OLD, None, OLD))]),
     "broken, with a next one": (
-        Found(Stored(None, NEW.pair, (NEW.authority,)), carried(OLD), OLD, 0),
-        [Write(stored(OLD, NEW, NEW, OLD))],
+        RotationState(SecretContent(None, NEW.pair, (NEW.authority,)), carried(OLD), OLD, 0),
+        [WriteSecret(stored(OLD, NEW, NEW, OLD))],
     ),
     "broken, and this replica shows nothing": (
-        Found(BROKEN, carried(OLD), None, 0),
-        [Prepare(stored(None, None, OLD))],
+        RotationState(BROKEN, carried(OLD), None, 0),
+        [AddPair(stored(None, None, OLD))],
     ),
     "somebody stored another pair: what is shown stays trusted": (
-        Found(stored(OTHER, None, OTHER), carried(OLD), OLD, 0),
-        [Write(stored(OTHER, None, OTHER, OLD))],
+        RotationState(stored(OTHER, None, OTHER), carried(OLD), OLD, 0),
+        [WriteSecret(stored(OTHER, None, OTHER, OLD))],
     ),
-    "expired": (Found(stored(GONE, None, GONE), carried(GONE), GONE, 0), [Prepare(stored(None, None, GONE))]),
+    "expired": (RotationState(stored(GONE, None, GONE), carried(GONE), GONE, 0), [AddPair(stored(None, None, GONE))]),
     "next has expired": (
-        Found(stored(OLD, GONE, OLD, GONE), carried(OLD, GONE), OLD, LONG),
-        [Write(stored(OLD, None, OLD, GONE))],
+        RotationState(stored(OLD, GONE, OLD, GONE), carried(OLD, GONE), OLD, LONG),
+        [WriteSecret(stored(OLD, None, OLD, GONE))],
     ),
     "next is for other names": (
-        Found(stored(OLD, RENAMED, OLD, RENAMED), carried(OLD, RENAMED), OLD, LONG),
-        [Write(stored(OLD, None, OLD, RENAMED))],
+        RotationState(stored(OLD, RENAMED, OLD, RENAMED), carried(OLD, RENAMED), OLD, LONG),
+        [WriteSecret(stored(OLD, None, OLD, RENAMED))],
     ),
 }
 
 
 @pytest.mark.parametrize(("found", "steps"), CASES.values(), ids=CASES.keys())
-def test_what_to_do_follows_from_what_is_found(found: Found, steps: list[Step]) -> None:
+def test_what_to_do_follows_from_what_is_found(found: RotationState, steps: list[RotationStep]) -> None:
     assert plan_rotation(found, NOW, POLICY) == steps
 
 
 def test_a_new_pair_is_the_next_one_unless_it_is_the_first() -> None:
-    first = make_next(Prepare(Stored(), first=True), NOW, POLICY)
+    first = with_new_pair(AddPair(SecretContent(), first=True), NOW, POLICY)
     assert (first.upcoming, len(first.authorities)) == (None, 1)
-    after = make_next(Prepare(first), NOW, POLICY)
+    after = with_new_pair(AddPair(first), NOW, POLICY)
     assert (after.serving, after.authorities[0]) == (first.serving, first.authorities[0])
     assert after.upcoming is not None
     assert read_names(after.upcoming.certificate) == set(POLICY.names)
@@ -174,7 +177,7 @@ def test_the_webhook_is_called_by_its_service() -> None:
 
 
 def test_looks_are_frequent_enough_for_the_grace_and_not_too_frequent() -> None:
-    assert [Policy((), 1, grace).pause for grace in (0.1, 3, 30, 3000)] == [0.1, 0.5, 5.0, 5.0]
+    assert [RotationPolicy((), 1, grace).poll_interval for grace in (0.1, 3, 30, 3000)] == [0.1, 0.5, 5.0, 5.0]
 
 
 # -- with an API, one request at a time
@@ -240,23 +243,23 @@ def test_a_crash_after_any_write_of_a_renewal_does_no_harm(last: int, garbled: b
     assert world.api.writes == begun + WRITES, "something was done twice, or not at all"
 
 
-@pytest.mark.parametrize("pause", range(1, 9))
+@pytest.mark.parametrize("poll_interval", range(1, 9))
 @pytest.mark.parametrize("phase", range(6))
-def test_a_replica_that_is_overtaken_between_two_requests_undoes_nothing(pause: int, phase: int) -> None:
+def test_a_replica_that_is_overtaken_between_two_requests_undoes_nothing(poll_interval: int, phase: int) -> None:
     """One stops after some requests of a look, the other does whole looks, then the first goes on with what it saw."""
     world = started()
     due(world)
     slow, quick = world.replicas
     for _ in range(phase):
-        quick.look()
+        quick.reconcile()
         world.tick(GRACE)
-    for _ in range(pause):
+    for _ in range(poll_interval):
         if slow.step():
             break
     for _ in range(3):
-        quick.look()
+        quick.reconcile()
         world.check()
-    slow.look()
+    slow.reconcile()
     world.check()
     world.run(2 * SETTLING)
     assert world.is_settled()
@@ -296,7 +299,7 @@ def test_a_secret_that_is_missing_is_named() -> None:
     world = World(1)
     del world.api.objects[SECRETS.plural]
     with pytest.raises(NotFound, match="the secret ns/tls does not exist; create it, it may be empty"):
-        world.replicas[0].look()
+        world.replicas[0].reconcile()
 
 
 def test_emptying_the_secret_asks_for_a_new_certificate() -> None:
@@ -314,8 +317,8 @@ def test_what_is_not_base64_counts_as_nothing_and_is_written_anew(text: str) -> 
     world.api.objects[SECRETS.plural]["data"] = {"tls.crt": text, "tls.key": text, "ca.crt": text}
     for plural in PLURALS:
         world.api.objects[plural]["webhooks"][0]["clientConfig"]["caBundle"] = text
-    world.replicas[0].look()
-    world.replicas[0].look()
+    world.replicas[0].reconcile()
+    world.replicas[0].reconcile()
     world.run(3)
     assert world.is_settled()
 
@@ -352,7 +355,7 @@ def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
             case "step":
                 world.replicas[number].step()
             case "look":
-                world.replicas[number].look()
+                world.replicas[number].reconcile()
             case "crash":
                 world.replicas[number].crash()
             case "tick":

@@ -16,9 +16,9 @@ import pytest
 
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.webhook import server
-from gpu_scheduler.webhook.metrics import Metrics
-from gpu_scheduler.webhook.reviews import Answer, BadReview
-from gpu_scheduler.webhook.server import LARGEST, Path, Server
+from gpu_scheduler.webhook.metrics import WebhookMetrics
+from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview
+from gpu_scheduler.webhook.server import MAX_REVIEW_BYTES, ReviewPath, WebhookServer
 from tests.unit.webhook.serving import Serving, head, served
 
 JSON = {"Content-Type": "application/json"}
@@ -71,14 +71,14 @@ async def test_every_request_gets_the_status_and_the_line_it_deserves(
     method: str, path: str, headers: dict[str, str], code: int, line: str
 ) -> None:
     async with served() as serving, serving.session() as session:
-        serving.answer = lambda path, body: Answer(f"{path}: {body.decode()}".encode(), True)
+        serving.answer = lambda path, body: AdmissionResponse(f"{path}: {body.decode()}".encode(), True)
         async with session.request(method, path, data=b"review", headers=headers) as answer:
             assert (answer.status, await answer.text()) == (code, line)
             assert "\n" not in line[:-1]
 
 
 async def test_a_body_that_is_no_review_is_refused_in_its_own_words() -> None:
-    def refuse(_path: Path, _body: bytes) -> Answer:
+    def refuse(_path: ReviewPath, _body: bytes) -> AdmissionResponse:
         raise BadReview("the body must be an AdmissionReview, not a list")
 
     async with served() as serving, serving.session() as session:
@@ -91,7 +91,7 @@ async def test_a_body_that_is_no_review_is_refused_in_its_own_words() -> None:
 async def test_an_unexpected_error_is_one_line_for_the_caller_and_a_trace_in_the_log(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_path: Path, _body: bytes) -> Answer:
+    def fail(_path: ReviewPath, _body: bytes) -> AdmissionResponse:
         raise ZeroDivisionError("no such thing")
 
     async with served() as serving, serving.session() as session:
@@ -108,7 +108,7 @@ async def test_an_unexpected_error_is_one_line_for_the_caller_and_a_trace_in_the
 async def test_lines_of_a_review_are_logged_by_root(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with served() as serving, serving.session() as session:
-        serving.answer = lambda _path, _body: Answer(b"{}", True, (LINE,))
+        serving.answer = lambda _path, _body: AdmissionResponse(b"{}", True, (LINE,))
         async with session.post("/mutate", data=b"{}", headers=JSON) as answer:
             assert answer.status == 200
     assert [(one.name, one.levelname, one.message) for one in caplog.records if "CUDA" in one.message] == [
@@ -119,7 +119,7 @@ async def test_lines_of_a_review_are_logged_by_root(caplog: pytest.LogCaptureFix
 async def test_numbers_tell_the_outcome_and_the_time() -> None:
     begun = time.perf_counter()
     async with served() as serving, serving.session() as session:
-        serving.answer = lambda path, _body: Answer(b"{}", path == "mutate")
+        serving.answer = lambda path, _body: AdmissionResponse(b"{}", path == "mutate")
         for path in ("/mutate", "/validate", "/validate"):
             async with session.post(path, data=b"{}", headers=JSON) as answer:
                 assert answer.status == 200
@@ -138,10 +138,10 @@ async def test_numbers_tell_the_outcome_and_the_time() -> None:
 # -- large and slow
 
 
-@pytest.mark.parametrize("size", [LARGEST, LARGEST - 1])
+@pytest.mark.parametrize("size", [MAX_REVIEW_BYTES, MAX_REVIEW_BYTES - 1])
 async def test_the_largest_review_is_read(size: int) -> None:
     async with served() as serving, serving.session() as session:
-        serving.answer = lambda _path, body: Answer(str(len(body)).encode(), True)
+        serving.answer = lambda _path, body: AdmissionResponse(str(len(body)).encode(), True)
         async with session.post("/mutate", data=io.BytesIO(b"x" * size), headers=JSON) as answer:
             assert (answer.status, await answer.text()) == (200, str(size))
 
@@ -149,8 +149,8 @@ async def test_the_largest_review_is_read(size: int) -> None:
 async def test_a_review_that_says_it_is_too_large_is_refused_before_it_is_sent() -> None:
     async with served() as serving:
         reader, writer = await serving.open()
-        writer.write(head(content_length=str(LARGEST + 1)))
-        assert await status(reader) == (413, f"the review is larger than {LARGEST} bytes\n")
+        writer.write(head(content_length=str(MAX_REVIEW_BYTES + 1)))
+        assert await status(reader) == (413, f"the review is larger than {MAX_REVIEW_BYTES} bytes\n")
         writer.close()
     assert 'reviews_total{outcome="refused",path="mutate"} 1.0' in serving.metrics.text().decode()
 
@@ -161,7 +161,7 @@ async def test_a_review_that_turns_out_too_large_is_refused_in_the_middle() -> N
         writer.write(head(transfer_encoding="chunked"))
         sent = 0
         piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        while sent <= LARGEST:
+        while sent <= MAX_REVIEW_BYTES:
             writer.write(piece)
             sent += 0x10000
         assert (await status(reader))[0] == 413
@@ -171,7 +171,7 @@ async def test_a_review_that_turns_out_too_large_is_refused_in_the_middle() -> N
 async def test_a_review_that_trickles_in_is_given_up_and_others_are_answered_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "BUDGET", 0.2)
+    monkeypatch.setattr(server, "READ_TIMEOUT", 0.2)
     async with served() as serving, serving.session() as session:
         slow = [await serving.open() for _ in range(40)]  # more than are collected at a time
         for _, writer in slow:
@@ -248,7 +248,7 @@ async def test_certificates_change_under_traffic_and_no_handshake_fails() -> Non
 
 async def test_an_address_that_is_taken_is_one_line() -> None:
     async with served() as serving:
-        again = Server(serving.answer, Metrics(), lambda: True)
+        again = WebhookServer(serving.answer, WebhookMetrics(), lambda: True)
         with pytest.raises(ConfigError, match=re.escape(f'address "127.0.0.1:{serving.port}" cannot be listened on')):
             async with again.serving(f"127.0.0.1:{serving.port}", serving.context):
                 pass

@@ -34,19 +34,19 @@ from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK_SECRET
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import ApiError, ConfigError
-from gpu_scheduler.webhook import serving_files
+from gpu_scheduler.webhook import certificate_files
+from gpu_scheduler.webhook.certificate_files import CertificateFiles
 from gpu_scheduler.webhook.nodes import NodeNames
-from gpu_scheduler.webhook.renewal import Place, Renewal
-from gpu_scheduler.webhook.rotation import Policy
-from gpu_scheduler.webhook.rules import Rules
-from gpu_scheduler.webhook.service import Options, run_webhook
-from gpu_scheduler.webhook.serving_files import ServingFiles
+from gpu_scheduler.webhook.policy import AdmissionPolicy
+from gpu_scheduler.webhook.renewal import CertificateLocation, CertificateRenewal
+from gpu_scheduler.webhook.rotation import RotationPolicy
+from gpu_scheduler.webhook.service import WebhookOptions, run_webhook
 from tests.embedded_kube.servers import speaker
 from tests.unit.scheduler.reporting import until
 
 AUTHORITY = make_authority()
-RULES = Rules(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
-POLICY = Policy(("localhost", "127.0.0.1"), grace=0.6)
+RULES = AdmissionPolicy(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
+POLICY = RotationPolicy(("localhost", "127.0.0.1"), grace=0.6)
 NOBODY = Connection("http://127.0.0.1:1")
 
 
@@ -59,11 +59,11 @@ class Mounted:
 
     def swap(self, pair: Certificate) -> None:
         self.version += 1
-        inside = self.folder / f"..{self.version}"
-        inside.mkdir()
-        (inside / "tls.crt").write_bytes(pair.certificate)
-        (inside / "tls.key").write_bytes(pair.key)
-        os.symlink(inside.name, self.folder / "..new")
+        target = self.folder / f"..{self.version}"
+        target.mkdir()
+        (target / "tls.crt").write_bytes(pair.certificate)
+        (target / "tls.key").write_bytes(pair.key)
+        os.symlink(target.name, self.folder / "..new")
         os.replace(self.folder / "..new", self.folder / "..data")
         for name in ("tls.crt", "tls.key"):
             if not (self.folder / name).is_symlink():
@@ -74,54 +74,54 @@ class Mounted:
 
 
 def test_a_pair_is_loaded_when_the_mounted_secret_is_swapped_and_only_then(tmp_path: Path) -> None:
-    mounted, shown = Mounted(tmp_path), list[Certificate]()
+    mounted, served = Mounted(tmp_path), list[Certificate]()
     pairs = [issue(AUTHORITY, "server") for _ in range(2)]
-    files = ServingFiles(tmp_path, shown.append)
+    files = CertificateFiles(tmp_path, served.append)
     for pair in (pairs[0], pairs[0], pairs[1]):
         mounted.swap(pair)
-        files.look()
-        files.look()
-    assert shown == pairs
+        files.reload()
+        files.reload()
+    assert served == pairs
 
 
 def test_a_broken_pair_is_named_and_the_one_before_it_stays(tmp_path: Path) -> None:
-    mounted, shown = Mounted(tmp_path), list[Certificate]()
+    mounted, served = Mounted(tmp_path), list[Certificate]()
     one, other = issue(AUTHORITY, "server"), issue(AUTHORITY, "server")
-    files = ServingFiles(tmp_path, shown.append)
+    files = CertificateFiles(tmp_path, served.append)
     mounted.swap(one)
-    files.look()
+    files.reload()
     for broken, words in (
         (Certificate(other.certificate, one.key), "tls.crt and tls.key: the key belongs to another certificate"),
         (Certificate(b"", b""), "no certificate with its private key"),
     ):
         mounted.swap(broken)
         with pytest.raises(ConfigError, match=words):
-            files.look()
+            files.reload()
     (tmp_path / "..data" / "tls.key").unlink()
     with pytest.raises(ConfigError, match=r"tls\.key: cannot be read: No such file"):
-        files.look()
-    assert shown == [one]
+        files.reload()
+    assert served == [one]
     mounted.swap(other)
-    files.look()
-    assert shown == [one, other]
+    files.reload()
+    assert served == [one, other]
 
 
 def test_a_pair_that_tls_does_not_accept_is_named_at_every_look_until_there_is_a_better_one(tmp_path: Path) -> None:
     mounted, good = Mounted(tmp_path), issue(AUTHORITY, "server")
-    context, shown = server_context(good), list[Certificate]()
+    context, served = server_context(good), list[Certificate]()
 
-    def show(pair: Certificate) -> None:
+    def serve(pair: Certificate) -> None:
         load_certificate(context, pair)
-        shown.append(pair)
+        served.append(pair)
 
-    files = ServingFiles(tmp_path, show)
+    files = CertificateFiles(tmp_path, serve)
     mounted.swap(weak_pair())
     for _ in range(2):
         with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}: tls.crt and tls.key: EE_KEY_TOO_SMALL")):
-            files.look()
+            files.reload()
     mounted.swap(good)
-    files.look()
-    assert shown == [good]
+    files.reload()
+    assert served == [good]
 
 
 def weak_pair() -> Certificate:
@@ -137,22 +137,22 @@ def weak_pair() -> Certificate:
     return Certificate(built.sign(key, hashes.SHA256()).public_bytes(pem), private)
 
 
-class Counted(ServingFiles):
+class Counted(CertificateFiles):
     """Counts its looks."""
 
     looks = 0
 
-    def look(self) -> None:
+    def reload(self) -> None:
         self.looks += 1
-        super().look()
+        super().reload()
 
 
 async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
     tmp_path: Path, logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_files, "PAUSE", 0.0)
-    mounted, shown = Mounted(tmp_path), list[Certificate]()
-    files = Counted(tmp_path, shown.append)
+    monkeypatch.setattr(certificate_files, "POLL_INTERVAL", 0.0)
+    mounted, served = Mounted(tmp_path), list[Certificate]()
+    files = Counted(tmp_path, served.append)
     mounted.swap(Certificate(b"", b""))
     task = asyncio.create_task(files.run())
 
@@ -166,7 +166,7 @@ async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
         assert logs.text.count("the new certificate is not used") == times
         mounted.swap(issue(AUTHORITY, "server"))
         await look_more()
-        assert len(shown) == times
+        assert len(served) == times
         mounted.swap(Certificate(b"", b""))
     task.cancel()
 
@@ -190,7 +190,9 @@ async def test_node_names_are_unknown_until_heard_and_then_follow() -> None:
 
 
 @asynccontextmanager
-async def running(connection: Connection, options: Options, caplog: pytest.LogCaptureFixture) -> AsyncIterator[int]:
+async def running(
+    connection: Connection, options: WebhookOptions, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[int]:
     """A webhook until the block ends; its port, as it logs it."""
     caplog.set_level("INFO")
     stop = asyncio.Event()
@@ -202,8 +204,8 @@ async def running(connection: Connection, options: Options, caplog: pytest.LogCa
     await task
 
 
-def options(folder: Path | None, linger: float = 0.0) -> Options:
-    return Options(RULES, POLICY, Place(), folder, "127.0.0.1:0", linger)
+def options(folder: Path | None, linger: float = 0.0) -> WebhookOptions:
+    return WebhookOptions(RULES, POLICY, CertificateLocation(), folder, "127.0.0.1:0", linger)
 
 
 @pytest.fixture
@@ -273,19 +275,19 @@ async def test_a_secret_that_does_not_exist_is_said_once(logs: pytest.LogCapture
     assert logs.text.count(text) == 1
 
 
-class Failing(Renewal):
+class Failing(CertificateRenewal):
     """Looks, and finds that it cannot."""
 
     looks = 0
 
-    async def look(self) -> bool:
+    async def reconcile(self) -> bool:
         self.looks += 1
         raise ApiError(500, "InternalError", "the store is closed")
 
 
 async def test_what_goes_wrong_again_and_again_is_said_once(logs: pytest.LogCaptureFixture) -> None:
     async with Client(NOBODY) as client:
-        renewal = Failing(client, Place(), POLICY, lambda _: None)
+        renewal = Failing(client, CertificateLocation(), POLICY, lambda _: None)
         running = asyncio.create_task(renewal.run())
         await until(lambda: renewal.looks > 3)
         running.cancel()

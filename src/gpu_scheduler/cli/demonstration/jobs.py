@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DemoJob:
     """So many pods with so many GPUs each; all of them have to run before any of them computes."""
 
     name: str
@@ -34,7 +34,7 @@ class Job:
         return self.pods * self.gpus
 
 
-JOBS = (Job("vision", 8, 1, 3), Job("speech", 8, 1, 4), Job("text", 8, 2, 6), Job("robots", 8, 2, 4))
+JOBS = (DemoJob("vision", 8, 1, 3), DemoJob("speech", 8, 1, 4), DemoJob("text", 8, 2, 6), DemoJob("robots", 8, 2, 4))
 """48 GPUs together. On 32 the first three fit at once, and the fourth when two of them have ended."""
 
 # As training does: a rank reports itself and computes once all ranks are there. Here a file is a report.
@@ -49,7 +49,7 @@ _TELL = "echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES; exec sleep 600"
 
 
 @dataclass(frozen=True, slots=True)
-class _Container:
+class _DemoContainer:
     """What a pod runs."""
 
     script: str
@@ -57,13 +57,13 @@ class _Container:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def interleave(jobs: Sequence[Job]) -> list[list[tuple[Job, int]]]:
+def interleave(jobs: Sequence[DemoJob]) -> list[list[tuple[DemoJob, int]]]:
     """Who comes when jobs are submitted at the same time: in each round the next pod of every job."""
     most = max(job.pods for job in jobs)
     return [[(job, rank) for job in jobs if rank < job.pods] for rank in range(most)]
 
 
-def train_pod(job: Job, rank: int, rendezvous: Path) -> Json:
+def train_pod(job: DemoJob, rank: int, rendezvous: Path) -> Json:
     """A member of a training job; pods are processes of this machine, so a folder is where they meet."""
     env = {
         "JOB": job.name,
@@ -72,24 +72,24 @@ def train_pod(job: Job, rank: int, rendezvous: Path) -> Json:
         "COMPUTE": f"{job.seconds:g}",
         "RENDEZVOUS": str(rendezvous),
     }
-    return _make_pod(job.name, rank, _Container(_TRAIN, job.gpus, env), _gang(job))
+    return _make_pod(job.name, rank, _DemoContainer(_TRAIN, job.gpus, env), _gang(job))
 
 
-def idle_pod(job: Job, rank: int) -> Json:
+def idle_pod(job: DemoJob, rank: int) -> Json:
     """A member that runs until it is deleted; a job of one pod is no gang."""
-    return _make_pod(job.name, rank, _Container(_SLEEP, job.gpus), _gang(job) if job.pods > 1 else {})
+    return _make_pod(job.name, rank, _DemoContainer(_SLEEP, job.gpus), _gang(job) if job.pods > 1 else {})
 
 
 def mapped_pod(name: str, rank: int, device_map: str) -> Json:
     """A pod whose map says its node and its GPUs; it prints what it sees."""
-    return _make_pod(name, rank, _Container(_TELL), {DEVICE_MAP: device_map})
+    return _make_pod(name, rank, _DemoContainer(_TELL), {DEVICE_MAP: device_map})
 
 
-def _gang(job: Job) -> dict[str, str]:
+def _gang(job: DemoJob) -> dict[str, str]:
     return {GANG: job.name, GANG_MIN: str(job.pods)}
 
 
-def _make_pod(job: str, rank: int, runs: _Container, annotations: Mapping[str, str]) -> Json:
+def _make_pod(job: str, rank: int, runs: _DemoContainer, annotations: Mapping[str, str]) -> Json:
     container: Json = {"name": "main", "image": "any", "command": ["sh", "-c", runs.script]}
     if runs.env:
         container["env"] = [{"name": name, "value": value} for name, value in runs.env.items()]

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
-from gpu_scheduler.cli.demonstration.jobs import JOB, Job
+from gpu_scheduler.cli.demonstration.jobs import JOB, DemoJob
 from gpu_scheduler.gangs.contract import DEVICES
 from gpu_scheduler.k8s.objects import PodObject
 
-Gpu = tuple[str, int]
+GpuId = tuple[str, int]
 """A node and the index of a GPU on it."""
 
 
-class State(Enum):
+class PodState(Enum):
     """How far a pod is."""
 
     WAITING = "waiting"
@@ -26,19 +26,19 @@ class State(Enum):
     GONE = "gone"
 
 
-_PHASES = {"Running": State.RUNNING, "Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
+_PHASES = {"Running": PodState.RUNNING, "Succeeded": PodState.SUCCEEDED, "Failed": PodState.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class PodObservation:
     """A pod as the API showed it at some moment, in seconds since the run began."""
 
     when: float
     uid: str
     pod: str
     job: str
-    state: State
-    gpus: tuple[Gpu, ...] = ()
+    state: PodState
+    gpus: tuple[GpuId, ...] = ()
     node: str = ""
     said: str = ""
     """What the scheduler says about why it waits."""
@@ -46,75 +46,75 @@ class Sighting:
     @property
     def holds(self) -> bool:
         """Whether its GPUs are nobody else's."""
-        return self.state in (State.STARTING, State.RUNNING)
+        return self.state in (PodState.STARTING, PodState.RUNNING)
 
-    def is_like(self, other: Sighting) -> bool:
+    def is_like(self, other: PodObservation) -> bool:
         """Whether the pod has not moved in between; new words are no movement."""
         return (self.state, self.gpus, self.node) == (other.state, other.gpus, other.node)
 
 
-def read_pod(pod: PodObject, when: float, *, gone: bool = False) -> Sighting:
+def observe_pod(pod: PodObject, when: float, *, gone: bool = False) -> PodObservation:
     """A sighting out of what the API tells of a pod."""
     meta, node = pod.metadata, pod.spec.node_name
-    state = State.GONE if gone else _PHASES.get(pod.status.phase, State.STARTING if node else State.WAITING)
+    state = PodState.GONE if gone else _PHASES.get(pod.status.phase, PodState.STARTING if node else PodState.WAITING)
     devices = (meta.annotations or {}).get(DEVICES, "")
     gpus = tuple((node, int(word)) for word in devices.split(",") if word) if node else ()
     conditions = pod.status.conditions or ()
     waits = [one.message or "" for one in conditions if one.type == "PodScheduled" and one.status == "False"]
     job = (meta.labels or {}).get(JOB, meta.name)
-    return Sighting(when, meta.uid, meta.name, job, state, gpus, node, waits[0] if waits else "")
+    return PodObservation(when, meta.uid, meta.name, job, state, gpus, node, waits[0] if waits else "")
 
 
 @dataclass
-class Record:
+class Observations:
     """Everything that was seen in one run, in order."""
 
-    sightings: list[Sighting] = field(default_factory=list)
-    latest: dict[str, Sighting] = field(default_factory=dict)
+    history: list[PodObservation] = field(default_factory=list)
+    latest: dict[str, PodObservation] = field(default_factory=dict)
     """Every pod by its uid, since when it is as it is."""
     moved: float = 0.0
     """When a pod moved last."""
 
-    def add(self, seen: Sighting) -> None:
+    def add(self, seen: PodObservation) -> None:
         """Takes a sighting down."""
         before = self.latest.get(seen.uid)
         if before is not None and before.is_like(seen):
             self.latest[seen.uid] = replace(seen, when=before.when)
             return
         self.latest[seen.uid] = seen
-        self.sightings.append(seen)
+        self.history.append(seen)
         self.moved = seen.when
 
-    def members(self, job: str) -> list[Sighting]:
+    def members(self, job: str) -> list[PodObservation]:
         """The pods of a job that are still there, as they were seen last."""
-        return [seen for seen in self.latest.values() if seen.job == job and seen.state is not State.GONE]
+        return [seen for seen in self.latest.values() if seen.job == job and seen.state is not PodState.GONE]
 
-    def find(self, pod: str) -> Sighting | None:
+    def find(self, pod: str) -> PodObservation | None:
         """A pod by its name; of several that had it, the last one."""
         return next((seen for seen in reversed(self.latest.values()) if seen.pod == pod), None)
 
-    def held(self) -> dict[Gpu, Sighting]:
+    def held(self) -> dict[GpuId, PodObservation]:
         """Every GPU that is held, and by whom."""
         return {gpu: seen for seen in self.latest.values() if seen.holds for gpu in seen.gpus}
 
-    def is_whole(self, job: Job) -> bool:
+    def is_whole(self, job: DemoJob) -> bool:
         """Whether all members run, so that they can compute, or have done so."""
-        done = (State.RUNNING, State.SUCCEEDED)
+        done = (PodState.RUNNING, PodState.SUCCEEDED)
         return sum(seen.state in done for seen in self.members(job.name)) == job.pods
 
-    def is_finished(self, job: Job) -> bool:
+    def is_finished(self, job: DemoJob) -> bool:
         """Whether all members succeeded."""
-        return sum(seen.state is State.SUCCEEDED for seen in self.members(job.name)) == job.pods
+        return sum(seen.state is PodState.SUCCEEDED for seen in self.members(job.name)) == job.pods
 
 
 # -- the lock
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class DeadlockedJob:
     """A job that holds GPUs and cannot compute: how many of its pods have theirs, and who holds what it waits for."""
 
-    job: Job
+    job: DemoJob
     placed: int
     rivals: Mapping[str, int]
 
@@ -129,20 +129,23 @@ class Stuck:
         return self.job.total - self.holds
 
 
-def find_lock(record: Record, jobs: Sequence[Job], capacity: Mapping[str, int]) -> tuple[Stuck, ...]:
+def find_deadlock(
+    record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]
+) -> tuple[DeadlockedJob, ...]:
     """Those who wait for each other for ever; nobody, as long as any pod could still start or any job could end."""
     if any(record.is_whole(job) for job in jobs if not record.is_finished(job)):
         return ()
     held = record.held()
     free = [gpus - sum(node == name for node, _ in held) for name, gpus in capacity.items()]
-    waiting = [job for job in jobs if any(seen.state is State.WAITING for seen in record.members(job.name))]
+    waiting = [job for job in jobs if any(seen.state is PodState.WAITING for seen in record.members(job.name))]
     if any(job.gpus <= room for job in waiting for room in free):
         return ()
     placed = {job.name: sum(seen.holds for seen in record.members(job.name)) for job in jobs}
     stuck = [job for job in waiting if placed[job.name]]
     holds = {job.name: placed[job.name] * job.gpus for job in stuck}
     return tuple(
-        Stuck(job, placed[job.name], {name: gpus for name, gpus in holds.items() if name != job.name}) for job in stuck
+        DeadlockedJob(job, placed[job.name], {name: gpus for name, gpus in holds.items() if name != job.name})
+        for job in stuck
     )
 
 
@@ -150,10 +153,10 @@ def find_lock(record: Record, jobs: Sequence[Job], capacity: Mapping[str, int]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class GpuSpan:
     """A GPU that was held by a pod from `start` to `end`, computing or waiting for the pod's siblings."""
 
-    gpu: Gpu
+    gpu: GpuId
     job: str
     pod: str
     start: float
@@ -166,13 +169,13 @@ class Span:
         return self.end - self.start
 
 
-def find_spans(sightings: Iterable[Sighting], jobs: Sequence[Job], end: float) -> list[Span]:
+def find_spans(history: Iterable[PodObservation], jobs: Sequence[DemoJob], end: float) -> list[GpuSpan]:
     """Who held every GPU from when to when, until `end`."""
-    sightings = list(sightings)
-    began = {job.name: _find_beginning(sightings, job) for job in jobs}
-    open_: dict[str, Sighting] = {}
-    spans: list[Span] = []
-    for seen in sightings:
+    history = list(history)
+    began = {job.name: _find_beginning(history, job) for job in jobs}
+    open_: dict[str, PodObservation] = {}
+    spans: list[GpuSpan] = []
+    for seen in history:
         first = open_.get(seen.uid)
         if first is None and seen.holds:
             open_[seen.uid] = seen
@@ -183,31 +186,31 @@ def find_spans(sightings: Iterable[Sighting], jobs: Sequence[Job], end: float) -
     return sorted(spans, key=lambda span: (span.gpu, span.start))
 
 
-def _find_beginning(sightings: Sequence[Sighting], job: Job) -> float | None:
+def _find_beginning(history: Sequence[PodObservation], job: DemoJob) -> float | None:
     """When the last member came and the job could compute."""
     running: set[str] = set()
-    for seen in sightings:
-        if seen.job == job.name and seen.state is State.RUNNING:
+    for seen in history:
+        if seen.job == job.name and seen.state is PodState.RUNNING:
             running.add(seen.uid)
             if len(running) == job.pods:
                 return seen.when
     return None
 
 
-def _split(first: Sighting, end: float, began: Mapping[str, float | None]) -> list[Span]:
+def _split(first: PodObservation, end: float, began: Mapping[str, float | None]) -> list[GpuSpan]:
     """The spans of one pod: until its job began, and from then on."""
     turn = began.get(first.job)
     middle = end if turn is None else min(max(turn, first.when), end)
     parts = ((first.when, middle, False), (middle, end, True))
     return [
-        Span(gpu, first.job, first.pod, start, stop, computing)
+        GpuSpan(gpu, first.job, first.pod, start, stop, computing)
         for gpu in first.gpus
         for start, stop, computing in parts
         if stop > start
     ]
 
 
-def find_double(spans: Iterable[Span]) -> tuple[Span, Span] | None:
+def find_double_allocation(spans: Iterable[GpuSpan]) -> tuple[GpuSpan, GpuSpan] | None:
     """Two pods that held the same GPU at the same time, if there are any."""
     ordered = sorted(spans, key=lambda span: (span.gpu, span.start))
     for one, next_ in pairwise(ordered):
@@ -220,18 +223,18 @@ def find_double(spans: Iterable[Span]) -> tuple[Span, Span] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DemoRun:
     """One run of the jobs: what every GPU did, when each job finished, and since when nothing moves if it is locked."""
 
     title: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[DemoJob, ...]
     capacity: Mapping[str, int]
-    spans: tuple[Span, ...]
+    spans: tuple[GpuSpan, ...]
     finished: Mapping[str, float]
     length: float
     submitted: float = 0.0
     """When the last pod came."""
-    locked: float | None = None
+    deadlocked_at: float | None = None
 
     @property
     def computed(self) -> float:
@@ -244,11 +247,13 @@ class Run:
         return sum(span.length for span in self.spans if not span.computing)
 
 
-def sum_up(title: str, record: Record, jobs: Sequence[Job], capacity: Mapping[str, int], end: float) -> Run:
+def summarize_run(
+    title: str, record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], end: float
+) -> DemoRun:
     """A run out of what was seen until `end`."""
-    ends = {job.name: [s.when for s in record.members(job.name) if s.state is State.SUCCEEDED] for job in jobs}
+    ends = {job.name: [s.when for s in record.members(job.name) if s.state is PodState.SUCCEEDED] for job in jobs}
     finished = {job.name: max(ends[job.name]) for job in jobs if record.is_finished(job)}
-    locked = record.moved if find_lock(record, jobs, capacity) else None
-    spans = tuple(find_spans(record.sightings, jobs, end))
-    submitted = max((seen.when for seen in record.sightings if seen.state is State.WAITING), default=0.0)
-    return Run(title, tuple(jobs), dict(capacity), spans, finished, end, submitted, locked)
+    deadlocked_at = record.moved if find_deadlock(record, jobs, capacity) else None
+    spans = tuple(find_spans(record.history, jobs, end))
+    submitted = max((seen.when for seen in record.history if seen.state is PodState.WAITING), default=0.0)
+    return DemoRun(title, tuple(jobs), dict(capacity), spans, finished, end, submitted, deadlocked_at)

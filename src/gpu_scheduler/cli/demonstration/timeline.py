@@ -9,7 +9,7 @@ from itertools import groupby
 from math import ceil
 
 from gpu_scheduler.base.text import count
-from gpu_scheduler.cli.demonstration.observer import Run, Span
+from gpu_scheduler.cli.demonstration.observer import DemoRun, GpuSpan
 
 WIDTH = 960.0
 LEFT, RIGHT = 64.0, 16.0
@@ -47,7 +47,7 @@ class _Scale:
         return range(0, int(self.seconds) + 1, step)
 
 
-def draw_page(runs: Sequence[Run]) -> str:
+def draw_page(runs: Sequence[DemoRun]) -> str:
     """The picture as a page. It loads nothing."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The same jobs, twice</title>'
@@ -56,7 +56,7 @@ def draw_page(runs: Sequence[Run]) -> str:
     )
 
 
-def draw_picture(runs: Sequence[Run]) -> str:
+def draw_picture(runs: Sequence[DemoRun]) -> str:
     """All runs above each other on one scale of time, as an SVG of its own; every name is escaped."""
     jobs = list(dict.fromkeys(job.name for run in runs for job in run.jobs))
     # A second more than the longest run, so that what goes on can be seen to.
@@ -99,7 +99,7 @@ def _draw_patterns(jobs: Sequence[str]) -> str:
     )
 
 
-def _draw_legend(run: Run, jobs: Sequence[str]) -> tuple[str, float]:
+def _draw_legend(run: DemoRun, jobs: Sequence[str]) -> tuple[str, float]:
     """The title, every job and every sign; and how far down that reaches."""
     asked = {job.name: f"{job.pods} pods x {count(job.gpus, 'GPU')}" for job in run.jobs}
     y = MARGIN + 20
@@ -123,18 +123,18 @@ def _draw_entry(x: float, y: float, width: float, style: str, told: str) -> str:
     )
 
 
-def say_verdict(run: Run) -> str:
+def say_verdict(run: DemoRun) -> str:
     """How a run ended, in one sentence."""
     done = f"{len(run.finished)} of {count(len(run.jobs), 'job')} finished"
     if run.finished:
         return f"{done}, the last one after {max(run.finished.values()):.1f} s."
-    if run.locked is not None:
+    if run.deadlocked_at is not None:
         held = len({span.gpu for span in run.spans if span.end == run.length})
         return f"{done}. {held} of {sum(run.capacity.values())} GPUs are held, and none computes."
     return f"{done}."
 
 
-def _draw_run(run: Run, jobs: Sequence[str], scale: _Scale, top: float) -> str:
+def _draw_run(run: DemoRun, jobs: Sequence[str], scale: _Scale, top: float) -> str:
     height = scale.bottom + FOOT
     spans = "".join(_draw_span(span, jobs, scale) for span in run.spans)
     labels = "".join(_draw_label(block, jobs, scale) for block in _find_blocks(run.spans))
@@ -149,7 +149,7 @@ def _draw_run(run: Run, jobs: Sequence[str], scale: _Scale, top: float) -> str:
     )
 
 
-def _make_scale(run: Run, seconds: float) -> _Scale:
+def _make_scale(run: DemoRun, seconds: float) -> _Scale:
     rows: dict[tuple[str, int], float] = {}
     y = HEAD
     for node, gpus in run.capacity.items():
@@ -160,7 +160,7 @@ def _make_scale(run: Run, seconds: float) -> _Scale:
     return _Scale(seconds, rows, y - GAP)
 
 
-def _draw_ground(run: Run, scale: _Scale) -> str:
+def _draw_ground(run: DemoRun, scale: _Scale) -> str:
     """Rows of free GPUs, the names of nodes, and the seconds below."""
     drawn = [
         f'<rect x="{LEFT:g}" y="{y:g}" width="{WIDTH - LEFT - RIGHT:g}" height="{ROW - 1:g}" class="free">'
@@ -177,7 +177,7 @@ def _draw_ground(run: Run, scale: _Scale) -> str:
     return "".join(drawn)
 
 
-def _draw_span(span: Span, jobs: Sequence[str], scale: _Scale) -> str:
+def _draw_span(span: GpuSpan, jobs: Sequence[str], scale: _Scale) -> str:
     x, width = scale.x(span.start), scale.x(span.end) - scale.x(span.start)
     rank = jobs.index(span.job)
     does = "computes" if span.computing else "waits for its siblings"
@@ -189,9 +189,9 @@ def _draw_span(span: Span, jobs: Sequence[str], scale: _Scale) -> str:
     )
 
 
-def _draw_rest(run: Run, jobs: Sequence[str], scale: _Scale) -> str:
+def _draw_rest(run: DemoRun, jobs: Sequence[str], scale: _Scale) -> str:
     """What a lock goes on to hold after the last look, fading."""
-    if run.locked is None:
+    if run.deadlocked_at is None:
         return ""
     x = scale.x(run.length)
     width = WIDTH - RIGHT - x
@@ -203,7 +203,7 @@ def _draw_rest(run: Run, jobs: Sequence[str], scale: _Scale) -> str:
     )
 
 
-def _find_blocks(spans: Iterable[Span]) -> list[list[Span]]:
+def _find_blocks(spans: Iterable[GpuSpan]) -> list[list[GpuSpan]]:
     """Spans of one job that compute on neighbouring GPUs at the same time."""
     ordered = sorted((span for span in spans if span.computing), key=lambda s: (s.job, s.gpu[0], s.gpu[1], s.start))
     numbered = enumerate(ordered)
@@ -211,7 +211,7 @@ def _find_blocks(spans: Iterable[Span]) -> list[list[Span]]:
     return [[span for _, span in group] for _, group in groups]
 
 
-def _draw_label(block: Sequence[Span], jobs: Sequence[str], scale: _Scale) -> str:
+def _draw_label(block: Sequence[GpuSpan], jobs: Sequence[str], scale: _Scale) -> str:
     """The job's name in the middle of a block that has room for it."""
     start, end = scale.x(max(span.start for span in block)), scale.x(min(span.end for span in block))
     top, bottom = scale.rows[block[0].gpu], scale.rows[block[-1].gpu] + ROW
@@ -223,16 +223,16 @@ def _draw_label(block: Sequence[Span], jobs: Sequence[str], scale: _Scale) -> st
     return f'<text x="{x:.1f}" y="{y:g}" class="label name{jobs.index(job)}">{escape(job)}</text>'
 
 
-def _draw_marks(run: Run, scale: _Scale) -> str:
+def _draw_marks(run: DemoRun, scale: _Scale) -> str:
     """When all pods were there, and since when nothing moves."""
     x = scale.x(run.submitted)
     drawn = (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="arrived"/>'
         f'<text x="{x - 6:.1f}" y="{HEAD - 8:g}" class="comes">all pods are submitted</text>'
     )
-    if run.locked is None:
+    if run.deadlocked_at is None:
         return drawn
-    x, last = scale.x(run.locked), scale.x(run.length)
+    x, last = scale.x(run.deadlocked_at), scale.x(run.length)
     told = "locked: nothing moves" if last - x > TOLD else "locked"
     return drawn + (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="lock"/>'

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.text import Text
 
-from gpu_scheduler.cli.checks.verdicts import Check, Level, sum_up
+from gpu_scheduler.cli.checks.cluster import Check, CheckLevel, sum_up
 from gpu_scheduler.cli.render.text import fold
 
-_STYLES = {Level.OK: "green", Level.INFO: "cyan", Level.WARN: "yellow", Level.FAIL: "bold red"}
+_STYLES = {CheckLevel.OK: "green", CheckLevel.INFO: "cyan", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
 
 
 def draw_checks(checks: Sequence[Check], width: int | None) -> list[Text]:

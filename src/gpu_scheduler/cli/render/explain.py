@@ -11,7 +11,7 @@ from rich.text import Text
 from gpu_scheduler.base.text import count, say_number
 from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
 from gpu_scheduler.cli.render.gangs import STYLES, tell
-from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_indices, draw_moment, draw_table, fold
+from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_indices, draw_moment, draw_table, fold
 from gpu_scheduler.core.cycle.explain import Counterfactual, Explanation, IfOnly
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
@@ -271,11 +271,11 @@ def _draw_members(page: Page, width: int | None) -> list[Text]:
     if not page.members:
         return []
     columns = (
-        Column("POD", least=12),
-        Column("ROLE", drop=2),
-        Column("STATE", least=10),
-        Column("NODE", drop=1, least=6),
-        Column("GPUS", drop=3),
+        TableColumn("POD", least=12),
+        TableColumn("ROLE", drop=2),
+        TableColumn("STATE", least=10),
+        TableColumn("NODE", drop=1, least=6),
+        TableColumn("GPUS", drop=3),
     )
     shown = page.members[:MOST_MEMBERS]
     rows = [(m.name, m.role, m.state, m.node, m.gpus) for m in shown]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
-from gpu_scheduler.cli.render.text import Column, cut, draw_age, draw_moment, draw_table
+from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_moment, draw_table
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.state import ALONE, State
@@ -150,24 +150,24 @@ def _rank(line: GangLine) -> tuple[int, int, str, str]:
 
 
 _COLUMNS = (
-    Column("NAMESPACE", drop=1, least=8),
-    Column("GANG", least=12),
-    Column("PHASE"),
-    Column("RUNNING"),
-    Column("QUEUE", drop=5),
-    Column("PRIORITY", drop=6, right=True),
-    Column("WAITING", drop=2),
-    Column("STARTS", drop=4),
+    TableColumn("NAMESPACE", drop=1, least=8),
+    TableColumn("GANG", least=12),
+    TableColumn("PHASE"),
+    TableColumn("RUNNING"),
+    TableColumn("QUEUE", drop=5),
+    TableColumn("PRIORITY", drop=6, right=True),
+    TableColumn("WAITING", drop=2),
+    TableColumn("STARTS", drop=4),
 )
 _WIDE = (
-    Column("DIALECT"),
-    Column("PLACE", right=True),
-    Column("PENDING", right=True),
-    Column("SUCCEEDED", right=True),
-    Column("FAILED", right=True),
-    Column("CODE"),
+    TableColumn("DIALECT"),
+    TableColumn("PLACE", right=True),
+    TableColumn("PENDING", right=True),
+    TableColumn("SUCCEEDED", right=True),
+    TableColumn("FAILED", right=True),
+    TableColumn("CODE"),
 )
-_REASON = Column("REASON", drop=3, least=28)
+_REASON = TableColumn("REASON", drop=3, least=28)
 
 
 def draw_gangs(found: GangList, now: float, width: int | None, *, namespaces: bool, wide: bool = False) -> list[Text]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from gpu_scheduler.base.text import count
-from gpu_scheduler.cli.render.nodes import Hold, NodeLine, Part
-from gpu_scheduler.cli.render.text import Column, cut, draw_indices, draw_table, fold, letters
+from gpu_scheduler.cli.render.nodes import DeviceShare, HoldKind, NodeLine
+from gpu_scheduler.cli.render.text import TableColumn, cut, draw_indices, draw_table, fold, letters
 from gpu_scheduler.core.model import MILLI
 
 ALIKE = 6
@@ -23,21 +23,21 @@ IDLE, BROKEN, GONE, MIXED = "·", "x", "~", "+"
 
 
 @dataclass(frozen=True)
-class Name:
+class HolderLabel:
     """A holder's short name and colour."""
 
     letter: str
     colour: str
 
 
-def name_holders(lines: Sequence[NodeLine]) -> dict[str, Name]:
+def name_holders(lines: Sequence[NodeLine]) -> dict[str, HolderLabel]:
     """Short names for all who hold something, in the order in which they are met."""
-    met: dict[str, Name] = {}
+    met: dict[str, HolderLabel] = {}
     for line in lines:
         parts = [part.holder for parts in line.devices for part in parts]
         for holder in (*parts, *line.counted):
             if holder not in met:
-                met[holder] = Name(letters(len(met)), _COLOURS[len(met) % len(_COLOURS)])
+                met[holder] = HolderLabel(letters(len(met)), _COLOURS[len(met) % len(_COLOURS)])
     return met
 
 
@@ -60,7 +60,12 @@ def draw_nodes(lines: Sequence[NodeLine], width: int | None, *, every: bool = Fa
         )
         for line in drawn
     ]
-    columns = (Column("NODE", least=8), Column("USED", right=True), Column("GPUS"), Column("", drop=1, least=6))
+    columns = (
+        TableColumn("NODE", least=8),
+        TableColumn("USED", right=True),
+        TableColumn("GPUS"),
+        TableColumn("", drop=1, least=6),
+    )
     more = [cut(Text(f"… {_call(alike)}", "dim"), width) for alike in folded]
     used, total = sum(line.used for line in lines), sum(line.gpus for line in lines)
     foot = cut(Text(f"{used} of {total} GPUs used on {count(len(lines), 'node')}."), width)
@@ -96,19 +101,19 @@ def _call(alike: Sequence[NodeLine]) -> str:
 # -- cells
 
 
-def _is_narrow(lines: Sequence[NodeLine], names: Mapping[str, Name], width: int) -> bool:
+def _is_narrow(lines: Sequence[NodeLine], names: Mapping[str, HolderLabel], width: int) -> bool:
     """Whether cells have to go without their percentages to fit."""
     devices = max(len(line.devices) for line in lines)
     label = min(max(len(line.name) for line in lines), 20)
     return label + 9 + devices * (_cell_width(lines, names, False) + 1) > width
 
 
-def _cell_width(lines: Sequence[NodeLine], names: Mapping[str, Name], tight: bool) -> int:
+def _cell_width(lines: Sequence[NodeLine], names: Mapping[str, HolderLabel], tight: bool) -> int:
     texts = [_cell(line, i, names, tight) for line in lines for i in range(len(line.devices))]
     return max((text.cell_len for text in texts), default=1)
 
 
-def _draw_devices(line: NodeLine, names: Mapping[str, Name], width: int, tight: bool) -> Text:
+def _draw_devices(line: NodeLine, names: Mapping[str, HolderLabel], width: int, tight: bool) -> Text:
     """A cell for each device, or a count where devices are not ours to assign."""
     drawn = Text()
     if not line.assigns_devices:
@@ -123,7 +128,7 @@ def _draw_devices(line: NodeLine, names: Mapping[str, Name], width: int, tight: 
     return drawn
 
 
-def _cell(line: NodeLine, index: int, names: Mapping[str, Name], tight: bool) -> Text:
+def _cell(line: NodeLine, index: int, names: Mapping[str, HolderLabel], tight: bool) -> Text:
     """One device: its holder's letter, small when only kept for it, and the percentage of a share."""
     parts = line.devices[index]
     broken = index in line.unhealthy
@@ -137,13 +142,13 @@ def _cell(line: NodeLine, index: int, names: Mapping[str, Name], tight: bool) ->
     return Text(letter + share, "bold red" if broken else "" if len(holders) > 1 else name.colour)
 
 
-def _letter(part: Part, name: Name) -> str:
-    if part.hold is Hold.QUARANTINED:
+def _letter(part: DeviceShare, name: HolderLabel) -> str:
+    if part.hold is HoldKind.QUARANTINED:
         return GONE
-    return name.letter.lower() if part.hold is Hold.KEPT else name.letter
+    return name.letter.lower() if part.hold is HoldKind.KEPT else name.letter
 
 
-def _draw_notes(line: NodeLine, names: Mapping[str, Name]) -> Text:
+def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
     """What is wrong or special about a node."""
     notes = []
     if not line.ready:
@@ -173,7 +178,7 @@ def _draw_notes(line: NodeLine, names: Mapping[str, Name]) -> Text:
 # -- legend
 
 
-def _draw_legend(lines: Sequence[NodeLine], names: Mapping[str, Name], width: int | None) -> list[Text]:
+def _draw_legend(lines: Sequence[NodeLine], names: Mapping[str, HolderLabel], width: int | None) -> list[Text]:
     drawn = []
     for holder, name in list(names.items())[:MOST_NAMES]:
         mine = [(line, _gpus_of(line, holder)) for line in lines]
@@ -204,9 +209,9 @@ def _signs(lines: Sequence[NodeLine]) -> list[tuple[str, str]]:
     parts = [part for line in lines for device in line.devices for part in device]
     idle = any(not device for line in lines for device in line.devices)
     signs = [(IDLE, "idle")] if idle else []
-    if any(part.hold is Hold.KEPT for part in parts):
+    if any(part.hold is HoldKind.KEPT for part in parts):
         signs.append(("a", "kept for members that are not there yet"))
-    if any(part.hold is Hold.QUARANTINED for part in parts):
+    if any(part.hold is HoldKind.QUARANTINED for part in parts):
         signs.append((GONE, "of a pod that vanished, free again soon"))
     if any(line.unhealthy for line in lines):
         signs.append((BROKEN, "unhealthy"))

@@ -15,7 +15,7 @@ from gpu_scheduler.core.state import State
 from gpu_scheduler.gangs.dialects import show_key
 
 
-class Hold(Enum):
+class HoldKind(Enum):
     """How a GPU is taken."""
 
     USED = "used"
@@ -25,12 +25,12 @@ class Hold(Enum):
 
 
 @dataclass(frozen=True)
-class Part:
+class DeviceShare:
     """Who takes how much of a GPU, in thousandths, and how."""
 
     holder: str
     milli: int
-    hold: Hold
+    hold: HoldKind
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NodeLine:
     assigns_devices: bool
     unhealthy: tuple[int, ...] = ()
     drained_for: str = ""
-    devices: tuple[tuple[Part, ...], ...] = ()
+    devices: tuple[tuple[DeviceShare, ...], ...] = ()
     counted: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -90,15 +90,15 @@ def list_nodes(state: State) -> list[NodeLine]:
 
 
 @dataclass(frozen=True)
-class _Use:
+class _GpuUse:
     """One pod's, or one kept slot's, hold on a node's GPUs."""
 
     holder: str
     usage: Usage
-    hold: Hold
+    hold: HoldKind
 
 
-def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _Use | None:
+def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _GpuUse | None:
     """Who a usage belongs to; None when it takes no GPU, or when only the dry run put it there."""
     pod, uid = usage.pod, usage.pod.uid
     if not pod.shape.wants_devices or state.ledger.stages.get(uid) is False:
@@ -106,9 +106,9 @@ def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _Use | None:
     record = kept.get(uid)
     if record is not None:
         name = f"{record.key.namespace}/{name_of(record)}"
-        return _Use(name, usage, Hold.KEPT) if keeps_slots(state, record) else None
-    hold = Hold.QUARANTINED if uid in state.quarantined else Hold.BINDING if pod.node is None else Hold.USED
-    return _Use(holder_of(pod.gang if pod.ours else None, pod.namespace, pod.name), usage, hold)
+        return _GpuUse(name, usage, HoldKind.KEPT) if keeps_slots(state, record) else None
+    hold = HoldKind.QUARANTINED if uid in state.quarantined else HoldKind.BINDING if pod.node is None else HoldKind.USED
+    return _GpuUse(holder_of(pod.gang if pod.ours else None, pod.namespace, pod.name), usage, hold)
 
 
 def holder_of(gang: GangKey | None, namespace: str, name: str) -> str:
@@ -116,8 +116,8 @@ def holder_of(gang: GangKey | None, namespace: str, name: str) -> str:
     return show_key(gang) if gang is not None else f"{namespace}/{name}"
 
 
-def _line_of(node: Node, uses: Sequence[_Use]) -> NodeLine:
-    devices: list[list[Part]] = [[] for _ in range(node.gpus)]
+def _line_of(node: Node, uses: Sequence[_GpuUse]) -> NodeLine:
+    devices: list[list[DeviceShare]] = [[] for _ in range(node.gpus)]
     counted: dict[str, int] = {}
     for use in uses:
         shape = use.usage.pod.shape
@@ -127,7 +127,7 @@ def _line_of(node: Node, uses: Sequence[_Use]) -> NodeLine:
             counted[use.holder] = counted.get(use.holder, 0) + number
             continue
         for device in known:
-            devices[device].append(Part(use.holder, shape.gpu_milli or MILLI, use.hold))
+            devices[device].append(DeviceShare(use.holder, shape.gpu_milli or MILLI, use.hold))
     return NodeLine(
         name=node.name,
         ready=node.ready,

@@ -11,7 +11,7 @@ from rich.text import Text
 from gpu_scheduler.base.text import say_number
 from gpu_scheduler.cli.dry_run import keeps_slots, look_at
 from gpu_scheduler.cli.render.gangs import WAITS
-from gpu_scheduler.cli.render.text import Column, cut, draw_table
+from gpu_scheduler.cli.render.text import TableColumn, cut, draw_table
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
@@ -122,12 +122,12 @@ def _line_of(state: State, queue: Queue, used: Mapping[str, int], counts: list[i
 
 
 _COLUMNS = (
-    Column("QUEUE", least=8),
-    Column("WEIGHT", drop=3, right=True),
-    Column("SHARE", drop=2, right=True),
-    Column("RUNNING", right=True),
-    Column("WAITING", right=True),
-    Column("STATE", drop=1),
+    TableColumn("QUEUE", least=8),
+    TableColumn("WEIGHT", drop=3, right=True),
+    TableColumn("SHARE", drop=2, right=True),
+    TableColumn("RUNNING", right=True),
+    TableColumn("WAITING", right=True),
+    TableColumn("STATE", drop=1),
 )
 
 

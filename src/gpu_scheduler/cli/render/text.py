@@ -12,7 +12,7 @@ from gpu_scheduler.k8s.times import format_time
 GAP = 2
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: the higher `drop`, the sooner it is left out (0: never); it may be cut down to `least`."""
 
     title: str
@@ -24,7 +24,7 @@ class Column(NamedTuple):
 Row = Sequence[Text | str]
 
 
-def draw_table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:
+def draw_table(columns: Sequence[TableColumn], rows: Sequence[Row], width: int | None) -> list[Text]:
     """A table of one line a row, no wider than `width`; columns in which nothing stands are left out."""
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     natural = [
@@ -37,7 +37,7 @@ def draw_table(columns: Sequence[Column], rows: Sequence[Row], width: int | None
     return [_draw_row(columns, row, shown, widths, width) for row in (head, *cells)]
 
 
-def _fit(columns: Sequence[Column], natural: list[int], shown: list[int], width: int | None) -> list[int]:
+def _fit(columns: Sequence[TableColumn], natural: list[int], shown: list[int], width: int | None) -> list[int]:
     """The width of every column; those that find no room are taken out of `shown`."""
     widths = list(natural)
     if width is None:
@@ -59,7 +59,7 @@ def _fit(columns: Sequence[Column], natural: list[int], shown: list[int], width:
 
 
 def _draw_row(
-    columns: Sequence[Column], row: Sequence[Text], shown: list[int], widths: list[int], width: int | None
+    columns: Sequence[TableColumn], row: Sequence[Text], shown: list[int], widths: list[int], width: int | None
 ) -> Text:
     line = Text()
     for i in shown:

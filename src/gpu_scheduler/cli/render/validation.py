@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gpu_scheduler.base.text import count
-from gpu_scheduler.cli.render.text import Column, Row, draw_table
+from gpu_scheduler.cli.render.text import Row, TableColumn, draw_table
 from gpu_scheduler.cli.validation.comparison import (
-    PodSeen,
+    ObservedPod,
     Validation,
     call_node,
     find_advice,
@@ -51,7 +51,7 @@ def _draw_cluster(found: Validation) -> list[str]:
     nodes = found.cluster.nodes
     ready = sum(node.ready for node in nodes)
     head = f"Kubernetes {found.cluster.version}, {ready} of {count(len(nodes), 'node')} ready"
-    columns = (Column("NODE"), Column("READY"), Column("GPU-NODE-NAME"), Column("GPUS", right=True))
+    columns = (TableColumn("NODE"), TableColumn("READY"), TableColumn("GPU-NODE-NAME"), TableColumn("GPUS", right=True))
     rows: list[Row] = [
         (node.name, "yes" if node.ready else "no", node.label, str(node.gpus) if node.gpus else "")
         for node in nodes[:MOST_NODES]
@@ -68,7 +68,7 @@ def _draw_scheduler(found: Validation) -> list[str]:
 
 
 def _draw_pods(found: Validation) -> list[str]:
-    columns = (Column("POD"), Column("STATUS"), Column("NODE"), Column("EXPECTED"))
+    columns = (TableColumn("POD"), TableColumn("STATUS"), TableColumn("NODE"), TableColumn("EXPECTED"))
     rows: list[Row] = [
         (pod.wanted.pod, pod.status, say_node(pod.node, found.cluster) if pod.node else "", pod.wanted.node)
         for pod in found.pods
@@ -76,7 +76,7 @@ def _draw_pods(found: Validation) -> list[str]:
     return _draw_table(columns, rows)
 
 
-def _draw_pod(pod: PodSeen, found: Validation) -> list[str]:
+def _draw_pod(pod: ObservedPod, found: Validation) -> list[str]:
     """One line a pod, and below it every difference."""
     differences = find_differences(pod, found.cluster)
     where = f"Scheduled to {call_node(pod.node, found.cluster)}" if pod.node else "Not scheduled"
@@ -93,7 +93,7 @@ def _draw_left(found: Validation) -> list[str]:
     return [f"Not removed: {what}" for what in found.left_behind]
 
 
-def _draw_table(columns: tuple[Column, ...], rows: list[Row]) -> list[str]:
+def _draw_table(columns: tuple[TableColumn, ...], rows: list[Row]) -> list[str]:
     return [line.plain for line in draw_table(columns, rows, None)]
 
 
@@ -116,7 +116,7 @@ def report_as_json(found: Validation) -> dict[str, Any]:
     }
 
 
-def _pod_as_json(pod: PodSeen, found: Validation) -> dict[str, Any]:
+def _pod_as_json(pod: ObservedPod, found: Validation) -> dict[str, Any]:
     differences = find_differences(pod, found.cluster)
     return {
         "name": pod.wanted.pod,

@@ -30,7 +30,7 @@ def load_manifest() -> list[Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedPlacement:
     """What the map says about a pod: the node's name in it, and the GPUs as the variable has to name them."""
 
     pod: str
@@ -38,17 +38,17 @@ class Wanted:
     devices: str
 
 
-def read_wanted(pod: Json) -> Wanted:
+def read_wanted(pod: Json) -> ExpectedPlacement:
     """The pod's line of its own map."""
     meta: Json = pod["metadata"]
     index = pod_index(Meta(name=meta["name"], labels=meta.get("labels")))
     assert index is not None, f"{meta['name']} has no number"
     entry = parse_map(meta["annotations"][DEVICE_MAP])[index]
-    return Wanted(meta["name"], entry.node, ",".join(map(str, entry.devices)))
+    return ExpectedPlacement(meta["name"], entry.node, ",".join(map(str, entry.devices)))
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class ObservedNode:
     """A node: its name, its label gpu-node-name, whether it is ready, and how many GPUs it offers."""
 
     name: str
@@ -63,22 +63,22 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSeen:
+class ObservedCluster:
     """The cluster that was looked at, and when."""
 
     server: str
     version: str
-    nodes: tuple[NodeSeen, ...]
+    nodes: tuple[ObservedNode, ...]
     now: float
 
-    def find(self, called: str) -> list[NodeSeen]:
+    def find(self, called: str) -> list[ObservedNode]:
         """The nodes that a map means by a name: one, unless something is wrong."""
         labelled = [node for node in self.nodes if node.label == called]
         return labelled or [node for node in self.nodes if node.name == called]
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerSeen:
+class ObservedScheduler:
     """Who decides, and how the webhook is; an empty text where there is nothing to say."""
 
     leader: str = ""
@@ -88,10 +88,10 @@ class SchedulerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
+class ObservedPod:
     """What became of a pod. `values` is the variable as each container has it, `printed` as the log says it."""
 
-    wanted: Wanted
+    wanted: ExpectedPlacement
     status: str
     node: str = ""
     values: Mapping[str, str | None] | None = None
@@ -149,9 +149,9 @@ def read_trouble(pod: Json) -> tuple[str, str]:
 class Validation:
     """All that was seen, and what could not be removed again."""
 
-    cluster: ClusterSeen
-    scheduler: SchedulerSeen
-    pods: tuple[PodSeen, ...]
+    cluster: ObservedCluster
+    scheduler: ObservedScheduler
+    pods: tuple[ObservedPod, ...]
     left_behind: tuple[str, ...] = ()
 
     @property
@@ -160,7 +160,7 @@ class Validation:
         return not self.left_behind and not any(find_differences(pod, self.cluster) for pod in self.pods)
 
 
-def find_differences(pod: PodSeen, cluster: ClusterSeen) -> list[str]:
+def find_differences(pod: ObservedPod, cluster: ObservedCluster) -> list[str]:
     """Everything about a pod that is not as the map says, with what was expected and what is."""
     wanted = pod.wanted
     if pod.values is None:
@@ -188,7 +188,7 @@ def _because(told: str, why: str) -> str:
     return f"{told}: {why}" if why else told
 
 
-def _why_waiting(pod: PodSeen, cluster: ClusterSeen) -> str:
+def _why_waiting(pod: ObservedPod, cluster: ObservedCluster) -> str:
     name = pod.wanted.node
     meant = cluster.find(name)
     if not meant:
@@ -204,12 +204,12 @@ def say_value(value: str | None) -> str:
     return f"{VARIABLE} is not set" if value is None else f"{VARIABLE}={value}"
 
 
-def call_node(name: str, cluster: ClusterSeen) -> str:
+def call_node(name: str, cluster: ObservedCluster) -> str:
     """A node as a map calls it."""
     return next((node.called for node in cluster.nodes if node.name == name), name)
 
 
-def say_node(name: str, cluster: ClusterSeen) -> str:
+def say_node(name: str, cluster: ObservedCluster) -> str:
     """The same, with its own name where that is another."""
     called = call_node(name, cluster)
     return called if called == name else f"{called} ({name})"
@@ -230,5 +230,5 @@ def find_advice(found: Validation) -> list[str]:
     return advice
 
 
-def _are_waiting(pods: Sequence[PodSeen]) -> bool:
+def _are_waiting(pods: Sequence[ObservedPod]) -> bool:
     return any(pod.values is not None and not pod.node for pod in pods)

@@ -9,19 +9,19 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpu_scheduler.base.text import count, join, one_line
-from gpu_scheduler.cli.checks.verdicts import Level
-from gpu_scheduler.cli.checks.webhook import check_webhook, look_at_webhook
+from gpu_scheduler.cli.checks.cluster import CheckLevel
+from gpu_scheduler.cli.checks.webhook import check_webhook, read_webhook_status
 from gpu_scheduler.cli.render.leader import leader_problem
 from gpu_scheduler.cli.render.text import draw_age
 from gpu_scheduler.cli.validation.comparison import (
     NAMESPACE,
     NODE_LABEL,
     REFUSED,
-    ClusterSeen,
     Json,
-    NodeSeen,
-    PodSeen,
-    SchedulerSeen,
+    ObservedCluster,
+    ObservedNode,
+    ObservedPod,
+    ObservedScheduler,
     read_printed,
     read_trouble,
     read_values,
@@ -50,34 +50,34 @@ CLEANING = 60.0
 """How long removing everything may take, in seconds."""
 
 
-class ObstacleError(Exception):
+class ValidationSetupError(Exception):
     """Why the test pods cannot even be started."""
 
 
 # -- looking
 
 
-async def look_at_cluster(client: Client, gpu_resources: Iterable[str]) -> ClusterSeen:
+async def look_at_cluster(client: Client, gpu_resources: Iterable[str]) -> ObservedCluster:
     """The server and its nodes."""
     version = await client.server_version()
     nodes = (await client.list(NODES)).items
     seen = sorted((_read_node(node, gpu_resources) for node in nodes), key=lambda node: node.name)
-    return ClusterSeen(client.connection.server, version, tuple(seen), time.time())
+    return ObservedCluster(client.connection.server, version, tuple(seen), time.time())
 
 
-def _read_node(node: Json, gpu_resources: Iterable[str]) -> NodeSeen:
+def _read_node(node: Json, gpu_resources: Iterable[str]) -> ObservedNode:
     meta, status = node["metadata"], node.get("status") or {}
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
     offered = status.get("allocatable") or {}
     gpus = sum(int(offered.get(name, 0)) for name in gpu_resources)
-    return NodeSeen(meta["name"], (meta.get("labels") or {}).get(NODE_LABEL, ""), ready, gpus)
+    return ObservedNode(meta["name"], (meta.get("labels") or {}).get(NODE_LABEL, ""), ready, gpus)
 
 
-async def look_at_scheduler(client: Client, settings: Settings) -> SchedulerSeen:
+async def look_at_scheduler(client: Client, settings: Settings) -> ObservedScheduler:
     """Who leads, and how the webhook is."""
     leader, problem = await _look_at_leader(client, settings)
     webhook, trouble = await _look_at_webhook(client, settings.namespace)
-    return SchedulerSeen(leader, problem, webhook, trouble)
+    return ObservedScheduler(leader, problem, webhook, trouble)
 
 
 async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]:
@@ -98,13 +98,13 @@ async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]
 
 async def _look_at_webhook(client: Client, system: str) -> tuple[str, str]:
     """What is good about the webhook, and what is not, as the doctor says it; nothing when there is none."""
-    seen = await look_at_webhook(client, system)
+    seen = await read_webhook_status(client, system)
     if not seen.hooks and not seen.hidden:
         return "", ""
     checks = list(check_webhook(seen, time.time()))
     told = {check: check.message if check.name == "webhook" else f"{check.name} {check.message}" for check in checks}
-    good = [text for check, text in told.items() if check.level is Level.OK]
-    return ", ".join(good), "; ".join(check.message for check in checks if check.level is not Level.OK)
+    good = [text for check, text in told.items() if check.level is CheckLevel.OK]
+    return ", ".join(good), "; ".join(check.message for check in checks if check.level is not CheckLevel.OK)
 
 
 # -- the pods
@@ -135,7 +135,7 @@ class ValidationRun:
             taken = await self._find_pods({pod["metadata"]["name"] for pod in self._pods})
             if taken and not replace:
                 names = ", ".join(sorted(taken))
-                raise ObstacleError(
+                raise ValidationSetupError(
                     f"{names} in namespace {NAMESPACE} exist already, from an earlier run or from examples/08-gpu-map; "
                     "--replace deletes them first"
                 )
@@ -160,7 +160,7 @@ class ValidationRun:
                     self._refusals[name] = one_line(error.message)
                 break
 
-    async def wait(self, cluster: ClusterSeen, patience: float) -> tuple[PodSeen, ...]:
+    async def wait(self, cluster: ObservedCluster, patience: float) -> tuple[ObservedPod, ...]:
         """The pods once all of them are as they will stay, or when time is up."""
         end, told = time.monotonic() + patience, ""
         while True:
@@ -245,17 +245,17 @@ class ValidationRun:
 
     # -- what became of a pod
 
-    async def _see(self, pod: Json, found: Json | None) -> PodSeen:
+    async def _see(self, pod: Json, found: Json | None) -> ObservedPod:
         wanted = read_wanted(pod)
         if found is None:
             refusal = self._refusals.get(wanted.pod)
             if refusal is not None:
-                return PodSeen(wanted, REFUSED, trouble=refusal)
-            return PodSeen(wanted, "gone", trouble="somebody deleted it")
+                return ObservedPod(wanted, REFUSED, trouble=refusal)
+            return ObservedPod(wanted, "gone", trouble="somebody deleted it")
         status, trouble = read_trouble(found)
         printed, problem = await self._read_log(found) if status == "Running" else (None, "")
         node = found["spec"].get("nodeName", "")
-        return PodSeen(wanted, status, node, read_values(found), trouble, printed, problem)
+        return ObservedPod(wanted, status, node, read_values(found), trouble, printed, problem)
 
     async def _read_log(self, pod: Json) -> tuple[str | None, str]:
         """What the container printed, or why that is not known; neither while there is still hope."""
@@ -280,7 +280,7 @@ def _is_ours(pod: Json, uids: dict[str, str]) -> bool:
     return not known or pod["metadata"]["uid"] == known
 
 
-def _is_settled(pod: PodSeen, cluster: ClusterSeen) -> bool:
+def _is_settled(pod: ObservedPod, cluster: ObservedCluster) -> bool:
     """Whether waiting longer would change nothing."""
     if pod.values is None or pod.status in ("Succeeded", "Failed"):
         return True

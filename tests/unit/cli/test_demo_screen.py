@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.cli.demonstration.jobs import JOBS, Job
-from gpu_scheduler.cli.demonstration.observer import Record, State, find_lock, sum_up
-from gpu_scheduler.cli.demonstration.show import (
+from gpu_scheduler.cli.demonstration.jobs import JOBS, DemoJob
+from gpu_scheduler.cli.demonstration.observer import Observations, PodState, find_deadlock, summarize_run
+from gpu_scheduler.cli.demonstration.screen import (
     JOB_COLUMNS,
-    Show,
+    DemoScreen,
     compare,
+    describe_deadlock,
     draw_standing,
     list_jobs,
     say_standing,
-    say_stuck,
 )
 from gpu_scheduler.cli.render.text import draw_table
-from tests.unit.cli.demonstration import NODE, PAIR, finished, locked, record, run_of, see
+from tests.unit.cli.demonstration import NODE, PAIR, deadlocked_at, finished, observation, record, run_of
 
 
 def test_a_lock_shows_who_holds_what_in_small_letters() -> None:
-    assert [line.plain for line in draw_standing(locked(), PAIR, NODE)] == [
+    assert [line.plain for line in draw_standing(deadlocked_at(), PAIR, NODE)] == [
         "  node1  o t   one     ■·  holds 1, waits for 1 GPU",
         "               two     ■·  holds 1, waits for 1 GPU",
     ]
 
 
 def test_who_computes_has_capital_letters_and_who_waits_holds_nothing() -> None:
-    found = record(*run_of("one", 1.0, 1.5, 9.0, (0, 1))[:4], see(0.5, "two-0", State.WAITING))
+    found = record(*run_of("one", 1.0, 1.5, 9.0, (0, 1))[:4], observation(0.5, "two-0", PodState.WAITING))
     assert [line.plain for line in draw_standing(found, PAIR, {"node1": 2, "node2": 1})] == [
         "  node1  O O   one     ■■  computes on 2 GPUs",
         "  node2  ·     two     ··  waits for 2 GPUs",
@@ -35,8 +35,8 @@ def test_who_computes_has_capital_letters_and_who_waits_holds_nothing() -> None:
 
 
 def test_words_stand_below_each_other_when_jobs_have_different_sizes() -> None:
-    jobs = (Job("train", 4, 1), Job("rival", 1, 1))
-    found = record(see(0.0, "train-0", State.WAITING), see(0.0, "rival-0", State.WAITING))
+    jobs = (DemoJob("train", 4, 1), DemoJob("rival", 1, 1))
+    found = record(observation(0.0, "train-0", PodState.WAITING), observation(0.0, "rival-0", PodState.WAITING))
     assert [line.plain for line in draw_standing(found, jobs, NODE)] == [
         "  node1  · ·   train   ····  waits for 4 GPUs",
         "               rival   ·     waits for 1 GPU",
@@ -46,26 +46,26 @@ def test_words_stand_below_each_other_when_jobs_have_different_sizes() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Record(), "not there yet"),
-        (record(see(0.0, "one-0", State.WAITING)), "waits for 2 GPUs"),
+        (Observations(), "not there yet"),
+        (record(observation(0.0, "one-0", PodState.WAITING)), "waits for 2 GPUs"),
         (record(*run_of("one", 1.0, 1.5, 4.0, (0, 1))[:2]), "starts on 2 GPUs"),
         (finished(), "finished"),
     ],
     ids=["nothing", "waiting", "starting", "finished"],
 )
-def test_a_job_is_described_in_a_few_words(found: Record, said: str) -> None:
+def test_a_job_is_described_in_a_few_words(found: Observations, said: str) -> None:
     assert draw_standing(found, PAIR, NODE)[0].plain.endswith(f"  {said}")
 
 
 def test_one_line_says_the_same() -> None:
-    assert say_standing(locked(), PAIR, NODE) == "2 of 2 GPUs held: one 1/2, two 1/2"
+    assert say_standing(deadlocked_at(), PAIR, NODE) == "2 of 2 GPUs held: one 1/2, two 1/2"
     assert say_standing(finished(), PAIR, NODE) == "0 of 2 GPUs held: one done, two done"
     ending = record(*run_of("one", 1.0, 1.5, 4.0, (0, 1))[:5])
     assert say_standing(ending, PAIR, NODE) == "1 of 2 GPUs held: one 2/2, two 0/2", "one that ended lacks nothing"
 
 
 def test_who_is_stuck_is_told_who_has_what_it_lacks() -> None:
-    assert [say_stuck(one) for one in find_lock(locked(), PAIR, NODE)] == [
+    assert [describe_deadlock(one) for one in find_deadlock(deadlocked_at(), PAIR, NODE)] == [
         "one lacks 1 GPU: two has 1.",
         "two lacks 1 GPU: one has 1.",
     ]
@@ -73,8 +73,8 @@ def test_who_is_stuck_is_told_who_has_what_it_lacks() -> None:
 
 def test_the_summary_sets_both_runs_side_by_side() -> None:
     runs = [
-        sum_up("pod by pod", locked(), PAIR, NODE, 10.0),
-        sum_up("with gangs", finished(), PAIR, NODE, 7.0),
+        summarize_run("pod by pod", deadlocked_at(), PAIR, NODE, 10.0),
+        summarize_run("with gangs", finished(), PAIR, NODE, 7.0),
     ]
     assert [line.plain for line in draw_table(*compare(runs), 78)] == [
         "                                   POD BY POD  WITH GANGS",
@@ -90,20 +90,20 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str], mon
     capacity = {f"node{i}": 8 for i in range(1, 5)}
     full = record(
         *(
-            see(1.0, f"{job.name}-{rank}", State.RUNNING if rank < 6 else State.WAITING)
+            observation(1.0, f"{job.name}-{rank}", PodState.RUNNING if rank < 6 else PodState.WAITING)
             for job in JOBS
             for rank in range(8)
         )
     )
-    show = Show()
-    show.head("1. A title")
-    show.table(JOB_COLUMNS, list_jobs(JOBS))
-    show.say("many words " * 20)
-    show.claim("many words " * 20)
-    show.quote("many words " * 20)
-    show.follow(full, JOBS, capacity, 99.9)
-    show.settle(full, JOBS, capacity)
-    show.close()
+    screen = DemoScreen()
+    screen.head("1. A title")
+    screen.table(JOB_COLUMNS, list_jobs(JOBS))
+    screen.say("many words " * 20)
+    screen.claim("many words " * 20)
+    screen.quote("many words " * 20)
+    screen.follow(full, JOBS, capacity, 99.9)
+    screen.settle(full, JOBS, capacity)
+    screen.close()
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any("\x1b" in line for line in lines)
@@ -112,7 +112,7 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str], mon
 
 
 def test_where_nothing_moves_a_line_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
-    show = Show()
+    screen = DemoScreen()
     for now in (1.0, 2.0, 3.0):
-        show.follow(locked(), PAIR, NODE, now)
+        screen.follow(deadlocked_at(), PAIR, NODE, now)
     assert capsys.readouterr().out == "   1.0 s  2 of 2 GPUs held: one 1/2, two 1/2\n"

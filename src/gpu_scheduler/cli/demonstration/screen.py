@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from gpu_scheduler.base.text import count
-from gpu_scheduler.cli.demonstration.jobs import Job
-from gpu_scheduler.cli.demonstration.observer import Record, Run, State, Stuck
-from gpu_scheduler.cli.render.text import Column, Row, cut, draw_table, fold
+from gpu_scheduler.cli.demonstration.jobs import DemoJob
+from gpu_scheduler.cli.demonstration.observer import DeadlockedJob, DemoRun, Observations, PodState
+from gpu_scheduler.cli.render.text import Row, TableColumn, cut, draw_table, fold
 from gpu_scheduler.cli.screen import make_console, screen_width
 
 NARROW, WIDE = 80, 100
@@ -25,7 +25,7 @@ IDLE, PLACED, DONE = "·", "■", "✓"
 INDENT = "  "
 
 
-class Show:
+class DemoScreen:
     """Writes to standard output."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Show:
         for line in lines:
             self._console.print(line, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
 
-    def follow(self, record: Record, jobs: Sequence[Job], capacity: Mapping[str, int], now: float) -> None:
+    def follow(self, record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], now: float) -> None:
         """How it stands now: a picture that moves, or a line when something has changed."""
         if self._moving:
             if self._live is None:
@@ -82,12 +82,12 @@ class Show:
             self._told, self._told_at = said, time.monotonic()
             self.lines([cut(Text(f"{INDENT}{now:4.1f} s  {said}"), self._width)])
 
-    def settle(self, record: Record, jobs: Sequence[Job], capacity: Mapping[str, int]) -> None:
+    def settle(self, record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]) -> None:
         """The picture as it stays on the screen."""
         self.close()
         self.lines(draw_standing(record, jobs, capacity, self._width))
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    def table(self, columns: Sequence[TableColumn], rows: Sequence[Row]) -> None:
         """A table."""
         self.lines([Text(INDENT) + line for line in draw_table(columns, rows, self._width - len(INDENT))])
 
@@ -96,7 +96,7 @@ class Show:
 
 
 def draw_standing(
-    record: Record, jobs: Sequence[Job], capacity: Mapping[str, int], width: int | None = NARROW
+    record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], width: int | None = NARROW
 ) -> list[Text]:
     """The GPUs of every node on the left, the jobs on the right; a small letter holds a GPU and cannot compute."""
     nodes = [_draw_node(record, jobs, name, gpus) for name, gpus in capacity.items()]
@@ -111,7 +111,7 @@ def draw_standing(
     return drawn
 
 
-def _draw_node(record: Record, jobs: Sequence[Job], name: str, gpus: int) -> Text:
+def _draw_node(record: Observations, jobs: Sequence[DemoJob], name: str, gpus: int) -> Text:
     held = record.held()
     ranks = {job.name: i for i, job in enumerate(jobs)}
     line = Text(f"{name} ")
@@ -127,9 +127,9 @@ def _draw_node(record: Record, jobs: Sequence[Job], name: str, gpus: int) -> Tex
     return line
 
 
-def _draw_job(record: Record, job: Job, colour: str, most: int) -> Text:
+def _draw_job(record: Observations, job: DemoJob, colour: str, most: int) -> Text:
     states = [seen.state for seen in record.members(job.name)]
-    done, placed = states.count(State.SUCCEEDED), sum(seen.holds for seen in record.members(job.name))
+    done, placed = states.count(PodState.SUCCEEDED), sum(seen.holds for seen in record.members(job.name))
     line = Text(f"{job.name:<7}", colour)
     line.append(
         f" {DONE * done}{PLACED * placed}{IDLE * (job.pods - done - placed)}{' ' * (most - job.pods)}  ", colour
@@ -137,7 +137,7 @@ def _draw_job(record: Record, job: Job, colour: str, most: int) -> Text:
     return line.append(_say_job(record, job, placed))
 
 
-def _say_job(record: Record, job: Job, placed: int) -> str:
+def _say_job(record: Observations, job: DemoJob, placed: int) -> str:
     """How it stands with a job, in a few words."""
     holds = placed * job.gpus
     if record.is_finished(job):
@@ -152,36 +152,36 @@ def _say_job(record: Record, job: Job, placed: int) -> str:
     return f"holds {holds}, {lacks}" if holds else lacks
 
 
-def say_standing(record: Record, jobs: Sequence[Job], capacity: Mapping[str, int]) -> str:
+def say_standing(record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]) -> str:
     """The same in one line: how many GPUs are held, and how many pods of each job got theirs."""
     held = f"{len(record.held())} of {sum(capacity.values())} GPUs held"
     return f"{held}: {', '.join(_count_pods(record, job) for job in jobs)}"
 
 
-def _count_pods(record: Record, job: Job) -> str:
+def _count_pods(record: Observations, job: DemoJob) -> str:
     if record.is_finished(job):
         return f"{job.name} done"
     # Who has ended had its GPUs: a job that ends is not one that lacks some.
-    placed = sum(seen.holds or seen.state is State.SUCCEEDED for seen in record.members(job.name))
+    placed = sum(seen.holds or seen.state is PodState.SUCCEEDED for seen in record.members(job.name))
     return f"{job.name} {placed}/{job.pods}"
 
 
-def say_stuck(stuck: Stuck) -> str:
+def describe_deadlock(stuck: DeadlockedJob) -> str:
     """Who a job waits for."""
     rivals = ", ".join(f"{name} {'has ' if not i else ''}{gpus}" for i, (name, gpus) in enumerate(stuck.rivals.items()))
     return f"{stuck.job.name} lacks {count(stuck.lacks, 'GPU')}: {rivals}."
 
 
 JOB_COLUMNS = (
-    Column("JOB"),
-    Column("PODS", right=True),
-    Column("GPUS EACH", right=True),
-    Column("GPUS", right=True),
-    Column("COMPUTES", right=True),
+    TableColumn("JOB"),
+    TableColumn("PODS", right=True),
+    TableColumn("GPUS EACH", right=True),
+    TableColumn("GPUS", right=True),
+    TableColumn("COMPUTES", right=True),
 )
 
 
-def list_jobs(jobs: Sequence[Job]) -> list[Row]:
+def list_jobs(jobs: Sequence[DemoJob]) -> list[Row]:
     """A row for every job, in its colour."""
     return [
         (Text(job.name, COLOURS[i % len(COLOURS)]), str(job.pods), str(job.gpus), str(job.total), f"{job.seconds:g} s")
@@ -189,9 +189,9 @@ def list_jobs(jobs: Sequence[Job]) -> list[Row]:
     ]
 
 
-def compare(runs: Sequence[Run]) -> tuple[list[Column], list[Row]]:
+def compare(runs: Sequence[DemoRun]) -> tuple[list[TableColumn], list[Row]]:
     """The runs side by side."""
-    columns = [Column(""), *(Column(run.title.upper(), right=True) for run in runs)]
+    columns = [TableColumn(""), *(TableColumn(run.title.upper(), right=True) for run in runs)]
     rows: list[Row] = [
         ("jobs that finished", *(f"{len(run.finished)} of {len(run.jobs)}" for run in runs)),
         ("the last one after", *(_say_end(run) for run in runs)),
@@ -201,9 +201,9 @@ def compare(runs: Sequence[Run]) -> tuple[list[Column], list[Row]]:
     return columns, rows
 
 
-def _say_end(run: Run) -> str:
+def _say_end(run: DemoRun) -> str:
     return f"{max(run.finished.values()):.1f} s" if len(run.finished) == len(run.jobs) else "never"
 
 
-def _say_idle(run: Run) -> str:
-    return f"{run.idle:.0f}" + (" and counting" if run.locked is not None else "")
+def _say_idle(run: DemoRun) -> str:
+    return f"{run.idle:.0f}" + (" and counting" if run.deadlocked_at is not None else "")

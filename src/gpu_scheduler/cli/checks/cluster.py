@@ -30,7 +30,7 @@ DAY = 86_400.0
 INSTALL = f"Install the CRDs: kubectl apply -f {files('gpu_scheduler.gangs') / 'crds'}"
 
 
-class Level(Enum):
+class CheckLevel(Enum):
     """How a check went."""
 
     OK = "ok"
@@ -44,7 +44,7 @@ class Check:
     """One verdict; `remedy` says what to do about it."""
 
     name: str
-    level: Level
+    level: CheckLevel
     message: str
     remedy: str = ""
 
@@ -53,8 +53,8 @@ def check_api(server: str, version: str, seconds: float) -> Check:
     """Whether the API server answers, and how fast."""
     said = f"{server} answers in {seconds * 1000:.0f} ms, Kubernetes {version or 'of unknown version'}"
     if seconds > SLOW:
-        return Check("api", Level.WARN, said, "Every bind will take as long: look at the API server's load.")
-    return Check("api", Level.OK, said)
+        return Check("api", CheckLevel.WARN, said, "Every bind will take as long: look at the API server's load.")
+    return Check("api", CheckLevel.OK, said)
 
 
 def check_clock(asked: float, theirs: float, answered: float) -> Check:
@@ -64,8 +64,8 @@ def check_clock(asked: float, theirs: float, answered: float) -> Check:
     if apart > SKEWED:
         side = "ahead of" if ours > theirs else "behind"
         told = f"this machine's clock is {draw_age(apart)} {side} the API server's"
-        return Check("clock", Level.WARN, told, "Set the clock (NTP): time-outs and ages are wrong until then.")
-    return Check("clock", Level.OK, "agrees with the API server's")
+        return Check("clock", CheckLevel.WARN, told, "Set the clock (NTP): time-outs and ages are wrong until then.")
+    return Check("clock", CheckLevel.OK, "agrees with the API server's")
 
 
 def check_permissions(refused: Collection[Permission], asked: int) -> Check:
@@ -73,25 +73,25 @@ def check_permissions(refused: Collection[Permission], asked: int) -> Check:
     if refused:
         told = f"{len(refused)} of {asked} not allowed: {join([str(one) for one in refused], 8)}"
         remedy = "Bind the scheduler's ClusterRole to this account, or run doctor with the scheduler's own account."
-        return Check("permissions", Level.FAIL, told, remedy)
-    return Check("permissions", Level.OK, f"all {asked} allowed")
+        return Check("permissions", CheckLevel.FAIL, told, remedy)
+    return Check("permissions", CheckLevel.OK, f"all {asked} allowed")
 
 
 def check_kinds(served: Served) -> Iterator[Check]:
     """Whether our own kinds are installed, and which kinds of gangs can be read."""
     if served.has(PLACEMENTS):
-        yield Check("placements", Level.OK, f"{PLACEMENTS.plural}.{PLACEMENTS.api_version} installed")
+        yield Check("placements", CheckLevel.OK, f"{PLACEMENTS.plural}.{PLACEMENTS.api_version} installed")
     else:
         told = f"the kind {PLACEMENTS.plural}.{PLACEMENTS.group} is not installed: nothing can be committed"
-        yield Check("placements", Level.FAIL, told, INSTALL)
+        yield Check("placements", CheckLevel.FAIL, told, INSTALL)
     if served.has(QUEUES):
-        yield Check("queues", Level.OK, f"{QUEUES.plural}.{QUEUES.api_version} installed")
+        yield Check("queues", CheckLevel.OK, f"{QUEUES.plural}.{QUEUES.api_version} installed")
     else:
         told = f"the kind {QUEUES.plural}.{QUEUES.group} is not installed: there are no quotas"
-        yield Check("queues", Level.WARN, told, INSTALL)
+        yield Check("queues", CheckLevel.WARN, told, INSTALL)
     kinds = [f"{kind.plural}.{kind.api_version}" for kind in gang_kinds(served)]
     found = join([*kinds, "annotations"], 8)
-    yield Check("dialects", Level.OK, f"gangs can be written as {found}")
+    yield Check("dialects", CheckLevel.OK, f"gangs can be written as {found}")
 
 
 def check_leader(lease: Leadership | None, now: float, committed: int) -> Check:
@@ -101,9 +101,9 @@ def check_leader(lease: Leadership | None, now: float, committed: int) -> Check:
         remedy = "Start one: gpu-scheduler scheduler."
         if committed:
             remedy += f" {count(committed, 'commit')} will be carried out first."
-        return Check("leader", Level.WARN, problem.rstrip("."), remedy)
+        return Check("leader", CheckLevel.WARN, problem.rstrip("."), remedy)
     age = draw_age(now - (lease.renewed or now))
-    return Check("leader", Level.OK, f"{lease.holder}, heard of {age} ago, {count(committed, 'open commit')}")
+    return Check("leader", CheckLevel.OK, f"{lease.holder}, heard of {age} ago, {count(committed, 'open commit')}")
 
 
 def check_placements(names: Mapping[str, str], committed: Mapping[str, str]) -> Check:
@@ -112,13 +112,13 @@ def check_placements(names: Mapping[str, str], committed: Mapping[str, str]) -> 
     if missing:
         told = f"the Lease names {count(len(missing), 'Placement')} that {'do' if len(missing) > 1 else 'does'} not "
         remedy = "Somebody deleted them. Check that no two pods use one GPU, then take the names out of the Lease."
-        return Check("leftovers", Level.FAIL, f"{told}exist: {join(missing)}", remedy)
+        return Check("leftovers", CheckLevel.FAIL, f"{told}exist: {join(missing)}", remedy)
     void = [name for name in names if name not in committed]
     if void:
         remedy = "None are bound to happen; the next leader deletes them. kubectl delete is safe too."
         told = f"{count(len(void), 'Placement')} outside the committed set: {join(void)}"
-        return Check("leftovers", Level.INFO, told, remedy)
-    return Check("leftovers", Level.OK, "none: every Placement is committed")
+        return Check("leftovers", CheckLevel.INFO, told, remedy)
+    return Check("leftovers", CheckLevel.OK, "none: every Placement is committed")
 
 
 def check_gangs(state: State, now: float) -> Iterator[Check]:
@@ -134,15 +134,15 @@ def check_gangs(state: State, now: float) -> Iterator[Check]:
             slow.append((since, name))
     if lost:
         remedy = "Create the gang objects again, or delete the pods: those that wait cannot start."
-        yield Check("gangs", Level.WARN, f"pods name gangs that do not exist: {join(lost)}", remedy)
+        yield Check("gangs", CheckLevel.WARN, f"pods name gangs that do not exist: {join(lost)}", remedy)
     else:
-        yield Check("gangs", Level.OK, "every gang that pods name exists")
+        yield Check("gangs", CheckLevel.OK, "every gang that pods name exists")
     if slow:
         told = [f"{name} ({draw_age(now - since)})" for since, name in sorted(slow)]
         remedy = f"gpu-scheduler explain {min(slow)[1]}"
-        yield Check("waiting", Level.WARN, f"{count(len(slow), 'gang')} for over an hour: {join(told)}", remedy)
+        yield Check("waiting", CheckLevel.WARN, f"{count(len(slow), 'gang')} for over an hour: {join(told)}", remedy)
     else:
-        yield Check("waiting", Level.OK, "nobody for over an hour")
+        yield Check("waiting", CheckLevel.OK, "nobody for over an hour")
 
 
 def check_nodes(state: State) -> Check:
@@ -153,25 +153,25 @@ def check_nodes(state: State) -> Check:
     if not nodes:
         told = f"no node offers {' or '.join(state.config.gpu_resources)}"
         remedy = "Install the GPU vendor's device plugin, or name the resource in --config."
-        return Check("nodes", Level.WARN, told, remedy)
+        return Check("nodes", CheckLevel.WARN, told, remedy)
     gpus = count(sum(node.gpus for node in nodes), "GPU")
     told = f"{gpus} on {count(len(nodes), 'node')}"
     if sick:
         remedy = f"gpu-scheduler nodes {sick[0]}"
-        return Check("nodes", Level.WARN, f"{told}; not ready or with unhealthy GPUs: {join(sick)}", remedy)
+        return Check("nodes", CheckLevel.WARN, f"{told}; not ready or with unhealthy GPUs: {join(sick)}", remedy)
     if counted:
         remedy = f"Label nodes {ASSIGNS_DEVICES}=true where no device plugin chooses the GPUs; else all is well."
-        return Check("nodes", Level.INFO, f"{told}; only counted, not assigned by index: {join(counted)}", remedy)
-    return Check("nodes", Level.OK, told)
+        return Check("nodes", CheckLevel.INFO, f"{told}; only counted, not assigned by index: {join(counted)}", remedy)
+    return Check("nodes", CheckLevel.OK, told)
 
 
-def worst(checks: Iterable[Check]) -> Level:
+def worst(checks: Iterable[Check]) -> CheckLevel:
     """The worst verdict of all."""
-    order = list(Level)
-    return max((check.level for check in checks), key=order.index, default=Level.OK)
+    order = list(CheckLevel)
+    return max((check.level for check in checks), key=order.index, default=CheckLevel.OK)
 
 
 def sum_up(checks: Sequence[Check]) -> str:
     """All verdicts in one line."""
-    numbers = [(sum(check.level is level for check in checks), level) for level in Level]
+    numbers = [(sum(check.level is level for check in checks), level) for level in CheckLevel]
     return ", ".join(f"{number} {level.value}" for number, level in numbers if number)

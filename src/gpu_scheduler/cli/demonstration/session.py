@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_scheduler.cli.demonstration.jobs import GPU, NAMESPACE, Job, Json
-from gpu_scheduler.cli.demonstration.observer import Record, Sighting, State, read_pod
-from gpu_scheduler.cli.demonstration.show import Show
+from gpu_scheduler.cli.demonstration.jobs import GPU, NAMESPACE, DemoJob, Json
+from gpu_scheduler.cli.demonstration.observer import Observations, PodObservation, PodState, observe_pod
+from gpu_scheduler.cli.demonstration.screen import DemoScreen
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import NotFound
@@ -19,13 +19,13 @@ from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
 
-GLANCE = 0.1
+POLL_INTERVAL = 0.1
 """Seconds between two looks at what the watch has told."""
 
-STILL = 30.0
+STALL_TIMEOUT = 30.0
 """When nothing has moved for so many seconds, what is waited for does not come."""
 
-PATIENCE = 120.0
+WAIT_TIMEOUT = 120.0
 """Nothing is waited for longer, in seconds."""
 
 
@@ -34,16 +34,16 @@ class ClaimError(Exception):
 
 
 @dataclass
-class Stage:
+class DemoSession:
     """One cluster, watched from `begin` on."""
 
     client: Client
-    show: Show
+    screen: DemoScreen
     folder: Path
     """Where the ranks of jobs meet."""
     capacity: dict[str, int] = field(default_factory=dict)
     """How many GPUs every node has."""
-    record: Record = field(default_factory=Record)
+    record: Observations = field(default_factory=Observations)
     _began: float = 0.0
 
     @property
@@ -58,49 +58,49 @@ class Stage:
 
     def begin(self) -> None:
         """Begins a run: what was seen before is forgotten, and time starts at zero."""
-        self.record, self._began = Record(), time.monotonic()
+        self.record, self._began = Observations(), time.monotonic()
 
     def take(self, changes: Sequence[Change[PodObject]]) -> None:
         """Takes down what the watch tells."""
         for change in changes:
-            self.record.add(read_pod(change.object, self.now, gone=change.kind is ChangeKind.DELETED))
+            self.record.add(observe_pod(change.object, self.now, gone=change.kind is ChangeKind.DELETED))
 
     def claim(self, holds: bool, claim: str, seen: str = "") -> None:
         """Says something that was seen to be true, or ends the demonstration because it is not."""
         if not holds:
             raise ClaimError(f"{claim.rstrip('.:')}: " + (seen or "this was not seen"))
-        self.show.claim(claim)
+        self.screen.claim(claim)
 
-    async def until(self, happened: Callable[[], bool], jobs: Sequence[Job] = ()) -> bool:
+    async def until(self, happened: Callable[[], bool], jobs: Sequence[DemoJob] = ()) -> bool:
         """Waits for something, drawing meanwhile what there is; False when it does not come."""
         begin = self.now
         while not happened():
-            if self.now - max(self.record.moved, begin) > STILL or self.now - begin > PATIENCE:
+            if self.now - max(self.record.moved, begin) > STALL_TIMEOUT or self.now - begin > WAIT_TIMEOUT:
                 return False
             self.draw(jobs)
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_INTERVAL)
         self.draw(jobs)
         return True
 
-    async def stays(self, so: Callable[[], bool], seconds: float, jobs: Sequence[Job] = ()) -> bool:
+    async def stays(self, so: Callable[[], bool], seconds: float, jobs: Sequence[DemoJob] = ()) -> bool:
         """Whether something stays as it is for so long."""
         end = self.now + seconds
         while so() and self.now < end:
             self.draw(jobs)
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_INTERVAL)
         return so()
 
-    def draw(self, jobs: Sequence[Job]) -> None:
+    def draw(self, jobs: Sequence[DemoJob]) -> None:
         """Shows how it stands with these jobs."""
         if jobs:
-            self.show.follow(self.record, jobs, self.capacity, self.now)
+            self.screen.follow(self.record, jobs, self.capacity, self.now)
 
     # -- requests
 
     async def look(self) -> None:
         """Asks for the pods as they are now: a watch that tells nothing may also have broken."""
         for pod in (await self.client.list(PODS, NAMESPACE, type=PodObject)).items:
-            self.record.add(read_pod(pod, self.now))
+            self.record.add(observe_pod(pod, self.now))
 
     async def create(self, pods: Iterable[Json]) -> None:
         """Creates pods, one after the other."""
@@ -113,7 +113,7 @@ class Stage:
             await self.delete_pod(seen)
         await self.until(lambda: not any(self.record.members(job) for job in jobs))
 
-    async def delete_pod(self, seen: Sighting) -> None:
+    async def delete_pod(self, seen: PodObservation) -> None:
         """Deletes a pod."""
         with suppress(NotFound):
             await self.client.delete(PODS, seen.pod, NAMESPACE, uid=seen.uid)
@@ -125,24 +125,24 @@ class Stage:
     def is_running(self, pod: str) -> bool:
         """Whether a pod of this name runs."""
         seen = self.record.find(pod)
-        return seen is not None and seen.state is State.RUNNING
+        return seen is not None and seen.state is PodState.RUNNING
 
 
 @asynccontextmanager
-async def watched(connection: Connection, show: Show, folder: Path) -> AsyncIterator[Stage]:
+async def watched(connection: Connection, screen: DemoScreen, folder: Path) -> AsyncIterator[DemoSession]:
     """A stage in this cluster, with its nodes known and its pods watched."""
     async with Client(connection, agent="gpu-scheduler-demo") as client:
-        stage = Stage(client, show, folder)
+        session = DemoSession(client, screen, folder)
         for node in (await client.list(NODES)).items:
             if gpus := int(node["status"].get("allocatable", {}).get(GPU, 0)):
-                stage.capacity[node["metadata"]["name"]] = gpus
+                session.capacity[node["metadata"]["name"]] = gpus
         folder.mkdir()  # noqa: ASYNC240 - takes no time
-        stage.begin()
-        informer = Informer(client, PODS, PodObject, stage.take, namespace=NAMESPACE)
+        session.begin()
+        informer = Informer(client, PODS, PodObject, session.take, namespace=NAMESPACE)
         watch = asyncio.create_task(informer.run())
         try:
             await informer.wait_synced()
-            yield stage
+            yield session
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)

@@ -27,7 +27,7 @@ KINDS = {
 }
 VOLCANO = "batch.volcano.sh/v1alpha1/jobs"
 PYTORCH = "kubeflow.org/v1/pytorchjobs"
-PARALLEL = {"op": "add", "path": "/spec/podManagementPolicy", "value": "Parallel"}
+PARALLEL_WARNING = {"op": "add", "path": "/spec/podManagementPolicy", "value": "Parallel"}
 
 
 def template(annotations: Json | None = None, labels: Json | None = None, **spec: Any) -> Json:
@@ -67,7 +67,7 @@ JOINS = {
 def test_a_stateful_set_whose_pods_are_a_gang_makes_them_all_at_once(joins: str) -> None:
     body = maker(of=JOINS[joins], replicas=2)
     said = mutate(body, KINDS["StatefulSet"])
-    assert said.patch == [PARALLEL]
+    assert said.patch == [PARALLEL_WARNING]
     assert said.warnings == [
         "spec.podManagementPolicy: set to Parallel, because the pods start together as a gang; "
         "made one by one, the first would wait for the others for ever"
@@ -78,7 +78,7 @@ def test_a_stateful_set_whose_pods_are_a_gang_makes_them_all_at_once(joins: str)
 
 def test_the_default_that_an_api_server_writes_is_replaced() -> None:
     body = maker(of=JOINS["gang"], podManagementPolicy="OrderedReady")
-    assert mutate(body, KINDS["StatefulSet"]).patch == [{**PARALLEL, "op": "replace"}]
+    assert mutate(body, KINDS["StatefulSet"]).patch == [{**PARALLEL_WARNING, "op": "replace"}]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_stateful_set_that_was_made_parallel_stays_so_when_its_own_manifest_co
 ) -> None:
     old = maker(of=JOINS["gang"], podManagementPolicy="Parallel")
     said = mutate(maker(of=JOINS["gang"], **written), KINDS["StatefulSet"], operation="UPDATE", old=old)
-    assert said.patch == [{**PARALLEL, "op": operation}]
+    assert said.patch == [{**PARALLEL_WARNING, "op": operation}]
     assert len(said.warnings) == 1
 
 
@@ -279,7 +279,7 @@ def test_jobs_that_can_start_and_jobs_of_others_are_let_in(body: Json, resource:
     ],
 )
 def test_a_wrong_template_is_refused_before_it_makes_pods(of: Json, said: str) -> None:
-    assert check(maker(of=of), rules=STRICT).message.startswith(said)
+    assert check(maker(of=of), policy=STRICT).message.startswith(said)
 
 
 @pytest.mark.parametrize(

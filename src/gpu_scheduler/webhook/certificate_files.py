@@ -12,7 +12,7 @@ import structlog
 from gpu_scheduler.base.certificates import Certificate, check_pair
 from gpu_scheduler.k8s.errors import ConfigError
 
-PAUSE = 2.0
+POLL_INTERVAL = 2.0
 """How long to wait between two looks, in seconds."""
 
 _log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
@@ -36,36 +36,36 @@ def read_pair(folder: Path) -> Certificate:
     return found
 
 
-class ServingFiles:
+class CertificateFiles:
     """Follows the pair in a folder. `show` is told each pair that is to be shown from then on."""
 
-    def __init__(self, folder: Path, show: Callable[[Certificate], None]) -> None:
+    def __init__(self, folder: Path, serve: Callable[[Certificate], None]) -> None:
         self._folder = folder
-        self._show = show
-        self._shown: Certificate | None = None
-        self._said = ""
+        self._serve = serve
+        self._served: Certificate | None = None
+        self._last_problem = ""
 
     async def run(self) -> None:
         """Looks for ever. A pair that is no good is named once, and the one before it stays."""
         while True:
             try:
-                self.look()
-                self._said = ""
+                self.reload()
+                self._last_problem = ""
             except ConfigError as error:
-                if str(error) != self._said:
+                if str(error) != self._last_problem:
                     _log.error("the new certificate is not used", problem=str(error))
-                self._said = str(error)
-            await asyncio.sleep(PAUSE)
+                self._last_problem = str(error)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Shows the pair if it is another one; ConfigError when it cannot be shown."""
         found = read_pair(self._folder)
-        if found == self._shown:
+        if found == self._served:
             return
         try:
-            self._show(found)
+            self._serve(found)
         except ssl.SSLError as error:
             raise ConfigError(f"{self._folder}: tls.crt and tls.key: {error.reason or error}") from error
-        if self._shown is not None:
+        if self._served is not None:
             _log.info("the certificate is loaded again")
-        self._shown = found
+        self._served = found

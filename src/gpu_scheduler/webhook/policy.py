@@ -17,7 +17,7 @@ class Denial(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AdmissionPolicy:
     """`scheduler_names` are ours, `gpu_resources` are GPUs; `inject` is about pods without a map.
 
     `scheduler_account` is the one user who may write reserved annotations.

@@ -14,10 +14,10 @@ from pathlib import Path
 from embedded_kube.data_dir import Home
 from gpu_scheduler.k8s.connection import Connection, load_connection
 
-PATIENCE = 150.0
+START_TIMEOUT = 150.0
 """How long a cluster may take to start, in seconds; 3 on an idle machine."""
 
-STOPPING = 20.0
+STOP_TIMEOUT = 20.0
 """How long it may take to stop before it is killed, in seconds."""
 
 # Even if we are killed, nothing runs on; where the system can do that.
@@ -31,11 +31,11 @@ main()
 """
 
 
-class NotStartedError(Exception):
+class ClusterStartError(Exception):
     """Why there is no cluster."""
 
 
-class LocalCluster:
+class ClusterProcess:
     """`gpu-scheduler up` in a folder of its own."""
 
     def __init__(self, folder: Path, nodes: int, *, gangs: bool) -> None:
@@ -58,12 +58,12 @@ class LocalCluster:
     async def wait_ready(self) -> Connection:
         """How to reach it, once it answers; NotStartedError if it does not."""
         assert self._process is not None, "start comes first"
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + START_TIMEOUT
         # It says how to reach it once its webhook answers.
         while "KUBECONFIG" not in (said := self._log.read_text("utf-8", "replace")):
             if self._process.poll() is not None or time.monotonic() > end:
                 last = said.strip().splitlines()[-1:] or ["it said nothing"]
-                raise NotStartedError(f"the local cluster did not start: {last[0]}")
+                raise ClusterStartError(f"the local cluster did not start: {last[0]}")
             await asyncio.sleep(0.05)
         return load_connection(self._home.kubeconfig)
 
@@ -78,7 +78,7 @@ class LocalCluster:
         if self._process is None:
             return
         try:
-            self._process.wait(STOPPING)
+            self._process.wait(STOP_TIMEOUT)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -145,9 +145,9 @@ def webhook_part(home: Home) -> Part:
     from embedded_kube.addons import Hook, Part
     from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.webhook.configuration import make_configurations
-    from gpu_scheduler.webhook.rules import Rules
+    from gpu_scheduler.webhook.policy import AdmissionPolicy
 
-    rules, port = Rules(frozenset(SCHEDULER_NAMES), Settings().gpu_resources), home.webhook_port()
+    rules, port = AdmissionPolicy(frozenset(SCHEDULER_NAMES), Settings().gpu_resources), home.webhook_port()
     command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
     # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
     configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)

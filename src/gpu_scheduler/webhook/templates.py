@@ -20,10 +20,10 @@ from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, note, 
 from gpu_scheduler.gangs.owners import JOBS
 from gpu_scheduler.gangs.pods.device_map import MAX_LENGTH, MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec
-from gpu_scheduler.webhook.containers import MOST_CONTAINERS, Inside, count_containers
+from gpu_scheduler.webhook.containers import MAX_CONTAINERS, PodContainers, count_containers
 from gpu_scheduler.webhook.findings import Findings
-from gpu_scheduler.webhook.pods import Nodes, check_template, find_excess_amounts
-from gpu_scheduler.webhook.rules import Rules
+from gpu_scheduler.webhook.pods import KnownNodes, check_template, find_too_many_amounts
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 STATEFUL_SETS: Final = ("apps", "statefulsets")
 _VOLCANO: Final = "batch.volcano.sh"
@@ -31,28 +31,28 @@ _KUBEFLOW: Final = "kubeflow.org"
 _JOBS: Final = ("batch", "jobs")
 _PLAIN: Final = (STATEFUL_SETS, ("apps", "deployments"), ("apps", "replicasets"), _JOBS)
 
-MOST_TEMPLATES: Final = 1000
+MAX_TEMPLATES: Final = 1000
 """In an object, such as tasks of a Volcano Job. Nobody needs more, and a review with 10,000 would hold up others."""
-_MOST_CONTAINERS: Final = 10 * MOST_CONTAINERS
-_MOST_PODS: Final = 2**31 - 1
+_MAX_CONTAINERS: Final = 10 * MAX_CONTAINERS
+_MAX_PODS: Final = 2**31 - 1
 """As many as the API has numbers for."""
-_SHOWN: Final = 3
+_MAX_INDICES_LISTED: Final = 3
 
-PARALLEL: Final = (
+PARALLEL_WARNING: Final = (
     "spec.podManagementPolicy: set to Parallel, because the pods start together as a gang; "
     "made one by one, the first would wait for the others for ever"
 )
 
 
-class Template(NamedTuple):
+class PodTemplate(NamedTuple):
     """Some pods that an object makes alike; `place` is where in the object it says so."""
 
     place: str
     pod: PodObject
-    inside: Inside
+    containers: PodContainers
 
 
-class Maker(NamedTuple):
+class TemplateOwner(NamedTuple):
     """What makes pods: its kind by group and plural, and the object."""
 
     kind: tuple[str, str]
@@ -69,75 +69,75 @@ class Maker(NamedTuple):
         return bool(as_dict(self.body.get("metadata")).get("deletionTimestamp"))
 
 
-def is_maker(kind: tuple[str, str]) -> bool:
+def is_template_owner(kind: tuple[str, str]) -> bool:
     """Whether the templates of a kind, by group and plural, are understood."""
     return kind in _PLAIN or kind in JOBS
 
 
-def order_pods(maker: Maker, rules: Rules) -> tuple[list[Json], str]:
+def make_parallel(maker: TemplateOwner, policy: AdmissionPolicy) -> tuple[list[Json], str]:
     """For a StatefulSet whose pods are a gang of ours: the patch that has them made at once, and the warning."""
-    policy = maker.spec.get("podManagementPolicy")
-    if policy not in (None, "", "OrderedReady") or not any(map(_waits, _our_templates(maker, rules))):
+    order = maker.spec.get("podManagementPolicy")
+    if order not in (None, "", "OrderedReady") or not any(map(_is_multi_pod_gang, _own_templates(maker, policy))):
         return [], ""
     operation = "replace" if "podManagementPolicy" in maker.spec else "add"
-    return [{"op": operation, "path": "/spec/podManagementPolicy", "value": "Parallel"}], PARALLEL
+    return [{"op": operation, "path": "/spec/podManagementPolicy", "value": "Parallel"}], PARALLEL_WARNING
 
 
-def check_maker(maker: Maker, rules: Rules, nodes: Nodes) -> Findings:
+def check_template_owner(maker: TemplateOwner, policy: AdmissionPolicy, nodes: KnownNodes) -> Findings:
     """What there is to say about an object that makes pods of ours; nothing about others."""
     found = Findings()
-    ours = list(islice(_our_templates(maker, rules), MOST_TEMPLATES + 1))
+    ours = list(islice(_own_templates(maker, policy), MAX_TEMPLATES + 1))
     if not ours:
         return found
-    excess = _find_excess(ours)
+    excess = _find_too_large(ours)
     if excess:
         found.refuse(excess)
         return found
     for template in ours:
-        found.add(template.place, check_template(template.pod, template.inside, rules, nodes))
+        found.add(template.place, check_template(template.pod, template.containers, policy, nodes))
         _check_indices(maker, template, found)
-    _check_minimum(maker, ours, found)
+    _check_minimums(maker, ours, found)
     return found
 
 
 # -- templates
 
 
-def _our_templates(maker: Maker, rules: Rules) -> Iterator[Template]:
-    return (one for one in _templates(maker) if one.pod.spec.scheduler_name in rules.scheduler_names)
+def _own_templates(maker: TemplateOwner, policy: AdmissionPolicy) -> Iterator[PodTemplate]:
+    return (one for one in _templates(maker) if one.pod.spec.scheduler_name in policy.scheduler_names)
 
 
-def _find_excess(templates: list[Template]) -> str:
+def _find_too_large(templates: list[PodTemplate]) -> str:
     """What to say of templates that are too much together, though each may be small; "" of any others."""
-    if len(templates) > MOST_TEMPLATES:
-        return f"spec: more than {MOST_TEMPLATES} templates of pods are too many; write at most {MOST_TEMPLATES}"
-    containers = sum(count_containers(template.inside) for template in templates)
-    if containers > _MOST_CONTAINERS:
-        return f"spec: {containers} containers in its templates are too many; write at most {_MOST_CONTAINERS}"
+    if len(templates) > MAX_TEMPLATES:
+        return f"spec: more than {MAX_TEMPLATES} templates of pods are too many; write at most {MAX_TEMPLATES}"
+    containers = sum(count_containers(template.containers) for template in templates)
+    if containers > _MAX_CONTAINERS:
+        return f"spec: {containers} containers in its templates are too many; write at most {_MAX_CONTAINERS}"
     length = sum(len(note(template.pod.metadata, DEVICE_MAP)) for template in templates)
     if len(templates) > 1 and length > MAX_LENGTH:
         return f"spec: {DEVICE_MAP}: {length} characters in its templates are too many; write at most {MAX_LENGTH}"
-    return find_excess_amounts(template.pod.spec for template in templates)
+    return find_too_many_amounts(template.pod.spec for template in templates)
 
 
-def _templates(maker: Maker) -> Iterator[Template]:
+def _templates(maker: TemplateOwner) -> Iterator[PodTemplate]:
     """The templates of an object; one that makes no sense is the API server's to refuse."""
     named = maker.spec.get("schedulerName") if maker.kind[0] == _VOLCANO else None
-    for place, _, template in _written(maker):
+    for place, _, template in _raw_templates(maker):
         body = as_dict(template.get("spec"))
         if named and not body.get("schedulerName"):
             body = {**body, "schedulerName": named}
         try:
             meta = msgspec.convert(template.get("metadata") or {}, Meta)
             pod = PodObject(meta, msgspec.convert(body, PodSpec))
-            inside = msgspec.convert({"spec": body}, Inside)
+            containers = msgspec.convert({"spec": body}, PodContainers)
         except msgspec.ValidationError:
             continue
-        _adopt(meta, maker)
-        yield Template(place, pod, inside)
+        _set_owner(meta, maker)
+        yield PodTemplate(place, pod, containers)
 
 
-def _written(maker: Maker) -> Iterator[tuple[str, int, Json]]:
+def _raw_templates(maker: TemplateOwner) -> Iterator[tuple[str, int, Json]]:
     """Where the templates of an object stand, for how many pods each, and what is written there."""
     if maker.kind in _PLAIN:
         yield "spec.template", _count_pods(maker), as_dict(maker.spec.get("template"))
@@ -146,7 +146,7 @@ def _written(maker: Maker) -> Iterator[tuple[str, int, Json]]:
         yield f"template of {quote(role)}", replicas, template
 
 
-def _adopt(meta: Meta, maker: Maker) -> None:
+def _set_owner(meta: Meta, maker: TemplateOwner) -> None:
     """The metadata as the pods will have it: the object gives them their names, and it controls them."""
     of = as_dict(maker.body.get("metadata"))
     meta.name, meta.namespace = "", str(of.get("namespace") or "")
@@ -154,7 +154,7 @@ def _adopt(meta: Meta, maker: Maker) -> None:
     meta.owner_references = [owner]
 
 
-def _count_pods(maker: Maker) -> int:
+def _count_pods(maker: TemplateOwner) -> int:
     """How many pods of an object can be there at once."""
     if maker.kind != _JOBS:
         return _number(maker.spec.get("replicas"), 1)
@@ -163,13 +163,13 @@ def _count_pods(maker: Maker) -> int:
 
 
 def _number(value: object, absent: int) -> int:
-    return min(value, _MOST_PODS) if isinstance(value, int) and not isinstance(value, bool) else absent
+    return min(value, _MAX_PODS) if isinstance(value, int) and not isinstance(value, bool) else absent
 
 
 # -- maps
 
 
-def _check_indices(maker: Maker, template: Template, found: Findings) -> None:
+def _check_indices(maker: TemplateOwner, template: PodTemplate, found: Findings) -> None:
     """Whether the pods of a template with a map are going to have an index, and each of them its line."""
     text = note(template.pod.metadata, DEVICE_MAP)
     if not text or maker.kind not in _PLAIN or pod_index(template.pod.metadata) is not None:
@@ -183,15 +183,15 @@ def _check_indices(maker: Maker, template: Template, found: Findings) -> None:
         indexed = "use a StatefulSet, or a Job with completionMode: Indexed"
         found.refuse(f"{template.place}: {DEVICE_MAP}: these pods have no index of their own; {indexed}")
         return
-    first = islice((str(index) for index in wanted if index not in entries), _SHOWN)
+    first = islice((str(index) for index in wanted if index not in entries), _MAX_INDICES_LISTED)
     lacking = len(wanted) - sum(index in wanted for index in entries)
     if lacking > 0:
-        more = f" and {lacking - _SHOWN} more" if lacking > _SHOWN else ""
+        more = f" and {lacking - _MAX_INDICES_LISTED} more" if lacking > _MAX_INDICES_LISTED else ""
         what = f"there is no line for pod index {', '.join(first)}{more}; add a line for each, or they will be refused"
         found.warn(f"{template.place}: {DEVICE_MAP}: {what}")
 
 
-def _indices(maker: Maker) -> range | None:
+def _indices(maker: TemplateOwner) -> range | None:
     """The indices of the pods that an object makes; None where they have none."""
     spec = maker.spec
     if maker.kind == STATEFUL_SETS:
@@ -205,7 +205,7 @@ def _indices(maker: Maker) -> range | None:
 # -- minimums
 
 
-def _waits(template: Template) -> bool:
+def _is_multi_pod_gang(template: PodTemplate) -> bool:
     """Whether pods are a gang in which one waits for others."""
     if read_membership(template.pod).gang is None:
         return False
@@ -216,24 +216,24 @@ def _waits(template: Template) -> bool:
         return False
 
 
-def _check_minimum(maker: Maker, ours: list[Template], found: Findings) -> None:
+def _check_minimums(maker: TemplateOwner, ours: list[PodTemplate], found: Findings) -> None:
     """Minimums beyond the pods that there will ever be."""
-    total = sum(replicas for _, replicas, _ in _written(maker))
+    total = sum(replicas for _, replicas, _ in _raw_templates(maker))
     if total <= 0 or _is_controlled(maker):
         return  # scaled to nothing on purpose; or another object's means, as the ReplicaSets of a rollout are
     for template in ours:
         _check_gang_min(template, total, found)
     policy = as_dict(as_dict(maker.spec.get("runPolicy")).get("schedulingPolicy"))
     if maker.kind[0] == _VOLCANO:
-        _compare("spec.minAvailable", maker.spec.get("minAvailable"), total, found)
+        _check_reachable("spec.minAvailable", maker.spec.get("minAvailable"), total, found)
         for number, task in enumerate(as_list(maker.spec.get("tasks"))):
             place = f"spec.tasks[{number}].minAvailable"
-            _compare(place, task.get("minAvailable"), _number(task.get("replicas"), 1), found)
+            _check_reachable(place, task.get("minAvailable"), _number(task.get("replicas"), 1), found)
     elif maker.kind[0] == _KUBEFLOW:
-        _compare("spec.runPolicy.schedulingPolicy.minAvailable", policy.get("minAvailable"), total, found)
+        _check_reachable("spec.runPolicy.schedulingPolicy.minAvailable", policy.get("minAvailable"), total, found)
 
 
-def _check_gang_min(template: Template, total: int, found: Findings) -> None:
+def _check_gang_min(template: PodTemplate, total: int, found: Findings) -> None:
     try:
         minimum = read_gang_min(note(template.pod.metadata, GANG_MIN) or "1")
     except BadOptionError:
@@ -246,14 +246,14 @@ def _check_gang_min(template: Template, total: int, found: Findings) -> None:
             f"{place}: {minimum} pods start together, but only {total} come from here; others must join the gang"
         )
     else:
-        _compare(place, minimum, total, found)
+        _check_reachable(place, minimum, total, found)
 
 
-def _compare(place: str, minimum: object, total: int, found: Findings) -> None:
+def _check_reachable(place: str, minimum: object, total: int, found: Findings) -> None:
     if _number(minimum, 0) > total:
         found.refuse(f"{place}: {minimum} pods must start together, but there are {total}; write at most {total}")
 
 
-def _is_controlled(maker: Maker) -> bool:
+def _is_controlled(maker: TemplateOwner) -> bool:
     owners = as_list(as_dict(maker.body.get("metadata")).get("ownerReferences"))
     return any(owner.get("controller") for owner in owners)
