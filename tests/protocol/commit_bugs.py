@@ -79,7 +79,7 @@ COMMITS = (
         "optimistic binding: the Lease is lost meanwhile and another leader decides otherwise",
         "src/gpu_scheduler/scheduler/commit/committer.py",
         "                over = {name: uid for s in finished",
-        "                for commit in commits:\n                    self._tell(Committed(commit.sequence))\n"
+        "                for commit in commits:\n                    self._report_changes(Committed(commit.sequence))\n"
         "                over = {name: uid for s in finished",
         (COMMIT, DEATHS),
     ),

@@ -116,7 +116,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/cycle/decide.py",
-        "advance",
+        "refresh_gang",
         "return",
         "pass",
         "a gang that is dropped has nobody to decide anything for",
@@ -151,7 +151,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/cycle/decide.py",
-        "_reserve_again",
+        "_renew_reservation",
         "refusal, bid = _check_quota(state, record, Bid(groups, 0, topology=gang.topology, excluded=excluded))",
         "refusal, bid = _check_quota(state, record, Bid(groups, 1, topology=gang.topology, excluded=excluded))",
         "as many as there is room for are placed, and if there is none, none",
@@ -285,17 +285,17 @@ EQUIVALENT = (
     Equivalent(
         "core/cycle/drain.py",
         "fits_empty",
-        "if state.empty_answers.get(key, (None, False))[0] != version"
+        "if state.empty_fits.get(key, (None, False))[0] != version"
         " or any(g.pods[0].shape.has_pod_terms for g in groups):",
-        "if state.empty_answers.get(key, (None, False))[1] != version"
+        "if state.empty_fits.get(key, (None, False))[1] != version"
         " or any(g.pods[0].shape.has_pod_terms for g in groups):",
         "the answer is found out again, and is the same",
     ),
     Equivalent(
         "core/cycle/drain.py",
         "fits_empty",
-        "if len(state.empty_answers) > 4096:",
-        "if len(state.empty_answers) > 4097:",
+        "if len(state.empty_fits) > 4096:",
+        "if len(state.empty_fits) > 4097:",
         "how much is remembered changes no answer",
     ),
     Equivalent(
@@ -308,8 +308,8 @@ EQUIVALENT = (
     Equivalent(
         "core/cycle/drain.py",
         "fits_empty",
-        "if len(state.empty_answers) > 4096:",
-        "if not (len(state.empty_answers) > 4096):",
+        "if len(state.empty_fits) > 4096:",
+        "if not (len(state.empty_fits) > 4096):",
         "how much is remembered changes no answer",
     ),
     Equivalent(
@@ -377,9 +377,9 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/cycle/observe.py",
-        "_remember_loss",
-        "record.lost = [*record.lost[-15:], Slot(old.node, old.devices or (), old.role)]",
-        "record.lost = [*record.lost[-16:], Slot(old.node, old.devices or (), old.role)]",
+        "_record_lost_slot",
+        "record.lost_slots = [*record.lost_slots[-15:], Slot(old.node, old.devices or (), old.role)]",
+        "record.lost_slots = [*record.lost_slots[-16:], Slot(old.node, old.devices or (), old.role)]",
         "how many slots are remembered is a matter of taste: who finds none goes wherever there is room",
     ),
     Equivalent(
@@ -398,7 +398,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/placement/place.py",
-        "least_counts",
+        "minimum_counts",
         "if len(bid.groups) > 1:",
         "if len(bid.groups) >= 1:",
         "one group is in order",

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.core.cycle.explain import Holder
-from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, Status, phase_of, report, survey
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Phase, Status, collect_facts, phase_of, status_of
 from gpu_scheduler.core.reasons import Unplaceable
-from gpu_scheduler.core.state import ALONE, State
+from gpu_scheduler.core.state import LONE_POD, State
 from gpu_scheduler.gangs.dialects import show_key
 from gpu_scheduler.scheduler.status.surroundings import name_holder
 
@@ -17,7 +17,7 @@ from gpu_scheduler.scheduler.status.surroundings import name_holder
 class Seen:
     """A gang as the API shows it, and what the scheduler's next cycle would do: `starts` it, or `evicts` for it."""
 
-    facts: Facts
+    facts: GangFacts
     status: Status
     starts: bool
     evicts: int
@@ -36,18 +36,18 @@ class Seen:
 def look_at(state: State, record: GangRecord) -> Seen:
     """Sorts a gang's members by what is committed or seen, and says what phase that means."""
     ledger, gang = state.ledger, record.gang
-    evicting = [uid for uid in record.members if uid in ledger.going and _is_committed(state, uid)]
-    facts = survey(record, {uid: True for uid in record.members if ledger.stages.get(uid)}, evicting)
+    evicting = [uid for uid in record.members if uid in ledger.deleting and _is_committed(state, uid)]
+    facts = collect_facts(record, {uid: True for uid in record.members if ledger.committed.get(uid)}, evicting)
     facts.reserved = gang is not None and gang.notes.admitted_at is not None
     facts.nominated = gang is not None and bool(gang.notes.nomination)
-    facts.hold_over = record.notes.below_since is not None and record.key not in state.broken
-    starts = any(ledger.stages.get(uid) is False for uid in record.members)
+    facts.hold_expired = record.notes.below_since is not None and record.key not in state.broken
+    starts = any(ledger.committed.get(uid) is False for uid in record.members)
     starts = starts or (record.notes.admitted_at is not None and not facts.reserved and gang is not None)
     evicts = 0
     refusal = record.refusal or state.queue.refusal(record.key)
     if record.notes.nomination and not facts.nominated and refusal is not None:
         evicts = max(1, refusal.refusals[0].short_by)
-    status = replace(report(record, facts, None if starts or evicts else refusal), phase=phase_of(facts))
+    status = replace(status_of(record, facts, None if starts or evicts else refusal), phase=phase_of(facts))
     if gang is not None:
         status = replace(status, notes=replace(gang.notes, below_since=status.notes.below_since))
     return Seen(facts, status, starts, evicts)
@@ -77,7 +77,7 @@ def real_holders(state: State, holders: Iterable[Holder]) -> tuple[Holder, ...]:
     )
 
 
-def waiting_since(record: GangRecord, facts: Facts) -> float | None:
+def waiting_since(record: GangRecord, facts: GangFacts) -> float | None:
     """Since when a gang waits; None when it has no member that does."""
     if record.waiting_since is not None:
         return record.waiting_since
@@ -89,6 +89,6 @@ def waiting_since(record: GangRecord, facts: Facts) -> float | None:
 
 def name_of(record: GangRecord) -> str:
     """What people call a gang; a gang of one is called like its pod."""
-    if record.key.dialect == ALONE:
+    if record.key.dialect == LONE_POD:
         return next((pod.name for pod in record.members.values()), record.key.name)
     return show_key(record.key).removeprefix(f"{record.key.namespace}/")

@@ -38,17 +38,17 @@ class Engine:
         state = self.state
         match event:
             case PodSeen():
-                return observe.see_pod(state, event, now)
+                return observe.on_pod_changed(state, event, now)
             case PodGone():
-                return observe.lose_pod(state, event, now)
+                return observe.on_pod_deleted(state, event, now)
             case NodeSeen():
-                return observe.see_node(state, event, now)
+                return observe.on_node_changed(state, event, now)
             case NodeGone():
-                return observe.lose_node(state, event, now)
+                return observe.on_node_deleted(state, event, now)
             case GangSeen():
-                observe.see_gang(state, event.gang)
+                observe.on_gang_changed(state, event.gang)
             case GangGone():
-                observe.lose_gang(state, event.key)
+                observe.on_gang_deleted(state, event.key)
             case QueueSeen():
                 if state.quota.put(event.queue):
                     state.changes |= Wake.QUEUE | Wake.FREED  # what may be reclaimed now is as good as free
@@ -56,11 +56,11 @@ class Engine:
                 state.quota.remove(event.name)
                 state.changes |= Wake.QUEUE
             case Committed():
-                return observe.begin_carrying_out(state, event, now)
+                return observe.on_committed(state, event, now)
             case BindFailed():
-                return retry.note_failed_bind(state, event, now)
+                return retry.on_bind_failed(state, event, now)
             case DeleteFailed():
-                retry.note_failed_delete(state, event, now)
+                retry.on_delete_failed(state, event, now)
             case TookOver():
                 return observe.take_over(state, event, now)
             case Fenced():

@@ -65,12 +65,12 @@ class GangRecord:
     bind_refused: str = ""
     refusal: Unplaceable | None = None
     notes: Notes = NO_NOTES
-    stood_up: bool = False
-    lost: list[Slot] = field(default_factory=list)
+    reservation_unused: bool = False
+    lost_slots: list[Slot] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     live_priority: int | None = None
-    told: Status | None = None
-    facts: Facts | None = None
+    reported: Status | None = None
+    facts: GangFacts | None = None
     bid: Bid | None = None
 
     @property
@@ -91,7 +91,7 @@ class GangRecord:
 
 
 @dataclass(slots=True)
-class Facts:
+class GangFacts:
     """A gang's members, sorted by what can be done with them."""
 
     exists: bool = True
@@ -110,17 +110,17 @@ class Facts:
     have_by_role: dict[str, int] = field(default_factory=dict)
     reserved: bool = False
     nominated: bool = False
-    hold_over: bool = False
+    hold_expired: bool = False
 
     @property
-    def open(self) -> int:
+    def in_flight(self) -> int:
         """Members that are decided and not yet seen on their node."""
         return self.committing + self.binding
 
     @property
     def have(self) -> int:
         """Members that count towards the minimum."""
-        return len(self.live) + self.succeeded + self.open
+        return len(self.live) + self.succeeded + self.in_flight
 
     @property
     def missing(self) -> int:
@@ -135,7 +135,7 @@ class Facts:
     @property
     def started(self) -> bool:
         """Whether some members hold nodes, or are about to."""
-        return bool(self.live) or self.open > 0
+        return bool(self.live) or self.in_flight > 0
 
     @property
     def broken(self) -> bool:
@@ -155,9 +155,9 @@ class Facts:
         return max(0, self.minimum - self.have - len(self.ready), by_role)
 
 
-def survey(record: GangRecord, binding: Mapping[str, bool], evicting: Collection[str]) -> Facts:
+def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Collection[str]) -> GangFacts:
     """Sorts a gang's members. `binding` maps pods with an open bind to whether it is committed."""
-    facts = Facts()
+    facts = GangFacts()
     gang = record.gang
     if gang is None:
         facts.exists = False
@@ -192,13 +192,13 @@ def survey(record: GangRecord, binding: Mapping[str, bool], evicting: Collection
 
 
 # The phase follows from the facts: the first row that holds. So a new leader, who has only the facts, agrees.
-PHASES: tuple[tuple[Phase, Callable[[Facts], bool]], ...] = (
+PHASES: tuple[tuple[Phase, Callable[[GangFacts], bool]], ...] = (
     (Phase.ORPHANED, lambda f: not f.exists),
     (Phase.RESTARTING, lambda f: f.evicting > 0),
     (Phase.COMMITTING, lambda f: f.committing > 0),
     (Phase.BINDING, lambda f: f.binding > 0),
     (Phase.RUNNING, lambda f: f.started and (f.missing == 0 or f.policy is OnMemberLost.SHRINK)),
-    (Phase.HOLDING, lambda f: f.started and not f.hold_over),
+    (Phase.HOLDING, lambda f: f.started and not f.hold_expired),
     (Phase.DEGRADED, lambda f: f.started),
     (Phase.FINISHED, lambda f: f.succeeded > 0 and f.missing == 0 and not f.ready and not f.gated),
     (Phase.FAILED, lambda f: f.failed > 0 and not f.ready and not f.gated),
@@ -210,7 +210,7 @@ PHASES: tuple[tuple[Phase, Callable[[Facts], bool]], ...] = (
 )
 
 
-def phase_of(facts: Facts) -> Phase:
+def phase_of(facts: GangFacts) -> Phase:
     """The phase that the facts mean."""
     return next(phase for phase, holds in PHASES if holds(facts))
 
@@ -222,7 +222,7 @@ ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
 }
 
 
-def report(record: GangRecord, facts: Facts, refusal: Unplaceable | None) -> Status:
+def status_of(record: GangRecord, facts: GangFacts, refusal: Unplaceable | None) -> Status:
     """What there is to tell about a gang now."""
     return Status(
         phase=record.phase,

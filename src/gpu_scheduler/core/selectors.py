@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Operator(Enum):
+class SelectorOperator(Enum):
     """How a requirement compares a label with its values."""
 
     IN = "In"
@@ -23,23 +23,23 @@ class Requirement:
     """One comparison of one label."""
 
     key: str
-    operator: Operator
+    operator: SelectorOperator
     values: tuple[str, ...] = ()
 
     def accepts(self, value: str | None) -> bool:
         """Whether a label with this value (None: the label is absent) satisfies the requirement."""
-        if self.operator is Operator.IN:
+        if self.operator is SelectorOperator.IN:
             return value in self.values
-        if self.operator is Operator.NOT_IN:
+        if self.operator is SelectorOperator.NOT_IN:
             return value not in self.values
-        if self.operator is Operator.EXISTS:
+        if self.operator is SelectorOperator.EXISTS:
             return value is not None
-        if self.operator is Operator.DOES_NOT_EXIST:
+        if self.operator is SelectorOperator.DOES_NOT_EXIST:
             return value is None
         number, bound = read_integer(value), read_integer(self.values[0] if self.values else None)
         if number is None or bound is None:
             return False
-        return number > bound if self.operator is Operator.GT else number < bound
+        return number > bound if self.operator is SelectorOperator.GT else number < bound
 
 
 def read_integer(text: str | None) -> int | None:
@@ -67,7 +67,7 @@ class LabelSelector:
 
 def labels_equal(labels: Mapping[str, str]) -> tuple[Requirement, ...]:
     """The requirements that a plain label map (nodeSelector, matchLabels) stands for."""
-    return tuple(Requirement(key, Operator.IN, (value,)) for key, value in sorted(labels.items()))
+    return tuple(Requirement(key, SelectorOperator.IN, (value,)) for key, value in sorted(labels.items()))
 
 
 @dataclass(frozen=True, slots=True)

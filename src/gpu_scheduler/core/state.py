@@ -10,14 +10,14 @@ from gpu_scheduler.base import backoff
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, Levels
 from gpu_scheduler.core.cycle.ledger import Ledger
-from gpu_scheduler.core.lifecycle import Facts, GangRecord, survey
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, collect_facts
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
 from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.queueing.queue import GangQueue
-from gpu_scheduler.core.queueing.quota import QuotaBook
+from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.reasons import Unplaceable, Wake
 
-ALONE = "pod"
+LONE_POD = "pod"
 """The dialect of a pod that names no gang: it is a gang of one."""
 
 
@@ -53,7 +53,7 @@ class State:
         self.pods: dict[str, Pod] = {}
         self.records: dict[GangKey, GangRecord] = {}
         self.queue = GangQueue()
-        self.quota = QuotaBook(config.gpu_resources)
+        self.quota = QuotaTracker(config.gpu_resources)
         self.ledger = Ledger()
         self.leading = False
         self.dirty: dict[GangKey, None] = {}
@@ -62,21 +62,21 @@ class State:
         self.broken: dict[GangKey, None] = {}
         self.nominated: dict[GangKey, None] = {}
         # Gangs that an earlier leader nominated: whether it came to evict for them is not known yet.
-        self.inherited: dict[GangKey, None] = {}
+        self.inherited_nominations: dict[GangKey, None] = {}
         # Gangs that an earlier leader admitted: their slots have to be kept anew.
-        self.admitted: dict[GangKey, None] = {}
+        self.reservations_to_renew: dict[GangKey, None] = {}
         self.target: GangKey | None = None
         self.target_version: tuple[int, int] | None = None
         # Whether nodes have ceased to be drained since the queue was last asked who is first.
-        self.undrained = False
+        self.drain_ended = False
         self.live_priorities: dict[int, int] = {}
         # The lowest priority of gangs that can be evicted since a moment ago: to whom they give way has to look again.
-        self.new_victim: int | None = None
-        self.empty_answers: dict[Hashable, tuple[object, bool]] = {}
+        self.new_victim_priority: int | None = None
+        self.empty_fits: dict[Hashable, tuple[object, bool]] = {}
         # When gangs that are gone may be tried again, and how often they failed.
-        self._setbacks: dict[GangKey, tuple[float, int]] = {}
+        self._backoffs: dict[GangKey, tuple[float, int]] = {}
         self._timers: list[tuple[float, GangKey]] = []
-        self._awaited: set[tuple[float, GangKey]] = set()
+        self._pending_timers: set[tuple[float, GangKey]] = set()
         self._totals: tuple[int, dict[str, int]] = (-1, {})
 
     # -- gangs
@@ -85,20 +85,20 @@ class State:
         """The gang a pod belongs to; a gang of one for a pod without, and for every pod when gangs are off."""
         if pod.gang is not None and self.config.gangs and pod.gang.namespace == pod.namespace:
             return pod.gang
-        return GangKey(ALONE, pod.namespace, pod.uid)
+        return GangKey(LONE_POD, pod.namespace, pod.uid)
 
     def record_of(self, key: GangKey) -> GangRecord:
         """A gang's record, made when first asked for."""
         record = self.records.get(key)
         if record is None:
             record = self.records[key] = GangRecord(key)
-            record.not_before, record.failures = self._setbacks.pop(key, (0.0, 0))
+            record.not_before, record.failures = self._backoffs.pop(key, (0.0, 0))
         return record
 
     def join(self, pod: Pod) -> GangRecord:
         """Enters a pod into its gang."""
         record = self.record_of(self.key_of(pod))
-        if record.gang is None and record.key.dialect == ALONE:
+        if record.gang is None and record.key.dialect == LONE_POD:
             record.gang = Gang(record.key, queue=pod.queue, priority=pod.priority, created=pod.created)
         record.members[pod.uid] = pod
         self.dirty[record.key] = None
@@ -106,12 +106,12 @@ class State:
 
     def drop_if_empty(self, record: GangRecord) -> bool:
         """Forgets a gang of which nothing is left."""
-        if record.members or (record.gang is not None and record.key.dialect != ALONE):
+        if record.members or (record.gang is not None and record.key.dialect != LONE_POD):
             return False
-        self.queue.withdraw(record.key)
-        self.lift(record)
-        self.count_live(record, False)
-        self._remember_setbacks(record)
+        self.queue.remove(record.key)
+        self.release_slots(record)
+        self.track_live_priority(record, False)
+        self._remember_backoff(record)
         self.records.pop(record.key, None)
         self.broken.pop(record.key, None)
         self.nominated.pop(record.key, None)
@@ -119,13 +119,13 @@ class State:
             self.clear_target(record)
         return True
 
-    def facts_of(self, record: GangRecord) -> Facts:
+    def facts_of(self, record: GangRecord) -> GangFacts:
         """A gang's members, sorted."""
-        return survey(record, self.ledger.stages, self.ledger.going)
+        return collect_facts(record, self.ledger.committed, self.ledger.deleting)
 
-    def doubt_delete(self, pod: Pod) -> None:
+    def stop_counting_on_delete(self, pod: Pod) -> None:
         """A pod's delete is refused again and again: its gang runs on, and whoever waits for it looks for others."""
-        self.ledger.going.discard(pod.uid)
+        self.ledger.deleting.discard(pod.uid)
         self.changes |= Wake.FREED
         self.dirty[self.key_of(pod)] = None
         self.dirty |= self.nominated
@@ -138,16 +138,16 @@ class State:
             record.failures = 0
         record.failures += 1
         record.not_before = now + backoff.exponential(record.failures, self.config.longest_back_off)
-        self.at(record.not_before, record.key)
+        self.schedule_timer(record.not_before, record.key)
 
-    def _remember_setbacks(self, record: GangRecord) -> None:
+    def _remember_backoff(self, record: GangRecord) -> None:
         """A gang without an object is gone for a moment when all its pods are made again: it must not start afresh."""
-        if record.failures and record.key.dialect != ALONE:
+        if record.failures and record.key.dialect != LONE_POD:
             long_ago = record.not_before - 5 * self.config.longest_back_off
-            self._setbacks = {key: kept for key, kept in self._setbacks.items() if kept[0] > long_ago}
-            self._setbacks[record.key] = (record.not_before, record.failures)
+            self._backoffs = {key: kept for key, kept in self._backoffs.items() if kept[0] > long_ago}
+            self._backoffs[record.key] = (record.not_before, record.failures)
 
-    def count_live(self, record: GangRecord, live: bool) -> None:
+    def track_live_priority(self, record: GangRecord, live: bool) -> None:
         """Keeps the table of priorities at which gangs run, so that a hopeless preemption costs nothing.
 
         A gang with binds on their way is not evicted: it counts once they have been seen.
@@ -156,7 +156,7 @@ class State:
         if priority == record.live_priority:
             return
         if priority is not None:
-            self.note_victim(priority)
+            self.note_new_victim(priority)
         for changed, step in ((record.live_priority, -1), (priority, +1)):
             if changed is not None:
                 self.live_priorities[changed] = self.live_priorities.get(changed, 0) + step
@@ -164,7 +164,7 @@ class State:
                     del self.live_priorities[changed]
         record.live_priority = priority
 
-    def could_help(self, key: GangKey, refused: Unplaceable) -> bool:
+    def could_start(self, key: GangKey, refused: Unplaceable) -> bool:
         """Whether a refused gang could start now: there is enough for it, or someone to evict. What is kept for it does
         not count as free."""
         record = self.records[key]
@@ -174,31 +174,32 @@ class State:
             return True
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 
-    def note_victim(self, priority: int) -> None:
+    def note_new_victim(self, priority: int) -> None:
         """A gang of this priority can be evicted from now on."""
-        self.new_victim = priority if self.new_victim is None else min(priority, self.new_victim)
+        known = self.new_victim_priority
+        self.new_victim_priority = priority if known is None else min(priority, known)
 
-    def could_evict_newcomers(self, key: GangKey, _: Unplaceable) -> bool:
+    def could_evict_new_victims(self, key: GangKey, _: Unplaceable) -> bool:
         """Whether one of those who can be evicted only now might make room for a gang."""
         record = self.records[key]
-        if self.new_victim is None:
+        if self.new_victim_priority is None:
             return False
-        return self.new_victim < record.priority or self.quota.may_reclaim(self.queue_of(record))
+        return self.new_victim_priority < record.priority or self.quota.may_reclaim(self.queue_of(record))
 
     def queue_of(self, record: GangRecord) -> str:
         """The queue a gang is charged to."""
         return record.gang.queue if record.gang is not None else ""
 
-    def at(self, when: float, key: GangKey) -> None:
+    def schedule_timer(self, when: float, key: GangKey) -> None:
         """Looks at a gang again at a time; once, however often it is asked for."""
-        if (when, key) not in self._awaited:
-            self._awaited.add((when, key))
+        if (when, key) not in self._pending_timers:
+            self._pending_timers.add((when, key))
             heapq.heappush(self._timers, (when, key))
 
-    def ring(self, now: float) -> None:
+    def fire_timers(self, now: float) -> None:
         """Marks the gangs whose time has come."""
         while self._timers and self._timers[0][0] <= now:
-            self._awaited.discard(timer := heapq.heappop(self._timers))
+            self._pending_timers.discard(timer := heapq.heappop(self._timers))
             if (key := timer[1]) in self.records:
                 self.dirty[key] = None
 
@@ -226,25 +227,25 @@ class State:
             self.changes |= Wake.FREED
         self.quota.refund(uid)
 
-    def reserve(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
-        """Keeps slots for members that are not there yet; `lift` gives them up."""
+    def reserve_slots(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
+        """Keeps slots for members that are not there yet; `release_slots` gives them up."""
         kept = list(pods)
         for pod, slot in kept:
             self.cluster.add(pod, slot.node, slot.devices)
-        self.keep(record, kept)
+        self.mark_reserved(record, kept)
 
-    def keep(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
+    def mark_reserved(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
         """Notes that slots which are counted already are kept for a gang."""
         absent = [pod for pod, _ in pods]
         self.quota.charge(absent, self.queue_of(record))
         record.reserved += [pod.uid for pod in absent]
 
-    def kept_slots(self, record: GangRecord) -> list[tuple[Pod, Slot]]:
+    def reserved_slots(self, record: GangRecord) -> list[tuple[Pod, Slot]]:
         """The slots that are kept for a gang now, each with who keeps it."""
         kept = [self.cluster.usage[uid] for uid in record.reserved]
         return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
 
-    def lift(self, record: GangRecord) -> None:
+    def release_slots(self, record: GangRecord) -> None:
         """Gives up the slots kept for a gang's absent members."""
         for uid in record.reserved:
             self.cluster.forget(uid)
@@ -257,7 +258,7 @@ class State:
             record.update_notes(target=())
             self.changes |= Wake.FREED
         if self.target == record.key:
-            self.target, self.undrained = None, True
+            self.target, self.drain_ended = None, True
 
     # -- nodes
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpu_scheduler.core.events import Event, GangGone, GangSeen
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
-from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import GROUP, NOTES, QUEUE, STATUS
 from gpu_scheduler.gangs.dialects import (
     LONE_PODS,
@@ -187,7 +187,7 @@ class GangRegistry:
 
     def object_of(self, key: GangKey) -> RawObject | PodObject | None:
         """The object that carries a gang's status: its own, else one of its pods, else None."""
-        if key.dialect == ALONE:
+        if key.dialect == LONE_POD:
             seat = self._pods.get(key.name)
             return seat.pod if seat is not None else None
         raw = self._object(key)
@@ -199,7 +199,7 @@ class GangRegistry:
 
     def members_of(self, key: GangKey) -> Collection[PodObject]:
         """The pods of a gang."""
-        if key.dialect == ALONE:
+        if key.dialect == LONE_POD:
             seat = self._pods.get(key.name)
             return (seat.pod,) if seat is not None else ()
         entry = self._entries.get(key)
@@ -297,7 +297,7 @@ class GangRegistry:
             return []
         if uid not in self._lone and not member.queue and not LONE_PODS.says_anything(pod):
             return []
-        gang = LONE_PODS.decode(GangKey(ALONE, pod.metadata.namespace, uid), None, (pod,), self.context)
+        gang = LONE_PODS.decode(GangKey(LONE_POD, pod.metadata.namespace, uid), None, (pod,), self.context)
         gang = replace(gang, queue=member.queue)
         if gang == self._lone.get(uid):
             return []

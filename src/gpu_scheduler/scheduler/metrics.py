@@ -117,7 +117,7 @@ def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
     )
     yield _gauge("open_binds", "Binds that are decided and not yet seen.", (), [((), len(state.ledger.binds))])
     yield _gauge("open_deletes", "Deletes that are decided and not yet seen.", (), [((), len(state.ledger.deletes))])
-    refused = len(state.ledger.refused)
+    refused = len(state.ledger.refused_deletes)
     yield _gauge("refused_deletes", "Open deletes that fail again and again.", (), [((), refused)])
     yield _gauge("open_commits", "Commits that are not over.", (), [((), state.ledger.open_commits)])
     yield from _gpus(state)

@@ -26,7 +26,7 @@ from gpu_scheduler.core.model import (
     TopologyRule,
 )
 from gpu_scheduler.core.placement.domains import Bid, Group
-from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement, labels_equal
+from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, PodMatch, Requirement, SelectorOperator, labels_equal
 from tests.unit.core.oracle import Ask, Fleet
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def pod(uid: str, shape: Shape | None = None, **changes: object) -> Pod:
 
 def apps(*values: str, namespaces: tuple[str, ...] = ("x",)) -> PodMatch:
     """The pods whose label app has one of the values."""
-    return PodMatch(LabelSelector((Requirement("app", Operator.IN, values),)), namespaces)
+    return PodMatch(LabelSelector((Requirement("app", SelectorOperator.IN, values),)), namespaces)
 
 
 def build_cluster(fleet: Fleet) -> Cluster:
@@ -219,7 +219,7 @@ def random_shape(pick: Pick, nodes: Sequence[Node], *, terms: bool = True) -> Sh
         shape,
         node_labels=pick([()] * 12 + [labels_equal({ZONE: "a"}), labels_equal({"disk": "ssd"})]),
         node_terms=_random_node_terms(pick, nodes) if pick([False] * 7 + [True]) else None,
-        volume_terms=pick([()] * 11 + [((NodeTerm((Requirement(ZONE, Operator.IN, ("b",)),)),),)]),
+        volume_terms=pick([()] * 11 + [((NodeTerm((Requirement(ZONE, SelectorOperator.IN, ("b",)),)),),)]),
         tolerations=pick([()] * 2 + [(toleration,) for toleration in _TOLERATIONS]),
         host_ports=pick([()] * 10 + [(port,) for port in _PORTS] + [_PORTS[1:3]]),
     )
@@ -271,13 +271,13 @@ _PORTS = (HostPort(80), HostPort(80, ip="10.0.0.1"), HostPort(80, "UDP"), HostPo
 def _random_node_terms(pick: Pick, nodes: Sequence[Node]) -> tuple[NodeTerm, ...]:
     name = pick(nodes).name
     terms = [
-        NodeTerm((Requirement(ZONE, Operator.IN, ("a", "c")),)),
-        NodeTerm((Requirement("disk", Operator.EXISTS), Requirement(ZONE, Operator.NOT_IN, ("a",)))),
-        NodeTerm((Requirement("disk", Operator.GT, ("10",)),)),
-        NodeTerm((Requirement("disk", Operator.LT, ("10",)),)),
-        NodeTerm((Requirement("disk", Operator.DOES_NOT_EXIST),)),
-        NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (name,)),)),
-        NodeTerm(fields=(Requirement("metadata.name", Operator.NOT_IN, (name,)),)),
+        NodeTerm((Requirement(ZONE, SelectorOperator.IN, ("a", "c")),)),
+        NodeTerm((Requirement("disk", SelectorOperator.EXISTS), Requirement(ZONE, SelectorOperator.NOT_IN, ("a",)))),
+        NodeTerm((Requirement("disk", SelectorOperator.GT, ("10",)),)),
+        NodeTerm((Requirement("disk", SelectorOperator.LT, ("10",)),)),
+        NodeTerm((Requirement("disk", SelectorOperator.DOES_NOT_EXIST),)),
+        NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, (name,)),)),
+        NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.NOT_IN, (name,)),)),
         NodeTerm(),
     ]
     return tuple(pick(terms) for _ in range(pick([1, 2])))
@@ -290,7 +290,7 @@ def random_match(pick: Pick) -> PodMatch:
             LabelSelector(labels_equal({"app": "a"})),
             LabelSelector(labels_equal({"app": "b"})),
             LabelSelector(labels_equal({"tier": "s"})),
-            LabelSelector((Requirement("app", Operator.NOT_IN, ("a",)),)),
+            LabelSelector((Requirement("app", SelectorOperator.NOT_IN, ("a",)),)),
             LabelSelector(labels_equal({"app": "a", "tier": "t"})),
             LabelSelector(),
             None,
@@ -319,7 +319,7 @@ def random_spread(pick: Pick) -> Spread:
 
 def random_preferences(pick: Pick) -> tuple[Preference, ...]:
     """What a pod would like: it changes where pods go, never whether they can."""
-    ssd = NodeTerm((Requirement("disk", Operator.IN, ("ssd",)),))
+    ssd = NodeTerm((Requirement("disk", SelectorOperator.IN, ("ssd",)),))
     return pick([(), (Preference(5, node=ssd),), (Preference(-3, pods=PodTerm(apps("a"), ZONE)),)])
 
 

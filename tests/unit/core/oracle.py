@@ -23,7 +23,7 @@ from gpu_scheduler.core.model import (
     Toleration,
     TopologyRule,
 )
-from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, NodeTerms, Operator, PodMatch, Requirement
+from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, NodeTerms, PodMatch, Requirement, SelectorOperator
 
 WHOLE_CARD = 1000
 LEVELS = (
@@ -136,22 +136,22 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     present = requirement.key in labels
     value = labels.get(requirement.key, "")
     match requirement.operator:
-        case Operator.IN:
+        case SelectorOperator.IN:
             return present and value in requirement.values
-        case Operator.NOT_IN:
+        case SelectorOperator.NOT_IN:
             return not present or value not in requirement.values
-        case Operator.EXISTS:
+        case SelectorOperator.EXISTS:
             return present
-        case Operator.DOES_NOT_EXIST:
+        case SelectorOperator.DOES_NOT_EXIST:
             return not present
-        case Operator.GT | Operator.LT:
+        case SelectorOperator.GT | SelectorOperator.LT:
             if not present:
                 return False
             try:
                 left, right = int(value), int(requirement.values[0])
             except ValueError:
                 return False
-            return left > right if requirement.operator is Operator.GT else left < right
+            return left > right if requirement.operator is SelectorOperator.GT else left < right
 
 
 # -- what is left on the node

@@ -216,7 +216,7 @@ class Promises:
         """Who is left waiting until something happens would be refused again if it were asked at once."""
         engine, now = self.world.engine, self.world.now
         state, due = engine.state, engine.next_timer()
-        unsettled = state.dirty or state.changes or state.new_victim is not None or state.ledger.uncommitted
+        unsettled = state.dirty or state.changes or state.new_victim_priority is not None or state.ledger.uncommitted
         if not state.leading or unsettled or (due is not None and due <= now):
             return
         again = deepcopy(engine)

@@ -92,12 +92,12 @@ def test_pods_that_were_only_tried_are_not_counted_afterwards() -> None:
     slot = cluster.table.slots["n0"]
     with cluster.trial():
         cluster.assume([pod("p"), pod("q")], slot)
-        assert cluster.census.matching(apps("a"))[slot] == 2
-    assert cluster.census.matching(apps("a"))[slot] == 0
+        assert cluster.pod_counts.matching(apps("a"))[slot] == 2
+    assert cluster.pod_counts.matching(apps("a"))[slot] == 0
     with cluster.trial() as trial:
         cluster.assume([pod("p"), pod("q")], slot)
         trial.keep()
-    assert cluster.census.matching(apps("a"))[slot] == 2
+    assert cluster.pod_counts.matching(apps("a"))[slot] == 2
 
 
 def test_a_cluster_grows_with_its_nodes() -> None:
@@ -138,7 +138,7 @@ def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
         may_enter.append([fits(cluster, pod("p"), cluster.table.slots[name]) for name in ("n0", "n1")])
         cluster.forget(f"shy-{number}")
     assert may_enter == [[False, False], [True, False], [True, True]]
-    assert cluster.census.carried_matches() == []
+    assert cluster.pod_counts.anti_affinity_matches() == []
 
 
 def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what_they_are() -> None:
@@ -159,10 +159,10 @@ def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what
 def test_pods_are_counted_on_nodes_that_came_after_the_question() -> None:
     cluster = build_cluster(Fleet([node("n0")]))
     cluster.add(pod("first"), "n0", None)
-    assert cluster.census.matching(apps("a")).sum() == 1
+    assert cluster.pod_counts.matching(apps("a")).sum() == 1
     for number in range(1, 300):
         cluster.put_node(node(f"n{number}"))
         cluster.add(pod(f"p{number}"), f"n{number}", None)
-    counts = cluster.census.matching(apps("a"))
+    counts = cluster.pod_counts.matching(apps("a"))
     assert [counts[cluster.table.slots[name]] for name in ("n0", "n150", "n299")] == [1, 1, 1]
     assert counts.sum() == 300

@@ -25,7 +25,7 @@ from gpu_scheduler.core.model import (
 from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.placement.fit import fits, refusals
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement, labels_equal
+from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, PodMatch, Requirement, SelectorOperator, labels_equal
 from tests.unit.core import oracle
 from tests.unit.core.clusters import (
     GPU,
@@ -74,11 +74,11 @@ def needs(*terms: NodeTerm) -> Pod:
     return asks(with_terms(node_terms=terms))
 
 
-def labelled(key: str, operator: Operator, *values: str) -> NodeTerm:
+def labelled(key: str, operator: SelectorOperator, *values: str) -> NodeTerm:
     return NodeTerm((Requirement(key, operator, values),))
 
 
-def named(operator: Operator, *values: str) -> NodeTerm:
+def named(operator: SelectorOperator, *values: str) -> NodeTerm:
     return NodeTerm(fields=(Requirement("metadata.name", operator, values),))
 
 
@@ -158,32 +158,35 @@ NODE_CASES = [
         "",
         Reason.NODE_AFFINITY,
     ),
-    Case("In", needs(labelled("disk", Operator.IN, "ssd", "12")), DISKS, "n1 n3", Reason.NODE_AFFINITY),
-    Case("In of nothing known", needs(labelled("disk", Operator.IN, "tape")), DISKS, "", Reason.NODE_AFFINITY),
+    Case("In", needs(labelled("disk", SelectorOperator.IN, "ssd", "12")), DISKS, "n1 n3", Reason.NODE_AFFINITY),
+    Case("In of nothing known", needs(labelled("disk", SelectorOperator.IN, "tape")), DISKS, "", Reason.NODE_AFFINITY),
     Case(
         "NotIn, which an absent label satisfies",
-        needs(labelled("disk", Operator.NOT_IN, "ssd", "9")),
+        needs(labelled("disk", SelectorOperator.NOT_IN, "ssd", "9")),
         DISKS,
         "n3 n4",
         Reason.NODE_AFFINITY,
     ),
-    Case("Exists", needs(labelled("disk", Operator.EXISTS)), DISKS, "n1 n2 n3", Reason.NODE_AFFINITY),
-    Case("DoesNotExist", needs(labelled("disk", Operator.DOES_NOT_EXIST)), DISKS, "n4", Reason.NODE_AFFINITY),
+    Case("Exists", needs(labelled("disk", SelectorOperator.EXISTS)), DISKS, "n1 n2 n3", Reason.NODE_AFFINITY),
+    Case("DoesNotExist", needs(labelled("disk", SelectorOperator.DOES_NOT_EXIST)), DISKS, "n4", Reason.NODE_AFFINITY),
     Case(
         "DoesNotExist of a label that no node has",
-        needs(labelled("gone", Operator.DOES_NOT_EXIST)),
+        needs(labelled("gone", SelectorOperator.DOES_NOT_EXIST)),
         DISKS,
         "n1 n2 n3 n4",
     ),
-    Case("Gt, as numbers", needs(labelled("disk", Operator.GT, "9")), DISKS, "n3", Reason.NODE_AFFINITY),
-    Case("Lt, as numbers", needs(labelled("disk", Operator.LT, "12")), DISKS, "n2", Reason.NODE_AFFINITY),
-    Case("Gt of no number", needs(labelled("disk", Operator.GT, "many")), DISKS, "", Reason.NODE_AFFINITY),
-    Case("a node's name In", needs(named(Operator.IN, "n2")), DISKS, "n2", Reason.NODE_AFFINITY),
-    Case("a node's name NotIn", needs(named(Operator.NOT_IN, "n2")), DISKS, "n1 n3 n4", Reason.NODE_AFFINITY),
+    Case("Gt, as numbers", needs(labelled("disk", SelectorOperator.GT, "9")), DISKS, "n3", Reason.NODE_AFFINITY),
+    Case("Lt, as numbers", needs(labelled("disk", SelectorOperator.LT, "12")), DISKS, "n2", Reason.NODE_AFFINITY),
+    Case("Gt of no number", needs(labelled("disk", SelectorOperator.GT, "many")), DISKS, "", Reason.NODE_AFFINITY),
+    Case("a node's name In", needs(named(SelectorOperator.IN, "n2")), DISKS, "n2", Reason.NODE_AFFINITY),
+    Case("a node's name NotIn", needs(named(SelectorOperator.NOT_IN, "n2")), DISKS, "n1 n3 n4", Reason.NODE_AFFINITY),
     Case(
         "labels and fields of one term together",
         needs(
-            NodeTerm((Requirement("disk", Operator.EXISTS),), (Requirement("metadata.name", Operator.NOT_IN, ("n1",)),))
+            NodeTerm(
+                (Requirement("disk", SelectorOperator.EXISTS),),
+                (Requirement("metadata.name", SelectorOperator.NOT_IN, ("n1",)),),
+            )
         ),
         DISKS,
         "n2 n3",
@@ -191,7 +194,7 @@ NODE_CASES = [
     ),
     Case(
         "either of two terms",
-        needs(labelled("disk", Operator.IN, "9"), named(Operator.IN, "n4")),
+        needs(labelled("disk", SelectorOperator.IN, "9"), named(SelectorOperator.IN, "n4")),
         DISKS,
         "n2 n4",
         Reason.NODE_AFFINITY,
@@ -200,14 +203,14 @@ NODE_CASES = [
     Case("no term at all matches nothing", needs(), DISKS, "", Reason.NODE_AFFINITY),
     Case(
         "an empty term beside another",
-        needs(NodeTerm(), labelled("disk", Operator.IN, "ssd")),
+        needs(NodeTerm(), labelled("disk", SelectorOperator.IN, "ssd")),
         DISKS,
         "n1",
         Reason.NODE_AFFINITY,
     ),
     Case(
         "the selector and the affinity together",
-        asks(with_terms(node_labels=labels_equal({"disk": "ssd"}), node_terms=(named(Operator.NOT_IN, "n1"),))),
+        asks(with_terms(node_labels=labels_equal({"disk": "ssd"}), node_terms=(named(SelectorOperator.NOT_IN, "n1"),))),
         DISKS,
         "",
         Reason.NODE_AFFINITY,
@@ -217,8 +220,8 @@ NODE_CASES = [
         asks(
             with_terms(
                 volume_terms=(
-                    (labelled("disk", Operator.EXISTS),),
-                    (named(Operator.IN, "n2"), named(Operator.IN, "n4")),
+                    (labelled("disk", SelectorOperator.EXISTS),),
+                    (named(SelectorOperator.IN, "n2"), named(SelectorOperator.IN, "n4")),
                 )
             )
         ),
@@ -619,7 +622,7 @@ SPREAD_CASES = [
     ),
     Case(
         "spread leaves out nodes that the pod's affinity terms refuse",
-        spreads(Spread(A, ZONE), node_terms=(labelled("disk", Operator.EXISTS),)),
+        spreads(Spread(A, ZONE), node_terms=(labelled("disk", SelectorOperator.EXISTS),)),
         SSD,
         "n1 n2",
         Reason.NODE_AFFINITY,

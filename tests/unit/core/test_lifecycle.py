@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.core.lifecycle import Facts, GangRecord, Phase, phase_of, survey
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Phase, collect_facts, phase_of
 from gpu_scheduler.core.model import Gang, Gate, GateKind, Notes, OnMemberLost, Pod, PodPhase, Role, Slot
 from tests.unit.core.world import a_key, a_pod, members
 
@@ -33,7 +33,7 @@ PHASES = [
     PhaseCase("enough run", {"live": some(2), "minimum": 2, "ready": some(1)}, Phase.RUNNING),
     PhaseCase("some run and the others are done", {"live": some(1), "succeeded": 1, "minimum": 2}, Phase.RUNNING),
     PhaseCase("one too few runs", {"live": some(1), "minimum": 2}, Phase.HOLDING),
-    PhaseCase("one too few runs for too long", {"live": some(1), "minimum": 2, "hold_over": True}, Phase.DEGRADED),
+    PhaseCase("one too few runs for too long", {"live": some(1), "minimum": 2, "hold_expired": True}, Phase.DEGRADED),
     PhaseCase(
         "fewer run, and that is fine", {"live": some(1), "minimum": 2, "policy": OnMemberLost.SHRINK}, Phase.RUNNING
     ),
@@ -55,7 +55,7 @@ PHASES = [
 
 @pytest.mark.parametrize("case", PHASES, ids=[case.id for case in PHASES])
 def test_phase_follows_from_the_facts(case: PhaseCase) -> None:
-    assert phase_of(Facts(**case.facts)) is case.phase
+    assert phase_of(GangFacts(**case.facts)) is case.phase
 
 
 ROLES = (Role("lead", 1), Role("work", 2))
@@ -87,7 +87,7 @@ ROLES = (Role("lead", 1), Role("work", 2))
     ],
 )
 def test_a_gang_is_short_of_its_minima(facts: dict[str, Any], missing: int, quorum: int) -> None:
-    found = Facts(**facts)
+    found = GangFacts(**facts)
     assert (found.missing, found.short_of_quorum) == (missing, quorum)
 
 
@@ -104,11 +104,11 @@ def test_members_are_sorted_by_what_can_be_done_with_them() -> None:
         "held back": a_pod("held back", gates=(Gate(GateKind.SCHEDULING_GATE, "gate"),)),
     }
     record = GangRecord(KEY, Gang(KEY, minimum=9), {uid: replace(pod, role="work") for uid, pod in pods.items()})
-    facts = survey(record, {"decided": False, "on its way": True}, {"must go"})
+    facts = collect_facts(record, {"decided": False, "on its way": True}, {"must go"})
     assert [pod.uid for pod in facts.live] == ["runs"]
     assert ([pod.uid for pod in facts.ready], [pod.uid for pod in facts.gated]) == (["waits"], ["held back"])
     assert (facts.succeeded, facts.failed, facts.evicting) == (1, 1, 1)
-    assert (facts.committing, facts.binding, facts.open, facts.have) == (1, 1, 2, 4)
+    assert (facts.committing, facts.binding, facts.in_flight, facts.have) == (1, 1, 2, 4)
     assert facts.have_by_role == {"work": 4}
 
 
@@ -125,5 +125,5 @@ def test_members_are_sorted_by_what_can_be_done_with_them() -> None:
     ids=["gone", "plain", "paused", "wrong", "admitted", "nominated"],
 )
 def test_what_is_noted_of_a_gang_is_among_the_facts(record: GangRecord, expected: dict[str, bool]) -> None:
-    facts = survey(record, {}, ())
+    facts = collect_facts(record, {}, ())
     assert {name: getattr(facts, name) for name in expected} == expected

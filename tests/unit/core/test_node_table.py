@@ -6,7 +6,7 @@ from functools import partial
 
 from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import Node, Taint, TaintEffect
-from gpu_scheduler.core.selectors import Operator, Requirement
+from gpu_scheduler.core.selectors import Requirement, SelectorOperator
 from tests.unit.core.effort import effort_of
 from tests.unit.core.world import a_node
 
@@ -27,7 +27,7 @@ def test_labels_are_forgotten_in_a_table_that_has_grown_too() -> None:
         table.put(a_node(f"n{number % 20}", labels={"stamp": str(number)}))
     table.put(a_node("plain"))
     assert len(table.column("stamp").values) <= 2 * table.size
-    found = table.match(Requirement("stamp", Operator.EXISTS), table.everywhere)
+    found = table.match(Requirement("stamp", SelectorOperator.EXISTS), table.everywhere)
     assert {name for name, slot in table.slots.items() if not found[slot]} == {"plain"}
     assert found.sum() == 20
 
@@ -45,7 +45,9 @@ def test_taints_and_labels_with_a_time_in_them_are_forgotten() -> None:
         assert node is not None
         assert table.taint_sets[table.taint_set[slot]] == node.taints, name
         stamp = node.labels.get("stamp")
-        assert table.match(Requirement("stamp", Operator.IN, (stamp or "",)), table.everywhere)[slot] == bool(stamp)
+        assert table.match(Requirement("stamp", SelectorOperator.IN, (stamp or "",)), table.everywhere)[slot] == bool(
+            stamp
+        )
 
 
 def test_a_node_that_changes_costs_the_same_however_many_others_there_are() -> None:

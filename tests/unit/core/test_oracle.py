@@ -112,8 +112,8 @@ def take_snapshot(cluster: Cluster) -> Snapshot:
             "map_users": dict(cluster.devices.map_users),
             "usage": dict(cluster.usage),
             "on_node": {n: {u.pod.uid: u for u in cluster.pods_on(n)} for n in cluster.table.slots},
-            "carriers": sorted((repr(t), c.tolist()) for t, c in cluster.census._carriers.items()),
-            "matching": sorted((repr(m), c.tolist()) for m, c in cluster.census._matching.items()),
+            "carriers": sorted((repr(t), c.tolist()) for t, c in cluster.pod_counts._carriers.items()),
+            "matching": sorted((repr(m), c.tolist()) for m, c in cluster.pod_counts._matching.items()),
         },
     )
 

@@ -21,9 +21,9 @@ from gpu_scheduler.core.model import (
     Toleration,
     TopologyRule,
 )
-from gpu_scheduler.core.placement.diagnose import refuse_bid, tally
+from gpu_scheduler.core.placement.diagnose import count_refusals, diagnose
 from gpu_scheduler.core.placement.domains import Bid, Group
-from gpu_scheduler.core.placement.place import least_counts, place_gang
+from gpu_scheduler.core.placement.place import minimum_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from tests.unit.core.clusters import (
     GPU,
@@ -227,7 +227,7 @@ def first_refused(nodes: list[Node], bid: Bid, *placed: Placed) -> Unplaceable:
     """What a gang is told that does not fit."""
     cluster = build_cluster(Fleet(nodes, list(placed)))
     assert place_gang(cluster, bid) is None
-    return refuse_bid(cluster, bid)
+    return diagnose(cluster, bid)
 
 
 PORT = (HostPort(8080),)
@@ -305,7 +305,7 @@ def test_refused_gang_is_always_told_something_and_only_what_it_asked_for(proble
     cluster = build_cluster(problem.fleet)
     if place_gang(cluster, problem.bid) is not None:
         return
-    told = refuse_bid(cluster, problem.bid)
+    told = diagnose(cluster, problem.bid)
     assert told.refusals
     rules = [*problem.bid.topology, *(rule for each in problem.bid.groups for rule in each.topology)]
     levels = {rule.level for rule in rules if rule.required}
@@ -328,7 +328,7 @@ def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None
     ]
     cluster = build_cluster(Fleet(nodes))
     excluded = np.array([each is not None and each.name.startswith("drained") for each in cluster.table.nodes])
-    told = tally(cluster, pod("p", plain(200)), excluded)
+    told = count_refusals(cluster, pod("p", plain(200)), excluded)
     assert [(refusal.reason, refusal.nodes) for refusal in told] == [
         (Reason.RESERVED, 3),
         (Reason.RESOURCE, 2),
@@ -359,13 +359,13 @@ def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
 ) -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
     bid = Bid([group("few", whole(2), 2), group("many", plain(), 3)], needed, role_needs)
-    assert least_counts(cluster, bid) == expected
+    assert minimum_counts(cluster, bid) == expected
 
 
 def test_what_a_role_needs_is_taken_once_though_its_members_are_of_two_shapes() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
     bid = Bid([group("work", whole(2), 2), group("work", plain(), 3)], 0, {"work": 4})
-    assert least_counts(cluster, bid) == (1, 3)
+    assert minimum_counts(cluster, bid) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ def drain(queue: GangQueue, shares: dict[str, float] | None = None) -> list[str]
     order = []
     while (key := queue.pop(lambda name: (shares or {}).get(name, 0.0))) is not None:
         order.append(key.name)
-        queue.withdraw(key)
+        queue.remove(key)
     return order
 
 
 def filled(**standings: QueuePosition) -> GangQueue:
     queue = GangQueue()
     for name, where in standings.items():
-        queue.offer(a_key(name), where)
+        queue.add(a_key(name), where)
     return queue
 
 
@@ -68,7 +68,7 @@ def test_gangs_that_ask_for_the_same_are_refused_together() -> None:
 def test_gang_that_joins_a_parked_line_waits_with_it() -> None:
     queue = filled(a=standing())
     queue.park(a_key("a"), NO_ROOM)
-    queue.offer(a_key("b"), standing(created=1.0))
+    queue.add(a_key("b"), standing(created=1.0))
     assert queue.pop(even) is None
 
 
@@ -76,7 +76,7 @@ def test_gang_with_a_line_of_its_own_is_tried_whenever_it_is_offered() -> None:
     own = standing(a_key("a"))
     queue = filled(a=own)
     queue.park(a_key("a"), NO_ROOM)
-    queue.offer(a_key("a"), own)
+    queue.add(a_key("a"), own)
     assert queue.pop(even) == a_key("a")
 
 
@@ -107,7 +107,7 @@ def test_heads_are_listed_of_lines_that_wait_for_a_change_and_no_others() -> Non
 
 def test_started_head_lets_the_next_of_its_line_be_tried() -> None:
     queue = filled(a=standing(created=1.0), b=standing(created=2.0))
-    queue.withdraw(a_key("a"))
+    queue.remove(a_key("a"))
     assert queue.pop(even) == a_key("b")
     assert len(queue) == 1
     assert a_key("a") not in queue
@@ -115,14 +115,14 @@ def test_started_head_lets_the_next_of_its_line_be_tried() -> None:
 
 def test_gang_whose_priority_changed_takes_its_new_place() -> None:
     queue = filled(a=standing(a_key("a"), created=1.0), b=standing(a_key("b"), created=2.0))
-    queue.offer(a_key("b"), standing(a_key("b"), priority=1, created=2.0))
+    queue.add(a_key("b"), standing(a_key("b"), priority=1, created=2.0))
     assert drain(queue) == ["b", "a"]
 
 
 def test_gang_that_asks_for_other_things_again_and_again_keeps_its_place() -> None:
     queue = filled(a=standing(object(), created=1.0), b=standing(object(), created=2.0))
     for _ in range(5):
-        queue.offer(a_key("a"), standing(object(), created=1.0))
+        queue.add(a_key("a"), standing(object(), created=1.0))
     assert drain(queue) == ["a", "b"]
 
 
@@ -158,11 +158,11 @@ def test_queue_agrees_with_a_plain_sorted_list(pick: Random) -> None:
         if act == "offer":
             kind, priority, name = pick.choice("xy"), pick.randint(0, 1), pick.choice("ab")
             where = QueuePosition((kind, priority, name), priority, name, created[key])
-            queue.offer(key, where)
+            queue.add(key, where)
             model.standing[key] = where
             model.forget_empty_lines()
         elif act == "withdraw":
-            queue.withdraw(key)
+            queue.remove(key)
             model.standing.pop(key, None)
             model.forget_empty_lines()
         elif act == "wake":

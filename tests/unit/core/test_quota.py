@@ -10,7 +10,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import GangSeen, PodSeen
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DeviceMap, Gang, Queue, Shape
-from gpu_scheduler.core.queueing.quota import QuotaBook
+from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.reasons import Reason
 from tests.unit.core.world import GPU, NAMESPACE, a_key, a_pod, a_world, members, shape_of, share_of
 
@@ -243,8 +243,8 @@ def test_higher_priority_goes_before_a_smaller_share_and_age() -> None:
 # -- the book
 
 
-def a_book(*queues: Queue) -> QuotaBook:
-    book = QuotaBook((GPU,))
+def a_book(*queues: Queue) -> QuotaTracker:
+    book = QuotaTracker((GPU,))
     for queue in queues:
         book.put(queue)
     return book

@@ -101,7 +101,7 @@ def _refuse_evictions(world: World) -> None:
 def _held(world: World, key: GangKey) -> list[str]:
     """The nodes where slots are kept for a gang."""
     state = world.engine.state
-    return [slot.node for _, slot in state.kept_slots(state.records[key])]
+    return [slot.node for _, slot in state.reserved_slots(state.records[key])]
 
 
 def test_replacement_that_finds_no_place_says_why_until_it_has_one() -> None:

@@ -49,7 +49,7 @@ def start_binding(world: World, count: int) -> GangKey:
 
 def said(world: World, key: GangKey) -> str:
     """What was last told of refused binds."""
-    told = world.engine.state.records[key].told
+    told = world.engine.state.records[key].reported
     assert told is not None
     return told.bind_refused
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Codes
 from gpu_scheduler.core.model import Pod, PodTerm
-from gpu_scheduler.core.placement.search import Seekers, search
+from gpu_scheduler.core.placement.search import SearchGroup, search
 from tests.unit.core.clusters import GPU, ZONE, apps, build_cluster, gpu_node, node, plain, pod, share, whole
 from tests.unit.core.oracle import Fleet
 
@@ -31,7 +31,7 @@ def workers(count: int, gpus: int = 1, role: str = "worker") -> list[Pod]:
     return [pod(f"{role}-{i}", whole(gpus), role=role) for i in range(count)]
 
 
-def found(cluster: Cluster, groups: list[Seekers], tries: int = 100) -> list[str] | None:
+def found(cluster: Cluster, groups: list[SearchGroup], tries: int = 100) -> list[str] | None:
     slots = search(cluster, groups, None, tries)
     return None if slots is None else [slot.node for slot in slots]
 
@@ -49,18 +49,18 @@ def found(cluster: Cluster, groups: list[Seekers], tries: int = 100) -> list[str
 )
 def test_a_role_stays_in_one_of_its_domains(codes: tuple[int, ...], expected: list[str] | None) -> None:
     cluster = cluster_of(2, 1, 3)
-    assert found(cluster, [Seekers(workers(2), in_domains(cluster, *codes))]) == expected
+    assert found(cluster, [SearchGroup(workers(2), in_domains(cluster, *codes))]) == expected
 
 
 def test_nodes_without_room_are_not_tried() -> None:
-    assert found(cluster_of(0, 1), [Seekers(workers(1))], tries=1) == ["n1"]
+    assert found(cluster_of(0, 1), [SearchGroup(workers(1))], tries=1) == ["n1"]
 
 
 def test_only_allowed_nodes_are_used() -> None:
     cluster = cluster_of(1, 4)
     allowed = in_domains(cluster, 0) == 0
-    assert search(cluster, [Seekers(workers(2))], allowed, 100) is None
-    slots = search(cluster, [Seekers(workers(1))], allowed, 100)
+    assert search(cluster, [SearchGroup(workers(2))], allowed, 100) is None
+    slots = search(cluster, [SearchGroup(workers(1))], allowed, 100)
     assert slots is not None
     assert [slot.node for slot in slots] == ["n0"]
 
@@ -68,14 +68,14 @@ def test_only_allowed_nodes_are_used() -> None:
 def test_what_stands_in_the_way_is_moved() -> None:
     cluster = cluster_of(1, 2)
     licensed = [pod("small", plain(), role="small")]
-    groups = [Seekers(workers(1)), Seekers(workers(1, 2, "large")), Seekers(licensed)]
+    groups = [SearchGroup(workers(1)), SearchGroup(workers(1, 2, "large")), SearchGroup(licensed)]
     assert found(cluster, groups) is not None
     assert len(cluster.usage) == 3
 
 
 def test_nodes_that_take_as_many_of_each_but_not_of_both_are_both_tried() -> None:
     cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 300}), node("n1", allocatable={"cpu": 350})]))
-    groups = [Seekers([pod(f"p{cpu}", plain(cpu))]) for cpu in (200, 150, 300)]
+    groups = [SearchGroup([pod(f"p{cpu}", plain(cpu))]) for cpu in (200, 150, 300)]
     assert found(cluster, groups) == ["n1", "n1", "n0"]
 
 
@@ -83,31 +83,34 @@ def test_nodes_that_are_alike_are_both_tried_for_those_whose_company_looks_where
     rooms = [("n0", "a", {}), ("n1", "b", {}), ("n2", "b", {"cpu": 100, "licence": 1})]
     cluster = build_cluster(Fleet([node(name, labels={ZONE: z}, allocatable=has) for name, z, has in rooms]))
     beside = replace(plain(licence=1), affinity=(PodTerm(apps("leader"), ZONE),))
-    groups = [Seekers([pod("leader", labels={"app": "leader"})]), Seekers([pod("follower", beside)])]
+    groups = [SearchGroup([pod("leader", labels={"app": "leader"})]), SearchGroup([pod("follower", beside)])]
     assert found(cluster, groups) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize(("tries", "expected"), [(1, None), (2, ["n1", "n0"])])
 def test_a_search_gives_up_when_it_has_gone_back_as_often_as_it_may(tries: int, expected: list[str] | None) -> None:
     cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 100, "licence": 1}), node("n1")]))
-    groups = [Seekers([pod("any")]), Seekers([pod("licensed", plain(licence=1))])]
+    groups = [SearchGroup([pod("any")]), SearchGroup([pod("licensed", plain(licence=1))])]
     assert found(cluster, groups, tries) == expected
 
 
 def test_a_share_that_stands_in_the_way_of_another_is_moved() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 1, allocatable={GPU: 1, "licence": 1}), gpu_node("n1", 1)]))
     licensed = replace(share(600), request=(("cpu", 100), ("licence", 1)))
-    assert found(cluster, [Seekers([pod("any", share(600))]), Seekers([pod("licensed", licensed)])]) == ["n1", "n0"]
+    assert found(cluster, [SearchGroup([pod("any", share(600))]), SearchGroup([pod("licensed", licensed)])]) == [
+        "n1",
+        "n0",
+    ]
 
 
 def test_a_role_of_more_members_than_can_be_moved_stays_in_one_of_its_domains_too() -> None:
     cluster = cluster_of(2, 70, 66)
-    groups = [Seekers(workers(66), in_domains(cluster, 0, 0, 1))]
+    groups = [SearchGroup(workers(66), in_domains(cluster, 0, 0, 1))]
     assert found(cluster, groups) == ["n0"] * 2 + ["n1"] * 64
 
 
 def test_nothing_is_left_behind_by_a_search_that_finds_nothing() -> None:
     cluster = cluster_of(1, 2)
-    assert found(cluster, [Seekers(workers(4))]) is None
+    assert found(cluster, [SearchGroup(workers(4))]) is None
     assert not cluster.usage
     assert np.array_equal(cluster.free, cluster.allocatable)

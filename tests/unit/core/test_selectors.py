@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.core.selectors import Operator, Requirement, read_integer
+from gpu_scheduler.core.selectors import Requirement, SelectorOperator, read_integer
 
 # As strconv.ParseInt(text, 10, 64) reads them.
 INTEGERS: dict[str, int | None] = {
@@ -37,13 +37,15 @@ def test_a_label_is_the_integer_that_kubernetes_reads(text: str, number: int | N
 @pytest.mark.parametrize(
     ("operator", "value", "accepted"),
     [
-        *[(Operator.GT, value, value == "6") for value in ("4", "5", "6", "many", None)],
-        *[(Operator.LT, value, value == "4") for value in ("4", "5", "6", "many", None)],
-        *[(Operator.IN, value, value == "5") for value in ("5", "6", None)],
-        *[(Operator.NOT_IN, value, value != "5") for value in ("5", "6", None)],
-        *[(Operator.EXISTS, value, value is not None) for value in ("5", "", None)],
-        *[(Operator.DOES_NOT_EXIST, value, value is None) for value in ("5", "", None)],
+        *[(SelectorOperator.GT, value, value == "6") for value in ("4", "5", "6", "many", None)],
+        *[(SelectorOperator.LT, value, value == "4") for value in ("4", "5", "6", "many", None)],
+        *[(SelectorOperator.IN, value, value == "5") for value in ("5", "6", None)],
+        *[(SelectorOperator.NOT_IN, value, value != "5") for value in ("5", "6", None)],
+        *[(SelectorOperator.EXISTS, value, value is not None) for value in ("5", "", None)],
+        *[(SelectorOperator.DOES_NOT_EXIST, value, value is None) for value in ("5", "", None)],
     ],
 )
-def test_a_requirement_accepts_what_its_operator_says(operator: Operator, value: str | None, accepted: bool) -> None:
+def test_a_requirement_accepts_what_its_operator_says(
+    operator: SelectorOperator, value: str | None, accepted: bool
+) -> None:
     assert Requirement("key", operator, ("5",)).accepts(value) is accepted

@@ -19,7 +19,7 @@ from gpu_scheduler.core.model import (
     TaintEffect,
     Toleration,
 )
-from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, Operator, PodMatch, Requirement
+from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, PodMatch, Requirement, SelectorOperator
 from gpu_scheduler.gangs.pods.device_map import map_group
 from gpu_scheduler.gangs.pods.shapes import find_gates, read_shape
 from gpu_scheduler.k8s.objects import Meta, PodSpec
@@ -30,12 +30,12 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MAP = "gpu-scheduling-map"
 MILLI = "gpu-scheduler.io/gpu-milli"
 WEB = {"matchLabels": {"app": "web"}}
-IS_WEB = Requirement("app", Operator.IN, ("web",))
+IS_WEB = Requirement("app", SelectorOperator.IN, ("web",))
 OF_WEB = PodMatch(LabelSelector((IS_WEB,)), ("x",))
 
 
 def equal(key: str, value: str) -> Requirement:
-    return Requirement(key, Operator.IN, (value,))
+    return Requirement(key, SelectorOperator.IN, (value,))
 
 
 # -- what it takes
@@ -277,7 +277,7 @@ def test_an_affinity_term_speaks_of_pods_by_label_and_namespace(term: Json, matc
 def test_label_keys_stand_for_the_pods_own_values() -> None:
     labels = {"app": "web", "hash": "abc", "tenant": "t1"}
     term = {"labelSelector": WEB, "matchLabelKeys": ["hash", "absent"], "mismatchLabelKeys": ["tenant"]}
-    selector = LabelSelector((IS_WEB, equal("hash", "abc"), Requirement("tenant", Operator.NOT_IN, ("t1",))))
+    selector = LabelSelector((IS_WEB, equal("hash", "abc"), Requirement("tenant", SelectorOperator.NOT_IN, ("t1",))))
     assert affinity_of(term, labels).match.selector == selector
     # An API server that merged the key already says it twice.
     merged = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "hash", "operator": "In", "values": ["abc"]}]}
@@ -301,7 +301,7 @@ def test_anti_affinity_and_preferences_are_kept_apart() -> None:
     assert found.anti_affinity == (near,)
     assert found.affinity == ()
     assert found.preferences == (
-        Preference(10, node=NodeTerm((Requirement("disk", Operator.EXISTS),))),
+        Preference(10, node=NodeTerm((Requirement("disk", SelectorOperator.EXISTS),))),
         Preference(20, pods=near),
         Preference(-30, pods=near),
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import GangKey, GateKind, PodPhase, Taint, TaintEffect
-from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
+from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.k8s.objects import ClaimObject, NodeObject, PodObject, VolumeObject
 from gpu_scheduler.scheduler.decoding.decode import decode_node, decode_pod
@@ -170,7 +170,7 @@ def test_the_terms_of_a_volume_are_part_of_the_shape() -> None:
     claims.put(as_sent(ClaimObject, {"metadata": meta, "spec": {"volumeName": "pv"}}))
     mounted: Json = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
     found = decode(pod("a-0", **mounted), claims)
-    assert found.shape.volume_terms == ((NodeTerm((Requirement("zone", Operator.IN, ("a",)),)),),)
+    assert found.shape.volume_terms == ((NodeTerm((Requirement("zone", SelectorOperator.IN, ("a",)),)),),)
     assert decode(pod("a-1", **mounted), claims).shape is found.shape
     assert decode(pod("a-0", nodeName="n", **mounted), claims).shape.volume_terms == ()
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from gpu_scheduler.core.events import PodGone, PodSeen, RaiseAttempt
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import ATTEMPT
 from gpu_scheduler.gangs.owners import Owners
 from gpu_scheduler.k8s.client import Client
@@ -158,9 +158,9 @@ async def test_attempt_that_a_later_leader_raised_is_never_lowered() -> None:
 
 async def test_gangs_that_are_gone_are_forgotten_by_the_teller() -> None:
     async with desk() as at:
-        there = GangKey(ALONE, "default", (await at.add_pod("p", "")).metadata.uid)
+        there = GangKey(LONE_POD, "default", (await at.add_pod("p", "")).metadata.uid)
         at.tell(there, status(Phase.RUNNING))
         for number in range(5000):
-            at.tell(GangKey(ALONE, "default", f"gone-{number}"), status(Phase.RUNNING))
+            at.tell(GangKey(LONE_POD, "default", f"gone-{number}"), status(Phase.RUNNING))
         assert there in at.writer._entries
         assert len(at.writer._entries) <= 2048

@@ -74,13 +74,13 @@ class World:
         return key
 
     def look(self, key: GangKey) -> Surroundings:
-        told = self.engine.state.records[key].told
+        told = self.engine.state.records[key].reported
         assert told is not None
         return self.lookout(key, told, "PodGroup")
 
     def say(self, key: GangKey) -> str:
         self.engine.run_cycle(self.now)
-        told = self.engine.state.records[key].told
+        told = self.engine.state.records[key].reported
         assert told is not None
         around = self.look(key)
         return describe(told, around.gang, around.holders, around.context).message
@@ -209,7 +209,7 @@ def test_gang_that_nobody_knows_has_no_surroundings() -> None:
     world = World()
     key = world.submit("w", 40, worker())
     world.engine.run_cycle(world.now)
-    told = world.engine.state.records[key].told
+    told = world.engine.state.records[key].reported
     assert told is not None
     found = world.lookout(GangKey("test", "ns", "none"), told, "PodGroup")
     assert (found.gang, found.holders, found.waiting, found.context.kind) == (None, (), (), "PodGroup")
@@ -227,7 +227,7 @@ def test_shortage_is_told_as_it_is_now_not_as_it_was_when_it_was_decided() -> No
     waiting = world.submit("w", 16, worker())
     world.engine.run_cycle(world.now)
     world.run("more", 4, worker())
-    told = world.engine.state.records[waiting].told
+    told = world.engine.state.records[waiting].reported
     assert told is not None
     assert told.refusal is not None
     assert told.refusal.fitting == 9

@@ -19,7 +19,7 @@ from gpu_scheduler.core.events import (
     QueueSeen,
 )
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, Queue
-from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
+from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.queues import QueueBook
 from gpu_scheduler.gangs.registry import GangRegistry
@@ -239,7 +239,7 @@ def test_volume_and_its_class_concern_the_pods_that_wait_with_a_claim() -> None:
     see.see_volumes(added(volume("b")))
     told = pods_in(see.take())
     assert list(told) == ["waits"]
-    zone = Requirement("zone", Operator.IN, ("b",))
+    zone = Requirement("zone", SelectorOperator.IN, ("b",))
     assert (told["waits"].gates, told["waits"].shape.volume_terms) == ((), ((NodeTerm((zone,)),),))
     see.see_volumes(deleted(volume("b")))
     assert pods_in(see.take())["waits"].gates

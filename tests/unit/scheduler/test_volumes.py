@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import GateKind, Node
-from gpu_scheduler.core.selectors import NodeTerm, Operator, Requirement
+from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.k8s.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
 from gpu_scheduler.scheduler.decoding.volumes import Claims, Reach, claims_of
 from tests.unit.gangs.pods import Json, as_sent, pod
@@ -16,7 +16,7 @@ from tests.unit.gangs.pods import Json, as_sent, pod
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
 DONE = {"pv.kubernetes.io/bind-completed": "yes"}
-IN_A = NodeTerm((Requirement(ZONE, Operator.IN, ("a",)),))
+IN_A = NodeTerm((Requirement(ZONE, SelectorOperator.IN, ("a",)),))
 
 
 def claim(name: str = "data", annotations: Json | None = None, **fields: Any) -> ClaimObject:
@@ -90,7 +90,7 @@ def test_a_storage_class_says_where_its_volumes_can_be() -> None:
 def test_a_claim_whose_node_is_chosen_leaves_no_choice() -> None:
     chosen = {"volume.kubernetes.io/selected-node": "node3"}
     claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class())
-    named = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node3",)),))
+    named = NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, ("node3",)),))
     assert claims.reach(user("data")) == Reach(((named,),))
     assert claims.unbound(user("data")) == {"data": "node3"}
 
@@ -99,7 +99,7 @@ def test_a_chosen_node_must_be_one_that_the_storage_class_allows() -> None:
     chosen = {"volume.kubernetes.io/selected-node": "node3"}
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class(allowedTopologies=allowed))
-    named = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node3",)),))
+    named = NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, ("node3",)),))
     assert claims.reach(user("data")) == Reach(((named,), (IN_A,)))
 
 

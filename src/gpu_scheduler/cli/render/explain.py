@@ -17,7 +17,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, PodPhase
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.core.state import ALONE, State
+from gpu_scheduler.core.state import LONE_POD, State
 from gpu_scheduler.gangs.options import NO_QUEUE
 from gpu_scheduler.scheduler.status.surroundings import Lookout
 
@@ -144,7 +144,7 @@ def _say_what_helps(state: State, found: Sequence[Counterfactual]) -> Iterator[s
 def _member_of(state: State, record: GangRecord, pod: Pod) -> Member:
     usage = state.cluster.usage.get(pod.uid)
     node, devices = pod.node or "", pod.devices
-    if state.ledger.stages.get(pod.uid) and usage is not None:  # committed, not yet seen there
+    if state.ledger.committed.get(pod.uid) and usage is not None:  # committed, not yet seen there
         node, devices = usage.node, usage.devices
     shape = pod.shape
     gpus = f"{shape.gpu_milli // 10}% of 1" if shape.gpu_milli else str(shape.gpus) if shape.gpus else ""
@@ -160,11 +160,11 @@ def _state_of(state: State, pod: Pod) -> str:
     if pod.deleting:
         return "being deleted"
     if delete is not None and state.ledger.is_committed(delete.sequence):
-        refused = ", refused so far" if pod.uid not in state.ledger.going else ""
+        refused = ", refused so far" if pod.uid not in state.ledger.deleting else ""
         return f"to be deleted ({delete.delete.cause.value}{refused})"
     if pod.node is not None:
         return "running" if pod.phase is PodPhase.RUNNING else "starting"
-    if state.ledger.stages.get(pod.uid):
+    if state.ledger.committed.get(pod.uid):
         return "being bound"
     if pod.gates:
         gate = pod.gates[0]
@@ -194,7 +194,7 @@ def draw_page(page: Page, now: float, width: int | None) -> list[Text]:
 
 def _draw_head(page: Page, now: float, width: int | None) -> list[Text]:
     status = page.seen.status
-    what = "pod" if page.dialect == ALONE else f"{page.dialect} gang"
+    what = "pod" if page.dialect == LONE_POD else f"{page.dialect} gang"
     head = Text(f"{page.namespace}/{page.name}", "bold")
     head.append(f"  {status.phase.value}", STYLES.get(status.phase, "cyan")).append(f"  ({what})", "dim")
     facts = [f"{status.running} running", f"{status.waiting} waiting"]

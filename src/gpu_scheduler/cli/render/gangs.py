@@ -12,7 +12,7 @@ from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, wait
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_moment, draw_table
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
-from gpu_scheduler.core.state import ALONE, State
+from gpu_scheduler.core.state import LONE_POD, State
 from gpu_scheduler.gangs.dialects import dialect_of
 from gpu_scheduler.gangs.options import NO_QUEUE
 from gpu_scheduler.scheduler.status.messages import describe
@@ -90,10 +90,10 @@ def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything:
     hidden = estimates = elsewhere = 0
     for record in sorted(state.records.values(), key=lambda record: (order.get(record.key, 1 << 62), record.key)):
         if namespace is not None and record.key.namespace != namespace:
-            elsewhere += record.key.dialect != ALONE
+            elsewhere += record.key.dialect != LONE_POD
             continue
         seen = look_at(state, record)
-        if record.key.dialect == ALONE and seen.phase not in WAITS and not everything:
+        if record.key.dialect == LONE_POD and seen.phase not in WAITS and not everything:
             hidden += 1
             continue
         start = now if seen.starts else None

@@ -101,7 +101,7 @@ class _GpuUse:
 def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _GpuUse | None:
     """Who a usage belongs to; None when it takes no GPU, or when only the dry run put it there."""
     pod, uid = usage.pod, usage.pod.uid
-    if not pod.shape.wants_devices or state.ledger.stages.get(uid) is False:
+    if not pod.shape.wants_devices or state.ledger.committed.get(uid) is False:
         return None
     record = kept.get(uid)
     if record is not None:

@@ -97,7 +97,7 @@ def _used_by(state: State) -> dict[str, dict[str, int]]:
     """What each queue uses, GPUs in milli, without what only the dry run has placed."""
     used = {name: dict(state.quota.used(name)) for name in {state.queue_of(r) for r in state.records.values()}}
     for record in state.records.values():
-        placed = [uid for uid in record.members if state.ledger.stages.get(uid) is False]
+        placed = [uid for uid in record.members if state.ledger.committed.get(uid) is False]
         queue = used[state.queue_of(record)]
         for uid in (*placed, *([] if keeps_slots(state, record) else record.reserved)):
             for resource, amount in charge_of(state.cluster.usage[uid].pod.shape):

@@ -76,7 +76,7 @@ class Cluster:
     def __init__(self, levels: Levels = DEFAULT_LEVELS) -> None:
         self.table = NodeTable()
         self.topology = Topology(self.table, levels)
-        self.memo: dict[Shape, Any] = {}
+        self.capacity_cache: dict[Shape, Any] = {}
         self._journal: list[tuple[Any, Any, Any]] = []
         self._depth = 0
         size = self.table.size
@@ -89,9 +89,9 @@ class Cluster:
         self.devices = DeviceTable(size, self._save, self._replace)
         self.ports: dict[tuple[int, str, int, str], int] = {}
         self.usage: dict[str, Usage] = {}
-        self.census = PodCounts(size, self._save, self.placed)
+        self.pod_counts = PodCounts(size, self._save, self.placed)
         self.changes: list[int] = []
-        self.forgotten_changes = 0
+        self.dropped_changes = 0
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._aliases: dict[str, set[str]] = {}
         self._demands: dict[Shape, Demand] = {}
@@ -170,9 +170,9 @@ class Cluster:
         if row >= 0:
             self.free[row, slot] -= touched
         self._enter(node, {p.uid: Usage(p, node, devices, False) for p, devices in zip(pods, picks, strict=True)})
-        if self.census.counts(shape):
+        if self.pod_counts.counts(shape):
             for pod in pods:
-                self.census.add(pod, slot, +1)
+                self.pod_counts.add(pod, slot, +1)
         self._touch(slot)
         return picks
 
@@ -264,7 +264,7 @@ class Cluster:
         if self._depth:
             self._journal.append((None, slot, None))
         elif len(self.changes) > 4 * self.table.size + 4096:
-            self.forgotten_changes += len(self.changes)
+            self.dropped_changes += len(self.changes)
             self.changes.clear()
 
     # -- counting
@@ -287,7 +287,7 @@ class Cluster:
         row = self.gpu_row.item(slot)
         if row >= 0:
             self.free[row, slot] -= touched
-        self.census.add(pod, slot, sign)
+        self.pod_counts.add(pod, slot, sign)
         if usage.unrecorded:
             self.devices.note_unrecorded(slot, sign)
 
@@ -336,7 +336,7 @@ class Cluster:
         self.allocatable, self.free = extend(self.allocatable, size), extend(self.free, size)
         self.gpu_row = extend(self.gpu_row, size, fill=-1)
         self.devices.grow(size)
-        self.census.grow(size)
+        self.pod_counts.grow(size)
 
     def _replace(self, old: Any, new: Any) -> None:
         """An array grew into another one: what a trial remembers of it goes over."""

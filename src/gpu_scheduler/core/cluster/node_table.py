@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_scheduler.core.model import Node, Taint
-from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Operator, Requirement
+from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Requirement, SelectorOperator
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ NAME = "\0metadata.name"
 """The column that holds node names, so that field selectors are label selectors."""
 
 
-class Column:
+class LabelColumn:
     """One label of every node, as codes into its distinct values; -1 where a node has no such label."""
 
     def __init__(self, size: int) -> None:
@@ -55,7 +55,7 @@ class NodeTable:
         self.taint_set: Codes = np.zeros(self.size, np.int32)
         self.unschedulable: Bools = np.zeros(self.size, bool)
         self.ready: Bools = np.zeros(self.size, bool)
-        self._columns: dict[str, Column] = {NAME: Column(self.size)}
+        self._columns: dict[str, LabelColumn] = {NAME: LabelColumn(self.size)}
         self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
         self._most_taint_sets = _FEW
         self._empty = list(range(self.size - 1, -1, -1))
@@ -109,11 +109,11 @@ class NodeTable:
         assert node is not None
         return node.name
 
-    def column(self, key: str) -> Column:
+    def column(self, key: str) -> LabelColumn:
         """The column of a label, made when first asked for."""
         found = self._columns.get(key)
         if found is None:
-            found = self._columns[key] = Column(self.size)
+            found = self._columns[key] = LabelColumn(self.size)
         return found
 
     def domain_codes(self, key: str) -> Codes:
@@ -128,14 +128,14 @@ class NodeTable:
             return np.full(self.alive[nodes].shape, absent)
         codes = column.codes[nodes]
         operator = requirement.operator
-        if operator is Operator.EXISTS:
+        if operator is SelectorOperator.EXISTS:
             return codes >= 0
-        if operator is Operator.DOES_NOT_EXIST:
+        if operator is SelectorOperator.DOES_NOT_EXIST:
             return codes < 0
-        if operator in (Operator.IN, Operator.NOT_IN):
+        if operator in (SelectorOperator.IN, SelectorOperator.NOT_IN):
             wanted = [column.values[value] for value in requirement.values if value in column.values]
             found = codes == wanted[0] if len(wanted) == 1 else np.isin(codes, wanted)
-            return found if operator is Operator.IN else ~found
+            return found if operator is SelectorOperator.IN else ~found
         accepted = [code for value, code in column.values.items() if requirement.accepts(value)]
         return np.isin(codes, accepted)
 
@@ -171,7 +171,7 @@ class NodeTable:
             column.put(slot, value)
             self._tidy(column)
 
-    def _tidy(self, column: Column) -> None:
+    def _tidy(self, column: LabelColumn) -> None:
         """Labels that hold a time have a new value with every change."""
         if len(column.values) > 2 * self.size:
             column.forget_unused_values()

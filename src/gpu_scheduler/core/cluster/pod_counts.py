@@ -28,14 +28,14 @@ class PodCounts:
         self._matching: dict[tuple[PodMatch, bool], Ints] = {}
         self._carriers: dict[PodTerm, Ints] = {}
 
-    def matching(self, match: PodMatch, *, staying: bool = False) -> Ints:
-        """How many matched pods each node has; `staying` leaves out those being deleted."""
-        key = (match, staying)
+    def matching(self, match: PodMatch, *, exclude_deleting: bool = False) -> Ints:
+        """How many matched pods each node has; `exclude_deleting` leaves out those being deleted."""
+        key = (match, exclude_deleting)
         found = self._matching.pop(key, None)
         if found is None:
             found = np.zeros(self._size, np.int64)
             for pod, slot in self._placed():
-                if _speaks_of(match, pod, staying):
+                if _is_counted(match, pod, exclude_deleting):
                     found[slot] += 1
             if len(self._matching) >= _REMEMBERED:
                 del self._matching[next(iter(self._matching))]
@@ -44,7 +44,7 @@ class PodCounts:
         self._matching[key] = found
         return found
 
-    def keeping_away(self, pod: Pod) -> Iterable[tuple[PodTerm, Ints]]:
+    def anti_affinity_against(self, pod: Pod) -> Iterable[tuple[PodTerm, Ints]]:
         """The anti-affinity terms of placed pods that this pod would offend, with their carriers per node."""
         for term, carriers in self._carriers.items():
             if term.match.matches(pod.labels, pod.namespace, pod.namespace_labels):
@@ -54,14 +54,14 @@ class PodCounts:
         """Whether pods of a shape need to be counted at all."""
         return bool(self._matching or shape.anti_affinity)
 
-    def carried_matches(self) -> list[PodMatch]:
+    def anti_affinity_matches(self) -> list[PodMatch]:
         """Which pods the anti-affinity terms of placed pods speak of."""
         return [term.match for term in self._carriers]
 
     def add(self, pod: Pod, slot: int, change: int) -> None:
         """Counts a pod in (+1) or out (-1)."""
-        for (match, staying), counts in self._matching.items():
-            if _speaks_of(match, pod, staying):
+        for (match, exclude_deleting), counts in self._matching.items():
+            if _is_counted(match, pod, exclude_deleting):
                 self._save(counts, slot)
                 counts[slot] += change
         for term in pod.shape.anti_affinity:
@@ -88,7 +88,7 @@ class PodCounts:
                 table[key] = extend(counts, size)  # type: ignore[index]
 
 
-def _speaks_of(match: PodMatch, pod: Pod, staying: bool) -> bool:
-    if staying and pod.deleting:
+def _is_counted(match: PodMatch, pod: Pod, exclude_deleting: bool) -> bool:
+    if exclude_deleting and pod.deleting:
         return False
     return match.matches(pod.labels, pod.namespace, pod.namespace_labels)

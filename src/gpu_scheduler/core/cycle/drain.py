@@ -10,10 +10,10 @@ import numpy as np
 from gpu_scheduler.core.cluster.node_table import Ints
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
-from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, Group, Placement
 from gpu_scheduler.core.placement.place import place_gang
-from gpu_scheduler.core.queueing.bid import asks_last, make_bid
+from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
@@ -42,7 +42,7 @@ def choose_target(state: State, now: float) -> GangKey | None:
     return None
 
 
-def pass_target_on(state: State, record: GangRecord, now: float) -> GangKey | None:
+def choose_target_after_drain(state: State, record: GangRecord, now: float) -> GangKey | None:
     """When nothing is drained any more, lets a gang that was just refused have a target before those behind it ask.
 
     Else they would enter nodes that were drained for it until another took them over and started.
@@ -85,16 +85,16 @@ def _blocked_heads(state: State, now: float) -> list[GangRecord]:
 def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
     """Whether a gang was refused, has waited too long, and nothing is kept or drained for it."""
     waited = record.waiting_since is not None and record.waiting_since <= now - state.config.drain_after
-    return waited and not record.notes.target and not record.notes.nomination and _wants_nodes(state, record)
+    return waited and not record.notes.target and not record.notes.nomination and _waits_for_nodes(state, record)
 
 
-def _wants_nodes(state: State, record: GangRecord) -> bool:
+def _waits_for_nodes(state: State, record: GangRecord) -> bool:
     """Whether a gang waits for nodes, not for its queue, to start, not to grow, and with members who come."""
     refused = state.queue.refusal(record.key)
     if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
         return False
     facts = state.facts_of(record)
-    return facts.missing > 0 and not asks_last(record, facts)
+    return facts.missing > 0 and not has_unused_reservation(record, facts)
 
 
 def place_on_empty(
@@ -119,31 +119,31 @@ def place_on_empty(
 
 def refuse_on_empty(state: State, bid: Bid) -> Unplaceable:
     """Why the bid's minimum would not fit even if everything that can end had ended."""
-    refused = refuse_bid(state.empty, Bid(_unattached(bid), bid.needed, bid.role_needs, bid.topology))
+    refused = diagnose(state.empty, Bid(_without_anchors(bid), bid.needed, bid.role_needs, bid.topology))
     return replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
 
 
 def fits_empty(state: State, bid: Bid) -> bool:
     """Whether the bid's minimum would fit if everything that can end had ended."""
-    groups = _unattached(bid)
+    groups = _without_anchors(bid)
     what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
     key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
     version = _version_of_empty(state)
-    if state.empty_answers.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
+    if state.empty_fits.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
         with state.empty.trial():
             found = place_gang(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology)) is not None
-        if len(state.empty_answers) > 4096:
-            state.empty_answers.clear()
-        state.empty_answers[key] = (version, found)
-    return state.empty_answers[key][1]
+        if len(state.empty_fits) > 4096:
+            state.empty_fits.clear()
+        state.empty_fits[key] = (version, found)
+    return state.empty_fits[key][1]
 
 
-def _unattached(bid: Bid) -> list[Group]:
+def _without_anchors(bid: Bid) -> list[Group]:
     """The bid's groups free of what runs: neither beside their siblings, nor near others, who may well come back."""
-    return [replace(group, anchors=(), pods=_without_neighbours(group.pods)) for group in bid.groups]
+    return [replace(group, anchors=(), pods=_without_foreign_affinity(group.pods)) for group in bid.groups]
 
 
-def _without_neighbours(pods: Sequence[Pod]) -> list[Pod]:
+def _without_foreign_affinity(pods: Sequence[Pod]) -> list[Pod]:
     """Pods of one shape without the affinity that none of themselves can meet."""
     first, shape = pods[0], pods[0].shape
     own = tuple(t for t in shape.affinity if t.match.matches(first.labels, first.namespace, first.namespace_labels))

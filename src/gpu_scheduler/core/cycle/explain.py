@@ -8,7 +8,7 @@ from enum import Enum
 
 from gpu_scheduler.core.lifecycle import GangRecord, Phase, phase_of
 from gpu_scheduler.core.model import MILLI, GangKey, Pod, Shape, Toleration
-from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import enforced_end, make_bid
@@ -225,7 +225,7 @@ def refuse_now(state: State, key: GangKey, now: float) -> Unplaceable | None:
     with state.cluster.trial():
         for uid in record.reserved:
             state.cluster.forget(uid)
-        fresh = refuse_bid(state.cluster, bid)
+        fresh = diagnose(state.cluster, bid)
     return fresh if fresh.short else None
 
 

@@ -32,28 +32,28 @@ class OpenDelete:
     tries: int = 0
 
     @property
-    def doubtful(self) -> bool:
+    def keeps_failing(self) -> bool:
         """Whether it has failed so often that nobody should count on it."""
         return self.tries > 5
 
 
 class Ledger:
-    """Open entries by pod. `stages` says whether an open bind is committed, `retries` when to send something again.
+    """Open entries by pod. `committed` says whether an open bind is committed, `retries` when to send something again.
 
-    `going` are the pods with an open delete that others may count on.
+    `deleting` are the pods with an open delete that others may count on.
     """
 
     def __init__(self) -> None:
         self.binds: dict[str, OpenBind] = {}
         self.deletes: dict[str, OpenDelete] = {}
-        self.stages: dict[str, bool] = {}
-        self.going: set[str] = set()
+        self.committed: dict[str, bool] = {}
+        self.deleting: set[str] = set()
         self.retries: dict[str, float] = {}
         self.next_sequence = 0
         self._commits: dict[int, Commit] = {}
         self._left: dict[int, int] = {}
-        self._committed: set[int] = set()
-        self._maybe_over: set[int] = set()
+        self._committed_sequences: set[int] = set()
+        self._maybe_finished: set[int] = set()
 
     @property
     def open_commits(self) -> int:
@@ -61,14 +61,14 @@ class Ledger:
         return len(self._left)
 
     @property
-    def refused(self) -> set[str]:
+    def refused_deletes(self) -> set[str]:
         """Pods whose delete is open and fails again and again."""
-        return self.deletes.keys() - self.going
+        return self.deletes.keys() - self.deleting
 
     @property
     def uncommitted(self) -> int:
         """How many commits are on their way into the Lease."""
-        return len(self._left) - len(self._committed)
+        return len(self._left) - len(self._committed_sequences)
 
     def write(self, binds: tuple[Bind, ...], deletes: tuple[Delete, ...], now: float) -> Commit:
         """Enters a new decision, not yet committed."""
@@ -79,8 +79,8 @@ class Ledger:
 
     def adopt(self, commit: Commit, now: float) -> None:
         """Enters a commit that an earlier leader left open."""
-        self._committed.add(commit.sequence)
-        self._maybe_over.add(commit.sequence)
+        self._committed_sequences.add(commit.sequence)
+        self._maybe_finished.add(commit.sequence)
         self._enter(commit, now, committed=True)
 
     def mark_committed(self, sequence: int) -> tuple[list[OpenBind], list[OpenDelete]]:
@@ -88,50 +88,50 @@ class Ledger:
         commit = self._commits.get(sequence)
         if commit is None:
             return [], []
-        self._committed.add(sequence)
-        self._maybe_over.add(sequence)
+        self._committed_sequences.add(sequence)
+        self._maybe_finished.add(sequence)
         binds = [self.binds[bind.uid] for bind in commit.binds if bind.uid in self.binds]
         deletes = [self.deletes[delete.uid] for delete in commit.deletes if delete.uid in self.deletes]
         for entry in binds:
-            self.stages[entry.bind.uid] = True
+            self.committed[entry.bind.uid] = True
         return binds, deletes
 
     def is_committed(self, sequence: int) -> bool:
         """Whether the Lease names the commit."""
-        return sequence in self._committed
+        return sequence in self._committed_sequences
 
     def end_bind(self, uid: str) -> None:
         """Takes out a bind that is over."""
         entry = self.binds.pop(uid, None)
         if entry is not None:
-            del self.stages[uid]
+            del self.committed[uid]
             self._end(uid, entry.sequence)
 
     def end_delete(self, uid: str) -> None:
         """Takes out a delete that is over."""
         entry = self.deletes.pop(uid, None)
         if entry is not None:
-            self.going.discard(uid)
+            self.deleting.discard(uid)
             self._end(uid, entry.sequence)
 
     def enter_delete(self, delete: Delete, sequence: int) -> None:
         """Enters a decided delete, on which others may count."""
         self.deletes[delete.uid] = OpenDelete(delete, sequence)
-        self.going.add(delete.uid)
+        self.deleting.add(delete.uid)
 
     def _end(self, uid: str, sequence: int) -> None:
         self.retries.pop(uid, None)
         self._left[sequence] -= 1
-        self._maybe_over.add(sequence)
+        self._maybe_finished.add(sequence)
 
     def finished(self) -> list[int]:
         """Commits whose entries are all over; asking removes them."""
-        done = sorted(s for s in self._maybe_over if s in self._committed and not self._left[s])
-        self._maybe_over.clear()
+        done = sorted(s for s in self._maybe_finished if s in self._committed_sequences and not self._left[s])
+        self._maybe_finished.clear()
         for sequence in done:
             del self._left[sequence]
             del self._commits[sequence]
-            self._committed.discard(sequence)
+            self._committed_sequences.discard(sequence)
         return done
 
     def due(self, now: float) -> list[OpenBind | OpenDelete]:
@@ -139,7 +139,7 @@ class Ledger:
         found: list[OpenBind | OpenDelete] = []
         for uid in [uid for uid, when in self.retries.items() if when <= now]:
             entry = self.binds.get(uid) or self.deletes[uid]
-            if entry.sequence in self._committed:
+            if entry.sequence in self._committed_sequences:
                 del self.retries[uid]
                 found.append(entry)
         return found
@@ -150,6 +150,6 @@ class Ledger:
         for bind in commit.binds:
             self.end_bind(bind.uid)  # an earlier commit's bind of the pod is over, only its release was lost
             self.binds[bind.uid] = OpenBind(bind, commit.sequence, now)
-            self.stages[bind.uid] = committed
+            self.committed[bind.uid] = committed
         for delete in commit.deletes:
             self.enter_delete(delete, commit.sequence)

@@ -23,23 +23,23 @@ from gpu_scheduler.core.state import State
 # -- nodes
 
 
-def see_node(state: State, event: NodeSeen, now: float) -> list[Effect]:
+def on_node_changed(state: State, event: NodeSeen, now: float) -> list[Effect]:
     """A node came or changed; binds on their way to one that can no longer take them are given up."""
     if not state.put_node(event.node):
         return []
     state.changes |= Wake.NODE | Wake.FREED
     name = event.node.name
-    return _give_up_unfit(state, name, now) if event.node.ready else give_up_node(state, name, now)
+    return _give_up_unfit_binds(state, name, now) if event.node.ready else give_up_binds_to(state, name, now)
 
 
-def lose_node(state: State, event: NodeGone, now: float) -> list[Effect]:
+def on_node_deleted(state: State, event: NodeGone, now: float) -> list[Effect]:
     """A node went; so do the binds on their way to it."""
     state.remove_node(event.name)
     state.changes |= Wake.NODE
-    return give_up_node(state, event.name, now)
+    return give_up_binds_to(state, event.name, now)
 
 
-def give_up_node(state: State, node: str, now: float) -> list[Effect]:
+def give_up_binds_to(state: State, node: str, now: float) -> list[Effect]:
     """Gives up every committed bind to a node."""
     entries = [entry for entry in state.ledger.binds.values() if entry.bind.node == node]
     return [effect for entry in entries for effect in give_up(state, entry, now)]
@@ -48,7 +48,7 @@ def give_up_node(state: State, node: str, now: float) -> list[Effect]:
 # -- pods
 
 
-def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
+def on_pod_changed(state: State, event: PodSeen, now: float) -> list[Effect]:
     """A pod came or changed: who it belongs to, what it uses, and which decisions about it are over."""
     pod = event.pod
     old = state.pods.get(pod.uid)
@@ -56,12 +56,12 @@ def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
         return []
     state.pods[pod.uid] = pod
     if not pod.ours or pod.permanent:
-        return _see_foreign(state, old, pod, now)
+        return _on_foreign_pod_changed(state, old, pod, now)
     if old is not None and state.key_of(old) != state.key_of(pod):
         _leave_gang(state, old)
     record = state.join(pod)
-    _remember_loss(state, record, (old, pod), now)
-    _end_entries(state, pod, now)
+    _record_lost_slot(state, record, (old, pod), now)
+    _end_finished_entries(state, pod, now)
     if pod.live:
         assert pod.node is not None
         state.occupy(pod, pod.node, pod.devices)
@@ -74,9 +74,9 @@ def see_pod(state: State, event: PodSeen, now: float) -> list[Effect]:
     return []
 
 
-def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Effect]:
+def _on_foreign_pod_changed(state: State, old: Pod | None, pod: Pod, now: float) -> list[Effect]:
     """A pod that is not ours is only usage; one that kube-scheduler has nominated counts where it will land."""
-    _end_entries(state, pod, now)
+    _end_finished_entries(state, pod, now)
     if old is not None and old.ours and not old.permanent:
         state.quota.refund(pod.uid)
         _leave_gang(state, old)
@@ -94,7 +94,7 @@ def _see_foreign(state: State, old: Pod | None, pod: Pod, now: float) -> list[Ef
     elif old is not None and old.node == pod.node:
         return []
     state.changes |= Wake.POD_BOUND  # somebody may have waited to be near it
-    return _give_up_unfit(state, node, now)
+    return _give_up_unfit_binds(state, node, now)
 
 
 def _is_changed(old: Pod, pod: Pod) -> bool:
@@ -102,7 +102,7 @@ def _is_changed(old: Pod, pod: Pod) -> bool:
     return old.shape != pod.shape or old.labels != pod.labels
 
 
-def _give_up_unfit(state: State, node: str, now: float) -> list[Effect]:
+def _give_up_unfit_binds(state: State, node: str, now: float) -> list[Effect]:
     """Another scheduler filled a node, or it shrank: binds of ours on their way there would be refused."""
     cluster = state.cluster
     slot = cluster.table.slots.get(node)
@@ -115,19 +115,19 @@ def _give_up_unfit(state: State, node: str, now: float) -> list[Effect]:
                 cluster.forget(uid)
         overfull = bool((cluster.free[:, slot] < 0).any())
     if overfull:
-        return give_up_node(state, node, now)
+        return give_up_binds_to(state, node, now)
     there = [entry for entry in state.ledger.binds.values() if entry.bind.node == node and cluster.devices.count[slot]]
     broken = [entry for entry in there if not cluster.devices.ok[list(entry.bind.devices), slot].all()]
     return [effect for entry in broken for effect in give_up(state, entry, now)]
 
 
-def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
+def on_pod_deleted(state: State, event: PodGone, now: float) -> list[Effect]:
     """A pod went. If nobody wrote that it ended, its devices stay taken for its grace period and some more."""
     pod = state.pods.pop(event.uid, None)
     if pod is None:
         return []
     # A bind that was sent may have landed, and only that the pod is gone was seen.
-    may_run = pod.live or (event.maybe_bound and state.ledger.stages.get(pod.uid, False))
+    may_run = pod.live or (event.maybe_bound and state.ledger.committed.get(pod.uid, False))
     _end_delete(state, pod)
     state.ledger.end_bind(pod.uid)
     _forget_permanent(state, pod.uid)
@@ -135,7 +135,7 @@ def lose_pod(state: State, event: PodGone, now: float) -> list[Effect]:
         state.vacate(pod.uid)
         return []
     record = state.records[state.key_of(pod)]
-    _remember_loss(state, record, (pod, None), now)
+    _record_lost_slot(state, record, (pod, None), now)
     _leave_gang(state, pod)
     usage = state.cluster.usage.get(pod.uid)
     if may_run and usage is not None and usage.devices:
@@ -166,18 +166,18 @@ def _leave_gang(state: State, pod: Pod) -> None:
         state.dirty[record.key] = None
 
 
-def _remember_loss(state: State, record: GangRecord, change: tuple[Pod | None, Pod | None], now: float) -> None:
+def _record_lost_slot(state: State, record: GangRecord, change: tuple[Pod | None, Pod | None], now: float) -> None:
     """Notes the slot of a member that stopped working, so that its replacement is offered the same one."""
     old, pod = change
     if old is None or not old.live or old.deleting or old.node is None:
         return
     if pod is None or pod.deleting or pod.phase is PodPhase.FAILED:
-        record.lost = [*record.lost[-15:], Slot(old.node, old.devices or (), old.role)]
+        record.lost_slots = [*record.lost_slots[-15:], Slot(old.node, old.devices or (), old.role)]
         if pod is not None and pod.phase is PodPhase.FAILED:
             state.back_off(record, now)
 
 
-def _end_entries(state: State, pod: Pod, now: float) -> None:
+def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
     ledger = state.ledger
     if pod.deleting or pod.terminal:
         _end_delete(state, pod)
@@ -201,20 +201,20 @@ def _end_delete(state: State, pod: Pod) -> None:
     state.ledger.end_delete(pod.uid)
     record = state.records.get(state.key_of(pod))
     if record is not None:
-        state.note_victim(record.priority)
+        state.note_new_victim(record.priority)
     state.dirty |= state.nominated
 
 
 # -- gangs
 
 
-def see_gang(state: State, gang: Gang) -> None:
+def on_gang_changed(state: State, gang: Gang) -> None:
     """A gang object came or changed. While another leads, what it noted there is ours too."""
     record = state.record_of(gang.key)
     moved = state.queue_of(record) != gang.queue
     awaited = record.gang.expected if record.gang is not None else ()
     if record.gang is not None and (record.gang.minimum, record.gang.roles) != (gang.minimum, gang.roles):
-        state.note_victim(record.priority)  # it may have members to spare from now on
+        state.note_new_victim(record.priority)  # it may have members to spare from now on
     record.gang = gang
     state.dirty[gang.key] = None
     if moved:
@@ -222,14 +222,14 @@ def see_gang(state: State, gang: Gang) -> None:
             state.quota.move(uid, gang.queue)
         state.changes |= Wake.FREED  # for the queue that it left
     if gang.expected != awaited:
-        state.queue.withdraw(gang.key)  # it will ask for something else: why it was refused says nothing about that
+        state.queue.remove(gang.key)  # it will ask for something else: why it was refused says nothing about that
     if not state.leading:
         _read_notes(record)
     elif record.notes.admitted_at is not None and gang.expected and gang.expected != awaited:
         # What was kept is not what is coming.
-        state.lift(record)
+        state.release_slots(record)
         state.changes |= Wake.FREED
-        state.admitted[gang.key] = None
+        state.reservations_to_renew[gang.key] = None
 
 
 def _read_notes(record: GangRecord) -> None:
@@ -238,7 +238,7 @@ def _read_notes(record: GangRecord) -> None:
     record.notes, record.bind_refused = gang.notes, ""
 
 
-def lose_gang(state: State, key: GangKey) -> None:
+def on_gang_deleted(state: State, key: GangKey) -> None:
     """A gang object went: its members go on, what was kept for it is freed."""
     record = state.records.get(key)
     if record is None:
@@ -250,7 +250,7 @@ def lose_gang(state: State, key: GangKey) -> None:
     record.notes = Notes(target=record.notes.target)
     state.nominated.pop(key, None)
     state.clear_target(record)
-    state.lift(record)
+    state.release_slots(record)
     state.dirty[key] = None
 
 
@@ -285,23 +285,23 @@ def _take_notes_over(state: State, now: float) -> None:
         state.dirty[key] = None
         # By our clock nothing began later than now, whatever theirs showed.
         record.update_notes(
-            below_since=_no_later(record.notes.below_since, now),
-            admitted_at=_no_later(record.notes.admitted_at, now),
-            nominated_at=_no_later(record.notes.nominated_at, now),
+            below_since=_not_after(record.notes.below_since, now),
+            admitted_at=_not_after(record.notes.admitted_at, now),
+            nominated_at=_not_after(record.notes.nominated_at, now),
         )
         if record.notes.nomination:
-            state.nominated[key] = state.inherited[key] = None
-            state.at((record.notes.nominated_at or 0.0) + config.nominate, key)
+            state.nominated[key] = state.inherited_nominations[key] = None
+            state.schedule_timer((record.notes.nominated_at or 0.0) + config.nominate, key)
         if record.notes.admitted_at is not None:
-            state.admitted[key] = None
-            state.at(record.notes.admitted_at + config.reserve, key)
+            state.reservations_to_renew[key] = None
+            state.schedule_timer(record.notes.admitted_at + config.reserve, key)
     owners = sorted((r for r in state.records.values() if r.notes.target), key=lambda r: (-r.priority, r.key))
     for other in owners[1:]:
         other.update_notes(target=())
     state.target = owners[0].key if owners else None
 
 
-def _no_later(noted: float | None, now: float) -> float | None:
+def _not_after(noted: float | None, now: float) -> float | None:
     return min(noted, now) if noted is not None else None
 
 
@@ -311,7 +311,7 @@ def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
     if pod is None:
         state.ledger.end_bind(bind.uid)
         return []
-    _end_entries(state, pod, now)
+    _end_finished_entries(state, pod, now)
     if bind.uid not in state.ledger.binds:
         return []
     state.occupy(pod, bind.node, bind.devices or None)
@@ -327,8 +327,8 @@ def step_down(state: State) -> None:
     for uid in list(state.ledger.binds):
         state.vacate(uid)
     for record in state.records.values():
-        state.lift(record)
-        record.told, record.waiting_since, record.timed_out = None, None, False
+        state.release_slots(record)
+        record.reported, record.waiting_since, record.timed_out = None, None, False
         _read_notes(record)
     state.queue = GangQueue()  # whoever was refused may be given what was kept for others
     state.nominated.clear()
@@ -336,9 +336,9 @@ def step_down(state: State) -> None:
     state.ledger = Ledger()
 
 
-def look_on(state: State, now: float) -> None:
+def standby_cycle(state: State, now: float) -> None:
     """What is left to do while another leads: what is over is forgotten."""
-    state.ring(now)
+    state.fire_timers(now)
     end_quarantines(state, now)
     for key in state.dirty:
         if key in state.records:
@@ -346,7 +346,7 @@ def look_on(state: State, now: float) -> None:
     state.dirty.clear()
 
 
-def begin_carrying_out(state: State, event: Committed, now: float) -> list[Effect]:
+def on_committed(state: State, event: Committed, now: float) -> list[Effect]:
     """A commit is in the Lease: its binds and deletes may be sent."""
     binds, deletes = state.ledger.mark_committed(event.sequence)
     effects: list[Effect] = []

@@ -20,14 +20,14 @@ class Plan:
         young = [entry for entry in state.ledger.binds.values() if entry.since + counted_for > now]
         self._left = limit - len(young)
         if 2 * self._left < limit:  # there has to be a cycle when the oldest no longer counts
-            state.at(young[0].since + counted_for, state.key_of(state.pods[young[0].bind.uid]))
+            state.schedule_timer(young[0].since + counted_for, state.key_of(state.pods[young[0].bind.uid]))
         self._binds: list[Bind] = []
         self._deletes: list[Delete] = []
-        self.in_demand: set[str] | None = None
-        """The queues that others wait for; found out when somebody who asks last wants to know."""
+        self.contended_queues: set[str] | None = None
+        """Queues in which other gangs wait; computed when a gang with an unused reservation asks."""
 
     @property
-    def room(self) -> bool:
+    def accepts_more(self) -> bool:
         """Whether more may be decided: not so much that a new leader would have long to roll forward, and not in bits.
 
         A commit costs several writes, whatever is in it. What comes while one is under way is decided together once it
@@ -48,12 +48,12 @@ class Plan:
         if ranks:
             placement = sorted(placement, key=lambda item: ranks.get(item[0].role, 0))
         state.quota.charge([pod for pod, _ in placement], queue)
-        members, stages = record.members, state.ledger.stages
+        members, committed = record.members, state.ledger.committed
         for pod, (node, devices, _) in placement:
             uid = pod.uid
             if uid in members:
                 self._binds.append(Bind(uid, pod.namespace, pod.name, pod.attempt, node, devices))
-                stages[uid] = False
+                committed[uid] = False
             else:
                 record.reserved.append(uid)
         state.changes |= Wake.POD_BOUND

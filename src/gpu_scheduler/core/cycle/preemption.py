@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.lifecycle import Facts, GangRecord
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import Pod, Shape
 from gpu_scheduler.core.placement.domains import Bid, Placement
 from gpu_scheduler.core.placement.place import place_gang
@@ -156,20 +156,20 @@ def _prove(state: State, bid: Bid, victim: Victim) -> Placement | None:
 
 def refused_evictions(state: State, bid: Bid) -> Refusal | None:
     """How many evictions are refused where the bid would be placed once they succeed."""
-    refused = state.ledger.refused
+    refused = state.ledger.refused_deletes
     placement = _place_without(state, bid, _leaving(state) | refused) if refused else None
     return refused_on(state, {slot.node for _, slot in placement or ()})
 
 
 def refused_on(state: State, nodes: set[str]) -> Refusal | None:
     """How many evictions from these nodes are refused, if any."""
-    stay = sum(state.pods[uid].node in nodes for uid in state.ledger.refused) if nodes else 0
+    stay = sum(state.pods[uid].node in nodes for uid in state.ledger.refused_deletes) if nodes else 0
     return Refusal(Reason.EVICTION_REFUSED, short_by=stay) if stay else None
 
 
 def _leaving(state: State) -> set[str]:
     """Pods that are on their way out already."""
-    return {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.going
+    return {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.deleting
 
 
 def _place_without(state: State, bid: Bid, leaving: set[str]) -> Placement | None:
@@ -197,7 +197,7 @@ def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
         if other is record or not (lower or equal):
             continue
         theirs = state.facts_of(other)
-        if not theirs.live or theirs.open or theirs.evicting:
+        if not theirs.live or theirs.in_flight or theirs.evicting:
             continue
         if lower:
             yield from _parts(state, other, theirs, DeleteCause.PREEMPTED)
@@ -212,12 +212,12 @@ def _reclaimable(state: State, victims: list[Victim], given: dict[str, list[Shap
     for victim in sorted(victims, key=lambda v: v.rank):
         queue = state.queue_of(victim.record)
         shapes = [*given.get(queue, ()), *(pod.shape for pod in victim.pods)]
-        if state.quota.stays_above(queue, state.quota.total_charge(shapes)):
+        if state.quota.stays_above_quota(queue, state.quota.total_charge(shapes)):
             given[queue] = shapes
             yield victim
 
 
-def _parts(state: State, record: GangRecord, facts: Facts, cause: DeleteCause) -> Iterator[Victim]:
+def _parts(state: State, record: GangRecord, facts: GangFacts, cause: DeleteCause) -> Iterator[Victim]:
     """What can be taken of a gang: its surplus one by one, or as a whole all that does not refuse to go already."""
     going = [pod for pod in facts.live if pod.uid not in state.ledger.deletes]
     refused = len(going) < len(facts.live)

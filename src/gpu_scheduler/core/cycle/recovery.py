@@ -6,22 +6,22 @@ from dataclasses import replace
 
 from gpu_scheduler.core.cycle.plan import Plan
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.lifecycle import Facts, GangRecord
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import OnMemberLost, Pod, Shape, Slot
-from gpu_scheduler.core.placement.diagnose import refuse_bid
+from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, Group, Placement
 from gpu_scheduler.core.placement.fit import fits
 from gpu_scheduler.core.placement.place import place_gang
-from gpu_scheduler.core.queueing.bid import make_bid, stand_in
+from gpu_scheduler.core.queueing.bid import make_bid, placeholder
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
 
 
-def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, plan: Plan) -> None:
+def watch_minimum(state: State, record: GangRecord, facts: GangFacts, now: float, plan: Plan) -> None:
     """Notes since when a gang is below its minimum; when the hold is over, restarts what a controller recreates."""
     if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
         record.update_notes(below_since=None)
-        _stop_holding(state, record)
+        _end_hold(state, record)
         return
     below_since = record.notes.below_since if record.notes.below_since is not None else now
     record.update_notes(below_since=below_since)
@@ -29,59 +29,59 @@ def watch_minimum(state: State, record: GangRecord, facts: Facts, now: float, pl
     deadline = below_since + (0.0 if facts.policy is OnMemberLost.RESTART else hold)
     if now < deadline:
         state.broken[record.key] = None
-        state.at(deadline, record.key)
+        state.schedule_timer(deadline, record.key)
         return
-    if facts.open:
+    if facts.in_flight:
         state.broken[record.key] = None  # binds on their way are never called back: wait until they are seen
         return
-    _stop_holding(state, record)
+    _end_hold(state, record)
     replaceable = [pod for pod in facts.live if pod.controlled and pod.uid not in state.ledger.deletes]
     if replaceable:
         for pod in replaceable:
             plan.delete(pod, DeleteCause.RESTART)
         facts.evicting += len(replaceable)
     else:
-        facts.hold_over = True
+        facts.hold_expired = True
 
 
-def _stop_holding(state: State, record: GangRecord) -> None:
+def _end_hold(state: State, record: GangRecord) -> None:
     if record.key in state.broken:
         del state.broken[record.key]
-        state.lift(record)
+        state.release_slots(record)
         state.changes |= Wake.FREED
 
 
-def heal(state: State, record: GangRecord, now: float, plan: Plan) -> None:
+def place_replacements(state: State, record: GangRecord, now: float, plan: Plan) -> None:
     """Places the replacements of a broken gang, in their old slots if these are free, and keeps slots for the rest."""
-    if not plan.room:
+    if not plan.accepts_more:
         return  # what is held stays held
-    kept = [slot for _, slot in state.kept_slots(record)]
-    state.lift(record)
+    kept = [slot for _, slot in state.reserved_slots(record)]
+    state.release_slots(record)
     facts = state.facts_of(record)
     if record.gang is None or facts.evicting:
         return
     if not facts.blocked and record.not_before <= now:
         wanted = _replacements(facts)
-        placed = _reseat(state, record, wanted)
-        placed += _stay(state, record, _without(wanted, placed), kept)
+        placed = _reuse_lost_slots(state, record, wanted)
+        placed += _reuse_reserved_slots(state, record, _without(wanted, placed), kept)
         facts.ready = _without(wanted, placed)
         if facts.ready:
-            placed += place_gang(state.cluster, _modest_bid(state, record, facts, now)) or []
+            placed += place_gang(state.cluster, _partial_bid(state, record, facts, now)) or []
             facts.ready = _without(facts.ready, placed)
-        refusal = refuse_bid(state.cluster, _modest_bid(state, record, facts, now)) if facts.ready else None
+        refusal = diagnose(state.cluster, _partial_bid(state, record, facts, now)) if facts.ready else None
         if placed:
             plan.start(record, placed)
         if placed or refusal != record.refusal:
             record.refusal = refusal
             state.dirty[record.key] = None
-    _keep_slots(state, record, kept)
+    _reserve_missing_slots(state, record, kept)
 
 
 def _without(pods: list[Pod], placed: Placement) -> list[Pod]:
     return [pod for pod in pods if all(pod is not done for done, _ in placed)]
 
 
-def _modest_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
+def _partial_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bid:
     """As many replacements as there is room for; what is drained for others is no obstacle to those who run.
 
     Slots of members that are not there are kept later, and for all of them together.
@@ -91,7 +91,7 @@ def _modest_bid(state: State, record: GangRecord, facts: Facts, now: float) -> B
     return replace(bid, groups=there, needed=0, role_needs={}, excluded=None)
 
 
-def _replacements(facts: Facts) -> list[Pod]:
+def _replacements(facts: GangFacts) -> list[Pod]:
     """The waiting members that the gang is short of; those beyond its minima would take the slots of lost ones."""
     lacking = facts.missing_by_role
     anyone = facts.missing - sum(lacking.values())
@@ -106,7 +106,7 @@ def _replacements(facts: Facts) -> list[Pod]:
     return chosen
 
 
-def _keep_slots(state: State, record: GangRecord, before: list[Slot]) -> None:
+def _reserve_missing_slots(state: State, record: GangRecord, before: list[Slot]) -> None:
     """Stand-ins for the members that are still missing: the shape of a waiting replacement, else of a sibling.
 
     `before` is what was kept for the gang until now, and is not taken again yet.
@@ -120,9 +120,9 @@ def _keep_slots(state: State, record: GangRecord, before: list[Slot]) -> None:
         shape = _likely_shape(facts, role)
         if shape is None:
             continue
-        absent = [stand_in(record, shape, role, i) for i in range(count)]
-        seated = _reseat(state, record, absent)
-        seated += _stay(state, record, absent[len(seated) :], before)
+        absent = [placeholder(record, shape, role, i) for i in range(count)]
+        seated = _reuse_lost_slots(state, record, absent)
+        seated += _reuse_reserved_slots(state, record, absent[len(seated) :], before)
         kept += seated
         rest = absent[len(seated) :]  # they are alike: where one finds no old slot, those after it find none either
         if rest:
@@ -131,10 +131,10 @@ def _keep_slots(state: State, record: GangRecord, before: list[Slot]) -> None:
         bid = Bid(groups, 0, topology=record.gang.topology)
         bid.anchors = tuple(pod.node for pod in facts.live if pod.node is not None)
         kept += place_gang(state.cluster, bid) or []
-    state.keep(record, kept)
+    state.mark_reserved(record, kept)
 
 
-def _missing_by_role(facts: Facts) -> dict[str, int]:
+def _missing_by_role(facts: GangFacts) -> dict[str, int]:
     """How many members of each role are missing; those that no role asks for are taken to be like a living one."""
     missing = facts.missing_by_role
     rest = facts.missing - sum(missing.values())
@@ -143,7 +143,7 @@ def _missing_by_role(facts: Facts) -> dict[str, int]:
     return {role: count for role, count in missing.items() if count}
 
 
-def _likely_shape(facts: Facts, role: str) -> Shape | None:
+def _likely_shape(facts: GangFacts, role: str) -> Shape | None:
     for pods in (facts.ready, facts.live):
         for pod in pods:
             if pod.role == role:
@@ -151,21 +151,21 @@ def _likely_shape(facts: Facts, role: str) -> Shape | None:
     return None
 
 
-def _reseat(state: State, record: GangRecord, pods: list[Pod]) -> Placement:
+def _reuse_lost_slots(state: State, record: GangRecord, pods: list[Pod]) -> Placement:
     """Puts pods where members were lost, on the very devices, as far as those are free."""
     placed: Placement = []
     for pod in pods:
-        for slot in record.lost:
+        for slot in record.lost_slots:
             if slot.role == pod.role and _is_free(state, pod, slot):
                 state.cluster.add(pod, slot.node, slot.devices)
                 placed.append((pod, slot))
-                record.lost.remove(slot)
-                record.lost.append(slot)
+                record.lost_slots.remove(slot)
+                record.lost_slots.append(slot)
                 break
     return placed
 
 
-def _stay(state: State, record: GangRecord, pods: list[Pod], kept: list[Slot]) -> Placement:
+def _reuse_reserved_slots(state: State, record: GangRecord, pods: list[Pod], kept: list[Slot]) -> Placement:
     """Puts pods where slots are kept for the gang already, if others were nominated for the same nodes since.
 
     What is kept for those lies on top of their victims, who are still there: the node looks full, and they would take
@@ -175,14 +175,14 @@ def _stay(state: State, record: GangRecord, pods: list[Pod], kept: list[Slot]) -
     nominated = [state.records[key] for key in state.nominated]
     later = [other for other in nominated if (other.notes.nominated_at or 0.0) >= (record.notes.below_since or 0.0)]
     above = [
-        (other, state.kept_slots(other))
+        (other, state.reserved_slots(other))
         for other in later
         if any(slot.node in nodes for slot in other.notes.nomination)
     ]
     if not above:
         return []
     for other, _ in above:
-        state.lift(other)
+        state.release_slots(other)
     placed: Placement = []
     waiting = list(pods)
     for slot in tuple(kept):
@@ -193,7 +193,7 @@ def _stay(state: State, record: GangRecord, pods: list[Pod], kept: list[Slot]) -
             placed.append((pod, slot))
             kept.remove(slot)
     for other, theirs in above:
-        state.reserve(other, theirs)
+        state.reserve_slots(other, theirs)
     return placed
 
 

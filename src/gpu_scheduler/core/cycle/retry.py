@@ -14,9 +14,9 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.core.state import State
 
-LONGEST_RETRY = 3
+MAX_RETRY_DOUBLINGS = 3
 """How often the time between two tries doubles."""
-PATIENCE = 3
+FAILURE_TIMEOUT_FACTOR = 3
 """How many times longer than a refusal any other failure is borne: too short for back-offs to begin anew after it."""
 
 
@@ -37,14 +37,14 @@ def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
     return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]
 
 
-def note_failed_bind(state: State, event: BindFailed, now: float) -> list[Effect]:
+def on_bind_failed(state: State, event: BindFailed, now: float) -> list[Effect]:
     """A bind did not land: it is tried again, and given up when that goes on for too long."""
     entry = state.ledger.binds.get(event.uid)
     if entry is None or not state.ledger.is_committed(entry.sequence):
         return []  # the answer to an earlier one
     if event.failure is not BindFailure.UNKNOWN:
         entry.tries = 0
-    _try_again(state, event.uid, entry, now)
+    _schedule_retry(state, event.uid, entry, now)
     if event.failure is BindFailure.REFUSED:
         if entry.refused_since is None:
             entry.refused_since = now
@@ -56,14 +56,14 @@ def note_failed_bind(state: State, event: BindFailed, now: float) -> list[Effect
         entry.failing_since = now
     failing = now - entry.failing_since
     if event.failure is BindFailure.REFUSED or failing >= state.config.refused_for:
-        _note_why(state, event)
-    if failing < PATIENCE * state.config.refused_for or entry.given_up:
+        _record_bind_refusal(state, event)
+    if failing < FAILURE_TIMEOUT_FACTOR * state.config.refused_for or entry.given_up:
         return []
     # The bind is sent on: while the API server is away altogether neither lands, and once it is back the bind may.
     return [RaiseAttempt(event.uid, entry.bind.attempt + 1)]
 
 
-def _note_why(state: State, event: BindFailed) -> None:
+def _record_bind_refusal(state: State, event: BindFailed) -> None:
     """Keeps what the API server said to the first bind of a start: it says the same to all, each by its name."""
     record = state.records.get(state.key_of(state.pods[event.uid]))
     if record is not None and not record.bind_refused:
@@ -71,18 +71,18 @@ def _note_why(state: State, event: BindFailed) -> None:
         state.dirty[record.key] = None
 
 
-def note_failed_delete(state: State, event: DeleteFailed, now: float) -> None:
+def on_delete_failed(state: State, event: DeleteFailed, now: float) -> None:
     """A delete was refused for now: it stays committed and is tried again."""
     entry = state.ledger.deletes.get(event.uid)
     if entry is not None:
-        _try_again(state, event.uid, entry, now)
-        if entry.doubtful and event.uid in state.ledger.going:
-            state.doubt_delete(state.pods[event.uid])
+        _schedule_retry(state, event.uid, entry, now)
+        if entry.keeps_failing and event.uid in state.ledger.deleting:
+            state.stop_counting_on_delete(state.pods[event.uid])
 
 
-def _try_again(state: State, uid: str, entry: OpenBind | OpenDelete, now: float) -> None:
+def _schedule_retry(state: State, uid: str, entry: OpenBind | OpenDelete, now: float) -> None:
     """Later each time that nobody answers, or a budget forbids it: asking more often helps neither."""
-    state.ledger.retries[uid] = now + state.config.retry * 2 ** min(entry.tries, LONGEST_RETRY)
+    state.ledger.retries[uid] = now + state.config.retry * 2 ** min(entry.tries, MAX_RETRY_DOUBLINGS)
     entry.tries += 1
 
 

@@ -29,7 +29,7 @@ class Capacity:
 
     def refresh(self, cluster: Cluster) -> None:
         """Catches up with everything that changed since the last look."""
-        seen = self._position - cluster.forgotten_changes
+        seen = self._position - cluster.dropped_changes
         changes = cluster.changes
         if self._version != cluster.table.version or seen < 0:
             everywhere = cluster.table.everywhere
@@ -46,7 +46,7 @@ class Capacity:
                 fresh = capacity_on(cluster, self._shape, nodes) * self._allowed[nodes]
                 self.total += int(fresh.sum() - self.counts[nodes].sum())
                 self.counts[nodes] = fresh
-        self._position = cluster.forgotten_changes + len(changes)
+        self._position = cluster.dropped_changes + len(changes)
 
     def _refresh_few(self, cluster: Cluster, slots: set[int]) -> None:
         counts = self.counts
@@ -59,10 +59,10 @@ class Capacity:
 
 def capacity_of(cluster: Cluster, shape: Shape) -> Capacity:
     """The shape's capacity as of now. The arrays are the cache itself: read them, do not write."""
-    found: Capacity | None = cluster.memo.get(shape)
+    found: Capacity | None = cluster.capacity_cache.get(shape)
     if found is None:
-        if len(cluster.memo) >= _REMEMBERED:
-            del cluster.memo[next(iter(cluster.memo))]
-        found = cluster.memo[shape] = Capacity(shape)
+        if len(cluster.capacity_cache) >= _REMEMBERED:
+            del cluster.capacity_cache[next(iter(cluster.capacity_cache))]
+        found = cluster.capacity_cache[shape] = Capacity(shape)
     found.refresh(cluster)
     return found

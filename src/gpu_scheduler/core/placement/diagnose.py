@@ -12,13 +12,13 @@ from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.fit import may_use, pod_refusals, refusals
-from gpu_scheduler.core.placement.place import least_counts
+from gpu_scheduler.core.placement.place import minimum_counts
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 
 
-def refuse_bid(cluster: Cluster, bid: Bid) -> Unplaceable:
+def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
     """The reasons, the most telling first. Only asked when the bid has just been refused."""
-    wanted = least_counts(cluster, bid)
+    wanted = minimum_counts(cluster, bid)
     if not sum(wanted):
         wanted = tuple(len(group.pods) for group in bid.groups)
     room = [_room(cluster, group.pods[0], bid.excluded) for group in bid.groups]
@@ -30,7 +30,7 @@ def refuse_bid(cluster: Cluster, bid: Bid) -> Unplaceable:
     if short[worst] > 0:
         found += _named_by_map(cluster, pod)
         found += _scarcest(cluster, pod, wanted[worst], short[worst])
-        found += tally(cluster, pod, bid.excluded)
+        found += count_refusals(cluster, pod, bid.excluded)
     elif level := _required_level(bid):
         largest = _largest_domain(cluster, room[worst], level)
         found.append(Refusal(Reason.TOPOLOGY, level, short_by=max(1, wanted[worst] - largest)))
@@ -40,7 +40,7 @@ def refuse_bid(cluster: Cluster, bid: Bid) -> Unplaceable:
     return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting, lacking)
 
 
-def tally(cluster: Cluster, pod: Pod, excluded: Bools | None = None) -> list[Refusal]:
+def count_refusals(cluster: Cluster, pod: Pod, excluded: Bools | None = None) -> list[Refusal]:
     """For every rule, on how many nodes it is the first to refuse the pod; the most frequent first."""
     open_to = cluster.table.alive.copy()
     counts: dict[tuple[Reason, str], int] = {}

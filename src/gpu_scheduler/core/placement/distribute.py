@@ -57,7 +57,7 @@ def likings(cluster: Cluster, pod: Pod) -> Ints | None:
         if preference.node is not None:
             score += preference.weight * table.match_term(preference.node, table.everywhere)
         elif preference.pods is not None:
-            near = cluster.census.matching(preference.pods.match)
+            near = cluster.pod_counts.matching(preference.pods.match)
             codes = table.domain_codes(preference.pods.key)
             sums = np.bincount(codes[codes >= 0], weights=near[codes >= 0], minlength=1).astype(np.int64)
             score += preference.weight * np.where(codes >= 0, sums[codes], 0)

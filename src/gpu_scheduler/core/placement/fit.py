@@ -212,10 +212,10 @@ def _map_free(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
 def pod_refusals(cluster: Cluster, pod: Pod, nodes: Nodes) -> Iterator[Verdict]:
     """Rules in which pods on other nodes have a say."""
     shape = pod.shape
-    for term, carriers in cluster.census.keeping_away(pod):
+    for term, carriers in cluster.pod_counts.anti_affinity_against(pod):
         yield Reason.KEPT_AWAY, term.key, domain_totals(cluster, term.key, carriers)[nodes] > 0
     for term in shape.anti_affinity:
-        near = cluster.census.matching(term.match)
+        near = cluster.pod_counts.matching(term.match)
         yield Reason.POD_ANTI_AFFINITY, term.key, domain_totals(cluster, term.key, near)[nodes] > 0
     if shape.affinity:
         yield from _affinity_refusals(cluster, pod, nodes)
@@ -259,7 +259,7 @@ def matching_all(cluster: Cluster, pod: Pod) -> Ints:
     """Per node, the pods that satisfy all of a pod's affinity terms at once (Kubernetes asks for one pod for all)."""
     terms = pod.shape.affinity
     if len(terms) == 1:
-        return cluster.census.matching(terms[0].match)
+        return cluster.pod_counts.matching(terms[0].match)
     counts = np.zeros(cluster.table.size, np.int64)
     for other, slot in cluster.placed():
         if all(t.match.matches(other.labels, other.namespace, other.namespace_labels) for t in terms):
@@ -283,7 +283,7 @@ def spread_domains(cluster: Cluster, pod: Pod, spread: Spread) -> tuple[Bools, I
             if reason is Reason.TAINT:
                 counted &= ~refused
     codes = table.domain_codes(spread.key)[counted]
-    here = cluster.census.matching(spread.match, staying=True)[counted]
+    here = cluster.pod_counts.matching(spread.match, exclude_deleting=True)[counted]
     sums = np.bincount(codes, weights=here).astype(np.int64) if len(codes) else np.zeros(0, np.int64)
     present = np.zeros(len(sums), bool)
     present[codes] = True

@@ -22,7 +22,7 @@ from gpu_scheduler.core.placement.domains import (
     usable_nodes,
 )
 from gpu_scheduler.core.placement.fit import fits, matches_itself
-from gpu_scheduler.core.placement.search import Seekers, search
+from gpu_scheduler.core.placement.search import SearchGroup, search
 
 Unit = list[tuple[Group, int]]
 """What is placed at once, with how many of each: one group, or all groups of a role with a topology of its own."""
@@ -34,7 +34,7 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     if everyone == (bid.needed,) and not bid.topology and bid.liking is None:
         # One group that must be placed whole, anywhere: it is placed or not, and there is nothing to undo.
         return _place_group(cluster, bid.groups[0], bid.needed, usable_nodes(cluster, bid), None)
-    minimum = least_counts(cluster, bid)
+    minimum = minimum_counts(cluster, bid)
     for counts in dict.fromkeys((everyone, minimum)):
         with cluster.trial() as trial:
             found = _place_counts(cluster, bid, counts)
@@ -46,7 +46,7 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     return None
 
 
-def least_counts(cluster: Cluster, bid: Bid) -> Counts:
+def minimum_counts(cluster: Cluster, bid: Bid) -> Counts:
     """How many of each group the minimum takes: what each role needs, then the members that are easiest to place."""
     counts = [0] * len(bid.groups)
     easiest = list(range(len(bid.groups)))
@@ -220,7 +220,7 @@ def _fill_group(
 
 
 def _looks_around(cluster: Cluster, pod: Pod) -> bool:
-    return pod.shape.has_pod_terms or any(True for _ in cluster.census.keeping_away(pod))
+    return pod.shape.has_pod_terms or any(True for _ in cluster.pod_counts.anti_affinity_against(pod))
 
 
 def _fill_checked(cluster: Cluster, group: Group, wanted: int, counts: Ints, within: Bools | None) -> Placement | None:
@@ -233,7 +233,7 @@ def _fill_checked(cluster: Cluster, group: Group, wanted: int, counts: Ints, wit
                 trial.keep()
                 return placed
     pods = group.pods[:wanted]
-    slots = search(cluster, [Seekers(pods)], within, _tries(cluster))
+    slots = search(cluster, [SearchGroup(pods)], within, _tries(cluster))
     return None if slots is None else list(zip(pods, slots, strict=True))
 
 
@@ -255,7 +255,7 @@ def _search_groups(cluster: Cluster, units: Unit, within: Bools | None) -> Place
         return None
     if any(capacity_of(cluster, group.pods[0].shape).total < wanted for group, wanted in units):
         return None
-    groups = [Seekers(group.pods[:wanted], own_domains(cluster, group)) for group, wanted in units]
+    groups = [SearchGroup(group.pods[:wanted], own_domains(cluster, group)) for group, wanted in units]
     slots = search(cluster, groups, within, _tries(cluster))
     return None if slots is None else list(zip(chain.from_iterable(g.pods for g in groups), slots, strict=True))
 

@@ -18,7 +18,7 @@ _DEEPEST = 64
 """All members but this many are placed without going back: a search that deep would not end in time."""
 
 
-class Seekers(NamedTuple):
+class SearchGroup(NamedTuple):
     """Interchangeable pods that look for a place; with `domains` all of their role must end in one of them."""
 
     pods: list[Pod]
@@ -29,7 +29,7 @@ Line = list[tuple[int, Pod]]
 """Members in the order they are placed, each with the number of its group."""
 
 
-def search(cluster: Cluster, groups: list[Seekers], allowed: Bools | None, tries: int) -> list[Slot] | None:
+def search(cluster: Cluster, groups: list[SearchGroup], allowed: Bools | None, tries: int) -> list[Slot] | None:
     """Places the groups' pods in order within the allowed nodes; on success they are assumed.
 
     None means that nothing was found within `tries` steps back, which is not a proof that nothing exists.
@@ -50,7 +50,7 @@ class _Search:
     """Depth first. `path` is where the members so far are; `dead` holds the arrangements that led nowhere: in which
     order equal members got there makes no difference."""
 
-    def __init__(self, cluster: Cluster, groups: list[Seekers], allowed: Bools | None, tries: int) -> None:
+    def __init__(self, cluster: Cluster, groups: list[SearchGroup], allowed: Bools | None, tries: int) -> None:
         self._cluster = cluster
         self._groups = groups
         self._allowed = allowed
@@ -108,7 +108,7 @@ class _Search:
         cluster = self._cluster
         shapes = {pod.shape for _, pod in line}
         different = any(shape.has_pod_terms or shape.device_map for shape in shapes)
-        if different or cluster.census.carried_matches() or any(g.domains is not None for g in self._groups):
+        if different or cluster.pod_counts.anti_affinity_matches() or any(g.domains is not None for g in self._groups):
             return (int(slot) for slot in nodes)
         found: dict[bytes, int] = {}
         for slot in nodes.tolist():

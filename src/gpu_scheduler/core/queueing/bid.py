@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from gpu_scheduler.core.cluster.node_table import Bools
-from gpu_scheduler.core.lifecycle import Facts, GangRecord
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
 from gpu_scheduler.core.placement.domains import Bid, Group
 from gpu_scheduler.core.queueing.queue import QueuePosition
@@ -17,7 +17,7 @@ _LAST = -(1 << 31) - 1
 """Below every priority that Kubernetes knows: they are of 32 bits."""
 
 
-def make_bid(state: State, record: GangRecord, facts: Facts, now: float) -> Bid:
+def make_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bid:
     """What has to be placed so that the gang starts, or, once it runs, what it would like in addition."""
     assert record.gang is not None
     roles = {role.name: role for role in facts.roles}
@@ -44,13 +44,13 @@ def expected_groups(record: GangRecord, absent: Iterable[tuple[Expected, int]]) 
     number = 0
     for expected, count in absent:
         if count > 0:
-            pods = [stand_in(record, expected.shape, expected.role, number + i) for i in range(count)]
+            pods = [placeholder(record, expected.shape, expected.role, number + i) for i in range(count)]
             groups.append(Group(expected.role, pods, whole=True))
             number += count
     return groups
 
 
-def absent_members(state: State, record: GangRecord, facts: Facts, now: float) -> Iterable[tuple[Expected, int]]:
+def absent_members(state: State, record: GangRecord, facts: GangFacts, now: float) -> Iterable[tuple[Expected, int]]:
     """Members that must fit although their pods do not exist yet, with how many of each are still to come."""
     gang = record.gang
     if gang is None or not gang.expected:
@@ -68,7 +68,7 @@ def absent_members(state: State, record: GangRecord, facts: Facts, now: float) -
         yield expected, expected.count - facts.have_by_role.get(expected.role, 0) - ready.get(expected.role, 0)
 
 
-def stand_in(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
+def placeholder(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
     """A pod that is not there, to keep a slot with."""
     namespace = record.key.namespace
     return Pod(f"{'/'.join(record.key)}/{role}/{number}", namespace, f"{record.key.name}-{number}", shape, role=role)
@@ -77,8 +77,9 @@ def stand_in(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
 def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[Group]:
     """Members that are interchangeable: same role, same shape, and the same in the eyes of every pod rule."""
     shapes = {id(pod.shape): pod.shape for pod in pods}.values()
-    own = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
-    matches = own + [spread.match for s in shapes for spread in s.spread] + state.cluster.census.carried_matches()
+    matches = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
+    matches += [spread.match for s in shapes for spread in s.spread]
+    matches += state.cluster.pod_counts.anti_affinity_matches()
     groups: dict[Hashable, Group] = {}
     for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
         seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
@@ -97,7 +98,7 @@ def _member_order(pod: Pod) -> tuple[int, float, str]:
     return pod.index, pod.created, pod.name
 
 
-def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -> Bools | None:
+def excluded_nodes(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bools | None:
     """The nodes that are being drained for somebody else, unless this gang may enter them all the same.
 
     It may when it has strictly higher priority, or when it is sure to end before anyone who is there now: then the
@@ -107,7 +108,7 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     if state.target is None or state.target == record.key or facts.broken:
         return None
     owner = state.records[state.target]
-    if rank_of(record, facts) > owner.priority:
+    if effective_priority(record, facts) > owner.priority:
         return None
     coming = any(count > 0 for _, count in absent_members(state, record, facts, now))
     if not coming and _ends_in_time(state, owner.notes.target, facts, now):
@@ -119,7 +120,7 @@ def excluded_nodes(state: State, record: GangRecord, facts: Facts, now: float) -
     return excluded
 
 
-def _ends_in_time(state: State, target: tuple[str, ...], facts: Facts, now: float) -> bool:
+def _ends_in_time(state: State, target: tuple[str, ...], facts: GangFacts, now: float) -> bool:
     """Whether every member has an enforced end before the enforced end of every pod on the target."""
     deadlines = [pod.deadline for pod in facts.ready if pod.deadline is not None]
     if not deadlines or len(deadlines) < len(facts.ready):
@@ -138,7 +139,7 @@ def enforced_end(pod: Pod, now: float) -> float | None:
     return (pod.started if pod.started is not None else now) + pod.deadline
 
 
-def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> QueuePosition:
+def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid) -> QueuePosition:
     """The gang's place in the queue. What is refused to one gang of a signature would be refused to all of them."""
     assert record.gang is not None
     plain = not (
@@ -146,10 +147,10 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Que
         or record.notes.target
         or facts.live
         or record.gang.expected
-        or state.cluster.census.carried_matches()
+        or state.cluster.pod_counts.anti_affinity_matches()
         or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
     )
-    priority = rank_of(record, facts)
+    priority = effective_priority(record, facts)
     queue = record.gang.queue
     signature: Hashable = record.key
     if plain:
@@ -159,17 +160,17 @@ def standing_of(state: State, record: GangRecord, facts: Facts, bid: Bid) -> Que
     return QueuePosition(signature, priority, queue, record.gang.created)
 
 
-def rank_of(record: GangRecord, facts: Facts) -> int:
+def effective_priority(record: GangRecord, facts: GangFacts) -> int:
     """The priority a gang asks with. One that kept slots for members who never came asks last until they do."""
-    return _LAST if asks_last(record, facts) else record.priority
+    return _LAST if has_unused_reservation(record, facts) else record.priority
 
 
-def asks_last(record: GangRecord, facts: Facts) -> bool:
+def has_unused_reservation(record: GangRecord, facts: GangFacts) -> bool:
     """Whether slots were kept for members who never came, and have not come since."""
-    return record.stood_up and not facts.ready
+    return record.reservation_unused and not facts.ready
 
 
-def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:
+def nominated_placeholders(record: GangRecord, facts: GangFacts) -> list[tuple[Pod, Slot]]:
     """Stand-ins for the members that a nomination speaks of, each on the slot it was nominated for."""
     waiting: dict[str, list[Pod]] = {}
     for pod in sorted(facts.ready, key=_member_order, reverse=True):
@@ -178,5 +179,5 @@ def slots_for(record: GangRecord, facts: Facts) -> list[tuple[Pod, Slot]]:
     for number, slot in enumerate(record.notes.nomination):
         if waiting.get(slot.role):
             pod = waiting[slot.role].pop()
-            kept.append((stand_in(record, pod.shape, slot.role, number), slot))
+            kept.append((placeholder(record, pod.shape, slot.role, number), slot))
     return kept

@@ -1,48 +1,50 @@
-"""Who lets others go first: a gang for whose members slots were kept in vain."""
+"""Reservation rotation: a gang whose reserved slots were not used yields to the other gangs of its queue, by rounds."""
 
 from __future__ import annotations
 
 from gpu_scheduler.core.cycle.plan import Plan
 from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.queueing.bid import asks_last
+from gpu_scheduler.core.queueing.bid import has_unused_reservation
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
-GIVES_WAY = Unplaceable((Refusal(Reason.GIVES_WAY),))
-_TURNS = 3
+YIELDS_TURN = Unplaceable((Refusal(Reason.GIVES_WAY),))
+_ROUNDS = 3
+"""Rounds of one rotation; a gang with an unused reservation may start in the first."""
 
 
-def gives_way(state: State, record: GangRecord, now: float, plan: Plan) -> bool:
-    """Whether a gang whose members did not come leaves what its queue may use to others who wait there.
+def yields_turn(state: State, record: GangRecord, now: float, plan: Plan) -> bool:
+    """Whether a gang with an unused reservation leaves the capacity of its queue to other gangs that wait there.
 
-    Of three spells, each as long as slots are kept, it asks in the first. Slots kept then are given back in the second.
-    In the third nobody keeps any in vain: whoever needs what they kept together has it, or gets nodes drained.
+    A round lasts as long as a reservation. In the first of three rounds the gang may reserve slots; in the second they
+    expire; in the third no unused reservation is left, so a gang that needs all of that capacity at once can start or
+    get a drain target.
     """
     queue = state.queue_of(record)
-    mine = _spell(state, now) % _TURNS == 0
-    if mine or record.facts is None or not asks_last(record, record.facts) or not state.quota.limits(queue):
+    unused = record.facts is not None and has_unused_reservation(record, record.facts)
+    if _round(state, now) % _ROUNDS == 0 or not unused or not state.quota.has_limits(queue):
         return False
-    if plan.in_demand is None:
-        plan.in_demand = _queues_in_demand(state, now)
-    return queue in plan.in_demand
+    if plan.contended_queues is None:
+        plan.contended_queues = _contended_queues(state, now)
+    return queue in plan.contended_queues
 
 
 def next_turn(state: State, now: float) -> float:
-    """When those who give way may ask again."""
-    spell = _spell(state, now)
-    return (spell - spell % _TURNS + _TURNS) * _length(state)
+    """When the next rotation begins."""
+    number = _round(state, now)
+    return (number - number % _ROUNDS + _ROUNDS) * _round_seconds(state)
 
 
-def _spell(state: State, now: float) -> int:
-    return int(now // _length(state))
+def _round(state: State, now: float) -> int:
+    return int(now // _round_seconds(state))
 
 
-def _length(state: State) -> float:
+def _round_seconds(state: State) -> float:
     return max(1.0, state.config.reserve)
 
 
-def _queues_in_demand(state: State, now: float) -> set[str]:
-    """The queues of gangs that wait for others to end, or for their next try, and do not themselves ask last."""
+def _contended_queues(state: State, now: float) -> set[str]:
+    """The queues in which a gang without an unused reservation waits for capacity, or backs off."""
     parked = [state.records[key] for key in state.queue.parked(Wake.FREED)]
-    resting = [r for r in state.records.values() if r.waiting_since is not None and r.not_before > now]
-    return {state.queue_of(r) for r in (*parked, *resting) if not asks_last(r, state.facts_of(r))}
+    backing_off = [r for r in state.records.values() if r.waiting_since is not None and r.not_before > now]
+    return {state.queue_of(r) for r in (*parked, *backing_off) if not has_unused_reservation(r, state.facts_of(r))}

@@ -1,4 +1,4 @@
-"""The order of waiting gangs: lines of gangs that ask for the same, woken only by what could help them."""
+"""The queue of waiting gangs: equal requests form one equivalence class, and only a change that can help wakes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gpu_scheduler.core.reasons import Unplaceable, Wake
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Where a gang stands in the queue. Gangs of one `signature` are refused together: they ask for the same."""
+    """What decides the place of a gang in the queue. Gangs with one `signature` request the same, so a refusal of one
+    holds for all."""
 
     signature: Hashable
     priority: int
@@ -21,11 +22,44 @@ class QueuePosition:
     created: float
 
 
+# -- the order of waiting gangs: the first rule that tells two gangs apart decides, the smaller value goes first
+
+OrderRule = Callable[[QueuePosition, float], float]
+"""A sort key of a waiting gang, from its position and the share of the cluster that its queue uses."""
+
+
+def highest_priority(position: QueuePosition, _share: float) -> float:
+    """Gangs of higher priority first, whatever their queue."""
+    return -position.priority
+
+
+def smallest_share(_position: QueuePosition, share: float) -> float:
+    """Then the queue that uses least of the cluster for its weight."""
+    return share
+
+
+def oldest(position: QueuePosition, _share: float) -> float:
+    """Then the gang that was created first."""
+    return position.created
+
+
+WAITING_ORDER: tuple[OrderRule, ...] = (highest_priority, smallest_share, oldest)
+
+Rank = tuple[tuple[float, ...], GangKey]
+
+
+def rank(key: GangKey, position: QueuePosition, share: float = 0.0) -> Rank:
+    """The sort key of a waiting gang; the gang's key breaks ties. Within one queue the share makes no difference."""
+    return tuple([rule(position, share) for rule in WAITING_ORDER]), key
+
+
+# -- the queue
+
+
 @dataclass(slots=True)
 class EquivalenceClass:
-    """Gangs with one signature, oldest first. It is parked while `refused` is set, else ready."""
+    """Gangs with one signature, oldest first. The class is parked while `refused` is set, otherwise it is ready."""
 
-    standing: QueuePosition
     gangs: list[tuple[float, GangKey]] = field(default_factory=list)
     refused: Unplaceable | None = None
     last_refusal: Unplaceable | None = None
@@ -35,114 +69,107 @@ class GangQueue:
     """Every gang that wants a decision, ready or parked."""
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, EquivalenceClass] = {}
-        self._standing: dict[GangKey, QueuePosition] = {}
-        self._ready: dict[str, list[tuple[int, float, GangKey, int, Hashable]]] = {}
+        self._classes: dict[Hashable, EquivalenceClass] = {}
+        self._positions: dict[GangKey, QueuePosition] = {}
+        self._ready: dict[str, list[tuple[Rank, int, QueuePosition]]] = {}
         self._pushed = 0
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._positions)
 
     def __contains__(self, key: GangKey) -> bool:
-        return key in self._standing
+        return key in self._positions
 
-    def offer(self, key: GangKey, standing: QueuePosition) -> None:
-        """Puts a gang into the line of those that ask for the same.
+    def add(self, key: GangKey, position: QueuePosition) -> None:
+        """Adds a gang to its equivalence class.
 
-        A line that is parked stays so, for what was just refused would be refused again, unless it is the gang's own.
+        A parked class stays parked: the same request would be refused again. Only the gang's own class, with its key
+        as the signature, becomes ready.
         """
-        old = self._standing.get(key)
-        if old is not None and old != standing:
-            self.withdraw(key)
+        old = self._positions.get(key)
+        if old is not None and old != position:
+            self.remove(key)
             old = None
-        line = self._lines.get(standing.signature)
-        if line is None:
-            line = self._lines[standing.signature] = EquivalenceClass(standing)
+        equals = self._classes.get(position.signature)
+        if equals is None:
+            equals = self._classes[position.signature] = EquivalenceClass()
         if old is None:
-            self._standing[key] = standing
-            insort(line.gangs, (standing.created, key))
-        if standing.signature == key or (line.refused is None and line.gangs[0][1] == key):
-            self._make_ready(line)
+            self._positions[key] = position
+            insort(equals.gangs, (position.created, key))
+        if position.signature == key or (equals.refused is None and equals.gangs[0][1] == key):
+            self._make_ready(equals)
 
-    def withdraw(self, key: GangKey) -> None:
-        """Takes a gang out, wherever it stands."""
-        standing = self._standing.pop(key, None)
-        if standing is None:
+    def remove(self, key: GangKey) -> None:
+        """Removes a gang, ready or parked."""
+        position = self._positions.pop(key, None)
+        if position is None:
             return
-        line = self._lines[standing.signature]
-        place = bisect_left(line.gangs, (standing.created, key))
-        del line.gangs[place]
-        if not line.gangs:
-            del self._lines[standing.signature]
-        elif place == 0 and line.refused is None:
-            self._push(line)
+        equals = self._classes[position.signature]
+        index = bisect_left(equals.gangs, (position.created, key))
+        del equals.gangs[index]
+        if not equals.gangs:
+            del self._classes[position.signature]
+        elif index == 0 and equals.refused is None:
+            self._push(equals)
 
     def park(self, key: GangKey, refused: Unplaceable) -> list[GangKey]:
-        """Lets the whole line of a refused gang wait; returns those of it who have not been told why yet."""
-        line = self._lines[self._standing[key].signature]
-        news = [key] if line.last_refusal is not None else [k for _, k in line.gangs]
-        line.refused = line.last_refusal = refused
+        """Parks the whole class of a refused gang; returns the gangs of the class whose refusal is not reported yet."""
+        equals = self._classes[self._positions[key].signature]
+        news = [key] if equals.last_refusal is not None else [k for _, k in equals.gangs]
+        equals.refused = equals.last_refusal = refused
         return news
 
     def refusal(self, key: GangKey) -> Unplaceable | None:
-        """Why a gang's line was last refused."""
-        standing = self._standing.get(key)
-        return self._lines[standing.signature].last_refusal if standing is not None else None
+        """The last refusal of a gang's class."""
+        position = self._positions.get(key)
+        return self._classes[position.signature].last_refusal if position is not None else None
 
     def wake(self, changes: Wake, helps: Callable[[GangKey, Unplaceable], bool]) -> None:
-        """Makes the lines ready that a change could help; `helps` is asked about the first gang and its refusal."""
-        for line in list(self._lines.values()):
-            if line.refused is None or not line.refused.wake_on & changes:
+        """Makes the parked classes ready that a change can help; `helps` gets the first gang and its refusal."""
+        for equals in list(self._classes.values()):
+            if equals.refused is None or not equals.refused.wake_on & changes:
                 continue
-            if changes & Wake.NODE or helps(line.gangs[0][1], line.refused):
-                self._make_ready(line)
+            if changes & Wake.NODE or helps(equals.gangs[0][1], equals.refused):
+                self._make_ready(equals)
 
     def pop(self, share_of: Callable[[str], float]) -> GangKey | None:
-        """The next gang to decide: highest priority, then the queue with the smallest share, then the oldest.
-
-        It stays in its line until it is withdrawn (started) or parked (refused).
-        """
-        heads = [(head, queue) for queue in list(self._ready) if (head := self._head(queue)) is not None]
+        """The next gang to decide, by `WAITING_ORDER`. It stays in its class until it is removed or parked."""
+        heads = [head for queue in list(self._ready) if (head := self._head(queue)) is not None]
         if len(heads) < 2:
-            return heads[0][0][2] if heads else None
-        highest = min(priority for (priority, _, _), _ in heads)
-        ranks = [(share_of(queue), created, key) for (priority, created, key), queue in heads if priority == highest]
-        return min(ranks)[2]
+            return heads[0][0] if heads else None
+        return min(rank(key, position, share_of(position.queue)) for key, position in heads)[1]
 
     def in_order(self, share_of: Callable[[str], float]) -> list[GangKey]:
-        """Every gang in the order in which they would be served."""
-        shares = {queue: share_of(queue) for queue in {standing.queue for standing in self._standing.values()}}
-        return sorted(self._standing, key=lambda key: _rank(self._standing[key], shares, key))
+        """Every gang, by `WAITING_ORDER`."""
+        positions = self._positions
+        shares = {queue: share_of(queue) for queue in {position.queue for position in positions.values()}}
+        return sorted(positions, key=lambda key: rank(key, positions[key], shares[positions[key].queue]))
 
     def parked(self, changes: Wake) -> Iterator[GangKey]:
-        """The head of every line that waits for one of these changes."""
-        for line in list(self._lines.values()):
-            if line.refused is not None and line.refused.wake_on & changes:
-                yield line.gangs[0][1]
+        """The first gang of every class that waits for one of these changes."""
+        for equals in list(self._classes.values()):
+            if equals.refused is not None and equals.refused.wake_on & changes:
+                yield equals.gangs[0][1]
 
-    def _make_ready(self, line: EquivalenceClass) -> None:
-        line.refused = None
-        self._push(line)
+    def _make_ready(self, equals: EquivalenceClass) -> None:
+        equals.refused = None
+        self._push(equals)
 
-    def _push(self, line: EquivalenceClass) -> None:
-        """Lets the head of a line be found by `pop`."""
-        created, key = line.gangs[0]
-        heads = self._ready.setdefault(line.standing.queue, [])
-        self._pushed += 1  # ties are broken before two signatures, which have no order, are compared
-        heapq.heappush(heads, (-line.standing.priority, created, key, self._pushed, line.standing.signature))
+    def _push(self, equals: EquivalenceClass) -> None:
+        """Adds the first gang of a class to the heap that `pop` reads."""
+        _, key = equals.gangs[0]
+        position = self._positions[key]
+        self._pushed += 1  # breaks ties: positions have no order
+        heapq.heappush(self._ready.setdefault(position.queue, []), (rank(key, position), self._pushed, position))
 
-    def _head(self, queue: str) -> tuple[int, float, GangKey] | None:
-        """The first gang of a queue whose line is ready; entries that no longer hold are dropped on the way."""
+    def _head(self, queue: str) -> tuple[GangKey, QueuePosition] | None:
+        """The first gang of a queue whose class is ready; drops stale entries of the heap."""
         heads = self._ready[queue]
         while heads:
-            priority, created, key, _, signature = heads[0]
-            line = self._lines.get(signature)
-            if line is not None and line.refused is None and line.gangs[0] == (created, key):
-                return priority, created, key
+            (_, key), _, position = heads[0]
+            equals = self._classes.get(position.signature)
+            if equals is not None and equals.refused is None and equals.gangs[0] == (position.created, key):
+                return key, position
             heapq.heappop(heads)
         del self._ready[queue]
         return None
-
-
-def _rank(standing: QueuePosition, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
-    return -standing.priority, shares[standing.queue], standing.created, key

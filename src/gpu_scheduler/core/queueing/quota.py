@@ -24,7 +24,7 @@ def charge_of(shape: Shape) -> Charge:
     return tuple(amounts)
 
 
-class QuotaBook:
+class QuotaTracker:
     """Who uses how much. `gpu_resources` are the names whose quotas are counted in cards."""
 
     def __init__(self, gpu_resources: Iterable[str]) -> None:
@@ -52,7 +52,7 @@ class QuotaBook:
         """A queue by name; the nameless one always exists."""
         return self._queues.get(name) or (DEFAULT_QUEUE if not name else None)
 
-    def limits(self, name: str) -> bool:
+    def has_limits(self, name: str) -> bool:
         """Whether there is anything a queue could refuse."""
         queue = self.queue(name)
         return queue is not DEFAULT_QUEUE
@@ -146,7 +146,7 @@ class QuotaBook:
         used = self.used(name)
         return queue is not None and any(used.get(r, 0) < most * self._scale(r) for r, most in queue.quota.items())
 
-    def stays_above(self, name: str, given_back: Mapping[str, int]) -> bool:
+    def stays_above_quota(self, name: str, given_back: Mapping[str, int]) -> bool:
         """Whether a queue that gives this back still uses all of its quota: then it loses only what it borrowed."""
         queue = self.queue(name)
         if queue is None or not queue.quota or not queue.reclaimable:

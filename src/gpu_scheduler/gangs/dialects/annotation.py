@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Hashable
 
 from gpu_scheduler.core.model import Gang, GangKey
-from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import GANG, GANG_MIN, NOTES
 from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, patch_object
 from gpu_scheduler.gangs.notes import change_notes, with_notes
@@ -119,7 +119,7 @@ class Annotations(Dialect):
 class LonePods(Annotations):
     """Pods of no gang. One that sets options, or about which something was noted, is a gang of one with those."""
 
-    name = ALONE
+    name = LONE_POD
 
     def group_of(self, pod: PodObject) -> str:
         """The pod itself."""

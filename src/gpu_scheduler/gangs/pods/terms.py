@@ -12,9 +12,9 @@ from gpu_scheduler.core.selectors import (
     LabelSelector,
     NodeTerm,
     NodeTerms,
-    Operator,
     PodMatch,
     Requirement,
+    SelectorOperator,
     labels_equal,
 )
 
@@ -28,7 +28,7 @@ class _Part(msgspec.Struct, rename="camel", gc=False):
 
 class WrittenRequirement(_Part):
     key: str
-    operator: Operator
+    operator: SelectorOperator
     values: list[str] | None = None
 
 
@@ -123,10 +123,11 @@ def node_terms(selector: NodeSelector | None) -> NodeTerms | None:
 
 def topology_terms(allowed: Sequence[TopologyTerm]) -> NodeTerms:
     """The alternatives of allowedTopologies."""
-    return tuple(
-        NodeTerm(tuple(Requirement(e.key, Operator.IN, tuple(e.values)) for e in term.match_label_expressions or ()))
-        for term in allowed
-    )
+    found = []
+    for term in allowed:
+        labels = term.match_label_expressions or ()
+        found.append(NodeTerm(tuple(Requirement(e.key, SelectorOperator.IN, tuple(e.values)) for e in labels)))
+    return tuple(found)
 
 
 def pod_terms(affinity: PodAffinity | None, speaker: Speaker) -> tuple[PodTerm, ...]:
@@ -192,7 +193,7 @@ def _selector(
     own = dict(speaker.labels)
     merged = [
         Requirement(key, operator, (own[key],))
-        for keys, operator in ((same, Operator.IN), (other, Operator.NOT_IN))
+        for keys, operator in ((same, SelectorOperator.IN), (other, SelectorOperator.NOT_IN))
         for key in keys or ()
         if key in own
     ]

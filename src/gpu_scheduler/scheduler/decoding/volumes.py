@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from gpu_scheduler.core.model import Gate, GateKind
-from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Operator, Requirement
+from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, Requirement, SelectorOperator
 from gpu_scheduler.gangs.pods.terms import NodeSelector, TopologyTerm, node_terms, topology_terms
 from gpu_scheduler.k8s.objects import ClaimObject, Meta, PodObject, StorageClassObject, Volume, VolumeObject
 
@@ -147,7 +147,7 @@ class Claims:
             why = f"persistentvolumeclaim {meta.name}: storageclass {name} makes no volumes; set spec.volumeName"
             return Gate(GateKind.UNBOUND_CLAIM, why)
         node = annotations.get(SELECTED_NODE)
-        selected = NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (node,)),)) if node else None
+        selected = NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, (node,)),)) if node else None
         return (*([(selected,)] if selected else []), *([found.terms] if found.terms else []))
 
 
@@ -178,15 +178,16 @@ def _read_affinity(volume: VolumeObject) -> tuple[NodeTerms, ...]:
 
 def _read_zones(labels: Mapping[str, str]) -> Iterator[NodeTerms]:
     """Where a volume is according to its labels (kube-scheduler's VolumeZone); nodes without any zone have them all."""
-    nowhere = NodeTerm(tuple(Requirement(key, Operator.DOES_NOT_EXIST) for keys in _PLACES for key in keys))
+    nowhere = NodeTerm(tuple(Requirement(key, SelectorOperator.DOES_NOT_EXIST) for keys in _PLACES for key in keys))
     for old, new in _PLACES:
         for key in (old, new):
             zones = tuple(zone.strip() for zone in labels[key].split("__")) if key in labels else ()
             if zones and all(zones):
-                instead = (Requirement(old, Operator.DOES_NOT_EXIST), Requirement(new, Operator.IN, zones))
+                absent = Requirement(old, SelectorOperator.DOES_NOT_EXIST)
+                instead = (absent, Requirement(new, SelectorOperator.IN, zones))
                 yield (
                     nowhere,
-                    NodeTerm((Requirement(key, Operator.IN, zones),)),
+                    NodeTerm((Requirement(key, SelectorOperator.IN, zones),)),
                     *([NodeTerm(instead)] if key == old else []),
                 )
 

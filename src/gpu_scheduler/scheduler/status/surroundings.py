@@ -12,7 +12,7 @@ from gpu_scheduler.core.cycle.explain import Holder, holders_of, refuse_now
 from gpu_scheduler.core.lifecycle import GangRecord, Phase, Status
 from gpu_scheduler.core.model import MILLI, DeviceMap, Gang, GangKey
 from gpu_scheduler.core.reasons import Reason, Unplaceable
-from gpu_scheduler.core.state import ALONE, State
+from gpu_scheduler.core.state import LONE_POD, State
 from gpu_scheduler.gangs.dialects import show_key
 from gpu_scheduler.scheduler.status.refusals import Context
 
@@ -87,7 +87,7 @@ class Lookout:
 def name_holder(holder: Holder) -> Holder:
     """A holder under the name that people know it by."""
     gang = holder.gang
-    return holder if gang is None or gang.dialect == ALONE else replace(holder, name=show_key(gang))
+    return holder if gang is None or gang.dialect == LONE_POD else replace(holder, name=show_key(gang))
 
 
 def _context(state: State, record: GangRecord, status: Status, now: float, kind: str) -> Context:
@@ -116,7 +116,7 @@ def _context(state: State, record: GangRecord, status: Status, now: float, kind:
 def name_of(state: State, key: GangKey) -> str:
     """A gang's name as people know it; a pod without a gang goes by its own."""
     record = state.records.get(key)
-    pod = next(iter(record.members.values()), None) if record is not None and key.dialect == ALONE else None
+    pod = next(iter(record.members.values()), None) if record is not None and key.dialect == LONE_POD else None
     return f"{pod.namespace}/{pod.name}" if pod is not None else show_key(key)
 
 

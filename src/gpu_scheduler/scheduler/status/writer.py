@@ -19,7 +19,7 @@ from gpu_scheduler.base.text import count, without_numbers
 from gpu_scheduler.core.events import Delete, Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import NO_NOTES, GangKey
-from gpu_scheduler.core.state import ALONE
+from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import DEVICES
 from gpu_scheduler.gangs.dialects import StatusMessage, show_key
 from gpu_scheduler.k8s.client import Client
@@ -310,7 +310,7 @@ class StatusWriter:
         subject = self._book.object_of(key)
         resource = self._book.resource_of(key)
         stuck = status.phase in STARTING and status.bind_refused
-        if subject is None or (key.dialect == ALONE and not stuck):
+        if subject is None or (key.dialect == LONE_POD and not stuck):
             return
         if isinstance(subject, RawObject) and resource is not None:
             ref = refer(resource, subject.metadata)
@@ -327,7 +327,7 @@ class StatusWriter:
             self._recorder.record(ref, "Warning", "FailedBinding", _name(key, kind, told.message))
 
     def _log_news(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
-        say = _log.debug if key.dialect == ALONE else _log.info
+        say = _log.debug if key.dialect == LONE_POD else _log.info
         what, why = ("started", self._say_started(key)) if started else (status.phase.value, told.message)
         say(what, gang=show_key(key), reason=told.reason, why=why)
 
@@ -380,7 +380,7 @@ class StatusWriter:
 
 
 def _name(key: GangKey, kind: str, message: str) -> str:
-    return message if key.dialect == ALONE else name_gang(show_key(key), kind, message)
+    return message if key.dialect == LONE_POD else name_gang(show_key(key), kind, message)
 
 
 def _remember(memory: OrderedDict[str, T], uid: str, what: T, most: int) -> None:
