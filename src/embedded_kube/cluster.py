@@ -23,7 +23,7 @@ from embedded_kube.controllers import run_controllers
 from embedded_kube.controllers.machinery.controller import keep_running
 from embedded_kube.controllers.settings import ControllerSettings
 from embedded_kube.data_dir import Home, Running
-from embedded_kube.node import Fleet, FleetError, FleetSettings
+from embedded_kube.node import FleetError, FleetRunner, FleetSettings
 from embedded_kube.node.fleet import read_fleet
 from embedded_kube.schema.crds import accept, kinds_of
 from embedded_kube.schema.schemas import Schemas
@@ -99,7 +99,7 @@ class LocalCluster:
         self._stopping: list[Callable[[], Awaitable[None]]] = [self._admission.close]
         try:
             nodes = replace(settings.fleet, control_plane=bool(settings.parts))
-            self._fleet = Fleet(self.client(OWN_NODES), nodes)
+            self._fleet = FleetRunner(self.client(OWN_NODES), nodes)
         except FleetError as error:
             raise ClusterError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Nodes for tests: a real API over a store, a fleet that runs pods, and ways to look at what they do."""
+"""Nodes for tests: an API over a store, a fleet that runs pods, and helpers to inspect them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedded_kube.admission.admission import Admission
 from embedded_kube.api import SYSTEM, Api
 from embedded_kube.client import LocalClient
 from embedded_kube.errors import ApiError
-from embedded_kube.node import Fleet, FleetSettings
+from embedded_kube.node import FleetRunner, FleetSettings
 from embedded_kube.schema.schemas import Schemas
 from embedded_kube.storage.builtin import built_in
 from embedded_kube.storage.kinds import Kinds
@@ -22,14 +22,14 @@ from embedded_kube.subresources.binding import bind
 from embedded_kube.subresources.kubelet import LogOptions, Terminal
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
+TIMEOUT = 60.0
+"""Seconds after which a test fails."""
 
 T = TypeVar("T")
 
 
 class Nodes:
-    """A fleet, and the API that it serves."""
+    """A fleet and its API."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Nodes:
         self.api = Api(self.store, kinds, schemas, self.admission.admit, self.admission.check)
         self.client = LocalClient(self.api, SYSTEM)
         chosen = {"nodes": 2, "cpu": "64", "memory": "256Gi", "back_off": 0.3, "back_off_limit": 0.6, **settings}
-        self.fleet = Fleet(
+        self.fleet = FleetRunner(
             self.client, FleetSettings(folder=folder / "pods", read_device_claim=read_device_claim, **chosen)
         )
 
@@ -52,7 +52,7 @@ class Nodes:
         return await self.client.create(resource, found)
 
     async def run(self, name: str, script: str = "", *, node: str = "node1", **spec: Any) -> Json:
-        """A pod of one container that runs a shell script, bound to a node as a scheduler would."""
+        """Creates a pod of one container that runs a shell script, and binds it to a node as a scheduler does."""
         meta: Json = {"name": name, **spec.pop("metadata", {})}
         container: Json = {"name": "main", "image": "x", **spec.pop("container", {})}
         if script:
@@ -83,8 +83,8 @@ class Nodes:
     # -- waiting
 
     async def until(self, ask: Callable[[], Awaitable[T | None]]) -> T:
-        """What `ask` answers, once that is something."""
-        async with asyncio.timeout(PATIENCE):
+        """Waits until `ask` returns a true value, and returns it."""
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await ask()
                 if answer:
@@ -125,7 +125,7 @@ class Nodes:
 
         return await self.until(ask)
 
-    # -- inside pods
+    # -- logs and exec
 
     async def logs(self, name: str, container: str = "main", **options: Any) -> str:
         pod = await self.pod(name)
@@ -135,18 +135,18 @@ class Nodes:
 
     async def execute(self, name: str, *command: str, stdin: bytes | None = None, tty: bool = False) -> tuple[int, str]:
         pod = await self.pod(name)
-        heard: list[bytes] = []
+        output: list[bytes] = []
 
         async def write(_stream: int, data: bytes) -> None:
-            heard.append(data)
+            output.append(data)
 
-        async def say() -> AsyncIterator[bytes]:
+        async def feed() -> AsyncIterator[bytes]:
             if stdin is not None:
                 yield stdin
 
-        terminal = Terminal(command, "main", tty, say() if stdin is not None else None, write)
+        terminal = Terminal(command, "main", tty, feed() if stdin is not None else None, write)
         code = await self.fleet.kubelets[pod["spec"]["nodeName"]].execute(pod, terminal)
-        return code, b"".join(heard).decode()
+        return code, b"".join(output).decode()
 
     # -- running
 
@@ -170,7 +170,7 @@ class Nodes:
 
 @contextlib.asynccontextmanager
 async def nodes(folder: Path, **settings: Any) -> AsyncIterator[Nodes]:
-    """A running fleet in a folder; the same folder again is the same cluster after a restart."""
+    """Runs a fleet in a folder; the same folder again is the same cluster after a restart."""
     found = Nodes(folder, **settings)
     await found.begin()
     try:
@@ -180,7 +180,7 @@ async def nodes(folder: Path, **settings: Any) -> AsyncIterator[Nodes]:
 
 
 def processes_with(mark: str) -> list[int]:
-    """The processes whose command line has a text."""
+    """Returns the processes whose command line contains a text."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():

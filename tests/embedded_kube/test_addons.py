@@ -1,4 +1,4 @@
-"""The project's own parts inside the local cluster: pods on a node of their own, with real processes."""
+"""Addons of the local cluster: pods on a control-plane node, with real processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WIDGETS: Json = {
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path, *commands: str, **nodes: Any) -> AsyncIterator[LocalClient]:
-    """A cluster of one node whose scheduler is a shell command; without one it has none."""
+    """A cluster of one node whose scheduler is a shell command; without a command it has no scheduler."""
     home = Home(folder)
     home.lock()
     fleet = FleetSettings(folder=home.pods, nodes=1, back_off=0.1, **{"runtime": "simulated", **nodes})
@@ -54,29 +54,29 @@ async def cluster(folder: Path, *commands: str, **nodes: Any) -> AsyncIterator[L
         home.unlock()
 
 
-async def until(look: Any) -> Any:
+async def until(check: Any) -> Any:
     async with asyncio.timeout(30):
         while True:
-            found = await look()
+            found = await check()
             if found:
                 return found
             await asyncio.sleep(0.02)
 
 
 async def ready_pod(client: LocalClient) -> Json:
-    async def look() -> Json | None:
+    async def check() -> Json | None:
         for pod in await client.list("pods", NAMESPACE):
             conditions = pod.get("status", {}).get("conditions", ())
             if any(item["type"] == "Ready" and item["status"] == "True" for item in conditions):
                 return pod
         return None
 
-    found: Json = await until(look)
+    found: Json = await until(check)
     return found
 
 
 def sleeper(tmp_path: Path) -> tuple[str, str]:
-    """A command that sleeps, and what its command line has that no other has."""
+    """A command that sleeps, and the unique part of its command line."""
     mark = f"9{abs(hash(str(tmp_path))) % 10**8}"
     return f"sleep {mark}", f"sleep\0{mark}"
 
@@ -89,20 +89,20 @@ NODES: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("nodes", NODES.values(), ids=list(NODES))
-async def test_a_part_is_a_real_process_whatever_the_other_nodes_are(tmp_path: Path, nodes: Json) -> None:
+async def test_an_addon_is_a_real_process_whatever_runtime_the_nodes_have(tmp_path: Path, nodes: Json) -> None:
     command, mark = sleeper(tmp_path)
     async with cluster(tmp_path, command, **nodes) as client:
         pod = await ready_pod(client)
         assert pod["spec"]["nodeName"] == "control-plane"
 
-        async def look() -> bool:
+        async def check() -> bool:
             return len(processes_with(mark)) == 1
 
-        await until(look)  # its shell has started, and may not have come to the command yet
+        await until(check)  # the shell has started, but perhaps not the command yet
     assert processes_with(mark) == []
 
 
-async def test_the_node_of_the_parts_takes_no_other_pods_and_counts_in_no_topology(tmp_path: Path) -> None:
+async def test_the_control_plane_node_is_tainted_and_has_no_topology_labels(tmp_path: Path) -> None:
     async with cluster(tmp_path, "sleep 1000") as client:
         await ready_pod(client)
         node = await client.get("nodes", "", "control-plane")
@@ -113,20 +113,20 @@ async def test_the_node_of_the_parts_takes_no_other_pods_and_counts_in_no_topolo
         assert "nvidia.com/gpu" not in node["status"]["capacity"]
 
 
-async def test_a_part_that_ends_is_started_again(tmp_path: Path) -> None:
+async def test_an_addon_that_ends_is_restarted(tmp_path: Path) -> None:
     async with cluster(tmp_path, "sleep 0.1; exit 3") as client:
 
-        async def look() -> bool:
+        async def check() -> bool:
             for pod in await client.list("pods", NAMESPACE):
                 for status in pod.get("status", {}).get("containerStatuses", ()):
                     if status["restartCount"] >= 2:
                         return True
             return False
 
-        assert await until(look)
+        assert await until(check)
 
 
-async def test_a_part_finds_a_kubeconfig_of_its_own_account(tmp_path: Path) -> None:
+async def test_an_addon_has_the_kubeconfig_of_its_service_account(tmp_path: Path) -> None:
     async with cluster(tmp_path, "cat $KUBECONFIG > seen; sleep 1000") as client:
         pod = await ready_pod(client)
         file = tmp_path / "pods" / pod["metadata"]["uid"] / "work" / "scheduler" / "seen"
@@ -138,7 +138,7 @@ async def test_a_part_finds_a_kubeconfig_of_its_own_account(tmp_path: Path) -> N
         await client.get("serviceaccounts", NAMESPACE, "gpu-scheduler")
 
 
-async def test_without_parts_there_is_no_node_for_them(tmp_path: Path) -> None:
+async def test_without_addons_there_is_no_control_plane_node(tmp_path: Path) -> None:
     async with cluster(tmp_path) as client:
 
         async def names() -> set[str]:
@@ -149,7 +149,7 @@ async def test_without_parts_there_is_no_node_for_them(tmp_path: Path) -> None:
         assert await client.get("namespaces", "", NAMESPACE)
 
 
-async def test_a_restart_keeps_the_pod_and_takes_a_new_command(tmp_path: Path) -> None:
+async def test_a_restart_keeps_an_unchanged_pod_and_applies_a_new_command(tmp_path: Path) -> None:
     async with cluster(tmp_path, "sleep 1001") as client:
         first = await ready_pod(client)
     async with cluster(tmp_path, "sleep 1001") as client:
@@ -157,28 +157,28 @@ async def test_a_restart_keeps_the_pod_and_takes_a_new_command(tmp_path: Path) -
         assert again["metadata"]["uid"] == first["metadata"]["uid"]
     async with cluster(tmp_path, "sleep 1002") as client:
 
-        async def look() -> bool:
+        async def check() -> bool:
             pods = await client.list("pods", NAMESPACE)
             return [pod["spec"]["containers"][0]["command"][-1] for pod in pods] == ["sleep 1002"]
 
-        assert await until(look)
+        assert await until(check)
 
 
-async def test_a_part_that_is_no_longer_wanted_goes_with_its_node(tmp_path: Path) -> None:
+async def test_an_addon_that_is_no_longer_configured_is_removed_with_its_node(tmp_path: Path) -> None:
     async with cluster(tmp_path, "sleep 1000") as client:
         await ready_pod(client)
     async with cluster(tmp_path) as client:
 
-        async def look() -> bool:
+        async def check() -> bool:
             names = {node["metadata"]["name"] for node in await client.list("nodes")}
             return names == {"node1"} and not await client.list("pods", NAMESPACE)
 
-        assert await until(look)
+        assert await until(check)
         with pytest.raises(ApiError, match="not found"):
             await client.get("deployments.apps", NAMESPACE, "gpu-scheduler")
 
 
-async def test_a_number_of_replicas_that_the_user_chose_outlives_a_restart(tmp_path: Path) -> None:
+async def test_replicas_set_by_the_user_survive_a_restart(tmp_path: Path) -> None:
     async with cluster(tmp_path, "sleep 1000") as client:
         await ready_pod(client)
         await client.edit(
@@ -189,16 +189,16 @@ async def test_a_number_of_replicas_that_the_user_chose_outlives_a_restart(tmp_p
         )
     async with cluster(tmp_path, "sleep 1003") as client:
 
-        async def look() -> bool:
+        async def check() -> bool:
             found = await client.get("deployments.apps", NAMESPACE, "gpu-scheduler")
             template = found["spec"]["template"]["spec"]["containers"][0]["command"]
             return template[-1] == "sleep 1003" and not await client.list("pods", NAMESPACE)
 
-        assert await until(look)
+        assert await until(check)
         assert (await client.get("deployments.apps", NAMESPACE, "gpu-scheduler"))["spec"]["replicas"] == 0
 
 
-async def test_the_projects_own_kinds_are_served_and_brought_up_to_date(tmp_path: Path) -> None:
+async def test_crds_of_the_project_are_served_and_updated(tmp_path: Path) -> None:
     crds = "customresourcedefinitions.apiextensions.k8s.io"
     name = WIDGETS["metadata"]["name"]
     async with cluster(tmp_path) as client:

@@ -7,44 +7,62 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.controllers.disruption import weigh_budget
-from embedded_kube.controllers.garbage import Fate, decide_fate
+from embedded_kube.controllers.disruption import count_budget
+from embedded_kube.controllers.garbage_collector import GcAction, decide_gc_action
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
 from embedded_kube.controllers.machinery.objects import (
     COMPLETION_INDEX,
     DELETION_COST,
-    Meta,
-    Node,
-    Owner,
-    Pod,
-    Taint,
-    Toleration,
+    MetaView,
+    NodeView,
+    OwnerView,
+    PodView,
+    TaintView,
+    TolerationView,
 )
 from embedded_kube.controllers.machinery.queue import WorkQueue
-from embedded_kube.controllers.nodes import plan_taints
-from embedded_kube.controllers.taints import evict_at
+from embedded_kube.controllers.node_lifecycle import plan_taints
+from embedded_kube.controllers.taint_eviction import eviction_time
 from embedded_kube.controllers.workloads.daemonset import DaemonGoal, plan_daemons
 from embedded_kube.controllers.workloads.job_plan import FINALIZER, JobGoal, backoff_left, plan_job, tally_job
-from embedded_kube.controllers.workloads.job_policy import judge_failure, met_rule, read_indexes, write_indexes
-from embedded_kube.controllers.workloads.job_status import fold_counted
-from embedded_kube.controllers.workloads.podsets import pick_victims
+from embedded_kube.controllers.workloads.job_policy import (
+    match_failure_policy,
+    met_success_rule,
+    read_indexes,
+    write_indexes,
+)
+from embedded_kube.controllers.workloads.job_status import count_released
+from embedded_kube.controllers.workloads.pod_control import pick_victims
 from embedded_kube.controllers.workloads.replicaset import plan_replicas
-from embedded_kube.controllers.workloads.rollout import Bounds, Sizes, grow_new, read_bounds, shrink_old, spread_change
-from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
+from embedded_kube.controllers.workloads.rollout import (
+    ReplicaSetSize,
+    RolloutBounds,
+    read_bounds,
+    scale_down_old,
+    scale_proportionally,
+    scale_up_new,
+)
+from embedded_kube.controllers.workloads.statefulset_plan import (
+    REVISION_LABEL,
+    CreateReplica,
+    DeleteReplica,
+    StatefulSetGoal,
+    plan_statefulset,
+)
 from embedded_kube.storage.labels import matches, short_hash
 from embedded_kube.storage.store import Json
 
 NOW = 1_000_000.0
 
 
-def pod(name: str, phase: str = "Running", *, deleting: bool = False, tracked: bool = True, **more: Any) -> Pod:
+def pod(name: str, phase: str = "Running", *, deleting: bool = False, tracked: bool = True, **more: Any) -> PodView:
     revision = more.pop("revision", None)
     index = more.pop("index", None)
     created = more.pop("created", NOW - 100)
     annotations = dict(more.pop("annotations", {}))
     if index is not None:
         annotations[COMPLETION_INDEX] = str(index)
-    meta = Meta(
+    meta = MetaView(
         namespace="default",
         name=name,
         uid=f"uid-{name}",
@@ -54,7 +72,7 @@ def pod(name: str, phase: str = "Running", *, deleting: bool = False, tracked: b
         finalizers=(FINALIZER,) if tracked else (),
     )
     more.setdefault("ready", phase == "Running")
-    return Pod(meta=meta, phase=phase, annotations=annotations, **more)
+    return PodView(meta=meta, phase=phase, annotations=annotations, **more)
 
 
 # -- replicas
@@ -76,7 +94,7 @@ def pod(name: str, phase: str = "Running", *, deleting: bool = False, tracked: b
         pytest.param(pod("a", node="n", created=NOW), pod("b", node="n", created=NOW - 50), id="younger"),
     ],
 )
-def test_the_pod_that_is_worth_least_goes_first(first: Pod, second: Pod) -> None:
+def test_the_pod_that_is_worth_least_goes_first(first: PodView, second: PodView) -> None:
     assert pick_victims([second, first], 1) == [first]
 
 
@@ -97,7 +115,7 @@ def test_of_equal_pods_the_one_on_the_fuller_node_goes_first() -> None:
     ],
 )
 def test_replicas_are_made_and_deleted_up_to_the_wanted_number(
-    wanted: int, pods: list[Pod], create: int, delete: int
+    wanted: int, pods: list[PodView], create: int, delete: int
 ) -> None:
     plan = plan_replicas(wanted, pods)
     assert (plan.create, len(plan.delete)) == (create, delete)
@@ -109,87 +127,112 @@ def test_replicas_are_made_and_deleted_up_to_the_wanted_number(
 @pytest.mark.parametrize(
     ("replicas", "surge", "unavailable", "expected"),
     [
-        pytest.param(10, "25%", "25%", Bounds(10, 3, 2), id="surge rounds up, unavailable down"),
-        pytest.param(1, "25%", "25%", Bounds(1, 1, 0), id="one replica"),
-        pytest.param(4, 0, 0, Bounds(4, 0, 1), id="both zero would never move"),
-        pytest.param(3, 1, 5, Bounds(3, 1, 3), id="no more than there are"),
+        pytest.param(10, "25%", "25%", RolloutBounds(10, 3, 2), id="surge rounds up, unavailable down"),
+        pytest.param(1, "25%", "25%", RolloutBounds(1, 1, 0), id="one replica"),
+        pytest.param(4, 0, 0, RolloutBounds(4, 0, 1), id="both zero would never move"),
+        pytest.param(3, 1, 5, RolloutBounds(3, 1, 3), id="no more than there are"),
     ],
 )
-def test_bounds_are_numbers_or_shares(replicas: int, surge: Any, unavailable: Any, expected: Bounds) -> None:
+def test_bounds_are_numbers_or_shares(replicas: int, surge: Any, unavailable: Any, expected: RolloutBounds) -> None:
     assert read_bounds(replicas, surge, unavailable) == expected
 
 
 @pytest.mark.parametrize(
     ("bounds", "new", "old", "size"),
     [
-        pytest.param(Bounds(4, 1, 1), Sizes("n", 0), [Sizes("o", 4, 4)], 1, id="only the surge"),
-        pytest.param(Bounds(4, 1, 1), Sizes("n", 1), [Sizes("o", 4, 4)], 1, id="no room"),
-        pytest.param(Bounds(4, 1, 1), Sizes("n", 1), [Sizes("o", 2, 2)], 3, id="room"),
-        pytest.param(Bounds(4, 1, 1), Sizes("n", 6), [], 4, id="too large"),
-        pytest.param(Bounds(4, 0, 1), Sizes("n", 0), [], 4, id="first rollout"),
+        pytest.param(
+            RolloutBounds(4, 1, 1), ReplicaSetSize("n", 0), [ReplicaSetSize("o", 4, 4)], 1, id="only the surge"
+        ),
+        pytest.param(RolloutBounds(4, 1, 1), ReplicaSetSize("n", 1), [ReplicaSetSize("o", 4, 4)], 1, id="no room"),
+        pytest.param(RolloutBounds(4, 1, 1), ReplicaSetSize("n", 1), [ReplicaSetSize("o", 2, 2)], 3, id="room"),
+        pytest.param(RolloutBounds(4, 1, 1), ReplicaSetSize("n", 6), [], 4, id="too large"),
+        pytest.param(RolloutBounds(4, 0, 1), ReplicaSetSize("n", 0), [], 4, id="first rollout"),
     ],
 )
-def test_the_new_set_grows_into_the_room_there_is(bounds: Bounds, new: Sizes, old: list[Sizes], size: int) -> None:
-    assert grow_new(bounds, new, old) == size
+def test_the_new_set_grows_into_the_room_there_is(
+    bounds: RolloutBounds, new: ReplicaSetSize, old: list[ReplicaSetSize], size: int
+) -> None:
+    assert scale_up_new(bounds, new, old) == size
 
 
 @pytest.mark.parametrize(
     ("bounds", "new", "old", "sizes"),
     [
-        pytest.param(Bounds(4, 1, 1), Sizes("n", 1, 0), [Sizes("o", 4, 4)], {"o": 3}, id="one may be missing"),
-        pytest.param(Bounds(4, 1, 0), Sizes("n", 1, 0), [Sizes("o", 4, 4)], {}, id="none may be missing"),
-        pytest.param(Bounds(4, 1, 0), Sizes("n", 1, 1), [Sizes("o", 4, 4)], {"o": 3}, id="the new one is there"),
         pytest.param(
-            Bounds(4, 1, 1),
-            Sizes("n", 1, 0),
-            [Sizes("ill", 2, 0, 1.0), Sizes("well", 2, 2, 0.0)],
+            RolloutBounds(4, 1, 1),
+            ReplicaSetSize("n", 1, 0),
+            [ReplicaSetSize("o", 4, 4)],
+            {"o": 3},
+            id="one may be missing",
+        ),
+        pytest.param(
+            RolloutBounds(4, 1, 0), ReplicaSetSize("n", 1, 0), [ReplicaSetSize("o", 4, 4)], {}, id="none may be missing"
+        ),
+        pytest.param(
+            RolloutBounds(4, 1, 0),
+            ReplicaSetSize("n", 1, 1),
+            [ReplicaSetSize("o", 4, 4)],
+            {"o": 3},
+            id="the new one is there",
+        ),
+        pytest.param(
+            RolloutBounds(4, 1, 1),
+            ReplicaSetSize("n", 1, 0),
+            [ReplicaSetSize("ill", 2, 0, 1.0), ReplicaSetSize("well", 2, 2, 0.0)],
             {"ill": 1},
             id="broken ones first, although younger",
         ),
-        pytest.param(Bounds(4, 1, 1), Sizes("n", 4, 4), [Sizes("o", 1, 1)], {"o": 0}, id="the last"),
+        pytest.param(
+            RolloutBounds(4, 1, 1), ReplicaSetSize("n", 4, 4), [ReplicaSetSize("o", 1, 1)], {"o": 0}, id="the last"
+        ),
     ],
 )
 def test_old_sets_shrink_as_far_as_they_can_be_spared(
-    bounds: Bounds, new: Sizes, old: list[Sizes], sizes: dict[str, int]
+    bounds: RolloutBounds, new: ReplicaSetSize, old: list[ReplicaSetSize], sizes: dict[str, int]
 ) -> None:
-    assert shrink_old(bounds, new, old) == sizes
+    assert scale_down_old(bounds, new, old) == sizes
 
 
 def test_scaling_in_the_middle_of_a_rollout_gives_every_set_its_share() -> None:
-    sets = [Sizes("old", 8, 8, 0.0, 11), Sizes("new", 3, 3, 1.0, 11)]
-    sizes = spread_change(Bounds(20, 2, 2), sets)
+    sets = [ReplicaSetSize("old", 8, 8, 0.0, 11), ReplicaSetSize("new", 3, 3, 1.0, 11)]
+    sizes = scale_proportionally(RolloutBounds(20, 2, 2), sets)
     assert sizes == {"old": 16, "new": 6}
-    assert spread_change(Bounds(0, 0, 0), sets) == {"old": 0, "new": 0}
+    assert scale_proportionally(RolloutBounds(0, 0, 0), sets) == {"old": 0, "new": 0}
 
 
 # -- stateful sets
 
 
-def numbered(*pods: Pod) -> dict[int, Pod]:
+def numbered(*pods: PodView) -> dict[int, PodView]:
     return {int(one.meta.name.rsplit("-", 1)[1]): one for one in pods}
 
 
-def well(name: str, revision: str = "r1") -> Pod:
+def well(name: str, revision: str = "r1") -> PodView:
     return pod(name, revision=revision)
 
 
 ill = pod("db-1", ready=False, revision="r1")
-GOAL = SetGoal(3, current="r1", update="r1")
+GOAL = StatefulSetGoal(3, current="r1", update="r1")
 
 
 @pytest.mark.parametrize(
     ("goal", "pods", "actions"),
     [
-        pytest.param(GOAL, {}, [Create(0, "r1")], id="ordered begins with the first"),
-        pytest.param(GOAL._replace(parallel=True), {}, [Create(n, "r1") for n in range(3)], id="parallel makes all"),
+        pytest.param(GOAL, {}, [CreateReplica(0, "r1")], id="ordered begins with the first"),
+        pytest.param(
+            GOAL._replace(parallel=True), {}, [CreateReplica(n, "r1") for n in range(3)], id="parallel makes all"
+        ),
         pytest.param(GOAL, numbered(well("db-0"), ill), [], id="ordered waits for an ill one"),
         pytest.param(
-            GOAL._replace(parallel=True), numbered(well("db-0"), ill), [Create(2, "r1")], id="parallel does not wait"
+            GOAL._replace(parallel=True),
+            numbered(well("db-0"), ill),
+            [CreateReplica(2, "r1")],
+            id="parallel does not wait",
         ),
         pytest.param(
             GOAL._replace(replicas=1),
             numbered(well("db-0"), well("db-1"), well("db-2")),
-            [Delete(well("db-2"))],
+            [DeleteReplica(well("db-2"))],
             id="scale down from the top",
         ),
         pytest.param(
@@ -201,19 +244,19 @@ GOAL = SetGoal(3, current="r1", update="r1")
         pytest.param(
             GOAL._replace(replicas=1, parallel=True),
             numbered(well("db-0"), well("db-1"), well("db-2")),
-            [Delete(well("db-2")), Delete(well("db-1"))],
+            [DeleteReplica(well("db-2")), DeleteReplica(well("db-1"))],
             id="all at once in parallel",
         ),
         pytest.param(
             GOAL._replace(update="r2"),
             numbered(well("db-0"), well("db-1"), well("db-2")),
-            [Delete(well("db-2"))],
+            [DeleteReplica(well("db-2"))],
             id="update from the top",
         ),
         pytest.param(
             GOAL._replace(update="r2"),
             numbered(well("db-0"), well("db-1"), well("db-2", "r2")),
-            [Delete(well("db-1"))],
+            [DeleteReplica(well("db-1"))],
             id="then the next",
         ),
         pytest.param(
@@ -225,7 +268,7 @@ GOAL = SetGoal(3, current="r1", update="r1")
         pytest.param(
             GOAL._replace(update="r2", partition=2),
             numbered(well("db-0")),
-            [Create(1, "r1")],
+            [CreateReplica(1, "r1")],
             id="below the partition the old template",
         ),
         pytest.param(
@@ -235,20 +278,23 @@ GOAL = SetGoal(3, current="r1", update="r1")
             id="OnDelete leaves them",
         ),
         pytest.param(
-            GOAL._replace(start=5, replicas=1), numbered(well("db-0")), [Create(5, "r1")], id="numbers may start later"
+            GOAL._replace(start=5, replicas=1),
+            numbered(well("db-0")),
+            [CreateReplica(5, "r1")],
+            id="numbers may start later",
         ),
         pytest.param(
             GOAL,
             numbered(pod("db-0", "Failed")),
-            [Delete(pod("db-0", "Failed"), ended=True)],
+            [DeleteReplica(pod("db-0", "Failed"), ended=True)],
             id="an ended one is replaced",
         ),
     ],
 )
 def test_a_stateful_set_takes_the_next_step(
-    goal: SetGoal, pods: dict[int, Pod], actions: list[Create | Delete]
+    goal: StatefulSetGoal, pods: dict[int, PodView], actions: list[CreateReplica | DeleteReplica]
 ) -> None:
-    assert plan_set(goal, pods, NOW) == actions
+    assert plan_statefulset(goal, pods, NOW) == actions
 
 
 # -- daemon sets
@@ -278,7 +324,7 @@ DAEMONS = DaemonGoal(frozenset("abc"), frozenset("abc"), "r1")
     ],
 )
 def test_daemons_are_where_they_belong(
-    goal: DaemonGoal, pods: dict[str, list[Pod]], create: str, delete: list[str]
+    goal: DaemonGoal, pods: dict[str, list[PodView]], create: str, delete: list[str]
 ) -> None:
     plan = plan_daemons(goal, pods, NOW)
     assert (list(plan.create), [one.meta.name for one in plan.delete]) == (list(create), delete)
@@ -287,7 +333,7 @@ def test_daemons_are_where_they_belong(
 # -- jobs
 
 
-def plan(goal: JobGoal, pods: list[Pod], status: Json | None = None) -> Any:
+def plan(goal: JobGoal, pods: list[PodView], status: Json | None = None) -> Any:
     said = status or {}
     return plan_job(goal, said, tally_job(goal, said, pods), pods, NOW)
 
@@ -317,11 +363,13 @@ INDEXED = JobGoal(parallelism=2, completions=4, indexed=True, backoff=0.0)
         pytest.param(JobGoal(3, 5, suspended=True), [], {}, [], id="suspended"),
     ],
 )
-def test_a_job_makes_the_pods_it_misses(goal: JobGoal, pods: list[Pod], status: Json, create: list[int | None]) -> None:
+def test_a_job_makes_the_pods_it_misses(
+    goal: JobGoal, pods: list[PodView], status: Json, create: list[int | None]
+) -> None:
     assert list(plan(goal, pods, status).create) == create
 
 
-def failed(name: str, **more: Any) -> Pod:
+def failed(name: str, **more: Any) -> PodView:
     return pod(name, "Failed", **more)
 
 
@@ -367,9 +415,9 @@ def failed(name: str, **more: Any) -> Pod:
         pytest.param(JobGoal(completions=2), [pod("a", "Succeeded")], {}, None, id="half done"),
     ],
 )
-def test_a_job_ends_for_a_reason(goal: JobGoal, pods: list[Pod], status: Json, reason: str | None) -> None:
-    verdict = plan(goal, pods, status).verdict
-    assert (verdict.reason if verdict is not None else None) == reason
+def test_a_job_ends_for_a_reason(goal: JobGoal, pods: list[PodView], status: Json, reason: str | None) -> None:
+    outcome = plan(goal, pods, status).outcome
+    assert (outcome.reason if outcome is not None else None) == reason
 
 
 def test_an_ignored_failure_is_not_counted() -> None:
@@ -405,9 +453,9 @@ def test_the_wait_after_failures_doubles_until_a_success() -> None:
         pytest.param([], 3, {}, id="is gone"),
     ],
 )
-def test_an_ended_pod_is_counted_once_it_has_lost_its_finalizer(pods: list[Pod], counted: int, left: Json) -> None:
+def test_an_ended_pod_is_counted_once_it_has_lost_its_finalizer(pods: list[PodView], counted: int, left: Json) -> None:
     status = {"failed": 2, "uncountedTerminatedPods": {"failed": ["uid-a"]}}
-    fold_counted(status, pods)
+    count_released(status, pods)
     assert (status["failed"], status["uncountedTerminatedPods"]) == (counted, left)
 
 
@@ -420,11 +468,11 @@ def test_indexes_are_written_as_short_text(text: str, indexes: set[int]) -> None
 def test_policies_look_at_exit_codes_of_the_named_container() -> None:
     rule = {"action": "FailIndex", "onExitCodes": {"containerName": "main", "operator": "NotIn", "values": [1]}}
     policy = {"rules": [rule]}
-    assert judge_failure(policy, failed("a", exits=(("main", 3),)))[0] == "FailIndex"
-    assert judge_failure(policy, failed("a", exits=(("main", 1),)))[0] == "Count"
-    assert judge_failure(policy, failed("a", exits=(("side", 3),)))[0] == "Count"
-    assert met_rule({"rules": [{"succeededCount": 2}]}, {4, 7}) == 0
-    assert met_rule({"rules": [{"succeededCount": 3}]}, {4, 7}) is None
+    assert match_failure_policy(policy, failed("a", exits=(("main", 3),)))[0] == "FailIndex"
+    assert match_failure_policy(policy, failed("a", exits=(("main", 1),)))[0] == "Count"
+    assert match_failure_policy(policy, failed("a", exits=(("side", 3),)))[0] == "Count"
+    assert met_success_rule({"rules": [{"succeededCount": 2}]}, {4, 7}) == 0
+    assert met_success_rule({"rules": [{"succeededCount": 3}]}, {4, 7}) is None
 
 
 # -- owners, nodes, budgets
@@ -433,19 +481,19 @@ def test_policies_look_at_exit_codes_of_the_named_container() -> None:
 @pytest.mark.parametrize(
     ("owners", "gone", "waiting", "dependents", "fate"),
     [
-        pytest.param("ab", "", "", False, Fate(), id="all there"),
-        pytest.param("ab", "a", "", False, Fate(forget=("a",)), id="one gone"),
-        pytest.param("ab", "ab", "", False, Fate(delete=True), id="all gone"),
-        pytest.param("ab", "a", "b", False, Fate(delete=True), id="the last one waits"),
-        pytest.param("a", "", "a", True, Fate(delete=True, foreground=True), id="waits in turn"),
-        pytest.param("ab", "", "a", True, Fate(forget=("a",)), id="another one holds it"),
+        pytest.param("ab", "", "", False, GcAction(), id="all there"),
+        pytest.param("ab", "a", "", False, GcAction(forget=("a",)), id="one gone"),
+        pytest.param("ab", "ab", "", False, GcAction(delete=True), id="all gone"),
+        pytest.param("ab", "a", "b", False, GcAction(delete=True), id="the last one waits"),
+        pytest.param("a", "", "a", True, GcAction(delete=True, foreground=True), id="waits in turn"),
+        pytest.param("ab", "", "a", True, GcAction(forget=("a",)), id="another one holds it"),
     ],
 )
 def test_an_object_goes_with_the_last_of_its_owners(
-    owners: str, gone: str, waiting: str, dependents: bool, fate: Fate
+    owners: str, gone: str, waiting: str, dependents: bool, fate: GcAction
 ) -> None:
-    meta = Meta("default", "x", "x", owners=tuple(Owner("v1", "ConfigMap", uid, uid) for uid in owners))
-    assert decide_fate(meta, list(gone), list(waiting), dependents) == fate
+    meta = MetaView("default", "x", "x", owners=tuple(OwnerView("v1", "ConfigMap", uid, uid) for uid in owners))
+    assert decide_gc_action(meta, list(gone), list(waiting), dependents) == fate
 
 
 LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
@@ -458,8 +506,8 @@ LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
         pytest.param({"Ready": "Unknown"}, [], {(LOST, "NoExecute"), (LOST, "NoSchedule")}, set(), id="silent"),
         pytest.param({"Ready": "False"}, [], {(NEW, "NoExecute"), (NEW, "NoSchedule")}, set(), id="not ready"),
         pytest.param({}, [], {(NEW, "NoSchedule")}, set(), id="has not spoken"),
-        pytest.param({"Ready": "True"}, [Taint(LOST, "NoExecute")], set(), {LOST}, id="is back"),
-        pytest.param({"Ready": "True"}, [Taint("mine", "NoExecute")], set(), set(), id="taints of others stay"),
+        pytest.param({"Ready": "True"}, [TaintView(LOST, "NoExecute")], set(), {LOST}, id="is back"),
+        pytest.param({"Ready": "True"}, [TaintView("mine", "NoExecute")], set(), set(), id="taints of others stay"),
         pytest.param(
             {"Ready": "True", "MemoryPressure": "True"},
             [],
@@ -470,31 +518,31 @@ LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
     ],
 )
 def test_taints_follow_what_a_node_says(
-    conditions: dict[str, str], present: list[Taint], add: set[tuple[str, str]], remove: set[str]
+    conditions: dict[str, str], present: list[TaintView], add: set[tuple[str, str]], remove: set[str]
 ) -> None:
-    node = Node(Meta("", "n", "n"), taints=tuple(present), conditions=conditions)
+    node = NodeView(MetaView("", "n", "n"), taints=tuple(present), conditions=conditions)
     added, removed = plan_taints(node)
     assert {(taint.key, taint.effect) for taint in added} == add
     assert {taint.key for taint in removed} == remove
 
 
-DRIVES = Taint("k", "NoExecute", "v", "1970-01-12T13:46:40Z")
+DRIVES = TaintView("k", "NoExecute", "v", "1970-01-12T13:46:40Z")
 
 
 @pytest.mark.parametrize(
     ("tolerations", "moment"),
     [
         pytest.param([], 0.0, id="does not bear it"),
-        pytest.param([Toleration("k", "Equal", "other")], 0.0, id="bears another value"),
-        pytest.param([Toleration("k", "Equal", "v")], None, id="bears it for ever"),
-        pytest.param([Toleration("", "Exists")], None, id="bears everything"),
-        pytest.param([Toleration("k", "Exists", "", "NoSchedule")], 0.0, id="bears another effect"),
-        pytest.param([Toleration("k", "Exists", "", "NoExecute", 30)], NOW + 30, id="bears it for a while"),
+        pytest.param([TolerationView("k", "Equal", "other")], 0.0, id="bears another value"),
+        pytest.param([TolerationView("k", "Equal", "v")], None, id="bears it for ever"),
+        pytest.param([TolerationView("", "Exists")], None, id="bears everything"),
+        pytest.param([TolerationView("k", "Exists", "", "NoSchedule")], 0.0, id="bears another effect"),
+        pytest.param([TolerationView("k", "Exists", "", "NoExecute", 30)], NOW + 30, id="bears it for a while"),
     ],
 )
-def test_a_pod_leaves_when_it_no_longer_bears_a_taint(tolerations: list[Toleration], moment: float | None) -> None:
-    assert evict_at(pod("a", tolerations=tuple(tolerations)), [DRIVES]) == moment
-    assert evict_at(pod("a", tolerations=tuple(tolerations)), []) is None
+def test_a_pod_leaves_when_it_no_longer_bears_a_taint(tolerations: list[TolerationView], moment: float | None) -> None:
+    assert eviction_time(pod("a", tolerations=tuple(tolerations)), [DRIVES]) == moment
+    assert eviction_time(pod("a", tolerations=tuple(tolerations)), []) is None
 
 
 @pytest.mark.parametrize(
@@ -508,14 +556,14 @@ def test_a_pod_leaves_when_it_no_longer_bears_a_taint(tolerations: list[Tolerati
 )
 def test_a_budget_allows_what_is_healthy_beyond_the_minimum(spec: Json, scale: int, expected: tuple[int, ...]) -> None:
     pods = [pod("a"), pod("b"), pod("c"), pod("d", ready=False)]
-    found = weigh_budget(spec, pods, scale, ())
+    found = count_budget(spec, pods, scale, ())
     assert found is not None
     assert (*found, found.allowed) == expected
-    assert weigh_budget({"maxUnavailable": 1}, pods, None, ()) is None
+    assert count_budget({"maxUnavailable": 1}, pods, None, ()) is None
 
 
 def test_evictions_that_were_allowed_count_before_the_pod_goes() -> None:
-    found = weigh_budget({"minAvailable": 1}, [pod("a"), pod("b")], None, ["a"])
+    found = count_budget({"minAvailable": 1}, [pod("a"), pod("b")], None, ["a"])
     assert found is not None
     assert found.allowed == 0
 

@@ -1,4 +1,4 @@
-"""Nodes: what they are made from, what they say of themselves, and which pods they refuse."""
+"""Nodes: fleet settings, Node objects, and pod admission."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from embedded_kube.node.fleet import (
-    UNHEALTHY,
+    UNHEALTHY_DEVICES,
     FleetError,
     FleetSettings,
     node_labels,
@@ -73,7 +73,9 @@ def test_a_fleet_file_describes_different_groups(tmp_path: Path) -> None:
         ('["\\0": 1]', ("[0]. ", "no such field")),
     ],
 )
-def test_a_bad_fleet_file_gets_one_line_that_names_the_field(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+def test_an_invalid_fleet_file_gets_one_line_that_names_the_field(
+    tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
     with pytest.raises(FleetError) as caught:
         read_fleet(write(tmp_path, text))
     message = str(caught.value)
@@ -86,18 +88,18 @@ def test_a_missing_fleet_file_is_named(tmp_path: Path) -> None:
         read_fleet(FleetSettings(folder=tmp_path, file=tmp_path / "nowhere.yaml"))
 
 
-def test_a_broken_gpu_is_not_allocatable(tmp_path: Path) -> None:
+def test_an_unhealthy_gpu_is_not_allocatable(tmp_path: Path) -> None:
     spec = read_fleet(FleetSettings(folder=tmp_path))[0]
-    capacity, allocatable = node_resources(spec, {UNHEALTHY: "0, 5,99"})
+    capacity, allocatable = node_resources(spec, {UNHEALTHY_DEVICES: "0, 5,99"})
     assert (capacity["nvidia.com/gpu"], allocatable["nvidia.com/gpu"]) == ("8", "6")
 
 
 def pod(devices: str = "", **annotations: str) -> dict[str, Any]:
-    told = {f"gpu-scheduler.io/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    annotated = {f"gpu-scheduler.io/{name.replace('_', '-')}": value for name, value in annotations.items()}
     if devices:
-        told["gpu-scheduler.io/devices"] = devices
+        annotated["gpu-scheduler.io/devices"] = devices
     return {
-        "metadata": {"uid": "u", "namespace": "default", "annotations": told},
+        "metadata": {"uid": "u", "namespace": "default", "annotations": annotated},
         "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
     }
 
@@ -157,7 +159,7 @@ def test_a_device_has_one_user_unless_pods_share_it(first: PodDevices, second: P
     assert rejection is None or rejection.reason == "UnexpectedAdmissionError"
 
 
-async def test_nodes_are_registered_with_leases_and_follow_broken_devices(tmp_path: Path) -> None:
+async def test_nodes_are_registered_with_leases_and_follow_unhealthy_devices(tmp_path: Path) -> None:
     async with nodes(tmp_path, nodes=3, runtime="simulated") as found:
         made = await found.client.list("nodes")
         assert [node["metadata"]["name"] for node in made] == ["node1", "node2", "node3"]
@@ -167,7 +169,7 @@ async def test_nodes_are_registered_with_leases_and_follow_broken_devices(tmp_pa
         assert len(leases) == 3
 
         def break_device(node: dict[str, Any]) -> dict[str, Any]:
-            node["metadata"].setdefault("annotations", {})[UNHEALTHY] = "7"
+            node["metadata"].setdefault("annotations", {})[UNHEALTHY_DEVICES] = "7"
             return node
 
         await found.client.edit("nodes", "", "node2", break_device)
@@ -179,7 +181,7 @@ async def test_nodes_are_registered_with_leases_and_follow_broken_devices(tmp_pa
         await found.until(reduced)
 
 
-async def test_a_smaller_fleet_removes_the_nodes_it_no_longer_has(tmp_path: Path) -> None:
+async def test_a_smaller_fleet_removes_surplus_nodes(tmp_path: Path) -> None:
     async with nodes(tmp_path, nodes=3, runtime="simulated"):
         pass
     async with nodes(tmp_path, nodes=1, runtime="simulated") as found:
@@ -201,32 +203,34 @@ async def test_a_pod_that_does_not_fit_fails_with_that_reason(
         await found.run("big", container={"resources": {"limits": limits}})
         status = (await found.until_phase("big", "Failed"))["status"]
         assert status["reason"] == reason
-        assert not status.get("containerStatuses"), "it would be shown as ContainerCreating for ever"
+        assert not status.get("containerStatuses"), "kubectl would show it as ContainerCreating"
         assert (await found.until_event("big", reason)).startswith("Pod was rejected: Node didn't have enough resource")
 
 
-async def test_a_device_that_is_in_use_is_refused_until_its_user_is_gone(tmp_path: Path) -> None:
-    def told(devices: str) -> dict[str, Any]:
+async def test_a_pod_is_rejected_while_its_device_is_in_use(tmp_path: Path) -> None:
+    def annotated(devices: str) -> dict[str, Any]:
         return {"annotations": {"gpu-scheduler.io/devices": devices}}
 
     async with nodes(tmp_path, runtime="simulated") as found:
-        await found.run("first", metadata=told("0,1"))
+        await found.run("first", metadata=annotated("0,1"))
         await found.until_phase("first", "Running")
-        await found.run("second", metadata=told("1"))
+        await found.run("second", metadata=annotated("1"))
         assert (await found.until_phase("second", "Failed"))["status"]["reason"] == "UnexpectedAdmissionError"
         await found.client.delete("pods", "default", "first")
         await found.until_gone("first")
-        await found.run("third", metadata=told("1"))
+        await found.run("third", metadata=annotated("1"))
         await found.until_phase("third", "Running")
 
 
-async def test_a_pod_waits_for_a_forced_predecessor_to_let_go(tmp_path: Path) -> None:
-    told = {"annotations": {"gpu-scheduler.io/devices": "0"}}
+async def test_a_pod_waits_for_the_processes_of_a_force_deleted_pod(tmp_path: Path) -> None:
+    annotated = {"annotations": {"gpu-scheduler.io/devices": "0"}}
     mark = f"9{uuid.uuid4().int % 10**12}"
     async with nodes(tmp_path) as found:
-        await found.run("stubborn", f"trap '' TERM; echo up; while true; do sleep 0.1; done; : {mark}", metadata=told)
+        await found.run(
+            "stubborn", f"trap '' TERM; echo up; while true; do sleep 0.1; done; : {mark}", metadata=annotated
+        )
         await found.until_log("stubborn", "up")
         await found.client.delete("pods", "default", "stubborn", grace=0)
-        await found.run("next", "sleep 1000", metadata=told)
+        await found.run("next", "sleep 1000", metadata=annotated)
         await found.until_phase("next", "Running")
         assert processes_with(mark) == []

@@ -1,4 +1,4 @@
-"""Nodes when something goes wrong: one pod's trouble is its own, nothing is forgotten, and nothing ends in silence."""
+"""Faults on nodes: a fault of one pod does not affect others, nothing leaks, and failures are reported."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import pytest
 
 from embedded_kube.controllers.machinery import controller
 from embedded_kube.errors import ApiError, internal
-from embedded_kube.node import reports
+from embedded_kube.node import status_manager
 from embedded_kube.node.pods import terminal
+from embedded_kube.node.pods.log_writer import LogWriter
 from embedded_kube.node.pods.logs import tail_text
-from embedded_kube.node.pods.output import Output
-from embedded_kube.node.pods.probes import ProbeError, Target, probe_once
-from embedded_kube.node.processes.launch import Launch, StartError
-from embedded_kube.node.processes.network import Addresses
-from embedded_kube.node.processes.wire import Message
+from embedded_kube.node.pods.probes import ProbeError, ProbeTarget, probe_once
+from embedded_kube.node.processes.launcher_client import LauncherClient, ProcessStartError
+from embedded_kube.node.processes.message_socket import Message
+from embedded_kube.node.processes.network import AddressPool
 from embedded_kube.node.timers import Timers
 from embedded_kube.storage.store import Json
 from embedded_kube.subresources.kubelet import Terminal
-from tests.embedded_kube.nodes import PATIENCE, Nodes, nodes, processes_with
+from tests.embedded_kube.nodes import TIMEOUT, Nodes, nodes, processes_with
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is tried again at once."""
-    monkeypatch.setattr(reports, "_RETRY", 0.01)
+def _retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries have almost no delay."""
+    monkeypatch.setattr(status_manager, "_RETRY_INTERVAL", 0.01)
     monkeypatch.setattr(controller, "FIRST_RESTART_DELAY", 0.01)
 
 
@@ -38,8 +38,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def launcher(isolate: bool) -> AsyncIterator[Launch]:
-    launch = Launch()
+async def launcher(isolate: bool) -> AsyncIterator[LauncherClient]:
+    launch = LauncherClient()
     await launch.open(None, isolate=isolate)
     try:
         yield launch
@@ -48,26 +48,26 @@ async def launcher(isolate: bool) -> AsyncIterator[Launch]:
 
 
 def start_message(folder: Path, **more: Any) -> Message:
-    """What the launcher is told to start a sleeper in a folder."""
+    """The request to start a sleeping process in a folder."""
     folder.mkdir(exist_ok=True)
     own: Message = {"folder": str(folder), "own": str(folder), "log": str(folder / "log"), "env": {"PATH": "/usr/bin"}}
     return {**own, "argv": ["sleep", "1000"], "pod": "", "host": "", "mounts": [], "scratch": str(folder / "s"), **more}
 
 
-@pytest.mark.parametrize("isolate", [True, False], ids=["isolated", "shared"])
-async def test_a_start_that_fails_ends_no_other_process(tmp_path: Path, isolate: bool) -> None:
-    async with launcher(isolate) as launch, asyncio.timeout(PATIENCE):
+@pytest.mark.parametrize("isolate", [True, False], ids=["isolated", "shared network"])
+async def test_a_failed_start_does_not_end_other_processes(tmp_path: Path, isolate: bool) -> None:
+    async with launcher(isolate) as launch, asyncio.timeout(TIMEOUT):
         first = await launch.start("first", start_message(tmp_path / "first"))
-        # As when a pod is deleted by force while it starts: its folder is gone before the launcher opens the log.
-        with pytest.raises(StartError, match="No such file"):
+        # As when a pod is force-deleted while it starts: its folder is gone before the launcher opens the log.
+        with pytest.raises(ProcessStartError, match="No such file"):
             await launch.start("gone", start_message(tmp_path / "gone", log=str(tmp_path / "nowhere" / "log")))
         second = await launch.start("second", start_message(tmp_path / "second"))
         assert [process.exited.done() for process in (first, second)] == [False, False]
         assert not launch.is_running("gone")
 
 
-async def test_a_start_that_nobody_waits_for_any_more_is_forgotten_when_it_fails(tmp_path: Path) -> None:
-    async with launcher(isolate=False) as launch, asyncio.timeout(PATIENCE):
+async def test_a_cancelled_start_is_forgotten_when_it_fails(tmp_path: Path) -> None:
+    async with launcher(isolate=False) as launch, asyncio.timeout(TIMEOUT):
         message = start_message(tmp_path / "gone", log=str(tmp_path / "nowhere" / "log"))
         starting = asyncio.create_task(launch.start("gone", message))
         await asyncio.sleep(0)
@@ -77,63 +77,63 @@ async def test_a_start_that_nobody_waits_for_any_more_is_forgotten_when_it_fails
         assert not launch.is_running("gone")
 
 
-async def test_nodes_without_their_launcher_end_and_say_so(tmp_path: Path) -> None:
-    async with nodes(tmp_path) as found, asyncio.timeout(PATIENCE):
+async def test_the_fleet_fails_when_its_launcher_dies(tmp_path: Path) -> None:
+    async with nodes(tmp_path) as found, asyncio.timeout(TIMEOUT):
         await found.run("web", "sleep 1000")
         await found.until_phase("web", "Running")
-        launch = found.fleet._launch
+        launch = found.fleet._launcher
         assert launch is not None
-        assert launch._launcher is not None
-        launch._launcher.kill()
+        assert launch._process is not None
+        launch._process.kill()
         await asyncio.wait({found.running})
         with pytest.raises(ExceptionGroup) as error:
             found.running.result()
-        assert error.group_contains(RuntimeError, match="starts containers has ended")
-        found.running = asyncio.create_task(asyncio.sleep(0))  # it has ended; nobody needs to end it
+        assert error.group_contains(RuntimeError, match="launcher process has ended")
+        found.running = asyncio.create_task(asyncio.sleep(0))  # the fleet has ended: the fixture has nothing to cancel
 
 
-async def test_a_pod_that_is_deleted_while_its_network_is_made_gives_it_back(
+async def test_a_pod_deleted_while_its_network_is_created_releases_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(tmp_path) as found:
-        launch = found.fleet._launch
+        launch = found.fleet._launcher
         assert launch is not None
         if not launch.network:
-            pytest.skip(f"this system has no network namespaces for us: {launch.why}")
-        asked, given_back = asyncio.Event(), asyncio.Event()
+            pytest.skip(f"this system does not allow network namespaces: {launch.not_isolated}")
+        asked, released = asyncio.Event(), asyncio.Event()
 
         async def never(*_: str) -> None:
             asked.set()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(launch, "add_network", never)
-        monkeypatch.setattr(launch, "remove_network", lambda _: given_back.set())
+        monkeypatch.setattr(launch, "remove_network", lambda _: released.set())
         await found.run("web")
-        await asyncio.wait_for(asked.wait(), PATIENCE)
+        await asyncio.wait_for(asked.wait(), TIMEOUT)
         await found.client.delete("pods", "default", "web")
         await found.until_gone("web")
-        assert given_back.is_set()
+        assert released.is_set()
 
 
 # -- an API that fails
 
 
 def break_api(found: Nodes, monkeypatch: pytest.MonkeyPatch, method: str, resource: str, times: int = 3) -> list[str]:
-    """Makes the API fail some times when the nodes use a method on a resource; the list grows with each failure."""
-    right: Callable[..., Any] = getattr(found.client, method)
+    """Makes some calls of a method on a resource fail; the returned list grows with each failure."""
+    original: Callable[..., Any] = getattr(found.client, method)
     failures: list[str] = []
 
-    async def wrong(asked: str, *arguments: Any, **more: Any) -> Any:
+    async def failing(asked: str, *arguments: Any, **more: Any) -> Any:
         if asked == resource and len(failures) < times:
             failures.append(method)
             raise internal("failed calling webhook")
-        return await right(asked, *arguments, **more)
+        return await original(asked, *arguments, **more)
 
-    monkeypatch.setattr(found.client, method, wrong)
+    monkeypatch.setattr(found.client, method, failing)
     return failures
 
 
-async def test_a_pod_goes_although_the_api_does_not_let_it_go_at_first(
+async def test_a_pod_is_removed_although_the_api_fails_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(tmp_path) as found:
@@ -146,9 +146,7 @@ async def test_a_pod_goes_although_the_api_does_not_let_it_go_at_first(
         assert len(failures) == 3
 
 
-async def test_a_status_that_could_not_be_written_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_status_write_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with nodes(tmp_path) as found:
         failures = break_api(found, monkeypatch, "edit", "pods", 20)
         await found.run("web", "exit 3", restartPolicy="Never")
@@ -156,7 +154,7 @@ async def test_a_status_that_could_not_be_written_is_written_later(
         assert len(failures) == 20
 
 
-async def test_a_status_that_failed_does_not_come_after_a_newer_one() -> None:
+async def test_a_retried_status_does_not_overwrite_a_newer_one() -> None:
     written: list[str] = []
     failed = asyncio.Event()
 
@@ -169,42 +167,40 @@ async def test_a_status_that_failed_does_not_come_after_a_newer_one() -> None:
                 raise internal("down")
             return {"metadata": {}}
 
-    made = reports.Reports(Client())  # type: ignore[arg-type]
-    running = asyncio.create_task(made.run())
+    manager = status_manager.StatusManager(Client())  # type: ignore[arg-type]
+    running = asyncio.create_task(manager.run())
     meta = {"namespace": "default", "name": "web", "uid": "u"}
-    made.put(meta, {"phase": "Pending", "conditions": []})
+    manager.set_status(meta, {"phase": "Pending", "conditions": []})
     await failed.wait()
-    await made.write(meta, {"phase": "Running", "conditions": []})
+    await manager.write_status(meta, {"phase": "Running", "conditions": []})
     await asyncio.sleep(0.1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert written == ["Pending", "Running"]
 
 
-async def test_a_pod_that_is_deleted_while_it_is_being_refused_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_deleted_while_it_is_rejected_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with nodes(tmp_path) as found:
         edit = found.client.edit
-        asked, on = asyncio.Event(), asyncio.Event()
+        asked, proceed = asyncio.Event(), asyncio.Event()
 
         async def slow(resource: str, *arguments: Any) -> Json:
             if resource == "pods":
                 asked.set()
-                await on.wait()
+                await proceed.wait()
             return await edit(resource, *arguments)
 
         monkeypatch.setattr(found.client, "edit", slow)
         await found.run("large", container={"resources": {"limits": {"cpu": "1000"}}})
-        await asyncio.wait_for(asked.wait(), PATIENCE)
+        await asyncio.wait_for(asked.wait(), TIMEOUT)
         await found.client.delete("pods", "default", "large")
-        for _ in range(10):  # the agent hears of it
+        for _ in range(10):  # let the agent see it
             await asyncio.sleep(0)
-        on.set()
+        proceed.set()
         await found.until_gone("large")
 
 
-async def test_a_node_that_is_deleted_comes_back_although_the_api_fails(
+async def test_a_deleted_node_is_recreated_although_the_api_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(tmp_path) as found:
@@ -222,7 +218,7 @@ async def test_a_node_that_is_deleted_comes_back_although_the_api_fails(
         assert len(failures) == 3
 
 
-async def test_pods_that_went_while_the_watch_was_broken_are_ended(tmp_path: Path) -> None:
+async def test_pods_deleted_while_the_watch_was_broken_are_stopped(tmp_path: Path) -> None:
     mark = f"7{uuid.uuid4().int % 10**9}"
     async with nodes(tmp_path) as found:
         for name in ("one", "two"):
@@ -240,19 +236,19 @@ async def test_pods_that_went_while_the_watch_was_broken_are_ended(tmp_path: Pat
         await found.until_gone("two")
 
 
-async def test_a_pod_that_could_not_even_begin_leaves_its_room_when_it_goes(
+async def test_a_pod_that_could_not_start_releases_its_resources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(tmp_path, cpu="4") as found:
         all_of_it = {"resources": {"limits": {"cpu": "4"}}}
 
-        def none_left(_: Addresses) -> str:
+        def none_left(_: AddressPool) -> str:
             raise OSError("all addresses are in use")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Addresses, "take", none_left)
+            patch.setattr(AddressPool, "take", none_left)
             await found.run("first", container=all_of_it)
-            for _ in range(10):  # the agent hears of it
+            for _ in range(10):  # let the agent see it
                 await asyncio.sleep(0)
         await found.client.delete("pods", "default", "first")
         await found.until_gone("first")
@@ -260,28 +256,26 @@ async def test_a_pod_that_could_not_even_begin_leaves_its_room_when_it_goes(
         await found.until_phase("second", "Running")
 
 
-async def test_all_output_of_a_command_arrives_although_its_reader_is_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(terminal, "_LINGER", 0.01)
-    heard = bytearray()
+async def test_a_slow_client_gets_all_output_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_DRAIN_TIMEOUT", 0.01)
+    received = bytearray()
     async with nodes(tmp_path) as found:
         await found.run("web")
         await found.until_phase("web", "Running")
 
         async def write(_stream: int, data: bytes) -> None:
-            heard.extend(data)
+            received.extend(data)
             await asyncio.sleep(0.2)
 
         command = ("sh", "-c", "head -c 100000 /dev/zero")
         code = await found.fleet.execute(await found.pod("web"), Terminal(command, "main", False, None, write))
-        assert (code, len(heard)) == (0, 100_000)
+        assert (code, len(received)) == (0, 100_000)
 
 
-# -- small things that must not stop others
+# -- timers, logs and probes
 
 
-async def test_a_timer_that_fails_does_not_stop_those_after_it() -> None:
+async def test_a_failing_timer_does_not_stop_later_timers() -> None:
     timers, done = Timers(), asyncio.Event()
 
     def fail() -> None:
@@ -289,20 +283,20 @@ async def test_a_timer_that_fails_does_not_stop_those_after_it() -> None:
 
     timers.set(0.0, fail)
     timers.set(0.01, done.set)
-    await asyncio.wait_for(done.wait(), PATIENCE)
+    await asyncio.wait_for(done.wait(), TIMEOUT)
     timers.close()
 
 
 @pytest.mark.parametrize("count", [10, 10_000])
-def test_the_end_of_a_log_is_read_from_the_beginning_of_a_line(tmp_path: Path, count: int) -> None:
-    output = Output(str(tmp_path / "log"))
+def test_the_tail_of_a_log_starts_at_the_beginning_of_a_line(tmp_path: Path, count: int) -> None:
+    output = LogWriter(str(tmp_path / "log"))
     output.add("stdout", b"".join(b"line%d\n" % number for number in range(count)))
     output.close()
     text = tail_text(tmp_path / "log")
     assert text.splitlines()[-2:] == [f"line{count - 2}", f"line{count - 1}"]
 
 
-async def test_a_probe_of_something_that_does_not_speak_http_fails() -> None:
+async def test_an_http_probe_of_a_server_that_does_not_speak_http_fails() -> None:
     async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             writer.write(b"x" * 200_000)
@@ -315,6 +309,6 @@ async def test_a_probe_of_something_that_does_not_speak_http_fails() -> None:
     server = await asyncio.start_server(babble, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        target = Target("127.0.0.1", {}, execute, asyncio.open_connection)
+        target = ProbeTarget("127.0.0.1", {}, execute, asyncio.open_connection)
         with pytest.raises(ProbeError):
-            await probe_once({"httpGet": {"port": port}, "timeoutSeconds": PATIENCE}, target)
+            await probe_once({"httpGet": {"port": port}, "timeoutSeconds": TIMEOUT}, target)

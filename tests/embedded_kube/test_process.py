@@ -1,4 +1,4 @@
-"""Containers as processes: started, watched over, restarted, stopped, and never left behind."""
+"""Containers as processes: start, probes, restarts, logs, exec, volumes and termination."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ import pytest
 
 from embedded_kube.errors import ApiError
 from embedded_kube.node.pods.environment import (
-    ConfigError,
-    Facts,
+    ContainerConfigError,
+    DownwardFields,
     command_line,
     expand,
     field_value,
     resource_value,
 )
-from embedded_kube.node.pods.output import Output
-from embedded_kube.node.processes.launch import Launch, Process
-from tests.embedded_kube.nodes import PATIENCE, Nodes, nodes, processes_with
+from embedded_kube.node.pods.log_writer import LogWriter
+from embedded_kube.node.processes.launcher_client import LaunchedProcess, LauncherClient
+from tests.embedded_kube.nodes import TIMEOUT, Nodes, nodes, processes_with
 
-FACTS = Facts("10.0.0.9", "127.0.0.1", {"cpu": "4", "memory": "8Gi"})
+DOWNWARD = DownwardFields("10.0.0.9", "127.0.0.1", {"cpu": "4", "memory": "8Gi"})
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}, "annotations": {"k": 'v"x'}},
     "spec": {"nodeName": "node1", "containers": []},
 }
 
 
-@pytest.fixture(params=[True, False], ids=["isolated", "shared"])
+@pytest.fixture(params=[True, False], ids=["isolated", "shared network"])
 def isolate(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -55,7 +55,7 @@ def isolate(request: pytest.FixtureRequest) -> bool:
         ("50$", "50$"),
     ],
 )
-def test_references_to_variables_are_expanded(text: str, result: str) -> None:
+def test_variable_references_are_expanded(text: str, result: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == result
 
 
@@ -75,13 +75,13 @@ def test_references_to_variables_are_expanded(text: str, result: str) -> None:
         ("status.hostIP", "127.0.0.1"),
     ],
 )
-def test_fields_of_the_pod_become_values(path: str, value: str) -> None:
-    assert field_value(POD, path, FACTS) == value
+def test_pod_fields_are_resolved(path: str, value: str) -> None:
+    assert field_value(POD, path, DOWNWARD) == value
 
 
-def test_a_field_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"spec.color: no such field; there are metadata.name"):
-        field_value(POD, "spec.color", FACTS)
+def test_an_unknown_field_path_is_named() -> None:
+    with pytest.raises(ContainerConfigError, match=r"spec.color: unknown field; known are metadata.name"):
+        field_value(POD, "spec.color", DOWNWARD)
 
 
 @pytest.mark.parametrize(
@@ -94,18 +94,18 @@ def test_a_field_that_does_not_exist_is_named() -> None:
         ({"resource": "requests.cpu", "divisor": "1m"}, "500"),
     ],
 )
-def test_resources_become_values(reference: dict[str, str], value: str) -> None:
+def test_resource_fields_are_resolved(reference: dict[str, str], value: str) -> None:
     container = {"resources": {"limits": {"cpu": "1500m"}, "requests": {"cpu": "500m"}}}
-    assert resource_value(reference, container, FACTS) == value
+    assert resource_value(reference, container, DOWNWARD) == value
 
 
-def test_args_alone_are_the_command_and_nothing_sleeps() -> None:
+def test_without_command_and_args_a_container_sleeps() -> None:
     assert command_line({"args": ["echo", "$(A)"]}, {"A": "1"}) == ["echo", "1"]
     assert command_line({"command": ["a"], "args": ["b"]}, {}) == ["a", "b"]
     assert command_line({}, {})[0] == "sleep"
 
 
-async def test_variables_come_from_everywhere(tmp_path: Path) -> None:
+async def test_variables_come_from_values_config_maps_secrets_and_fields(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         await found.create("configmaps", {"metadata": {"name": "c"}, "data": {"K": "from-map", "x": "1"}})
         secret = base64.b64encode(b"hidden").decode()
@@ -145,26 +145,26 @@ async def test_variables_come_from_everywhere(tmp_path: Path) -> None:
         assert not any(line.startswith("LEFT_OUT") for line in lines)
 
 
-async def test_a_missing_config_map_is_waited_for(tmp_path: Path) -> None:
+async def test_a_container_waits_for_a_missing_config_map(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
         await found.run("one", "echo got $A", container={"env": env}, restartPolicy="Never")
         assert 'configmap "late" not found' in await found.until_event("one", "FailedToStart")
 
-        async def says_so() -> bool:
+        async def is_waiting() -> bool:
             waiting = ((await found.container("one")).get("state") or {}).get("waiting") or {}
             return waiting.get("reason") == "CreateContainerConfigError"
 
-        await found.until(says_so)
+        await found.until(is_waiting)
         await found.create("configmaps", {"metadata": {"name": "late"}, "data": {"a": "it"}})
         await found.until_phase("one", "Succeeded")
         assert await found.logs("one") == "got it\n"
 
 
-# -- order
+# -- start order
 
 
-async def test_init_containers_run_in_order_and_sidecars_last(tmp_path: Path) -> None:
+async def test_init_containers_run_in_order_and_sidecars_stop_last(tmp_path: Path) -> None:
     order = tmp_path / "order"
     note = f"echo $NAME >> {order}"
 
@@ -222,7 +222,7 @@ async def test_exit_codes_decide_the_phase(
         assert (await found.container("one"))["state"]["terminated"]["exitCode"] == code
 
 
-async def test_a_crashing_container_is_restarted_with_back_off_and_keeps_its_previous_log(tmp_path: Path) -> None:
+async def test_a_crashing_container_is_restarted_with_backoff_and_keeps_its_previous_log(tmp_path: Path) -> None:
     async with nodes(tmp_path, back_off=0.3, back_off_limit=60.0) as found:
         await found.run("one", "echo run; exit 5", restartPolicy="OnFailure")
 
@@ -248,7 +248,7 @@ async def test_a_missing_program_is_a_start_error(tmp_path: Path, isolate: bool)
         assert ended["message"] == 'exec: "no-such-program": executable file not found in $PATH'
 
 
-async def test_a_missing_working_folder_is_replaced_with_an_event(tmp_path: Path, isolate: bool) -> None:
+async def test_a_missing_working_directory_is_replaced_with_an_event(tmp_path: Path, isolate: bool) -> None:
     async with nodes(tmp_path, isolate=isolate) as found:
         await found.run("one", "pwd", container={"workingDir": "/no/such"}, restartPolicy="Never")
         await found.until_phase("one", "Succeeded")
@@ -256,9 +256,9 @@ async def test_a_missing_working_folder_is_replaced_with_an_event(tmp_path: Path
         assert "/no/such" in await found.until_event("one", "WorkingDirMissing")
 
 
-async def test_last_words_are_read_from_the_file_or_the_log(tmp_path: Path) -> None:
+async def test_the_termination_message_comes_from_the_file_or_the_log(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
-        path = tmp_path / "last-words"
+        path = tmp_path / "message"
         container: dict[str, Any] = {"terminationMessagePath": str(path)}
         await found.run("one", f"echo bye > {path}", container=container, restartPolicy="Never")
         await found.run(
@@ -274,7 +274,7 @@ async def test_last_words_are_read_from_the_file_or_the_log(tmp_path: Path) -> N
         assert (await found.container("two"))["state"]["terminated"]["message"] == "oops\n"
 
 
-async def test_a_deadline_ends_a_pod_and_says_so(tmp_path: Path) -> None:
+async def test_a_pod_fails_at_its_active_deadline(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         await found.run("one", "sleep 1000", activeDeadlineSeconds=1)
         assert (await found.until_phase("one", "Failed"))["status"]["reason"] == "DeadlineExceeded"
@@ -318,7 +318,7 @@ def free_port() -> int:
         return found
 
 
-async def test_a_startup_probe_holds_the_others_back_and_http_is_asked(tmp_path: Path, isolate: bool) -> None:
+async def test_a_startup_probe_by_http_runs_before_the_others(tmp_path: Path, isolate: bool) -> None:
     port = free_port()  # without isolation it is the machine's own
     async with nodes(tmp_path) as found:
         probe = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1}
@@ -337,7 +337,7 @@ async def test_a_startup_probe_holds_the_others_back_and_http_is_asked(tmp_path:
         await found.until(started)
 
 
-async def test_hooks_run_after_the_start_and_before_the_stop(tmp_path: Path) -> None:
+async def test_lifecycle_hooks_run_after_the_start_and_before_the_stop(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         order = tmp_path / "order"
         hooks = {
@@ -358,14 +358,14 @@ async def test_hooks_run_after_the_start_and_before_the_stop(tmp_path: Path) -> 
 # -- logs
 
 
-async def test_logs_are_followed_to_their_end(tmp_path: Path, isolate: bool) -> None:
+async def test_following_a_log_stops_when_the_container_has_ended(tmp_path: Path, isolate: bool) -> None:
     async with nodes(tmp_path, isolate=isolate) as found:
         await found.run("one", "for i in 1 2 3; do echo $i; sleep 0.1; done; printf last", restartPolicy="Never")
         await found.until_log("one", "1")
         assert await found.logs("one", follow=True) == "1\n2\n3\nlast\n"
 
 
-async def test_logs_have_times_ends_and_limits(tmp_path: Path) -> None:
+async def test_logs_have_timestamps_tails_and_limits(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         await found.run("one", "echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c", restartPolicy="Never")
         await found.until_phase("one", "Succeeded")
@@ -386,7 +386,7 @@ async def test_logs_have_times_ends_and_limits(tmp_path: Path) -> None:
 
 def test_a_log_is_rotated_and_long_lines_are_split(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    output = Output(str(path), limit=1000)
+    output = LogWriter(str(path), limit=1000)
     for number in range(100):
         output.add("stdout", b"line %d\n" % number)
     output.add("stdout", b"x" * 40_000 + b"\n")
@@ -396,7 +396,7 @@ def test_a_log_is_rotated_and_long_lines_are_split(tmp_path: Path) -> None:
     assert tags == [b"P", b"P", b"F"]
 
 
-# -- commands in containers
+# -- exec
 
 
 async def test_a_command_runs_inside_the_container(tmp_path: Path, isolate: bool) -> None:
@@ -415,7 +415,7 @@ async def test_a_command_runs_inside_the_container(tmp_path: Path, isolate: bool
 # -- volumes
 
 
-async def test_volumes_are_where_they_are_wanted(tmp_path: Path) -> None:
+async def test_volumes_appear_at_their_mount_paths(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs mount namespaces")
     async with nodes(tmp_path) as found:
@@ -458,10 +458,10 @@ async def test_volumes_are_where_they_are_wanted(tmp_path: Path) -> None:
         assert "podinfo" not in os.listdir("/etc")
 
 
-# -- the end
+# -- termination
 
 
-async def test_a_deleted_pod_has_its_grace_and_its_end_is_written_first(tmp_path: Path, isolate: bool) -> None:
+async def test_a_deleted_pod_has_its_grace_period_and_writes_its_last_status(tmp_path: Path, isolate: bool) -> None:
     async with nodes(tmp_path, isolate=isolate) as found:
         await found.run("one", "trap 'echo bye; exit 3' TERM; echo up; while true; do sleep 0.02; done")
         await found.until_log("one", "up")
@@ -477,18 +477,18 @@ async def test_a_deleted_pod_has_its_grace_and_its_end_is_written_first(tmp_path
         assert ("MODIFIED", "Failed") in [(kind, pod["status"]["phase"]) for kind, pod in changes]
 
 
-async def test_a_pod_that_is_deleted_while_its_container_starts_has_its_grace_too(
+async def test_a_pod_deleted_while_its_container_starts_has_its_grace_period(
     tmp_path: Path, isolate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = Launch.start
+    start = LauncherClient.start
 
-    async def start_slowly(self: Launch, *args: Any) -> Process:
-        process = await at_once(self, *args)
+    async def start_slowly(self: LauncherClient, *args: Any) -> LaunchedProcess:
+        process = await start(self, *args)
         await asyncio.sleep(1)
         return process
 
     async with nodes(tmp_path, isolate=isolate) as found:
-        monkeypatch.setattr(Launch, "start", start_slowly)
+        monkeypatch.setattr(LauncherClient, "start", start_slowly)
         await found.run("one", "trap 'echo bye; exit 3' TERM; echo up; while true; do sleep 0.02; done")
         await found.until_log("one", "up")
         watch = found.store.subscribe("pods")
@@ -499,7 +499,7 @@ async def test_a_pod_that_is_deleted_while_its_container_starts_has_its_grace_to
         assert last["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
-async def test_a_container_that_ignores_the_signal_is_killed_after_its_grace(tmp_path: Path, isolate: bool) -> None:
+async def test_a_container_that_ignores_sigterm_is_killed_after_its_grace_period(tmp_path: Path, isolate: bool) -> None:
     async with nodes(tmp_path, isolate=isolate) as found:
         await found.run("one", "trap '' TERM; echo up; while true; do sleep 0.02; done")
         await found.until_log("one", "up")
@@ -511,7 +511,7 @@ async def test_a_container_that_ignores_the_signal_is_killed_after_its_grace(tmp
         assert (ended["exitCode"], ended["signal"]) == (137, 9)
 
 
-async def test_what_a_container_started_ends_with_it(tmp_path: Path, isolate: bool) -> None:
+async def test_processes_started_by_a_container_end_with_it(tmp_path: Path, isolate: bool) -> None:
     mark = f"9{uuid.uuid4().int % 10**12}"
     async with nodes(tmp_path, isolate=isolate) as found:
         await found.run("one", f"setsid sleep {mark} & sleep 0.2; exit 0", restartPolicy="Never")
@@ -519,8 +519,8 @@ async def test_what_a_container_started_ends_with_it(tmp_path: Path, isolate: bo
         await gone(mark)
 
 
-async def test_the_namespace_of_a_container_is_not_given_to_another_before_all_of_it_has_ended(tmp_path: Path) -> None:
-    """The kernel gives numbers anew as soon as it can, and by its number what is left in a namespace is found."""
+async def test_the_mount_namespace_of_a_container_is_held_until_all_its_processes_have_ended(tmp_path: Path) -> None:
+    """Left-over processes are found by the inode of their namespace, which the kernel reuses once it is free."""
     if os.geteuid() != 0:
         pytest.skip("needs mount namespaces")
     mark = f"9{uuid.uuid4().int % 10**12}"
@@ -528,19 +528,19 @@ async def test_the_namespace_of_a_container_is_not_given_to_another_before_all_o
     def parent_of(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
 
-    def kept(launcher: str) -> list[str]:
+    def held(launcher: str) -> list[str]:
         files = (f"/proc/{launcher}/fd/{name}" for name in os.listdir(f"/proc/{launcher}/fd"))
         return [link for path in files if os.path.lexists(path) and (link := os.readlink(path)).startswith("mnt:")]
 
     async with nodes(tmp_path, isolate=True) as found:
         await found.run("one", f"echo up; exec sleep {mark}", restartPolicy="Never")
-        await found.until_log("one", "up")  # before that the launcher may not have come to its namespace
+        await found.until_log("one", "up")  # the launcher opens the namespace after the start
         (process,) = processes_with(mark)
         launcher = parent_of(process)
-        assert kept(launcher) == [os.readlink(f"/proc/{process}/ns/mnt")]
+        assert held(launcher) == [os.readlink(f"/proc/{process}/ns/mnt")]
         await found.client.delete("pods", "default", "one")
         await found.until_gone("one")
-        assert kept(launcher) == []
+        assert held(launcher) == []
 
 
 async def gone(mark: str) -> None:
@@ -548,15 +548,15 @@ async def gone(mark: str) -> None:
 
 
 async def counted(mark: str, enough: Callable[[int], bool]) -> None:
-    """Waits until so many processes have a mark in their command line."""
-    for _ in range(int(PATIENCE / 0.02)):
+    """Waits until enough processes have a mark in their command line."""
+    for _ in range(int(TIMEOUT / 0.02)):
         if enough(len(processes_with(mark))):
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"{len(processes_with(mark))} processes with {mark}")
 
 
-async def test_nothing_is_left_behind_when_the_cluster_is_cancelled(tmp_path: Path, isolate: bool) -> None:
+async def test_no_process_is_left_when_the_cluster_is_cancelled(tmp_path: Path, isolate: bool) -> None:
     mark = f"9{uuid.uuid4().int % 10**12}"
     async with nodes(tmp_path, isolate=isolate) as found:
         await found.run("one", f"(setsid sleep {mark} &); exec sleep {mark}")
@@ -580,7 +580,7 @@ asyncio.run(main())
 """
 
 
-async def test_nothing_is_left_behind_when_the_cluster_is_killed(tmp_path: Path, isolate: bool) -> None:
+async def test_no_process_is_left_when_the_cluster_is_killed(tmp_path: Path, isolate: bool) -> None:
     mark = f"9{uuid.uuid4().int % 10**12}"
     root = Path(__file__).parents[2]
     helper = await asyncio.create_subprocess_exec(
@@ -594,7 +594,7 @@ async def test_nothing_is_left_behind_when_the_cluster_is_killed(tmp_path: Path,
     await gone(mark)
 
 
-async def test_a_restarted_cluster_starts_pods_again_as_their_policy_says(tmp_path: Path) -> None:
+async def test_a_restarted_cluster_restarts_pods_by_their_restart_policy(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         await found.run("always", "echo life; sleep 1000")
         await found.run("never", "sleep 1000", restartPolicy="Never")
@@ -632,9 +632,9 @@ async def test_a_gang_of_64_starts_and_stops_quickly(tmp_path: Path, isolate: bo
             await found.client.delete("pods", "default", f"rank-{number}")
         begun = time.monotonic()
         await found.until(all_gone)
-        # Two seconds is the aim on a quiet machine; tests share theirs.
-        assert started < PATIENCE
-        assert time.monotonic() - begun < PATIENCE
+        # The aim is two seconds on an idle machine; tests run in parallel.
+        assert started < TIMEOUT
+        assert time.monotonic() - begun < TIMEOUT
 
 
 async def start_gang(found: Nodes) -> None:

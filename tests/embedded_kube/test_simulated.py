@@ -1,4 +1,4 @@
-"""Pods without processes."""
+"""Simulated pods, which have no processes."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from embedded_kube.node.timers import Timers
 from tests.embedded_kube.nodes import nodes
 
 
-def script(**told: str) -> dict[str, Any]:
-    annotations = {f"gpu-scheduler.io/simulate-{name.replace('_', '-')}": value for name, value in told.items()}
+def script(**values: str) -> dict[str, Any]:
+    annotations = {f"gpu-scheduler.io/simulate-{name.replace('_', '-')}": value for name, value in values.items()}
     return {"annotations": annotations}
 
 
 @pytest.mark.parametrize(
-    ("told", "wrong"),
+    ("values", "message"),
     [
         ({"duration": "soon"}, "'soon' is not a number of seconds"),
         ({"exit_code": "1.5"}, "'1.5' is not a whole number"),
         ({"duration": "-1"}, "'-1' is not"),
-        ({"durations": "1"}, "there is no such; there are"),
+        ({"durations": "1"}, "unknown annotation; known are"),
     ],
 )
-def test_a_script_that_cannot_be_read_is_named(told: dict[str, str], wrong: str) -> None:
-    found, lines = read_script({"metadata": script(**told)})
+def test_an_invalid_annotation_is_named(values: dict[str, str], message: str) -> None:
+    found, lines = read_script({"metadata": script(**values)})
     assert found == {}
-    assert wrong in lines[0]
+    assert message in lines[0]
 
 
-async def test_timers_go_off_in_order_and_not_when_cancelled() -> None:
-    timers, heard, done = Timers(), [], asyncio.Event()
+async def test_timers_fire_in_order_unless_cancelled() -> None:
+    timers, fired, done = Timers(), [], asyncio.Event()
     for number, delay in ((1, 0.02), (2, 0.0), (3, 0.01)):
-        timers.set(delay, lambda number=number: heard.append(number))  # type: ignore[misc]
-    timers.cancel(timers.set(0.005, lambda: heard.append(4)))
+        timers.set(delay, lambda number=number: fired.append(number))  # type: ignore[misc]
+    timers.cancel(timers.set(0.005, lambda: fired.append(4)))
     timers.set(0.03, done.set)
     await done.wait()
     timers.close()
-    assert heard == [2, 3, 1]
+    assert fired == [2, 3, 1]
 
 
 async def test_a_pod_runs_until_it_is_deleted(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_a_pod_runs_until_it_is_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "phase", "code"),
+    ("values", "phase", "code"),
     [
         ({"duration": "0.05"}, "Succeeded", 0),
         ({"duration": "0.05", "exit_code": "7"}, "Failed", 7),
@@ -68,14 +68,14 @@ async def test_a_pod_runs_until_it_is_deleted(tmp_path: Path) -> None:
         ({"start_delay": "0.05", "duration": "0"}, "Succeeded", 0),
     ],
 )
-async def test_annotations_decide_how_a_pod_ends(tmp_path: Path, told: dict[str, str], phase: str, code: int) -> None:
+async def test_annotations_script_how_a_pod_ends(tmp_path: Path, values: dict[str, str], phase: str, code: int) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
-        await found.run("one", metadata=script(**told), restartPolicy="Never")
+        await found.run("one", metadata=script(**values), restartPolicy="Never")
         await found.until_phase("one", phase)
         assert (await found.container("one"))["state"]["terminated"]["exitCode"] == code
 
 
-async def test_a_failing_pod_is_restarted_with_back_off(tmp_path: Path) -> None:
+async def test_a_failing_pod_is_restarted_with_backoff(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
         await found.run("one", metadata=script(fail_after="0.01"), restartPolicy="OnFailure")
 
@@ -88,20 +88,20 @@ async def test_a_failing_pod_is_restarted_with_back_off(tmp_path: Path) -> None:
         assert (await found.container("one"))["lastState"]["terminated"]["exitCode"] == 1
 
 
-async def test_a_deadline_ends_a_pod(tmp_path: Path) -> None:
+async def test_a_pod_fails_at_its_active_deadline(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
         await found.run("one", activeDeadlineSeconds=1)
         assert (await found.until_phase("one", "Failed"))["status"]["reason"] == "DeadlineExceeded"
 
 
-async def test_a_pod_chooses_its_runtime(tmp_path: Path) -> None:
+async def test_an_annotation_selects_the_runtime_of_a_pod(tmp_path: Path) -> None:
     async with nodes(tmp_path) as found:
         await found.run("one", "echo real", metadata={"annotations": {"gpu-scheduler.io/runtime": "simulated"}})
         await found.until_phase("one", "Running")
         assert "simulated" in await found.logs("one")
 
 
-async def test_the_end_is_written_before_the_object_is_removed(tmp_path: Path) -> None:
+async def test_the_last_status_is_written_before_the_object_is_removed(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
         await found.run("one")
         await found.until_phase("one", "Running")
@@ -110,11 +110,11 @@ async def test_the_end_is_written_before_the_object_is_removed(tmp_path: Path) -
         await found.until_gone("one")
         seen = [(change.kind, change.entry.object()["status"]["phase"]) for change in watch.pending]
         watch.close()
-        ended = [("MODIFIED", "Failed")] * 2  # how it ended, and that its time is over
+        ended = [("MODIFIED", "Failed")] * 2  # the last status, and the delete with grace period 0
         assert seen == [("MODIFIED", "Running"), *ended, ("DELETED", "Failed")]
 
 
-async def test_the_end_is_written_also_when_others_write_to_the_pod(tmp_path: Path) -> None:
+async def test_the_last_status_is_written_despite_concurrent_writes(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
         subscription = found.store.subscribe("pods")
         for number in range(20):
@@ -137,7 +137,7 @@ def _count(pod: dict[str, Any], turn: int) -> dict[str, Any]:
     return pod
 
 
-async def test_a_restart_of_the_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_pod_continues_after_a_restart_of_the_cluster(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
         await found.run("one", metadata=script(duration="1"), restartPolicy="Never")
         await found.until_phase("one", "Running")
@@ -146,7 +146,7 @@ async def test_a_restart_of_the_cluster_goes_on_where_it_was(tmp_path: Path) -> 
         await found.until_phase("one", "Succeeded")
 
 
-async def test_a_thousand_nodes_and_pods_are_one_process(tmp_path: Path) -> None:
+async def test_a_thousand_nodes_and_pods_run_in_one_process(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated", nodes=1000) as found:
         for number in range(1000):
             await found.run(f"pod-{number}", node=f"node{number + 1}")

@@ -20,7 +20,7 @@ import aiohttp
 from embedded_kube.client import SYNCED
 from embedded_kube.errors import ApiError
 from embedded_kube.node.fleet import FleetSettings, read_fleet
-from embedded_kube.node.runner import Fleet
+from embedded_kube.node.runner import FleetRunner
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 from tests.kubernetes.api import Api, Json
 
@@ -183,7 +183,7 @@ async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterat
 @asynccontextmanager
 async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIterator[list[str]]:
     """Nodes that run while the block does, from when they are ready; their names. The objects stay."""
-    fleet = Fleet(client, settings)
+    fleet = FleetRunner(client, settings)
     fleet.api, fleet.account_files = client.address, client.account_files
     wanted = {spec.name: {taint["key"] for taint in spec.group.taints} for spec in read_fleet(settings)}
     task = asyncio.create_task(fleet.run())
@@ -197,7 +197,7 @@ async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIte
         await asyncio.wait((task,), timeout=_FAREWELL)  # an API server in trouble must not keep them
 
 
-async def _until_registered(task: asyncio.Task[None], fleet: Fleet) -> None:
+async def _until_registered(task: asyncio.Task[None], fleet: FleetRunner) -> None:
     ready = asyncio.create_task(fleet.ready.wait())
     await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
     if task.done():

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from embedded_kube.client import SYNCED
-from embedded_kube.controllers.machinery.objects import read_whole
-from embedded_kube.controllers.volume_plan import PROVISIONED_BY, SELECTED_NODE, new_volume
-from embedded_kube.controllers.volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
+from embedded_kube.controllers.machinery.objects import read_full_object
+from embedded_kube.controllers.persistent_volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
+from embedded_kube.controllers.volume_binding import PROVISIONED_BY, SELECTED_NODE, new_volume
 from embedded_kube.errors import ApiError
 from tests.kubernetes.api import Json
 from tests.kubernetes.nodes import HttpClient
@@ -29,10 +29,10 @@ async def _make(client: HttpClient, folder: Path) -> None:
     async for event, found in client.watch(CLAIMS):
         if event in (SYNCED, "DELETED") or found["spec"].get("volumeName"):
             continue
-        claim = read_whole(found)
+        claim = read_full_object(found)
         if claim.annotations.get(_ASKED_OF) != PROVISIONER or SELECTED_NODE not in claim.annotations:
             continue
-        storage_class = read_whole(await client.get(CLASSES, "", claim.spec["storageClassName"]))
+        storage_class = read_full_object(await client.get(CLASSES, "", claim.spec["storageClassName"]))
         node = await client.get("nodes", "", claim.annotations[SELECTED_NODE])
         volume = new_volume(claim, storage_class, folder, node["metadata"]["labels"]["kubernetes.io/hostname"])
         (folder / volume["metadata"]["name"]).mkdir(parents=True, exist_ok=True)

@@ -6,62 +6,62 @@ import asyncio
 from typing import Any
 
 from embedded_kube.client import Client
-from embedded_kube.controllers.accounts import Accounts
-from embedded_kube.controllers.cleanup import Cleanup
-from embedded_kube.controllers.definitions import Definitions
-from embedded_kube.controllers.disruption import Disruption
-from embedded_kube.controllers.endpoints import Endpoints
-from embedded_kube.controllers.garbage import Garbage
-from embedded_kube.controllers.machinery.controller import Controller, Shared, keep_running
-from embedded_kube.controllers.machinery.informer import Informer, Informers
-from embedded_kube.controllers.machinery.resources import Resources
-from embedded_kube.controllers.namespaces import Namespaces
-from embedded_kube.controllers.nodes import NodeLifecycle
+from embedded_kube.controllers.crd_finalizer import CrdFinalizer
+from embedded_kube.controllers.disruption import DisruptionController
+from embedded_kube.controllers.endpoints import EndpointsController
+from embedded_kube.controllers.garbage_collector import GarbageCollector
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, keep_running
+from embedded_kube.controllers.machinery.informer import InformerFactory, LocalInformer
+from embedded_kube.controllers.machinery.rest_mapper import RestMapper
+from embedded_kube.controllers.namespaces import NamespaceController
+from embedded_kube.controllers.node_lifecycle import NodeLifecycleController
+from embedded_kube.controllers.persistent_volumes import PersistentVolumeController, VolumeClaimController
+from embedded_kube.controllers.pod_garbage_collector import PodGarbageCollector
+from embedded_kube.controllers.service_accounts import ServiceAccountController
 from embedded_kube.controllers.settings import ControllerSettings
-from embedded_kube.controllers.taints import TaintEviction
-from embedded_kube.controllers.volumes import Claims, Volumes
-from embedded_kube.controllers.workloads.daemonset import DaemonSets
-from embedded_kube.controllers.workloads.deployment import Deployments
-from embedded_kube.controllers.workloads.job import Jobs
-from embedded_kube.controllers.workloads.replicaset import ReplicaSets
-from embedded_kube.controllers.workloads.statefulset import StatefulSets
+from embedded_kube.controllers.taint_eviction import TaintEvictionController
+from embedded_kube.controllers.workloads.daemonset import DaemonSetController
+from embedded_kube.controllers.workloads.deployment import DeploymentController
+from embedded_kube.controllers.workloads.job import JobController
+from embedded_kube.controllers.workloads.replicaset import ReplicaSetController
+from embedded_kube.controllers.workloads.statefulset import StatefulSetController
 
 __all__ = ["ControllerSettings", "run_controllers"]
 
 
-def _controllers(shared: Shared) -> list[Controller[Any]]:
+def _controllers(context: ControllerContext) -> list[Controller[Any]]:
     """All of them; those that need whole objects come before those that are content with headers."""
     whole = (
-        Deployments,
-        ReplicaSets,
-        StatefulSets,
-        DaemonSets,
-        Jobs,
-        NodeLifecycle,
-        TaintEviction,
-        Endpoints,
-        Disruption,
-        Claims,
-        Volumes,
-        Cleanup,
-        Accounts,
-        Definitions,
+        DeploymentController,
+        ReplicaSetController,
+        StatefulSetController,
+        DaemonSetController,
+        JobController,
+        NodeLifecycleController,
+        TaintEvictionController,
+        EndpointsController,
+        DisruptionController,
+        VolumeClaimController,
+        PersistentVolumeController,
+        PodGarbageCollector,
+        ServiceAccountController,
+        CrdFinalizer,
     )
-    made: list[Controller[Any]] = [controller(shared) for controller in whole]
-    resources = Resources(shared)
-    return [*made, Namespaces(shared, resources), Garbage(shared, resources)]
+    made: list[Controller[Any]] = [controller(context) for controller in whole]
+    resources = RestMapper(context)
+    return [*made, NamespaceController(context, resources), GarbageCollector(context, resources)]
 
 
 async def run_controllers(client: Client, settings: ControllerSettings) -> None:
     """Runs every controller until cancelled. One that fails is logged and started again, the others go on."""
     async with asyncio.TaskGroup() as group:
 
-        def start(informer: Informer[Any]) -> asyncio.Task[None]:
+        def start(informer: LocalInformer[Any]) -> asyncio.Task[None]:
             return group.create_task(keep_running(f"the watch of {informer.resource}", informer.run))
 
-        shared = Shared(client, settings, Informers(client, start))
-        controllers = _controllers(shared)
-        group.create_task(keep_running("the recorder of Events", shared.recorder.run))
+        context = ControllerContext(client, settings, InformerFactory(client, start))
+        controllers = _controllers(context)
+        group.create_task(keep_running("the recorder of Events", context.recorder.run))
         for controller in controllers:
             group.create_task(keep_running(controller.name, controller.run))
         try:

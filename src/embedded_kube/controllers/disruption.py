@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from embedded_kube.controllers.machinery.conditions import condition, set_condition
-from embedded_kube.controllers.machinery.controller import Controller, Shared, copy_json, own_key
-from embedded_kube.controllers.machinery.informer import Informer
-from embedded_kube.controllers.machinery.objects import Key, Pod, Whole, seconds
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.workloads.rollout import resolve
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, copy_json, object_key
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.informer import LocalInformer
+from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView, seconds
+from embedded_kube.controllers.workloads.rollout import scaled_value
 from embedded_kube.storage.labels import matches
 from embedded_kube.storage.store import Json
 
@@ -22,7 +22,7 @@ _EVICTION_LASTS = 120.0
 _SCALED = {"ReplicaSet": "replicasets.apps", "StatefulSet": "statefulsets.apps", "Deployment": "deployments.apps"}
 
 
-class Allowance(NamedTuple):
+class BudgetCounts(NamedTuple):
     """What a budget allows."""
 
     expected: int
@@ -35,7 +35,9 @@ class Allowance(NamedTuple):
         return max(0, self.healthy - self.desired) if self.expected > 0 else 0
 
 
-def weigh_budget(spec: Json, pods: Sequence[Pod], scale: int | None, disrupted: Iterable[str]) -> Allowance | None:
+def count_budget(
+    spec: Json, pods: Sequence[PodView], scale: int | None, disrupted: Iterable[str]
+) -> BudgetCounts | None:
     """What a budget allows; None when it needs to know how many pods are wanted and nobody can say.
 
     `scale` is how many pods the controllers of these pods want; `disrupted` are pods whose eviction was just allowed.
@@ -44,15 +46,15 @@ def weigh_budget(spec: Json, pods: Sequence[Pod], scale: int | None, disrupted: 
     healthy = sum(pod.ready and not pod.meta.deleting and pod.meta.name not in leaving for pod in pods)
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     if most is None and isinstance(least, int):
-        return Allowance(len(pods), least, healthy)
+        return BudgetCounts(len(pods), least, healthy)
     if scale is None:
         return None
     if most is not None:
-        return Allowance(scale, max(0, scale - resolve(most, scale, up=True)), healthy)
-    return Allowance(scale, resolve(least, scale, up=True) if least is not None else 0, healthy)
+        return BudgetCounts(scale, max(0, scale - scaled_value(most, scale, up=True)), healthy)
+    return BudgetCounts(scale, scaled_value(least, scale, up=True) if least is not None else 0, healthy)
 
 
-def still_disrupted(status: Json, pods: Iterable[Pod], now: float) -> tuple[dict[str, str], float | None]:
+def pending_disruptions(status: Json, pods: Iterable[PodView], now: float) -> tuple[dict[str, str], float | None]:
     """The evictions that were allowed and have not shown yet, and when the first of them stops counting."""
     left: dict[str, str] = {}
     waits: list[float] = []
@@ -65,32 +67,32 @@ def still_disrupted(status: Json, pods: Iterable[Pod], now: float) -> tuple[dict
     return left, min(waits, default=None)
 
 
-class Disruption(Controller[Key]):
+class DisruptionController(Controller[Key]):
     """Keeps the status of every budget."""
 
     name = "disruption-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._budgets = self.informers.whole(BUDGETS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._budgets = self.informers.full(BUDGETS)
         self._by_namespace = self._budgets.index(lambda found: (found.meta.namespace,))
-        self._scaled: dict[str, Informer[Whole]] = {
-            kind: self.informers.whole(resource) for kind, resource in _SCALED.items()
+        self._scaled: dict[str, LocalInformer[FullObject]] = {
+            kind: self.informers.full(resource) for kind, resource in _SCALED.items()
         }
-        self.follow(self._budgets, own_key)
-        self.needs += [self.informers.pods, *self._scaled.values()]
-        self.informers.pods.handle(self._pod_changed)
+        self.enqueue_on_change(self._budgets, object_key)
+        self.cache_syncs += [self.informers.pods, *self._scaled.values()]
+        self.informers.pods.add_event_handler(self._pod_changed)
         for informer in self._scaled.values():
-            informer.handle(self._scale_changed)
+            informer.add_event_handler(self._scale_changed)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         some: Any = after or before
         for budget in self._by_namespace.get(some.meta.namespace):
             selector = budget.spec.get("selector")
             if any(pod is not None and matches(selector, pod.meta.labels) for pod in (before, after)):
                 self.queue.add_after(budget.meta.key, 0.05)
 
-    def _scale_changed(self, before: Whole | None, after: Whole | None) -> None:
+    def _scale_changed(self, before: FullObject | None, after: FullObject | None) -> None:
         some: Any = after or before
         if before is None or after is None or before.spec.get("replicas") != after.spec.get("replicas"):
             for budget in self._by_namespace.get(some.meta.namespace):
@@ -106,18 +108,20 @@ class Disruption(Controller[Key]):
             for pod in self.informers.pods_of_namespace.get(key[0])
             if not pod.ended and matches(selector, pod.meta.labels)
         ]
-        disrupted, again = still_disrupted(budget.status, pods, time.time())
-        allowance = weigh_budget(budget.spec, pods, self._scale(pods), disrupted)
+        disrupted, again = pending_disruptions(budget.status, pods, time.time())
+        allowance = count_budget(budget.spec, pods, self._scale(pods), disrupted)
         if allowance is None:
             text = "cannot tell how many pods are wanted: some have no controller with replicas"
-            self.warn(About("policy/v1", "PodDisruptionBudget", budget.meta), "CalculateExpectedPodCountFailed", text)
+            self.warning(
+                InvolvedObject("policy/v1", "PodDisruptionBudget", budget.meta), "CalculateExpectedPodCountFailed", text
+            )
         status = self._status(budget, allowance, disrupted)
         if status != budget.status:
             # An eviction that was allowed meanwhile wrote to this status too, and must not be forgotten.
-            await self.shared.set_status(BUDGETS, budget, status, pinned=True)
+            await self.context.set_status(BUDGETS, budget, status, pinned=True)
         return again
 
-    def _status(self, budget: Whole, allowance: Allowance | None, disrupted: dict[str, str]) -> Json:
+    def _status(self, budget: FullObject, allowance: BudgetCounts | None, disrupted: dict[str, str]) -> Json:
         status = copy_json(budget.status)
         status.pop("disruptedPods", None)
         if allowance is None:
@@ -142,7 +146,7 @@ class Disruption(Controller[Key]):
         status["observedGeneration"] = budget.meta.generation
         return status
 
-    def _scale(self, pods: Iterable[Pod]) -> int | None:
+    def _scale(self, pods: Iterable[PodView]) -> int | None:
         """How many pods the controllers of these want; None when one of them cannot say."""
         totals: dict[str, int] = {}
         for pod in pods:
@@ -152,9 +156,9 @@ class Disruption(Controller[Key]):
             totals[found.meta.uid] = found.spec.get("replicas", 1)
         return sum(totals.values())
 
-    def _scaling_owner(self, pod: Pod) -> Whole | None:
+    def _scaling_owner(self, pod: PodView) -> FullObject | None:
         owner = pod.meta.controller
-        found: Whole | None = None
+        found: FullObject | None = None
         while owner is not None and owner.kind in self._scaled:
             above = self._scaled[owner.kind].get((pod.meta.namespace, owner.name))
             if above is None or above.meta.uid != owner.uid:

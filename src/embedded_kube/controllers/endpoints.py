@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
-from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
-from embedded_kube.controllers.workloads.claims import owner_reference
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
+from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView
+from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.labels import short_hash
 from embedded_kube.storage.store import Json
@@ -24,15 +24,15 @@ _MANAGED = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
 _SLICE_MANAGER = "endpointslice-controller.k8s.io"
 
 
-class Place(NamedTuple):
+class ServiceEndpoint(NamedTuple):
     """A pod behind a service: whether traffic may go to it, and at which port numbers."""
 
-    pod: Pod
+    pod: PodView
     ready: bool
     ports: tuple[tuple[str, int, str], ...]
 
 
-def find_places(service: Whole, pods: Iterable[Pod]) -> list[Place]:
+def find_endpoints(service: FullObject, pods: Iterable[PodView]) -> list[ServiceEndpoint]:
     """The pods that a service selects and that have an address, in a steady order."""
     everything = bool(service.spec.get("publishNotReadyAddresses"))
     selector = service.spec.get("selector") or {}
@@ -41,11 +41,11 @@ def find_places(service: Whole, pods: Iterable[Pod]) -> list[Place]:
         if not pod.ip or pod.ended or any(pod.meta.labels.get(name) != value for name, value in selector.items()):
             continue
         ready = everything or (pod.ready and not pod.meta.deleting)
-        places.append(Place(pod, ready, _ports(service, pod)))
+        places.append(ServiceEndpoint(pod, ready, _ports(service, pod)))
     return sorted(places, key=lambda place: (place.ports, place.pod.meta.name))
 
 
-def _ports(service: Whole, pod: Pod) -> tuple[tuple[str, int, str], ...]:
+def _ports(service: FullObject, pod: PodView) -> tuple[tuple[str, int, str], ...]:
     found = []
     for port in service.spec.get("ports") or ():
         protocol, target = port.get("protocol", "TCP"), port.get("targetPort") or port["port"]
@@ -60,18 +60,20 @@ def _ports(service: Whole, pod: Pod) -> tuple[tuple[str, int, str], ...]:
     return tuple(found)
 
 
-def _by_ports(places: Sequence[Place]) -> list[tuple[tuple[tuple[str, int, str], ...], list[Place]]]:
-    groups: dict[tuple[tuple[str, int, str], ...], list[Place]] = {}
+def _by_ports(
+    places: Sequence[ServiceEndpoint],
+) -> list[tuple[tuple[tuple[str, int, str], ...], list[ServiceEndpoint]]]:
+    groups: dict[tuple[tuple[str, int, str], ...], list[ServiceEndpoint]] = {}
     for place in places:
         groups.setdefault(place.ports, []).append(place)
     return list(groups.items())
 
 
-def _target(pod: Pod) -> Json:
+def _target(pod: PodView) -> Json:
     return {"kind": "Pod", "namespace": pod.meta.namespace, "name": pod.meta.name, "uid": pod.meta.uid}
 
 
-def _address(service: Whole, place: Place) -> Json:
+def _address(service: FullObject, place: ServiceEndpoint) -> Json:
     pod = place.pod
     found: Json = {"ip": pod.ip, "targetRef": _target(pod)}
     if pod.node:
@@ -85,7 +87,7 @@ def _port(name: str, number: int, protocol: str) -> Json:
     return {**({"name": name} if name else {}), "port": number, "protocol": protocol}
 
 
-def endpoints_of(service: Whole, places: Sequence[Place]) -> Json:
+def endpoints_of(service: FullObject, places: Sequence[ServiceEndpoint]) -> Json:
     """The Endpoints object of a service. Like upstream's it is cut at a thousand addresses."""
     subsets = []
     headless = service.spec.get("clusterIP") == "None"
@@ -111,7 +113,7 @@ def endpoints_of(service: Whole, places: Sequence[Place]) -> Json:
     return {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, **({"subsets": subsets} if subsets else {})}
 
 
-def slices_of(service: Whole, places: Sequence[Place]) -> list[Json]:
+def slices_of(service: FullObject, places: Sequence[ServiceEndpoint]) -> list[Json]:
     """The EndpointSlices of a service, named so that the same ones come out every time."""
     pieces = [
         (ports, group[first : first + _LARGEST_SLICE])
@@ -122,7 +124,9 @@ def slices_of(service: Whole, places: Sequence[Place]) -> list[Json]:
     return [_slice(service, number, piece) for number, piece in enumerate(pieces or [((), [])])]
 
 
-def _slice(service: Whole, number: int, piece: tuple[tuple[tuple[str, int, str], ...], list[Place]]) -> Json:
+def _slice(
+    service: FullObject, number: int, piece: tuple[tuple[tuple[str, int, str], ...], list[ServiceEndpoint]]
+) -> Json:
     ports, places = piece
     labels = {
         **service.meta.labels,
@@ -147,7 +151,7 @@ def _slice(service: Whole, number: int, piece: tuple[tuple[tuple[str, int, str],
     }
 
 
-def _endpoint(service: Whole, place: Place) -> Json:
+def _endpoint(service: FullObject, place: ServiceEndpoint) -> Json:
     address = _address(service, place)
     pod = place.pod
     return {
@@ -157,25 +161,25 @@ def _endpoint(service: Whole, place: Place) -> Json:
     }
 
 
-class Endpoints(Controller[Key]):
+class EndpointsController(Controller[Key]):
     """Keeps the Endpoints and EndpointSlices of every Service that selects pods."""
 
     name = "endpoint-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._services = self.informers.whole(SERVICES)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._services = self.informers.full(SERVICES)
         self._by_namespace = self._services.index(lambda found: (found.meta.namespace,))
-        self._endpoints = self.informers.whole(ENDPOINTS)
-        self._slices = self.informers.whole(SLICES)
+        self._endpoints = self.informers.full(ENDPOINTS)
+        self._slices = self.informers.full(SLICES)
         self._slices_of = self._slices.index(_service_of)
-        self.follow(self._services, own_key)
-        self.follow(self._endpoints, own_key)
-        self.follow(self._slices, lambda found: (found.meta.namespace, found.meta.labels.get(_NAME, "")))
-        self.needs.append(self.informers.pods)
-        self.informers.pods.handle(self._pod_changed)
+        self.enqueue_on_change(self._services, object_key)
+        self.enqueue_on_change(self._endpoints, object_key)
+        self.enqueue_on_change(self._slices, lambda found: (found.meta.namespace, found.meta.labels.get(_NAME, "")))
+        self.cache_syncs.append(self.informers.pods)
+        self.informers.pods.add_event_handler(self._pod_changed)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         if before is not None and after is not None and _same_place(before, after):
             return
         namespace = (after or before).meta.namespace  # type: ignore[union-attr]
@@ -190,11 +194,11 @@ class Endpoints(Controller[Key]):
             # Slices go with their owner; Endpoints have none, but bear the name of their service.
             held = self._endpoints.get(key)
             if service is None and held is not None and _MANAGED.items() <= held.meta.labels.items():
-                await self.shared.delete(ENDPOINTS, held)
+                await self.context.delete(ENDPOINTS, held)
             return None
         if not service.spec.get("selector") or service.spec.get("type") == "ExternalName":
             return None
-        places = find_places(service, self.informers.pods_of_namespace.get(key[0]))
+        places = find_endpoints(service, self.informers.pods_of_namespace.get(key[0]))
         await self._put(ENDPOINTS, self._endpoints.get(key), endpoints_of(service, places))
         wanted = {one["metadata"]["name"]: one for one in slices_of(service, places)}
         present = {one.meta.name: one for one in self._slices_of.get("/".join(key))}
@@ -202,13 +206,13 @@ class Endpoints(Controller[Key]):
             await self._put(SLICES, present.get(name), one)
         for name, held in present.items():
             if name not in wanted and not held.meta.deleting:
-                await self.shared.delete(SLICES, held)
+                await self.context.delete(SLICES, held)
         return None
 
-    async def _put(self, resource: str, held: Whole | None, wanted: Json) -> None:
+    async def _put(self, resource: str, held: FullObject | None, wanted: Json) -> None:
         if held is None:
             try:
-                await self.shared.create(resource, wanted)
+                await self.context.create(resource, wanted)
             except ApiError as error:
                 if error.reason != "AlreadyExists" and "being terminated" not in error.message:
                     raise
@@ -222,18 +226,18 @@ class Endpoints(Controller[Key]):
 
         same = all(held.body.get(name) == value for name, value in body.items()) and held.meta.labels == labels
         if not same or ("subsets" in held.body) != ("subsets" in body):
-            await self.shared.edit(resource, held, change)
+            await self.context.edit(resource, held, change)
 
 
 _NAME = "kubernetes.io/service-name"
 
 
-def _service_of(found: Whole) -> tuple[str, ...]:
+def _service_of(found: FullObject) -> tuple[str, ...]:
     managed = found.meta.labels.get("endpointslice.kubernetes.io/managed-by") == _SLICE_MANAGER
     return (f"{found.meta.namespace}/{found.meta.labels.get(_NAME, '')}",) if managed else ()
 
 
-def _same_place(before: Pod, after: Pod) -> bool:
+def _same_place(before: PodView, after: PodView) -> bool:
     return (before.ip, before.ready, before.ended, before.node, bool(before.meta.deleting), before.meta.labels) == (
         after.ip,
         after.ready,

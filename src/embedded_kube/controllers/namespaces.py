@@ -7,19 +7,19 @@ from functools import partial
 from typing import NamedTuple
 
 from embedded_kube.controllers.machinery.conditions import condition, set_condition
-from embedded_kube.controllers.machinery.controller import Controller, Shared, copy_json, own_key
-from embedded_kube.controllers.machinery.objects import Held, Key, Whole, read_held
-from embedded_kube.controllers.machinery.resources import Resource, Resources
-from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, copy_json, object_key
+from embedded_kube.controllers.machinery.objects import FullObject, Key, ObjectView, read_object
+from embedded_kube.controllers.machinery.rest_mapper import RestMapper, RestMapping
+from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
 NAMESPACES = "namespaces"
 FINALIZER = "kubernetes"
-_LOOK_AGAIN = 5.0
+_REQUEUE_DELAY = 5.0
 
 
-class Leftovers(NamedTuple):
+class RemainingContent(NamedTuple):
     """What is still in a namespace: objects by resource, and by the finalizer that holds them."""
 
     resources: Counter[str]
@@ -27,7 +27,7 @@ class Leftovers(NamedTuple):
     failures: list[str]
 
 
-def deletion_conditions(left: Leftovers) -> list[Json]:
+def deletion_conditions(left: RemainingContent) -> list[Json]:
     """What a namespace says about its deletion."""
     no_failure = condition(
         "NamespaceDeletionContentFailure",
@@ -58,24 +58,24 @@ def deletion_conditions(left: Leftovers) -> list[Json]:
     ]
 
 
-class Namespaces(Controller[Key]):
+class NamespaceController(Controller[Key]):
     """Empties every namespace that is being deleted."""
 
     name = "namespace-controller"
 
-    def __init__(self, shared: Shared, resources: Resources) -> None:
-        super().__init__(shared)
-        self._resources = resources
-        self._namespaces = self.informers.whole(NAMESPACES)
-        self.needs.append(resources.crds)
-        self.follow(self._namespaces, own_key)
-        resources.listen(self._resource_changed)
+    def __init__(self, context: ControllerContext, mapper: RestMapper) -> None:
+        super().__init__(context)
+        self._mapper = mapper
+        self._namespaces = self.informers.full(NAMESPACES)
+        self.cache_syncs.append(mapper.crds)
+        self.enqueue_on_change(self._namespaces, object_key)
+        mapper.add_listener(self._resource_changed)
 
-    def _resource_changed(self, resource: Resource, exists: bool) -> None:
+    def _resource_changed(self, resource: RestMapping, exists: bool) -> None:
         if exists and resource.namespaced:
-            self.informers.held(resource.name).handle(self._content_changed)
+            self.informers.metadata(resource.name).add_event_handler(self._content_changed)
 
-    def _content_changed(self, before: Held | None, after: Held | None) -> None:
+    def _content_changed(self, before: ObjectView | None, after: ObjectView | None) -> None:
         if after is not None or before is None:
             return
         home = self._namespaces.get(("", before.meta.namespace))
@@ -90,20 +90,20 @@ class Namespaces(Controller[Key]):
         left = await self._empty(key[1])
         if left.resources or left.failures:
             await self._report(found, left)
-            return _LOOK_AGAIN
+            return _REQUEUE_DELAY
         await self._finalize(found)
         return None
 
-    async def _empty(self, namespace: str) -> Leftovers:
+    async def _empty(self, namespace: str) -> RemainingContent:
         """Deletes what is there, and says what is still there afterwards."""
-        left = Leftovers(Counter(), Counter(), [])
-        for resource in self._resources:
+        left = RemainingContent(Counter(), Counter(), [])
+        for resource in self._mapper:
             if not resource.namespaced:
                 continue
             items = await self._items(resource.name, namespace)
-            doomed = [item for item in items if not item.meta.deleting]
+            to_delete = [item for item in items if not item.meta.deleting]
             try:
-                await in_batches([partial(self.shared.delete, resource.name, item) for item in doomed])
+                await slow_start_batch([partial(self.context.delete, resource.name, item) for item in to_delete])
             except ApiError as error:
                 left.failures.append(f"{resource.name}: {error.message}")
             for item in await self._items(resource.name, namespace) if items else ():
@@ -111,21 +111,21 @@ class Namespaces(Controller[Key]):
                 left.finalizers.update(item.meta.finalizers)
         return left
 
-    async def _items(self, resource: str, namespace: str) -> list[Held]:
-        return [read_held(found) for found in await self.shared.client.list(resource, namespace)]
+    async def _items(self, resource: str, namespace: str) -> list[ObjectView]:
+        return [read_object(found) for found in await self.context.client.list(resource, namespace)]
 
-    async def _report(self, found: Whole, left: Leftovers) -> None:
+    async def _report(self, found: FullObject, left: RemainingContent) -> None:
         status = copy_json(found.status)
         status["phase"] = "Terminating"
         for one in deletion_conditions(left):
             set_condition(status, one)
         if status != found.status:
-            await self.shared.set_status(NAMESPACES, found, status)
+            await self.context.set_status(NAMESPACES, found, status)
 
-    async def _finalize(self, found: Whole) -> None:
-        live = await self.shared.client.get(NAMESPACES, "", found.meta.name)
+    async def _finalize(self, found: FullObject) -> None:
+        live = await self.context.client.get(NAMESPACES, "", found.meta.name)
         if live["metadata"]["uid"] != found.meta.uid:
             return
         spec = live.setdefault("spec", {})
         spec["finalizers"] = [name for name in spec.get("finalizers") or () if name != FINALIZER]
-        await self.shared.client.update(NAMESPACES, live, subresource="finalize")
+        await self.context.client.update(NAMESPACES, live, subresource="finalize")

@@ -1,4 +1,7 @@
-"""The nodes of the local cluster. Loaded lazily: the launcher imports this package too and has to stay small."""
+"""Nodes of the local cluster: the fleet, the node agent (kubelet), pods as processes or simulated.
+
+Modules are loaded lazily: the launcher process imports this package too and must stay small.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from embedded_kube.node.fleet import FleetError, FleetSettings
-    from embedded_kube.node.runner import Fleet
+    from embedded_kube.node.runner import FleetRunner
 
-__all__ = ["Fleet", "FleetError", "FleetSettings"]
+__all__ = ["FleetError", "FleetRunner", "FleetSettings"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +19,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from embedded_kube.node import fleet, runner
 
-    return runner.Fleet if name == "Fleet" else getattr(fleet, name)
+    return runner.FleetRunner if name == "FleetRunner" else getattr(fleet, name)

@@ -1,4 +1,4 @@
-"""Which nodes there are: from a few numbers, or from a YAML file with a list of node groups."""
+"""Fleet settings: the nodes of the local cluster, from flags or from a YAML file with a list of node groups."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
 
 RUNTIMES = ("process", "simulated")
 RUNTIME = "gpu-scheduler.io/runtime"
-UNHEALTHY = "gpu-scheduler.io/unhealthy-devices"
-OURS = "gpu-scheduler.io/fleet"
-"""The label of the nodes that this fleet made."""
+UNHEALTHY_DEVICES = "gpu-scheduler.io/unhealthy-devices"
+FLEET_LABEL = "gpu-scheduler.io/fleet"
+"""The label of nodes that a fleet created."""
 
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_MOST_NODES = 20_000
-_MOST_GPUS = 128
+_TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_MAX_NODES = 20_000
+_MAX_GPUS = 128
 
 
 class FleetError(Exception):
-    """The nodes cannot be made; the message is one line with the field and what would be right."""
+    """The fleet settings are invalid. The message is one line: the field and what to write instead."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
@@ -35,7 +35,7 @@ class FleetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What can be chosen about the nodes. `file` describes them instead of the numbers."""
+    """Settings of the nodes. With a `file`, the nodes come from it, not from the numbers."""
 
     folder: Path
     nodes: int = 4
@@ -48,19 +48,19 @@ class FleetSettings:
     runtime: str = "process"
     kubernetes: str = "1.35"
     back_off: float = 10.0
-    """How long a container waits before its second restart; twice as long each further time."""
+    """Seconds before a container's second restart; the delay doubles with each further restart."""
     back_off_limit: float = 300.0
     isolate: bool = True
-    """Whether pods get namespaces of their own where the system allows it."""
+    """Whether pods get their own Linux namespaces where the system allows it."""
     control_plane: bool = False
-    """Whether there is one node more, without GPUs, for the project's own parts."""
+    """Whether there is one more node, without GPUs, for the project's own addons."""
     read_device_claim: DeviceClaimReader = no_device_claim
-    """Which devices a pod was given: a node rejects pods whose devices are taken."""
+    """Reads which devices a pod was given; a node rejects pods whose devices are in use."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Nodes that are alike. `{n}` in rack and zone is the number of the rack or zone, from 1."""
+class NodeGroup:
+    """A group of equal nodes. `{n}` in rack and zone is the number of the rack or zone, from 1."""
 
     count: int = 1
     prefix: str = "node"
@@ -81,35 +81,35 @@ class Group:
 
 CONTROL_PLANE = "control-plane"
 _ROLE = "node-role.kubernetes.io/control-plane"
-_CONTROL_PLANE = Group(gpus=0, labels={_ROLE: ""}, taints=[{"key": _ROLE, "effect": "NoSchedule"}])
+_CONTROL_PLANE = NodeGroup(gpus=0, labels={_ROLE: ""}, taints=[{"key": _ROLE, "effect": "NoSchedule"}])
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
-    """One node to be. Without a rack it is outside of every topology."""
+class FleetNode:
+    """One node of the fleet. A node without a rack has no topology labels."""
 
     name: str
     number: int
-    group: Group
+    group: NodeGroup
     rack: str
     zone: str
     address: str
 
 
-def read_fleet(settings: FleetSettings) -> list[NodeSpec]:
-    """The nodes of the settings; FleetError when they make no sense."""
+def read_fleet(settings: FleetSettings) -> list[FleetNode]:
+    """Returns the nodes that the settings describe, or raises FleetError."""
     if settings.file is not None:
         groups = _read_file(settings.file)
     else:
-        told = {name: getattr(settings, name) for name in ("gpus", "cpu", "memory", "racks", "zones", "runtime")}
-        groups = [_make_group({"count": settings.nodes, **told}, "", "--")]
+        numbers = {name: getattr(settings, name) for name in ("gpus", "cpu", "memory", "racks", "zones", "runtime")}
+        groups = [_make_group({"count": settings.nodes, **numbers}, "", "--")]
     found = _lay_out(groups)
     if settings.control_plane:
-        found.append(NodeSpec(CONTROL_PLANE, 0, _CONTROL_PLANE, "", "", _address(len(found))))
+        found.append(FleetNode(CONTROL_PLANE, 0, _CONTROL_PLANE, "", "", _address(len(found))))
     return found
 
 
-def _read_file(path: Path) -> list[Group]:
+def _read_file(path: Path) -> list[NodeGroup]:
     try:
         found = parse_yaml(path.read_bytes())
     except OSError as error:
@@ -123,79 +123,79 @@ def _read_file(path: Path) -> list[Group]:
     return [_make_group(item, f"[{number}]", f"--fleet: {path}: ") for number, item in enumerate(found)]
 
 
-def _make_group(found: object, place: str, where: str) -> Group:
-    """A checked group. `place` is its place in the file, `where` what error lines begin with."""
+def _make_group(found: object, place: str, where: str) -> NodeGroup:
+    """Returns a validated group. `place` is its position in the file, `where` the prefix of error messages."""
 
-    def refuse(name: str, why: str) -> FleetError:
+    def invalid(name: str, why: str) -> FleetError:
         dot = "." if place and name else ""
         return FleetError(f"{where}{place}{dot}{name}: {why}")
 
     if not isinstance(found, dict):
-        raise refuse("", "write a group as fields, for example {count: 4, gpus: 8}")
-    known = {item.name: item for item in fields(Group)}
+        raise invalid("", "write a group as fields, for example {count: 4, gpus: 8}")
+    known = {item.name: item for item in fields(NodeGroup)}
     for name in found:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1, 0.4)
-            raise refuse(str(name), f"no such field; did you mean {near[0]}?" if near else _list(known))
-    told: dict[str, Any] = {}
+            raise invalid(str(name), f"no such field; did you mean {near[0]}?" if near else _list(known))
+    values: dict[str, Any] = {}
     for name, value in found.items():
-        told[name] = _check_type(name, value, refuse)
-    for name, least, most in (
-        ("count", 1, _MOST_NODES),
-        ("gpus", 0, _MOST_GPUS),
+        values[name] = _check_type(name, value, invalid)
+    for name, minimum, maximum in (
+        ("count", 1, _MAX_NODES),
+        ("gpus", 0, _MAX_GPUS),
         ("pods", 1, 10_000),
-        ("racks", 1, _MOST_NODES),
-        ("zones", 1, _MOST_NODES),
+        ("racks", 1, _MAX_NODES),
+        ("zones", 1, _MAX_NODES),
     ):
-        if not least <= told.get(name, least) <= most:
-            raise refuse(
-                "nodes" if where == "--" and name == "count" else name, f"{told[name]} is not {least} to {most}"
+        if not minimum <= values.get(name, minimum) <= maximum:
+            raise invalid(
+                "nodes" if where == "--" and name == "count" else name, f"{values[name]} is not {minimum} to {maximum}"
             )
     for name in ("cpu", "memory"):
         try:
-            if parse_nano(told.get(name, "1")) <= 0:
-                raise refuse(name, f"{told[name]} is not above 0")
+            if parse_nano(values.get(name, "1")) <= 0:
+                raise invalid(name, f"{values[name]} is not above 0")
         except QuantityError as error:
-            raise refuse(name, str(error)) from None
-    if told.get("runtime", RUNTIMES[0]) not in RUNTIMES:
-        raise refuse("runtime", f"{told['runtime']!r} is not one of {', '.join(RUNTIMES)}")
-    for number, taint in enumerate(told.get("taints", ())):
-        if not isinstance(taint, dict) or not taint.get("key") or taint.get("effect") not in _EFFECTS:
-            raise refuse(f"taints[{number}]", f"write key, value and an effect out of {', '.join(_EFFECTS)}")
-    return Group(**told)
+            raise invalid(name, str(error)) from None
+    if values.get("runtime", RUNTIMES[0]) not in RUNTIMES:
+        raise invalid("runtime", f"{values['runtime']!r} is not one of {', '.join(RUNTIMES)}")
+    for number, taint in enumerate(values.get("taints", ())):
+        if not isinstance(taint, dict) or not taint.get("key") or taint.get("effect") not in _TAINT_EFFECTS:
+            raise invalid(f"taints[{number}]", f"write key, value and an effect out of {', '.join(_TAINT_EFFECTS)}")
+    return NodeGroup(**values)
 
 
 def _list(known: Iterable[str]) -> str:
     return f"no such field; there are {', '.join(known)}"
 
 
-def _check_type(name: str, value: object, refuse: Any) -> object:
-    default = getattr(Group(), name)
+def _check_type(name: str, value: object, invalid: Any) -> object:
+    default = getattr(NodeGroup(), name)
     if name in ("cpu", "memory"):
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise refuse(name, "write a quantity, for example 4 or 8Gi")
+            raise invalid(name, "write a quantity, for example 4 or 8Gi")
         return str(value)
     if isinstance(default, int):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise refuse(name, f"{value!r} is not a whole number")
+            raise invalid(name, f"{value!r} is not a whole number")
         return value
     if isinstance(default, dict):
         if not isinstance(value, dict):
-            raise refuse(name, "write names and values, for example {team: research}")
+            raise invalid(name, "write names and values, for example {team: research}")
         return {str(key): str(item) if not isinstance(item, bool) else str(item).lower() for key, item in value.items()}
     if isinstance(default, list):
         if not isinstance(value, list):
-            raise refuse(name, "write a list")
+            raise invalid(name, "write a list")
         return value
     if not isinstance(value, str) or not value:
-        raise refuse(name, f"{value!r} is not a text")
+        raise invalid(name, f"{value!r} is not a text")
     return value
 
 
-def _lay_out(groups: list[Group]) -> list[NodeSpec]:
-    """Names, racks and zones. Groups of one prefix count on, so that names stay different."""
+def _lay_out(groups: list[NodeGroup]) -> list[FleetNode]:
+    """Assigns names, racks and zones. Groups with the same prefix continue its numbering, so names are unique."""
     counts: dict[str, int] = {}
-    found: list[NodeSpec] = []
+    found: list[FleetNode] = []
     for group in groups:
         for index in range(group.count):
             counts[group.prefix] = number = counts.get(group.prefix, 0) + 1
@@ -206,7 +206,7 @@ def _lay_out(groups: list[Group]) -> list[NodeSpec]:
                 else (index * min(group.zones, group.count) // group.count)
             )
             names = (group.rack.replace("{n}", str(rack + 1)), group.zone.replace("{n}", str(zone + 1)))
-            found.append(NodeSpec(f"{group.prefix}{number}", number, group, *names, _address(len(found))))
+            found.append(FleetNode(f"{group.prefix}{number}", number, group, *names, _address(len(found))))
     return found
 
 
@@ -217,12 +217,17 @@ def _address(place: int) -> str:
     return f"127.{1 + place // 62500}.{1 + place // 250 % 250}.{1 + place % 250}"
 
 
-def node_labels(spec: NodeSpec) -> dict[str, str]:
-    """What a node is known by."""
+def node_labels(spec: FleetNode) -> dict[str, str]:
+    """Returns the labels of a Node object."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    found = {"kubernetes.io/os": "linux", "kubernetes.io/arch": machine, RUNTIME: spec.group.runtime, OURS: "local"}
+    found = {
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": machine,
+        RUNTIME: spec.group.runtime,
+        FLEET_LABEL: "local",
+    }
     if spec.rack:
-        # Pods that spread over hosts, racks or zones count every node that has the label, tainted or not.
+        # Topology labels only where pods may run: topology spread counts every node that has the label, tainted or not.
         found |= {
             "kubernetes.io/hostname": spec.name,
             "gpu-node-name": spec.name,
@@ -233,8 +238,8 @@ def node_labels(spec: NodeSpec) -> dict[str, str]:
     return found | spec.group.labels
 
 
-def node_object(spec: NodeSpec) -> Json:
-    """A Node, without its status."""
+def node_object(spec: FleetNode) -> Json:
+    """Returns a Node object without status."""
     group = spec.group
     meta: Json = {"name": spec.name, "labels": node_labels(spec)}
     if group.annotations:
@@ -246,13 +251,13 @@ def node_object(spec: NodeSpec) -> Json:
 
 
 def unhealthy_devices(annotations: Mapping[str, str]) -> set[int]:
-    """The GPU indices that a node's annotation calls broken; words that are no number are passed over."""
-    words = annotations.get(UNHEALTHY, "").replace(",", " ").split()
+    """Reads the GPU indices in a node's annotation; words that are not numbers are ignored."""
+    words = annotations.get(UNHEALTHY_DEVICES, "").replace(",", " ").split()
     return {int(word) for word in words if word.isdecimal()}
 
 
-def node_resources(spec: NodeSpec, annotations: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Capacity and allocatable; a broken GPU is not allocatable, as behind a device plugin."""
+def node_resources(spec: FleetNode, annotations: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns capacity and allocatable. An unhealthy GPU is not allocatable, as with a device plugin."""
     group = spec.group
     capacity = {"cpu": group.cpu, "memory": group.memory, "pods": str(group.pods), "ephemeral-storage": "100Gi"}
     allocatable = dict(capacity)

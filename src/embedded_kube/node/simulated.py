@@ -1,13 +1,13 @@
-"""Pods without processes: they go through their phases as annotations tell them, thousands in one process.
+"""Simulated pods: no processes; annotations on the pod script its phases. Thousands fit in one process.
 
-| annotation on the pod (seconds may have a fraction) | |
+| annotation on the pod (seconds, fractions allowed) | |
 |---|---|
 | gpu-scheduler.io/simulate-start-delay | how long it takes to start |
-| gpu-scheduler.io/simulate-ready-delay | how long it takes to become ready after that |
-| gpu-scheduler.io/simulate-duration | how long it runs; without it, until it is deleted |
-| gpu-scheduler.io/simulate-exit-code | how its containers end after that; 0 unless told |
-| gpu-scheduler.io/simulate-fail-after | after how long it fails instead, with exit code 1 or the one above |
-| gpu-scheduler.io/simulate-stop-delay | how long it takes to stop when deleted, at most its grace period |
+| gpu-scheduler.io/simulate-ready-delay | how long after that it takes to become ready |
+| gpu-scheduler.io/simulate-duration | how long it runs; without it, the pod runs until it is deleted |
+| gpu-scheduler.io/simulate-exit-code | the exit code of its containers after that; default 0 |
+| gpu-scheduler.io/simulate-fail-after | after how long it fails instead, with exit code 1 or simulate-exit-code |
+| gpu-scheduler.io/simulate-stop-delay | how long it takes to stop when deleted; at most its grace period |
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from datetime import UTC, datetime
 
 from embedded_kube.node.fleet import FleetSettings
 from embedded_kube.node.pods.containers import MAIN, PodState, read_containers
-from embedded_kube.node.processes.network import Addresses
-from embedded_kube.node.reports import Reports
+from embedded_kube.node.processes.network import AddressPool
+from embedded_kube.node.status_manager import StatusManager
 from embedded_kube.node.timers import Timers
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
 
 PREFIX = "gpu-scheduler.io/simulate-"
-_KNOWN = ("start-delay", "ready-delay", "duration", "exit-code", "fail-after", "stop-delay")
+_FIELDS = ("start-delay", "ready-delay", "duration", "exit-code", "fail-after", "stop-delay")
 
 
 def read_script(pod: Json) -> tuple[dict[str, float], list[str]]:
-    """What a pod's annotations ask for, and a line for each that cannot be read."""
+    """Returns the values of a pod's simulate-* annotations, and a message for each one that is invalid."""
     script: dict[str, float] = {}
-    wrong = []
+    invalid = []
     for name, value in (pod["metadata"].get("annotations") or {}).items():
         if not name.startswith(PREFIX):
             continue
         field = name.removeprefix(PREFIX)
-        if field not in _KNOWN:
-            wrong.append(f"annotation {name}: there is no such; there are {', '.join(_KNOWN)}")
+        if field not in _FIELDS:
+            invalid.append(f"annotation {name}: unknown annotation; known are {', '.join(_FIELDS)}")
             continue
         try:
             script[field] = float(value)
@@ -45,48 +45,60 @@ def read_script(pod: Json) -> tuple[dict[str, float], list[str]]:
                 raise ValueError
         except ValueError:
             script.pop(field, None)
-            right = "a whole number from 0" if field == "exit-code" else "a number of seconds"
-            wrong.append(f"annotation {name}: {value!r} is not {right}; it is ignored")
-    return script, wrong
+            expected = "a whole number from 0" if field == "exit-code" else "a number of seconds"
+            invalid.append(f"annotation {name}: {value!r} is not {expected}; it is ignored")
+    return script, invalid
 
 
 class SimulatedPod:
-    """One pod. `done` is called when it has ended and holds nothing any more."""
+    """One pod. `done` is called when the pod has terminated and its resources are free."""
 
-    __slots__ = ("_addresses", "_done", "_failures", "_meta", "_policy", "_reports", "_script", "_settings",
-                 "_stopping", "_timer", "_timers", "state")  # fmt: skip
+    __slots__ = (
+        "_addresses",
+        "_done",
+        "_failures",
+        "_meta",
+        "_policy",
+        "_script",
+        "_settings",
+        "_status_manager",
+        "_stopping",
+        "_timer",
+        "_timers",
+        "state",
+    )
 
-    def __init__(self, pod: Json, host: str, tools: SimulatedTools, done: Callable[[], None]) -> None:
+    def __init__(self, pod: Json, host: str, context: SimulationContext, done: Callable[[], None]) -> None:
         meta = pod["metadata"]
         self._meta = {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
-        self._reports, self._timers = tools.reports, tools.timers
-        self._addresses, self._settings = tools.addresses, tools.settings
+        self._status_manager, self._timers = context.status_manager, context.timers
+        self._addresses, self._settings = context.addresses, context.settings
         self._done = done
         self._policy = pod["spec"].get("restartPolicy", "Always")
-        self._script, wrong = read_script(pod)
+        self._script, invalid = read_script(pod)
         self._stopping = False
         self._failures = 0
         containers = read_containers(pod)
         for container in containers:
             container.spec = {"name": container.name, "image": container.spec.get("image", "")}
-        address = host if pod["spec"].get("hostNetwork") else tools.addresses.take()
+        address = host if pod["spec"].get("hostNetwork") else context.addresses.take()
         self.state = PodState(containers, address, host)
-        for line in wrong:
-            tools.reports.event(pod, "BadSimulation", line, warning=True)
+        for line in invalid:
+            context.status_manager.event(pod, "BadSimulation", line, warning=True)
         self._resume(pod)
 
     def _resume(self, pod: Json) -> None:
-        """Begins, or goes on after a restart of the cluster as if nothing had been."""
+        """Starts the pod, or continues its script after a restart of the cluster."""
         old = pod.get("status") or {}
         deadline = pod["spec"].get("activeDeadlineSeconds")
-        begun = datetime.now(UTC).timestamp()
+        started = datetime.now(UTC).timestamp()
         if old.get("startTime"):
             self.state.started = old["startTime"]
-            begun = datetime.fromisoformat(old["startTime"]).timestamp()
+            started = datetime.fromisoformat(old["startTime"]).timestamp()
         if deadline is not None:
-            self._timers.set(max(0.0, begun + deadline - datetime.now(UTC).timestamp()), self._miss_deadline)
+            self._timers.set(max(0.0, started + deadline - datetime.now(UTC).timestamp()), self._exceed_deadline)
         if old.get("phase") == "Running":
-            ran = datetime.now(UTC).timestamp() - begun - self._script.get("start-delay", 0.0)
+            ran = datetime.now(UTC).timestamp() - started - self._script.get("start-delay", 0.0)
             mains = [item for item in self.state.containers if item.role == MAIN]
             for container, status in zip(mains, old.get("containerStatuses") or (), strict=False):
                 container.restarts = status.get("restartCount", 0)
@@ -143,7 +155,7 @@ class SimulatedPod:
             self._report()
         self._timer = self._timers.set(delay, self._start)
 
-    def _miss_deadline(self) -> None:
+    def _exceed_deadline(self) -> None:
         if self.state.phase in ("Pending", "Running") and not self._stopping:
             self._stopping = True
             self._timers.cancel(self._timer)
@@ -152,51 +164,53 @@ class SimulatedPod:
             self._end(137)
 
     def stop(self, grace: float) -> None:
-        """It was deleted."""
+        """Terminates the pod because it was deleted."""
         if not self._stopping:
             self._stopping = True
             self._timers.cancel(self._timer)
             delay = min(grace, self._script.get("stop-delay", 0.0))
             self._timer = self._timers.set(delay, lambda: self._end(143))
 
-    def forget(self) -> None:
-        """Its object is gone."""
+    def discard(self) -> None:
+        """Drops the pod because its object is gone."""
         self._stopping = True
         self._timers.cancel(self._timer)
         self._addresses.free(self.state.address)
 
-    # -- reports
+    # -- status
 
     def _report(self) -> None:
-        self._reports.put(self._meta, self.state.status())
+        self._status_manager.set_status(self._meta, self.state.status())
 
     def _finish(self) -> None:
         self._addresses.free(self.state.address)
         self._done()
         if self._stopping and not self.state.reason:
-            _keep(asyncio.ensure_future(self._write_and_remove()))
+            _hold(asyncio.ensure_future(self._write_and_remove()))
         else:
             self._report()
 
     async def _write_and_remove(self) -> None:
-        await self._reports.write(self._meta, self.state.status())
-        await self._reports.remove(self._meta)
+        await self._status_manager.write_status(self._meta, self.state.status())
+        await self._status_manager.remove_pod(self._meta)
 
 
-class SimulatedTools:
-    """What all simulated pods use."""
+class SimulationContext:
+    """Dependencies of all simulated pods."""
 
-    def __init__(self, reports: Reports, timers: Timers, addresses: Addresses, settings: FleetSettings) -> None:
-        self.reports = reports
+    def __init__(
+        self, status_manager: StatusManager, timers: Timers, addresses: AddressPool, settings: FleetSettings
+    ) -> None:
+        self.status_manager = status_manager
         self.timers = timers
         self.addresses = addresses
         self.settings = settings
 
 
-_running: set[asyncio.Future[None]] = set()
+_tasks: set[asyncio.Future[None]] = set()
 
 
-def _keep(task: asyncio.Future[None]) -> None:
-    """Holds on to a task: the loop alone would not."""
-    _running.add(task)
-    task.add_done_callback(_running.discard)
+def _hold(task: asyncio.Future[None]) -> None:
+    """Keeps a reference to a task: the event loop keeps only a weak one."""
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

@@ -1,4 +1,4 @@
-"""Many timers behind one: a heap, and a single wake-up of the loop for the earliest."""
+"""Timer heap: many timers behind one wake-up of the event loop, for the earliest of them."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ _log = logging.getLogger(__name__)
 
 
 class Timers:
-    """Calls functions at their time. One that was cancelled is passed over when its time comes."""
+    """Calls functions at their time. Cancelled timers stay in the heap until their time and are skipped then."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._live: set[int] = set()
+        self._active: set[int] = set()
         self._count = 0
         self._handle: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def set(self, seconds: float, act: Callable[[], None]) -> int:
-        """Calls `act` after so many seconds; the number that is returned cancels it."""
+    def set(self, seconds: float, callback: Callable[[], None]) -> int:
+        """Calls `callback` after some seconds. Returns a timer id for `cancel`."""
         self._count += 1
-        self._live.add(self._count)
-        heapq.heappush(self._heap, (self._loop.time() + seconds, self._count, act))
+        self._active.add(self._count)
+        heapq.heappush(self._heap, (self._loop.time() + seconds, self._count, callback))
         if self._heap[0][1] == self._count:
-            self._arm()
+            self._schedule()
         return self._count
 
-    def cancel(self, number: int) -> None:
-        """Forgets a timer that has not gone off."""
-        self._live.discard(number)
+    def cancel(self, timer: int) -> None:
+        """Cancels a timer that has not fired."""
+        self._active.discard(timer)
 
     def close(self) -> None:
-        """Forgets all of them."""
+        """Cancels all timers."""
         if self._handle is not None:
             self._handle.cancel()
         self._heap.clear()
 
-    def _arm(self) -> None:
+    def _schedule(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        self._handle = self._loop.call_at(self._heap[0][0], self._ring) if self._heap else None
+        self._handle = self._loop.call_at(self._heap[0][0], self._fire) if self._heap else None
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         now = self._loop.time()
         while self._heap and self._heap[0][0] <= now:
-            _, number, act = heapq.heappop(self._heap)
-            if number in self._live:
-                self._live.discard(number)
+            _, timer, callback = heapq.heappop(self._heap)
+            if timer in self._active:
+                self._active.discard(timer)
                 try:
-                    act()
-                except Exception:  # the timers behind it must go off all the same
-                    _log.exception("a timer failed")
+                    callback()
+                except Exception:  # the timers behind it must fire all the same
+                    _log.exception("timer callback failed")
         self._handle = None
-        self._arm()
+        self._schedule()

@@ -11,17 +11,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from embedded_kube.client import Client
-from embedded_kube.controllers.machinery.informer import Informer, Informers
-from embedded_kube.controllers.machinery.objects import Held, Key
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject, LocalEventRecorder
+from embedded_kube.controllers.machinery.informer import InformerFactory, LocalInformer
+from embedded_kube.controllers.machinery.objects import Key, ObjectView
 from embedded_kube.controllers.machinery.queue import WorkQueue
-from embedded_kube.controllers.machinery.recorder import About, Recorder
 from embedded_kube.controllers.settings import ControllerSettings
 from embedded_kube.errors import MODIFIED, ApiError, conflict
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
 
 K = TypeVar("K")
-T = TypeVar("T", bound=Held)
+T = TypeVar("T", bound=ObjectView)
 _log = logging.getLogger(__name__)
 
 FIRST_RESTART_DELAY = 0.5
@@ -49,23 +49,23 @@ def copy_json(found: Json) -> Json:
     return copied
 
 
-class Shared:
+class ControllerContext:
     """What all controllers have in common: settings, caches, Events, and writes that the caches learn of at once."""
 
-    def __init__(self, client: Client, settings: ControllerSettings, informers: Informers) -> None:
+    def __init__(self, client: Client, settings: ControllerSettings, informers: InformerFactory) -> None:
         self.client = client
         self.settings = settings
         self.informers = informers
-        self.recorder = Recorder(client)
+        self.recorder = LocalEventRecorder(client)
 
     async def create(self, resource: str, found: Json) -> Json:
         """A new object, in the cache when this returns."""
         made = await self.client.create(resource, found)
-        self._learn(resource, made)
+        self._on_written(resource, made)
         return made
 
     async def edit(
-        self, resource: str, item: Held, change: Callable[[Json], Json | None], subresource: str = ""
+        self, resource: str, item: ObjectView, change: Callable[[Json], Json | None], subresource: str = ""
     ) -> Json:
         """Changes the very object we looked at, not a namesake; a change of None leaves it alone."""
         key, uid = item.meta.key, item.meta.uid
@@ -82,10 +82,10 @@ class Shared:
             found = await self.client.edit(resource, *key, checked, subresource)
         except _Unchanged as unchanged:
             return unchanged.found
-        self._learn(resource, found)
+        self._on_written(resource, found)
         return found
 
-    async def set_status(self, resource: str, item: Held, status: Json, *, pinned: bool = False) -> Json:
+    async def set_status(self, resource: str, item: ObjectView, status: Json, *, pinned: bool = False) -> Json:
         """Writes a status whole; a pinned one fails with a conflict when the object is no longer as we saw it."""
         key, revision = item.meta.key, item.meta.revision
 
@@ -96,7 +96,7 @@ class Shared:
 
         return await self.edit(resource, item, change, "status")
 
-    async def delete(self, resource: str, item: Held, grace: int | None = None) -> None:
+    async def delete(self, resource: str, item: ObjectView, grace: int | None = None) -> None:
         """Deletes the very object we looked at; in the cache it is deleting when this returns."""
         meta = item.meta
         try:
@@ -107,12 +107,12 @@ class Shared:
                 raise
         informer = self.informers.find(resource)
         if informer is not None:
-            informer.doom(meta.uid, meta.key)
+            informer.on_deleted(meta.uid, meta.key)
 
-    def _learn(self, resource: str, found: Json) -> None:
+    def _on_written(self, resource: str, found: Json) -> None:
         informer = self.informers.find(resource)
         if informer is not None:
-            informer.learn(found)
+            informer.on_written(found)
 
 
 class _Unchanged(Exception):  # noqa: N818
@@ -133,12 +133,12 @@ class Controller(ABC, Generic[K]):
     name: ClassVar[str] = ""
     workers: ClassVar[int] = 4
 
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
-        self.settings = shared.settings
-        self.informers = shared.informers
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
+        self.settings = context.settings
+        self.informers = context.informers
         self.queue: WorkQueue[K] = WorkQueue()
-        self.needs: list[Informer[Any]] = []
+        self.cache_syncs: list[LocalInformer[Any]] = []
 
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
@@ -157,7 +157,7 @@ class Controller(ABC, Generic[K]):
 
     async def run(self) -> None:
         """Works until cancelled."""
-        for informer in self.needs:
+        for informer in self.cache_syncs:
             await informer.synced.wait()
         await self.begin()
         async with asyncio.TaskGroup() as group:
@@ -166,9 +166,9 @@ class Controller(ABC, Generic[K]):
             if self.period is not None:
                 group.create_task(keep_running(f"the timer of {self.name}", self._tick))
 
-    def follow(self, informer: Informer[T], name: Callable[[T], K | None]) -> None:
+    def enqueue_on_change(self, informer: LocalInformer[T], name: Callable[[T], K | None]) -> None:
         """Waits for a cache before work begins, and looks at the key that every change in it names."""
-        self.needs.append(informer)
+        self.cache_syncs.append(informer)
 
         def changed(before: T | None, after: T | None) -> None:
             for item in (before, after):
@@ -176,25 +176,25 @@ class Controller(ABC, Generic[K]):
                 if key is not None:
                     self.queue.add(key)
 
-        informer.handle(changed)
+        informer.add_event_handler(changed)
 
-    async def create_pod(self, pod: Json, about: About) -> None:
+    async def create_pod(self, pod: Json, about: InvolvedObject) -> None:
         """Makes a pod and says so on its owner; that a namespace is going away is no news."""
         try:
-            made = await self.shared.create("pods", pod)
+            made = await self.context.create("pods", pod)
         except ApiError as error:
             if not is_terminating_namespace(error):
-                self.warn(about, "FailedCreate", f"Error creating: {error.message}")
+                self.warning(about, "FailedCreate", f"Error creating: {error.message}")
             raise
-        self.normal(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        self.event(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
 
-    def normal(self, about: About, reason: str, message: str) -> None:
+    def event(self, about: InvolvedObject, reason: str, message: str) -> None:
         """Records that something happened as it should."""
-        self.shared.recorder.normal(self.name, about, reason, message)
+        self.context.recorder.event(self.name, about, reason, message)
 
-    def warn(self, about: About, reason: str, message: str) -> None:
+    def warning(self, about: InvolvedObject, reason: str, message: str) -> None:
         """Records that something needs a look."""
-        self.shared.recorder.warn(self.name, about, reason, message)
+        self.context.recorder.warning(self.name, about, reason, message)
 
     async def _tick(self) -> None:
         while self.period is not None:
@@ -222,12 +222,12 @@ class Controller(ABC, Generic[K]):
                 self.queue.done(key)
 
 
-def own_key(item: Held) -> Key:
+def object_key(item: ObjectView) -> Key:
     """The key of an object itself."""
     return item.meta.key
 
 
-def controlled_key(item: Held, kind: str, group: str) -> Key | None:
+def controller_key(item: ObjectView, kind: str, group: str) -> Key | None:
     """The key of an object's controller, if that is of this kind."""
     owner = item.meta.controller
     if owner is None or owner.kind != kind or owner.api_version.rpartition("/")[0] != group:

@@ -16,25 +16,25 @@ import msgspec
 
 from embedded_kube.client import SYNCED, Client
 from embedded_kube.controllers.machinery.objects import (
-    Held,
+    EventView,
+    FullObject,
     Key,
-    Lease,
-    Node,
-    Pod,
-    Stamp,
-    Whole,
-    read_held,
+    LeaseView,
+    NodeView,
+    ObjectView,
+    PodView,
+    read_event,
+    read_full_object,
     read_lease,
     read_meta,
     read_node,
+    read_object,
     read_pod,
-    read_stamp,
-    read_whole,
 )
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
-T = TypeVar("T", bound=Held)
+T = TypeVar("T", bound=ObjectView)
 Handler = Callable[[T | None, T | None], None]
 """StatusMessage of a change as (before, after): None before means new, None after means gone."""
 
@@ -43,7 +43,7 @@ _BREATH = 100
 """How many events are taken in one go before others get their turn on the loop."""
 
 
-class Index(Generic[T]):
+class CacheIndex(Generic[T]):
     """The objects of a cache by something other than their name."""
 
     def __init__(self, words: Callable[[T], tuple[str, ...]]) -> None:
@@ -75,7 +75,7 @@ class Index(Generic[T]):
         return len(self._found.get(word, ()))
 
 
-class Informer(Generic[T]):
+class LocalInformer(Generic[T]):
     """A cache of one resource."""
 
     def __init__(self, client: Client, resource: str, read: Callable[[Json], T]) -> None:
@@ -84,20 +84,20 @@ class Informer(Generic[T]):
         self._client = client
         self._read = read
         self._items: dict[Key, T] = {}
-        self._indexes: list[Index[T]] = []
+        self._indexes: list[CacheIndex[T]] = []
         self._handlers: list[Handler[T]] = []
-        self._doomed: set[str] = set()
+        self._deleted_uids: set[str] = set()
         self._seen = 0
 
-    def index(self, words: Callable[[T], tuple[str, ...]]) -> Index[T]:
+    def index(self, words: Callable[[T], tuple[str, ...]]) -> CacheIndex[T]:
         """A new index; words are computed from an object alone."""
-        index = Index(words)
+        index = CacheIndex(words)
         for item in self._items.values():
             index.change(None, item)
         self._indexes.append(index)
         return index
 
-    def handle(self, handler: Handler[T]) -> None:
+    def add_event_handler(self, handler: Handler[T]) -> None:
         """Calls a handler for what there is and for every change from now on."""
         for item in list(self._items.values()):
             self._tell(handler, None, item)
@@ -113,19 +113,19 @@ class Informer(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def learn(self, found: Json) -> T:
+    def on_written(self, found: Json) -> T:
         """Takes in what the API answered to a write, unless the watch is already past it."""
         item = self._read(found)
         if item.meta.revision > self._seen:
             self._put(item)
         return item
 
-    def doom(self, meta_uid: str, key: Key) -> None:
+    def on_deleted(self, meta_uid: str, key: Key) -> None:
         """Marks an object whose deletion the API has acknowledged, until the watch says so too."""
         item = self._items.get(key)
         if item is None or item.meta.uid != meta_uid or item.meta.deleting:
             return
-        self._doomed.add(meta_uid)
+        self._deleted_uids.add(meta_uid)
         self._replace(item, self._mark(item))
 
     async def run(self) -> None:
@@ -155,7 +155,7 @@ class Informer(Generic[T]):
         if kind == "DELETED":
             meta = read_meta(found)
             self._seen = max(self._seen, meta.revision)
-            self._doomed.discard(meta.uid)
+            self._deleted_uids.discard(meta.uid)
             held = self._items.get(meta.key)
             if held is not None and held.meta.revision <= meta.revision:
                 self._replace(held, None)
@@ -187,7 +187,7 @@ class Informer(Generic[T]):
         held = self._items.get(item.meta.key)
         if held is not None and held.meta.revision >= item.meta.revision:
             return
-        if item.meta.uid in self._doomed:
+        if item.meta.uid in self._deleted_uids:
             item = item if item.meta.deleting else self._mark(item)
         self._replace(held, item)
 
@@ -201,7 +201,7 @@ class Informer(Generic[T]):
         if after is not None:
             self._items[after.meta.key] = after
         elif before is not None:
-            self._doomed.discard(before.meta.uid)
+            self._deleted_uids.discard(before.meta.uid)
             del self._items[before.meta.key]
         for index in self._indexes:
             index.change(before, after)
@@ -215,39 +215,39 @@ class Informer(Generic[T]):
             _log.exception("a handler of %s failed", self.resource)
 
 
-def _controller(item: Held) -> tuple[str, ...]:
+def _controller(item: ObjectView) -> tuple[str, ...]:
     owner = item.meta.controller
     return (owner.uid,) if owner is not None else ()
 
 
-def _loose(item: Held) -> tuple[str, ...]:
+def _orphan_namespace(item: ObjectView) -> tuple[str, ...]:
     return (item.meta.namespace,) if item.meta.controller is None else ()
 
 
-class Informers:
+class InformerFactory:
     """The caches that all controllers share: one watch per resource, however many look."""
 
-    def __init__(self, client: Client, start: Callable[[Informer[Any]], asyncio.Task[None]]) -> None:
+    def __init__(self, client: Client, start: Callable[[LocalInformer[Any]], asyncio.Task[None]]) -> None:
         self._client = client
         self._start = start
-        self._all: dict[str, Informer[Any]] = {}
+        self._all: dict[str, LocalInformer[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.pods: Informer[Pod] = self._informer("pods", read_pod)
-        self.nodes: Informer[Node] = self._informer("nodes", read_node)
-        self.leases: Informer[Lease] = self._informer("leases.coordination.k8s.io", read_lease)
-        self.events: Informer[Stamp] = self._informer("events", read_stamp)
+        self.pods: LocalInformer[PodView] = self._informer("pods", read_pod)
+        self.nodes: LocalInformer[NodeView] = self._informer("nodes", read_node)
+        self.leases: LocalInformer[LeaseView] = self._informer("leases.coordination.k8s.io", read_lease)
+        self.events: LocalInformer[EventView] = self._informer("events", read_event)
         self.pods_of_controller = self.pods.index(_controller)
         self.pods_of_node = self.pods.index(lambda pod: (pod.node,) if pod.node else ())
         self.pods_of_namespace = self.pods.index(lambda pod: (pod.meta.namespace,))
-        self.loose_pods = self.pods.index(_loose)
+        self.orphan_pods = self.pods.index(_orphan_namespace)
 
-    def whole(self, resource: str) -> Informer[Whole]:
+    def full(self, resource: str) -> LocalInformer[FullObject]:
         """Objects with their bodies. Ask for these before anyone asks for headers of the same resource."""
-        return self._informer(resource, read_whole)
+        return self._informer(resource, read_full_object)
 
-    def held(self, resource: str) -> Informer[Any]:
+    def metadata(self, resource: str) -> LocalInformer[Any]:
         """At least the metadata of the objects."""
-        return self._all.get(resource) or self._informer(resource, read_held)
+        return self._all.get(resource) or self._informer(resource, read_object)
 
     def forget(self, resource: str) -> None:
         """Stops the watch of a resource that is served no more."""
@@ -257,17 +257,17 @@ class Informers:
         if informer is not None:
             informer.clear()
 
-    def find(self, resource: str) -> Informer[Any] | None:
+    def find(self, resource: str) -> LocalInformer[Any] | None:
         """The cache of a resource, if anyone looks at it."""
         return self._all.get(resource)
 
-    def __iter__(self) -> Iterator[Informer[Any]]:
+    def __iter__(self) -> Iterator[LocalInformer[Any]]:
         return iter(list(self._all.values()))
 
-    def _informer(self, resource: str, read: Callable[[Json], T]) -> Informer[T]:
-        known: Informer[Any] | None = self._all.get(resource)
+    def _informer(self, resource: str, read: Callable[[Json], T]) -> LocalInformer[T]:
+        known: LocalInformer[Any] | None = self._all.get(resource)
         if known is None:
-            known = Informer(self._client, resource, read)
+            known = LocalInformer(self._client, resource, read)
             self._all[resource] = known
             self._tasks[resource] = self._start(known)
         return known

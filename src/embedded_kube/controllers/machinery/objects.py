@@ -21,7 +21,7 @@ _KEPT_ANNOTATIONS = (COMPLETION_INDEX, INDEX_FAILURES, DELETION_COST)
 _ENDED = ("Succeeded", "Failed")
 
 
-class Owner(msgspec.Struct, frozen=True, gc=False):
+class OwnerView(msgspec.Struct, frozen=True, gc=False):
     """An ownerReference."""
 
     api_version: str
@@ -32,7 +32,7 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     blocks: bool = False
 
 
-class Meta(msgspec.Struct, frozen=True, gc=False):
+class MetaView(msgspec.Struct, frozen=True, gc=False):
     """Who an object is and whom it belongs to. `deleting` is the second of its deletionTimestamp, or 0."""
 
     namespace: str
@@ -43,9 +43,9 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
     created: float = 0.0
     deleting: float = 0.0
     labels: dict[str, str] = {}
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[OwnerView, ...] = ()
     finalizers: tuple[str, ...] = ()
-    controller: Owner | None = None
+    controller: OwnerView | None = None
     """The one of its owners that decides over it."""
 
     @property
@@ -54,14 +54,14 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
         return self.namespace, self.name
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class ObjectView(msgspec.Struct, frozen=True, gc=False):
     """An object of which only the metadata matters."""
 
-    meta: Meta
+    meta: MetaView
 
 
-class Whole(Held, frozen=True, gc=False):
-    """An object kept as it came. The body is shared: read it, never change it."""
+class FullObject(ObjectView, frozen=True, gc=False):
+    """An object kept as it came. The body is shared: do not modify it."""
 
     body: Json
 
@@ -81,7 +81,7 @@ class Whole(Held, frozen=True, gc=False):
         return self.body["metadata"].get("annotations") or {}
 
 
-class Toleration(msgspec.Struct, frozen=True, gc=False):
+class TolerationView(msgspec.Struct, frozen=True, gc=False):
     """Which taints a pod bears, and for how many seconds (None: for ever)."""
 
     key: str = ""
@@ -91,7 +91,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     seconds: int | None = None
 
 
-class Port(msgspec.Struct, frozen=True, gc=False):
+class NamedPort(msgspec.Struct, frozen=True, gc=False):
     """A named port of a container."""
 
     name: str
@@ -99,7 +99,7 @@ class Port(msgspec.Struct, frozen=True, gc=False):
     protocol: str
 
 
-class Pod(Held, frozen=True, gc=False):
+class PodView(ObjectView, frozen=True, gc=False):
     """What controllers ask of a pod."""
 
     phase: str = "Pending"
@@ -114,8 +114,8 @@ class Pod(Held, frozen=True, gc=False):
     subdomain: str = ""
     exits: tuple[tuple[str, int], ...] = ()
     conditions: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
-    ports: tuple[Port, ...] = ()
+    tolerations: tuple[TolerationView, ...] = ()
+    ports: tuple[NamedPort, ...] = ()
     annotations: dict[str, str] = {}
 
     @property
@@ -139,7 +139,7 @@ class Pod(Held, frozen=True, gc=False):
         return int(said) if said.isdecimal() else None
 
 
-class Taint(msgspec.Struct, frozen=True, gc=False):
+class TaintView(msgspec.Struct, frozen=True, gc=False):
     """A taint of a node."""
 
     key: str
@@ -148,11 +148,11 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
     added: str = ""
 
 
-class Node(Held, frozen=True, gc=False):
+class NodeView(ObjectView, frozen=True, gc=False):
     """What controllers ask of a node."""
 
     unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[TaintView, ...] = ()
     conditions: dict[str, str] = {}
     heartbeat: str = ""
 
@@ -162,13 +162,13 @@ class Node(Held, frozen=True, gc=False):
         return self.conditions.get("Ready", "")
 
 
-class Lease(Held, frozen=True, gc=False):
+class LeaseView(ObjectView, frozen=True, gc=False):
     """A lease and when it was last renewed."""
 
     renewed: str = ""
 
 
-class Stamp(Held, frozen=True, gc=False):
+class EventView(ObjectView, frozen=True, gc=False):
     """An Event, of which only its age matters."""
 
     last: float = 0.0
@@ -181,22 +181,22 @@ def seconds(stamp: str | None) -> float:
 
 
 @functools.lru_cache(maxsize=8192)
-def _owner(api_version: str, kind: str, name: str, uid: str, flags: tuple[bool, bool]) -> Owner:
-    return Owner(api_version, kind, name, uid, *flags)
+def _owner(api_version: str, kind: str, name: str, uid: str, flags: tuple[bool, bool]) -> OwnerView:
+    return OwnerView(api_version, kind, name, uid, *flags)
 
 
-def read_owner(found: Json) -> Owner:
+def read_owner(found: Json) -> OwnerView:
     """An ownerReference."""
     flags = bool(found.get("controller")), bool(found.get("blockOwnerDeletion"))
     return _owner(found.get("apiVersion", ""), found.get("kind", ""), found.get("name", ""), found["uid"], flags)
 
 
-def read_meta(found: Json) -> Meta:
+def read_meta(found: Json) -> MetaView:
     """The metadata of an object."""
     meta: dict[str, Any] = found["metadata"]
     labels: dict[str, str] = meta.get("labels") or {}
     owners = tuple([read_owner(owner) for owner in meta.get("ownerReferences") or ()])
-    return Meta(
+    return MetaView(
         namespace=intern(meta.get("namespace", "")),
         name=meta["name"],
         uid=meta["uid"],
@@ -211,22 +211,22 @@ def read_meta(found: Json) -> Meta:
     )
 
 
-def read_held(found: Json) -> Held:
+def read_object(found: Json) -> ObjectView:
     """Only who it is."""
-    return Held(read_meta(found))
+    return ObjectView(read_meta(found))
 
 
-def read_whole(found: Json) -> Whole:
+def read_full_object(found: Json) -> FullObject:
     """All of it."""
-    return Whole(read_meta(found), found)
+    return FullObject(read_meta(found), found)
 
 
 @functools.lru_cache(maxsize=1024)
-def _toleration(key: str, operator: str, value: str, effect: str, borne: int | None) -> Toleration:
-    return Toleration(key, operator, value, effect, borne)
+def _toleration(key: str, operator: str, value: str, effect: str, borne: int | None) -> TolerationView:
+    return TolerationView(key, operator, value, effect, borne)
 
 
-def read_toleration(found: Json) -> Toleration:
+def read_toleration(found: Json) -> TolerationView:
     """A toleration."""
     operator = found.get("operator") or "Equal"
     return _toleration(
@@ -234,10 +234,10 @@ def read_toleration(found: Json) -> Toleration:
     )
 
 
-def _read_ports(spec: Json) -> tuple[Port, ...]:
+def _read_ports(spec: Json) -> tuple[NamedPort, ...]:
     containers = spec.get("containers") or ()
     return tuple(
-        Port(port["name"], port["containerPort"], port.get("protocol", "TCP"))
+        NamedPort(port["name"], port["containerPort"], port.get("protocol", "TCP"))
         for container in containers
         for port in container.get("ports") or ()
         if port.get("name")
@@ -255,7 +255,7 @@ def _endings(status: Json) -> tuple[tuple[tuple[str, int], ...], float]:
     return tuple(exits), last
 
 
-def read_pod(found: Json) -> Pod:
+def read_pod(found: Json) -> PodView:
     """What matters of a pod."""
     meta, spec, status = read_meta(found), found.get("spec") or {}, found.get("status") or {}
     conditions = status.get("conditions") or ()
@@ -265,7 +265,7 @@ def read_pod(found: Json) -> Pod:
     if phase in _ENDED and not finished:
         finished = seconds(ready.get("lastTransitionTime")) or meta.created
     annotations = found["metadata"].get("annotations") or {}
-    return Pod(
+    return PodView(
         meta=meta,
         phase=phase,
         node=intern(spec.get("nodeName") or ""),
@@ -285,15 +285,15 @@ def read_pod(found: Json) -> Pod:
     )
 
 
-def read_node(found: Json) -> Node:
+def read_node(found: Json) -> NodeView:
     """What matters of a node."""
     spec, conditions = found.get("spec") or {}, (found.get("status") or {}).get("conditions") or ()
     ready: Json = next((c for c in conditions if c.get("type") == "Ready"), {})
-    return Node(
+    return NodeView(
         meta=read_meta(found),
         unschedulable=bool(spec.get("unschedulable")),
         taints=tuple(
-            Taint(t["key"], t.get("effect", ""), t.get("value", ""), t.get("timeAdded") or "")
+            TaintView(t["key"], t.get("effect", ""), t.get("value", ""), t.get("timeAdded") or "")
             for t in spec.get("taints") or ()
         ),
         conditions={intern(c["type"]): intern(c["status"]) for c in conditions},
@@ -301,14 +301,14 @@ def read_node(found: Json) -> Node:
     )
 
 
-def read_lease(found: Json) -> Lease:
+def read_lease(found: Json) -> LeaseView:
     """A lease."""
-    return Lease(read_meta(found), (found.get("spec") or {}).get("renewTime") or "")
+    return LeaseView(read_meta(found), (found.get("spec") or {}).get("renewTime") or "")
 
 
-def read_stamp(found: Json) -> Stamp:
+def read_event(found: Json) -> EventView:
     """An Event."""
     series = found.get("series") or {}
     stamps = (found.get("lastTimestamp"), found.get("eventTime"), series.get("lastObservedTime"))
     meta = read_meta(found)
-    return Stamp(meta, max(meta.created, *(seconds(stamp) for stamp in stamps)))
+    return EventView(meta, max(meta.created, *(seconds(stamp) for stamp in stamps)))

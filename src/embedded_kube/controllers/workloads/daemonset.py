@@ -12,18 +12,25 @@ from typing import NamedTuple
 
 from embedded_kube.controllers.machinery.controller import (
     Controller,
-    Shared,
-    controlled_key,
+    ControllerContext,
+    controller_key,
     is_terminating_namespace,
-    own_key,
+    object_key,
 )
-from embedded_kube.controllers.machinery.objects import Key, Node, Pod, Toleration, Whole, read_toleration
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.taints import bears
-from embedded_kube.controllers.workloads.claims import Claim, owner_reference
-from embedded_kube.controllers.workloads.podsets import in_batches, pod_from_template
-from embedded_kube.controllers.workloads.revisions import History, Revision
-from embedded_kube.controllers.workloads.rollout import resolve
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.objects import (
+    FullObject,
+    Key,
+    NodeView,
+    PodView,
+    TolerationView,
+    read_toleration,
+)
+from embedded_kube.controllers.taint_eviction import tolerates
+from embedded_kube.controllers.workloads.controller_ref import ControllerRefManager, owner_reference
+from embedded_kube.controllers.workloads.pod_control import pod_from_template, slow_start_batch
+from embedded_kube.controllers.workloads.revisions import RevisionHistory, TemplateRevision
+from embedded_kube.controllers.workloads.rollout import scaled_value
 from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.labels import matches, short_hash
@@ -56,10 +63,10 @@ class DaemonPlan(NamedTuple):
     """Nodes that need a pod, and pods to delete."""
 
     create: tuple[str, ...]
-    delete: tuple[Pod, ...]
+    delete: tuple[PodView, ...]
 
 
-def may_run(template: Json, node: Node) -> tuple[bool, bool]:
+def may_run(template: Json, node: NodeView) -> tuple[bool, bool]:
     """Whether a pod of this template may come to a node, and whether it may stay there."""
     spec = template.get("spec") or {}
     selector = spec.get("nodeSelector") or {}
@@ -68,18 +75,18 @@ def may_run(template: Json, node: Node) -> tuple[bool, bool]:
     terms = required.get("nodeSelectorTerms")
     fits = selector.items() <= node.meta.labels.items() and (not terms or any(_selects(term, node) for term in terms))
     tolerations = [read_toleration(one) for one in spec.get("tolerations") or ()]
-    tolerations += [Toleration(key, "Exists", "", effect) for key, effect in _BORNE]
-    refused = [taint for taint in node.taints if not any(bears(one, taint) for one in tolerations)]
+    tolerations += [TolerationView(key, "Exists", "", effect) for key, effect in _BORNE]
+    refused = [taint for taint in node.taints if not any(tolerates(one, taint) for one in tolerations)]
     comes = fits and not any(taint.effect in ("NoSchedule", "NoExecute") for taint in refused)
     return comes, fits and not any(taint.effect == "NoExecute" for taint in refused)
 
 
-def _selects(term: Json, node: Node) -> bool:
+def _selects(term: Json, node: NodeView) -> bool:
     fields = {"matchExpressions": term.get("matchFields")}
     return matches(term, node.meta.labels) and matches(fields, {"metadata.name": node.meta.name})
 
 
-def plan_daemons(goal: DaemonGoal, pods: Mapping[str, list[Pod]], now: float) -> DaemonPlan:
+def plan_daemons(goal: DaemonGoal, pods: Mapping[str, list[PodView]], now: float) -> DaemonPlan:
     """What brings the pods, by node, to the goal."""
     create, delete, old = [], [], []
     missing = 0
@@ -105,14 +112,14 @@ def plan_daemons(goal: DaemonGoal, pods: Mapping[str, list[Pod]], now: float) ->
     return DaemonPlan(tuple(create), tuple(delete))
 
 
-def _outdated(old: list[Pod], goal: DaemonGoal, missing: int, now: float) -> list[Pod]:
+def _outdated(old: list[PodView], goal: DaemonGoal, missing: int, now: float) -> list[PodView]:
     """The old pods to replace now: those that serve nobody, and as many others as may be missing."""
     idle = [pod for pod in old if not pod.available(goal.minimum_ready, now)]
     serving = [pod for pod in old if pod not in idle]
     return idle + serving[: max(0, goal.unavailable - missing - len(idle))]
 
 
-def daemon_status(found: Whole, goal: DaemonGoal, pods: Mapping[str, list[Pod]], now: float) -> Json:
+def daemon_status(found: FullObject, goal: DaemonGoal, pods: Mapping[str, list[PodView]], now: float) -> Json:
     """The counters."""
     alive = {name: [pod for pod in here if pod.active] for name, here in pods.items()}
     placed = [alive[name][0] for name in goal.nodes if alive.get(name)]
@@ -132,7 +139,7 @@ def daemon_status(found: Whole, goal: DaemonGoal, pods: Mapping[str, list[Pod]],
     return {**status, **{name: value for name, value in more.items() if value}}
 
 
-def daemon_pod(found: Whole, revision: Revision, node: str) -> Json:
+def daemon_pod(found: FullObject, revision: TemplateRevision, node: str) -> Json:
     """The pod for a node."""
     reference = owner_reference("apps/v1", "DaemonSet", found)
     pod = pod_from_template(revision.template, found.meta.namespace, reference)
@@ -150,27 +157,27 @@ def daemon_pod(found: Whole, revision: Revision, node: str) -> Json:
     return pod
 
 
-def pod_name(found: Whole, node: str) -> str:
+def pod_name(found: FullObject, node: str) -> str:
     """The name that follows from the node, so that no node ever gets two."""
     return f"{found.meta.name}-{short_hash(found.meta.uid, node)}"
 
 
-class DaemonSets(Controller[Key]):
+class DaemonSetController(Controller[Key]):
     """Keeps the pods of every DaemonSet."""
 
     name = "daemonset-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._sets = self.informers.whole(DAEMONSETS)
-        self._history = History(shared, "DaemonSet")
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._sets = self.informers.full(DAEMONSETS)
+        self._history = RevisionHistory(context, "DaemonSet")
         self._nodes = self.informers.nodes
-        self.needs += [self._history.informer, self._nodes]
-        self.follow(self._sets, own_key)
-        self.follow(self.informers.pods, partial(controlled_key, kind="DaemonSet", group="apps"))
-        self._nodes.handle(self._node_changed)
+        self.cache_syncs += [self._history.informer, self._nodes]
+        self.enqueue_on_change(self._sets, object_key)
+        self.enqueue_on_change(self.informers.pods, partial(controller_key, kind="DaemonSet", group="apps"))
+        self._nodes.add_event_handler(self._node_changed)
 
-    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+    def _node_changed(self, before: NodeView | None, after: NodeView | None) -> None:
         if before is None or after is None or _eligible(before) != _eligible(after):
             for found in self._sets:
                 # Many nodes that come together are looked at together.
@@ -184,8 +191,10 @@ class DaemonSets(Controller[Key]):
         goal = self._goal(found, update)
         now = time.time()
         failure: ApiError | None = None
-        claim = Claim(self.shared, "pods", DAEMONSETS, found, owner_reference("apps/v1", "DaemonSet", found))
-        await claim.settle(self.informers.pods_of_controller.get(found.meta.uid), ())
+        manager = ControllerRefManager(
+            self.context, "pods", DAEMONSETS, found, owner_reference("apps/v1", "DaemonSet", found)
+        )
+        await manager.claim(self.informers.pods_of_controller.get(found.meta.uid), ())
         try:
             await self._act(found, update, plan_daemons(goal, self._by_node(found), now))
         except ApiError as error:
@@ -193,7 +202,7 @@ class DaemonSets(Controller[Key]):
         pods = self._by_node(found)
         status = daemon_status(found, goal, pods, now)
         if status != found.status:
-            await self.shared.set_status(DAEMONSETS, found, status)
+            await self.context.set_status(DAEMONSETS, found, status)
         in_use = {pod.meta.labels.get(REVISION_LABEL, "") for here in pods.values() for pod in here}
         await self._history.forget(found, {update.name, *in_use})
         if failure is not None and not is_terminating_namespace(failure):
@@ -201,7 +210,7 @@ class DaemonSets(Controller[Key]):
         waits = [goal.minimum_ready - now + pod.ready_since for here in pods.values() for pod in here if pod.ready]
         return min((wait + 0.1 for wait in waits if wait > 0), default=None)
 
-    def _goal(self, found: Whole, update: Revision) -> DaemonGoal:
+    def _goal(self, found: FullObject, update: TemplateRevision) -> DaemonGoal:
         chances = [(node.meta.name, may_run(update.template, node)) for node in self._nodes if not node.meta.deleting]
         nodes = frozenset(name for name, (comes, _) in chances if comes)
         strategy = found.spec.get("updateStrategy") or {}
@@ -210,34 +219,34 @@ class DaemonSets(Controller[Key]):
             nodes=nodes,
             stays=nodes | {name for name, (_, stays) in chances if stays},
             update=update.name,
-            unavailable=max(1, resolve(rolling.get("maxUnavailable", 1), len(nodes), up=True)),
+            unavailable=max(1, scaled_value(rolling.get("maxUnavailable", 1), len(nodes), up=True)),
             on_delete=strategy.get("type") == "OnDelete",
             minimum_ready=found.spec.get("minReadySeconds") or 0,
         )
 
-    def _by_node(self, found: Whole) -> dict[str, list[Pod]]:
+    def _by_node(self, found: FullObject) -> dict[str, list[PodView]]:
         names = {pod_name(found, node.meta.name): node.meta.name for node in self._nodes}
-        sorted_out: dict[str, list[Pod]] = {}
+        sorted_out: dict[str, list[PodView]] = {}
         for pod in self.informers.pods_of_controller.get(found.meta.uid):
             sorted_out.setdefault(pod.node or names.get(pod.meta.name, ""), []).append(pod)
         return sorted_out
 
-    async def _act(self, found: Whole, update: Revision, plan: DaemonPlan) -> None:
-        about = About("apps/v1", "DaemonSet", found.meta)
-        await in_batches([partial(self._delete, pod, about) for pod in _each_once(plan.delete)])
-        await in_batches([partial(self._create, found, update, node, about) for node in plan.create])
+    async def _act(self, found: FullObject, update: TemplateRevision, plan: DaemonPlan) -> None:
+        about = InvolvedObject("apps/v1", "DaemonSet", found.meta)
+        await slow_start_batch([partial(self._delete, pod, about) for pod in _each_once(plan.delete)])
+        await slow_start_batch([partial(self._create, found, update, node, about) for node in plan.create])
 
-    async def _create(self, found: Whole, update: Revision, node: str, about: About) -> None:
+    async def _create(self, found: FullObject, update: TemplateRevision, node: str, about: InvolvedObject) -> None:
         await self.create_pod(daemon_pod(found, update, node), about)
 
-    async def _delete(self, pod: Pod, about: About) -> None:
-        await self.shared.delete("pods", pod)
-        self.normal(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
+    async def _delete(self, pod: PodView, about: InvolvedObject) -> None:
+        await self.context.delete("pods", pod)
+        self.event(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
 
 
-def _each_once(pods: Iterable[Pod]) -> list[Pod]:
+def _each_once(pods: Iterable[PodView]) -> list[PodView]:
     return list({pod.meta.uid: pod for pod in pods}.values())
 
 
-def _eligible(node: Node) -> tuple[object, ...]:
+def _eligible(node: NodeView) -> tuple[object, ...]:
     return node.meta.labels, [(taint.key, taint.effect, taint.value) for taint in node.taints]

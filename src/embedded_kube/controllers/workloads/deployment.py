@@ -7,19 +7,25 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from embedded_kube.controllers.machinery.controller import Controller, Shared, controlled_key, copy_json, own_key
-from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.workloads.claims import Claim, owner_reference
+from embedded_kube.controllers.machinery.controller import (
+    Controller,
+    ControllerContext,
+    controller_key,
+    copy_json,
+    object_key,
+)
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView
+from embedded_kube.controllers.workloads.controller_ref import ControllerRefManager, owner_reference
 from embedded_kube.controllers.workloads.deployment_status import deployment_status, seconds_to_deadline
 from embedded_kube.controllers.workloads.replicaset import REPLICASETS
 from embedded_kube.controllers.workloads.rollout import (
-    Bounds,
-    Sizes,
-    grow_new,
+    ReplicaSetSize,
+    RolloutBounds,
     read_bounds,
-    shrink_old,
-    spread_change,
+    scale_down_old,
+    scale_proportionally,
+    scale_up_new,
 )
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.labels import matches, short_hash
@@ -34,15 +40,15 @@ CEILING = "deployment.kubernetes.io/max-replicas"
 _NOT_COPIED = (REVISION, HISTORY, DESIRED, CEILING, "kubectl.kubernetes.io/last-applied-configuration")
 
 
-class Rollout(NamedTuple):
+class DeploymentRollout(NamedTuple):
     """A deployment with its ReplicaSets: the one of its template, if there is one, and the others."""
 
-    found: Whole
-    new: Whole | None
-    old: list[Whole]
+    found: FullObject
+    new: FullObject | None
+    old: list[FullObject]
 
     @property
-    def all(self) -> list[Whole]:
+    def all(self) -> list[FullObject]:
         """Every ReplicaSet, the new one last."""
         return [*self.old, self.new] if self.new is not None else self.old
 
@@ -57,15 +63,15 @@ class Rollout(NamedTuple):
         return bool((self.found.spec.get("strategy") or {}).get("type") == "Recreate")
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> RolloutBounds:
         """How many more or fewer pods there may be."""
         if self.recreates:
-            return Bounds(self.replicas, 0, 0)
+            return RolloutBounds(self.replicas, 0, 0)
         rolling = (self.found.spec.get("strategy") or {}).get("rollingUpdate") or {}
         return read_bounds(self.replicas, rolling.get("maxSurge", "25%"), rolling.get("maxUnavailable", "25%"))
 
 
-def revision_of(found: Whole) -> int:
+def revision_of(found: FullObject) -> int:
     """The number of a revision, 0 when it has none."""
     said = found.annotations.get(REVISION, "0")
     return int(said) if said.isdecimal() else 0
@@ -80,10 +86,10 @@ def plain_template(template: Json) -> Json:
     return copied
 
 
-def sizes_of(found: Whole) -> Sizes:
+def sizes_of(found: FullObject) -> ReplicaSetSize:
     """A ReplicaSet as the plan of a rollout sees it."""
     ceiling = found.annotations.get(CEILING, "0")
-    return Sizes(
+    return ReplicaSetSize(
         found.meta.name,
         found.spec.get("replicas", 1),
         found.status.get("availableReplicas", 0),
@@ -92,7 +98,7 @@ def sizes_of(found: Whole) -> Sizes:
     )
 
 
-def needs_scaling(rollout: Rollout) -> bool:
+def needs_scaling(rollout: DeploymentRollout) -> bool:
     """Whether the wanted number changed since the ReplicaSets were last told."""
     return any(
         one.spec.get("replicas", 1) and one.annotations.get(DESIRED) not in (None, str(rollout.replicas))
@@ -100,7 +106,7 @@ def needs_scaling(rollout: Rollout) -> bool:
     )
 
 
-def plan_scaling(rollout: Rollout) -> dict[str, int]:
+def plan_scaling(rollout: DeploymentRollout) -> dict[str, int]:
     """New sizes when only the wanted number changed."""
     active = [one for one in rollout.all if one.spec.get("replicas", 1)]
     latest = active[0] if len(active) == 1 else rollout.new if not active else None
@@ -111,10 +117,10 @@ def plan_scaling(rollout: Rollout) -> dict[str, int]:
         return {one.meta.name: 0 for one in rollout.old if one.spec.get("replicas", 1)}
     if rollout.recreates:
         return {}
-    return spread_change(rollout.bounds, [sizes_of(one) for one in active])
+    return scale_proportionally(rollout.bounds, [sizes_of(one) for one in active])
 
 
-def plan_history(limit: int, old: Sequence[Whole]) -> list[Whole]:
+def plan_history(limit: int, old: Sequence[FullObject]) -> list[FullObject]:
     """Which old ReplicaSets to delete: the oldest revisions beyond the limit that have no pods left."""
     empty = [
         one
@@ -127,25 +133,25 @@ def plan_history(limit: int, old: Sequence[Whole]) -> list[Whole]:
     return sorted(empty, key=lambda one: (revision_of(one), one.meta.created))[: max(0, len(empty) - limit)]
 
 
-class Deployments(Controller[Key]):
+class DeploymentController(Controller[Key]):
     """Keeps the ReplicaSets of every Deployment."""
 
     name = "deployment-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._deployments = self.informers.whole(DEPLOYMENTS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._deployments = self.informers.full(DEPLOYMENTS)
         self._by_namespace = self._deployments.index(lambda found: (found.meta.namespace,))
-        self._sets = self.informers.whole(REPLICASETS)
+        self._sets = self.informers.full(REPLICASETS)
         self._sets_of = self._sets.index(lambda found: (c.uid,) if (c := found.meta.controller) else ())
-        self._loose_sets = self._sets.index(lambda found: () if found.meta.controller else (found.meta.namespace,))
-        self.follow(self._deployments, own_key)
-        self.follow(self._sets, partial(controlled_key, kind="Deployment", group="apps"))
-        self._sets.handle(self._loose_set_changed)
-        self.needs.append(self.informers.pods)
-        self.informers.pods.handle(self._pod_changed)
+        self._orphan_sets = self._sets.index(lambda found: () if found.meta.controller else (found.meta.namespace,))
+        self.enqueue_on_change(self._deployments, object_key)
+        self.enqueue_on_change(self._sets, partial(controller_key, kind="Deployment", group="apps"))
+        self._sets.add_event_handler(self._orphan_set_changed)
+        self.cache_syncs.append(self.informers.pods)
+        self.informers.pods.add_event_handler(self._pod_changed)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         # A Recreate waits for the last old pod to go, which no ReplicaSet's status tells.
         if before is None or (after is not None and not after.ended):
             return
@@ -153,7 +159,7 @@ class Deployments(Controller[Key]):
             if (found.spec.get("strategy") or {}).get("type") == "Recreate":
                 self.queue.add(found.meta.key)
 
-    def _loose_set_changed(self, _: Whole | None, after: Whole | None) -> None:
+    def _orphan_set_changed(self, _: FullObject | None, after: FullObject | None) -> None:
         if after is not None and after.meta.controller is None:
             for found in self._by_namespace.get(after.meta.namespace):
                 if matches(found.spec.get("selector"), after.meta.labels):
@@ -164,8 +170,8 @@ class Deployments(Controller[Key]):
         if found is None:
             return None
         reference = owner_reference("apps/v1", "Deployment", found)
-        claim = Claim(self.shared, REPLICASETS, DEPLOYMENTS, found, reference)
-        sets = await claim.settle(self._sets_of.get(found.meta.uid), self._loose_sets.get(key[0]))
+        manager = ControllerRefManager(self.context, REPLICASETS, DEPLOYMENTS, found, reference)
+        sets = await manager.claim(self._sets_of.get(found.meta.uid), self._orphan_sets.get(key[0]))
         if not found.meta.deleting:
             rollout = self._arrange(found, sets)
             if found.spec.get("paused") or needs_scaling(rollout):
@@ -177,24 +183,24 @@ class Deployments(Controller[Key]):
             await self._forget_history(found)
         return await self._report(key)
 
-    def _arrange(self, found: Whole, sets: Sequence[Whole]) -> Rollout:
+    def _arrange(self, found: FullObject, sets: Sequence[FullObject]) -> DeploymentRollout:
         template = plain_template(found.spec.get("template") or {})
         ordered = sorted(sets, key=lambda one: (one.meta.created, one.meta.name))
         same = (one for one in ordered if plain_template(one.spec.get("template") or {}) == template)
         new = next(same, None)
-        return Rollout(found, new, [one for one in ordered if one is not new])
+        return DeploymentRollout(found, new, [one for one in ordered if one is not new])
 
-    async def _roll(self, rollout: Rollout, reference: Json) -> None:
+    async def _roll(self, rollout: DeploymentRollout, reference: Json) -> None:
         rollout = await self._with_new(rollout, reference)
         assert rollout.new is not None
         new, old = sizes_of(rollout.new), [sizes_of(one) for one in rollout.old]
-        size = grow_new(rollout.bounds, new, old)
+        size = scale_up_new(rollout.bounds, new, old)
         if size != new.wanted:
             await self._scale(rollout, rollout.new, size)
             return
-        await self._scale_all(rollout, shrink_old(rollout.bounds, new, old))
+        await self._scale_all(rollout, scale_down_old(rollout.bounds, new, old))
 
-    async def _recreate(self, rollout: Rollout, reference: Json) -> None:
+    async def _recreate(self, rollout: DeploymentRollout, reference: Json) -> None:
         running = [one for one in rollout.old if one.spec.get("replicas", 1)]
         if running:
             await self._scale_all(rollout, {one.meta.name: 0 for one in running})
@@ -207,7 +213,7 @@ class Deployments(Controller[Key]):
         if rollout.new.spec.get("replicas", 1) != rollout.replicas:
             await self._scale(rollout, rollout.new, rollout.replicas)
 
-    async def _with_new(self, rollout: Rollout, reference: Json) -> Rollout:
+    async def _with_new(self, rollout: DeploymentRollout, reference: Json) -> DeploymentRollout:
         """The rollout with a ReplicaSet for its template, which carries the highest revision."""
         found = rollout.found
         revision = str(max((revision_of(one) for one in rollout.old), default=0) + 1)
@@ -217,15 +223,15 @@ class Deployments(Controller[Key]):
         else:
             wait = found.spec.get("minReadySeconds", 0)
             if revision_of(new) < int(revision) or new.spec.get("minReadySeconds", 0) != wait:
-                await self.shared.edit(REPLICASETS, new, partial(_renew, revision=revision, wait=wait))
+                await self.context.edit(REPLICASETS, new, partial(_renew, revision=revision, wait=wait))
                 new = self._sets.get(new.meta.key) or new
         revision = new.annotations.get(REVISION, revision)
         if found.annotations.get(REVISION) != revision:
             # With the status: an annotation that came otherwise would be a new generation.
-            await self.shared.edit(DEPLOYMENTS, found, partial(_annotate, values={REVISION: revision}), "status")
-        return Rollout(found, new, rollout.old)
+            await self.context.edit(DEPLOYMENTS, found, partial(_annotate, values={REVISION: revision}), "status")
+        return DeploymentRollout(found, new, rollout.old)
 
-    async def _create_set(self, rollout: Rollout, reference: Json, revision: str) -> Whole:
+    async def _create_set(self, rollout: DeploymentRollout, reference: Json, revision: str) -> FullObject:
         found = rollout.found
         collisions = found.status.get("collisionCount", 0)
         letters = short_hash(plain_template(found.spec["template"]), collisions)
@@ -234,28 +240,28 @@ class Deployments(Controller[Key]):
         made["spec"]["replicas"] = size
         made["metadata"]["annotations"] |= _told(rollout) | {REVISION: revision}
         try:
-            made = await self.shared.create(REPLICASETS, made)
+            made = await self.context.create(REPLICASETS, made)
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 # Something else has that name, so the next look uses other letters.
                 status = {**found.status, "collisionCount": collisions + 1}
-                await self.shared.set_status(DEPLOYMENTS, found, status)
+                await self.context.set_status(DEPLOYMENTS, found, status)
             raise
         if size:
-            about = About("apps/v1", "Deployment", found.meta)
-            self.normal(about, "ScalingReplicaSet", _scaled(made["metadata"]["name"], 0, size))
+            about = InvolvedObject("apps/v1", "Deployment", found.meta)
+            self.event(about, "ScalingReplicaSet", _scaled(made["metadata"]["name"], 0, size))
         created = self._sets.get((found.meta.namespace, made["metadata"]["name"]))
         assert created is not None
         return created
 
-    def _first_size(self, rollout: Rollout) -> int:
-        return grow_new(rollout.bounds, Sizes("", 0), [sizes_of(one) for one in rollout.old])
+    def _first_size(self, rollout: DeploymentRollout) -> int:
+        return scale_up_new(rollout.bounds, ReplicaSetSize("", 0), [sizes_of(one) for one in rollout.old])
 
-    async def _scale_all(self, rollout: Rollout, sizes: dict[str, int]) -> None:
+    async def _scale_all(self, rollout: DeploymentRollout, sizes: dict[str, int]) -> None:
         for one in rollout.all:
             await self._scale(rollout, one, sizes.get(one.meta.name, int(one.spec.get("replicas", 1))))
 
-    async def _scale(self, rollout: Rollout, one: Whole, size: int) -> None:
+    async def _scale(self, rollout: DeploymentRollout, one: FullObject, size: int) -> None:
         before, told = one.spec.get("replicas", 1), _told(rollout)
         if before == size and (not size or all(one.annotations.get(name) == text for name, text in told.items())):
             return
@@ -264,17 +270,17 @@ class Deployments(Controller[Key]):
             found["spec"]["replicas"] = size
             return _annotate(found, told)
 
-        await self.shared.edit(REPLICASETS, one, change)
+        await self.context.edit(REPLICASETS, one, change)
         if before != size:
-            about = About("apps/v1", "Deployment", rollout.found.meta)
-            self.normal(about, "ScalingReplicaSet", _scaled(one.meta.name, before, size))
+            about = InvolvedObject("apps/v1", "Deployment", rollout.found.meta)
+            self.event(about, "ScalingReplicaSet", _scaled(one.meta.name, before, size))
 
-    async def _forget_history(self, found: Whole) -> None:
+    async def _forget_history(self, found: FullObject) -> None:
         rollout = self._arrange(found, self._sets_of.get(found.meta.uid))
         limit = found.spec.get("revisionHistoryLimit", 10)
         if rollout.new is not None:
             for one in plan_history(limit, rollout.old):
-                await self.shared.delete(REPLICASETS, one)
+                await self.context.delete(REPLICASETS, one)
 
     async def _report(self, key: Key) -> float | None:
         found = self._deployments.get(key)
@@ -284,11 +290,11 @@ class Deployments(Controller[Key]):
         now = time.time()
         status = deployment_status(found, rollout.new, rollout.old, rollout.bounds, now)
         if status != found.status:
-            await self.shared.set_status(DEPLOYMENTS, found, status)
+            await self.context.set_status(DEPLOYMENTS, found, status)
         return seconds_to_deadline(found, status, now)
 
 
-def _told(rollout: Rollout) -> dict[str, str]:
+def _told(rollout: DeploymentRollout) -> dict[str, str]:
     return {DESIRED: str(rollout.replicas), CEILING: str(rollout.replicas + rollout.bounds.surge)}
 
 
@@ -315,7 +321,7 @@ def _renew(found: Json, revision: str, wait: int) -> Json:
     return found
 
 
-def _new_set(found: Whole, reference: Json, letters: str) -> Json:
+def _new_set(found: FullObject, reference: Json, letters: str) -> Json:
     template = plain_template(found.spec["template"])
     labels = template.setdefault("metadata", {}).setdefault("labels", {})
     labels[HASH] = letters

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embedded_kube.controllers.machinery.conditions import condition, drop_condition, find_condition, set_condition
-from embedded_kube.controllers.machinery.objects import Whole, seconds
-from embedded_kube.controllers.workloads.rollout import Bounds
+from embedded_kube.controllers.machinery.objects import FullObject, seconds
+from embedded_kube.controllers.workloads.rollout import RolloutBounds
 from embedded_kube.storage.store import Json
 
 _NEVER = 2**31 - 1
 _COUNTERS = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas")
 
 
-def deployment_status(found: Whole, new: Whole | None, old: Sequence[Whole], bounds: Bounds, now: float) -> Json:
+def deployment_status(
+    found: FullObject, new: FullObject | None, old: Sequence[FullObject], bounds: RolloutBounds, now: float
+) -> Json:
     """The status that follows from the ReplicaSets."""
     sets = [*old, new] if new is not None else list(old)
     status = _counters(sets, new)
@@ -33,7 +35,7 @@ def deployment_status(found: Whole, new: Whole | None, old: Sequence[Whole], bou
     return status
 
 
-def seconds_to_deadline(found: Whole, status: Json, now: float) -> float | None:
+def seconds_to_deadline(found: FullObject, status: Json, now: float) -> float | None:
     """When to look again because a rollout that stands still will have missed its deadline."""
     progress = find_condition(status, "Progressing")
     limit = found.spec.get("progressDeadlineSeconds", 600)
@@ -45,7 +47,7 @@ def seconds_to_deadline(found: Whole, status: Json, now: float) -> float | None:
     return max(0.5, due)
 
 
-def _counters(sets: Sequence[Whole], new: Whole | None) -> Json:
+def _counters(sets: Sequence[FullObject], new: FullObject | None) -> Json:
     def total(name: str) -> int:
         return sum(one.status.get(name, 0) for one in sets)
 
@@ -64,7 +66,7 @@ def _counters(sets: Sequence[Whole], new: Whole | None) -> Json:
     }
 
 
-def _set_available(status: Json, bounds: Bounds) -> None:
+def _set_available(status: Json, bounds: RolloutBounds) -> None:
     if status.get("availableReplicas", 0) >= bounds.floor:
         new = condition("Available", True, "MinimumReplicasAvailable", "Deployment has minimum availability.")
     else:
@@ -74,13 +76,13 @@ def _set_available(status: Json, bounds: Bounds) -> None:
     set_condition(status, new, probed="lastUpdateTime")
 
 
-def _complete(found: Whole, status: Json) -> bool:
+def _complete(found: FullObject, status: Json) -> bool:
     replicas = found.spec.get("replicas", 1)
     names = ("updatedReplicas", "replicas", "availableReplicas")
     return all(status.get(name, 0) == replicas for name in names)
 
 
-def _set_progressing(status: Json, found: Whole, new: Whole | None, now: float) -> None:
+def _set_progressing(status: Json, found: FullObject, new: FullObject | None, now: float) -> None:
     limit = found.spec.get("progressDeadlineSeconds", 600)
     if limit == _NEVER:
         drop_condition(status, "Progressing")
@@ -118,7 +120,7 @@ def _progress(status: Json, state: str, reason: str, message: str, *, again: boo
     set_condition(status, condition("Progressing", state, reason, message), probed="lastUpdateTime")
 
 
-def _moved(status: Json, found: Whole) -> bool:
+def _moved(status: Json, found: FullObject) -> bool:
     """Whether more pods are new, ready or available than before, or fewer are old."""
     before = found.status
 

@@ -8,38 +8,38 @@ from functools import partial
 
 from embedded_kube.controllers.machinery.controller import (
     Controller,
-    Shared,
-    controlled_key,
+    ControllerContext,
+    controller_key,
     copy_json,
     is_terminating_namespace,
-    own_key,
+    object_key,
 )
-from embedded_kube.controllers.machinery.edits import without_finalizer
-from embedded_kube.controllers.machinery.objects import COMPLETION_INDEX, INDEX_FAILURES, Key, Pod, Whole
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.workloads.claims import owner_reference
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.metadata_edits import without_finalizer
+from embedded_kube.controllers.machinery.objects import COMPLETION_INDEX, INDEX_FAILURES, FullObject, Key, PodView
+from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.controllers.workloads.job_plan import (
     FINALIZER,
     JobGoal,
     JobPlan,
-    Tally,
+    JobTally,
     plan_job,
     read_goal,
     tally_job,
 )
 from embedded_kube.controllers.workloads.job_status import (
-    count_running,
+    count_active,
+    count_released,
     finished_at,
-    fold_counted,
     is_finished,
-    note_ended,
+    record_terminated,
+    set_outcome,
     set_suspended,
-    set_verdict,
 )
-from embedded_kube.controllers.workloads.podsets import (
-    give_random_name,
-    in_batches,
+from embedded_kube.controllers.workloads.pod_control import (
     pod_from_template,
+    set_random_name,
+    slow_start_batch,
 )
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
@@ -50,14 +50,14 @@ _NOBODYS: Key = ("", "")
 """The key under which tracked pods are found that no Job controls."""
 
 
-def _tracked_by(pod: Pod) -> tuple[str, ...]:
+def _tracked_by(pod: PodView) -> tuple[str, ...]:
     """Under which Job's key a pod that still has our finalizer is found."""
     if FINALIZER not in pod.meta.finalizers:
         return ()
-    return ("/".join(controlled_key(pod, "Job", "batch") or _NOBODYS),)
+    return ("/".join(controller_key(pod, "Job", "batch") or _NOBODYS),)
 
 
-def job_pod(found: Whole, index: int | None, failures: int) -> Json:
+def job_pod(found: FullObject, index: int | None, failures: int) -> Json:
     """A pod of a Job, without a name yet."""
     reference = owner_reference("batch/v1", "Job", found)
     pod = pod_from_template(found.spec.get("template") or {}, found.meta.namespace, reference)
@@ -85,24 +85,24 @@ def job_pod(found: Whole, index: int | None, failures: int) -> Json:
     return pod
 
 
-class Jobs(Controller[Key]):
+class JobController(Controller[Key]):
     """Runs every Job, and deletes it when its time after the end is over."""
 
     name = "job-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._jobs = self.informers.whole(JOBS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._jobs = self.informers.full(JOBS)
         self._tracked = self.informers.pods.index(_tracked_by)
-        self.follow(self._jobs, own_key)
-        self.needs.append(self.informers.pods)
-        self.informers.pods.handle(self._pod_changed)
+        self.enqueue_on_change(self._jobs, object_key)
+        self.cache_syncs.append(self.informers.pods)
+        self.informers.pods.add_event_handler(self._pod_changed)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         for pod in (before, after):
             if pod is None:
                 continue
-            key = controlled_key(pod, "Job", "batch")
+            key = controller_key(pod, "Job", "batch")
             if key is not None and pod.meta.controller is not None:
                 self.queue.add_after(key, self.informers.pods_of_controller.count(pod.meta.controller.uid) / 20_000)
             elif FINALIZER in pod.meta.finalizers:
@@ -124,21 +124,21 @@ class Jobs(Controller[Key]):
             return await self._expire(found)
         return await self._advance(found)
 
-    async def _expire(self, found: Whole) -> float | None:
+    async def _expire(self, found: FullObject) -> float | None:
         wait = found.spec.get("ttlSecondsAfterFinished")
         if wait is None:
             return None
         left: float = finished_at(found.status) + wait - time.time()
         if left > 0:
             return left
-        await self.shared.delete(JOBS, found)
+        await self.context.delete(JOBS, found)
         return None
 
-    async def _advance(self, found: Whole) -> float | None:
+    async def _advance(self, found: FullObject) -> float | None:
         goal = read_goal(found, self.settings.job_backoff, self.settings.job_backoff_limit)
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         status = copy_json(found.status)
-        fold_counted(status, pods)
+        count_released(status, pods)
         event = set_suspended(status, goal)
         tally = tally_job(goal, status, pods)
         plan = plan_job(goal, status, tally, pods, time.time())
@@ -147,69 +147,69 @@ class Jobs(Controller[Key]):
             await self._act(found, plan, tally)
         except ApiError as error:
             failure = error
-        about = About("batch/v1", "Job", found.meta)
+        about = InvolvedObject("batch/v1", "Job", found.meta)
         if event:
-            self.normal(about, event, f"Job {event.lower()}")
+            self.event(about, event, f"Job {event.lower()}")
         await self._report(found, goal, plan, status)
         if failure is not None and not is_terminating_namespace(failure):
             raise failure
         return plan.again
 
-    async def _act(self, found: Whole, plan: JobPlan, tally: Tally) -> None:
-        about = About("batch/v1", "Job", found.meta)
-        await in_batches([partial(self._delete, pod, about) for pod in plan.kill])
+    async def _act(self, found: FullObject, plan: JobPlan, tally: JobTally) -> None:
+        about = InvolvedObject("batch/v1", "Job", found.meta)
+        await slow_start_batch([partial(self._delete, pod, about) for pod in plan.kill])
         # Without its finalizer a pod is not counted as failed: it was we who had one too many.
         await self._release(plan.drop)
-        await in_batches([partial(self._delete, pod, about) for pod in plan.drop])
+        await slow_start_batch([partial(self._delete, pod, about) for pod in plan.drop])
         failures = tally.index_failures
         creations = [
             partial(self._create, found, about, index, failures.get(index, 0) if index is not None else 0)
             for index in plan.create
         ]
-        await in_batches(creations)
+        await slow_start_batch(creations)
 
-    async def _create(self, found: Whole, about: About, index: int | None, failures: int) -> None:
+    async def _create(self, found: FullObject, about: InvolvedObject, index: int | None, failures: int) -> None:
         pod = job_pod(found, index, failures)
         prefix = f"{found.meta.name}-" if index is None else f"{found.meta.name}-{index}-"
-        give_random_name(self.shared, pod, prefix)
+        set_random_name(self.context, pod, prefix)
         await self.create_pod(pod, about)
 
-    async def _delete(self, pod: Pod, about: About) -> None:
-        await self.shared.delete("pods", pod)
-        self.normal(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
+    async def _delete(self, pod: PodView, about: InvolvedObject) -> None:
+        await self.context.delete("pods", pod)
+        self.event(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
 
-    async def _release(self, pods: Iterable[Pod]) -> None:
+    async def _release(self, pods: Iterable[PodView]) -> None:
         """Lets pods go for good."""
         held = [pod for pod in pods if FINALIZER in pod.meta.finalizers]
-        await in_batches([partial(self._unpin, pod) for pod in held])
+        await slow_start_batch([partial(self._unpin, pod) for pod in held])
 
-    async def _unpin(self, pod: Pod) -> None:
+    async def _unpin(self, pod: PodView) -> None:
         try:
-            await self.shared.edit("pods", pod, partial(without_finalizer, name=FINALIZER))
+            await self.context.edit("pods", pod, partial(without_finalizer, name=FINALIZER))
         except ApiError as error:
             if error.code != 404:
                 raise
 
-    async def _report(self, found: Whole, goal: JobGoal, plan: JobPlan, status: Json) -> None:
+    async def _report(self, found: FullObject, goal: JobGoal, plan: JobPlan, status: Json) -> None:
         """Writes down what ended, then lets those pods go; the next look counts them."""
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         tally = tally_job(goal, status, pods)
-        if plan.verdict is not None and plan.verdict.good:
+        if plan.outcome is not None and plan.outcome.good:
             # Pods that were still running when enough had succeeded did not fail.
             stopped = [pod for pod in tally.new_failed if pod.phase != "Failed"]
             tally.ignored += stopped
             tally.new_failed = [pod for pod in tally.new_failed if pod not in stopped]
-        note_ended(status, goal, tally)
-        count_running(status, goal, tally)
-        ended = plan.verdict is not None and set_verdict(status, plan.verdict, tally)
+        record_terminated(status, goal, tally)
+        count_active(status, goal, tally)
+        ended = plan.outcome is not None and set_outcome(status, plan.outcome, tally)
         if status != found.status:
-            await self.shared.set_status(JOBS, found, status)
-        if ended and plan.verdict is not None:
-            about = About("batch/v1", "Job", found.meta)
-            if plan.verdict.good:
-                self.normal(about, "Completed", "Job completed")
+            await self.context.set_status(JOBS, found, status)
+        if ended and plan.outcome is not None:
+            about = InvolvedObject("batch/v1", "Job", found.meta)
+            if plan.outcome.good:
+                self.event(about, "Completed", "Job completed")
             else:
-                self.warn(about, plan.verdict.reason, plan.verdict.message)
+                self.warning(about, plan.outcome.reason, plan.outcome.message)
         uncounted = status["uncountedTerminatedPods"]
         written = {*uncounted.get("succeeded", ()), *uncounted.get("failed", ())}
         written.update(pod.meta.uid for pod in tally.ignored)

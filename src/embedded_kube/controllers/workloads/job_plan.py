@@ -1,4 +1,4 @@
-"""What a Job does next: its spec, what was counted and its pods in, creations, deletions and a verdict out."""
+"""What a Job does next: its spec, what was counted and its pods in, creations, deletions and a outcome out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from embedded_kube.controllers.machinery.conditions import find_condition
-from embedded_kube.controllers.machinery.objects import INDEX_FAILURES, Pod, Whole, seconds
-from embedded_kube.controllers.workloads.job_policy import judge_failure, met_rule, read_indexes
-from embedded_kube.controllers.workloads.podsets import BURST, pick_victims
+from embedded_kube.controllers.machinery.objects import INDEX_FAILURES, FullObject, PodView, seconds
+from embedded_kube.controllers.workloads.job_policy import match_failure_policy, met_success_rule, read_indexes
+from embedded_kube.controllers.workloads.pod_control import BURST, pick_victims
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
 
@@ -35,7 +35,7 @@ class JobGoal(NamedTuple):
     backoff_cap: float = 600.0
 
 
-class Verdict(NamedTuple):
+class JobOutcome(NamedTuple):
     """How a Job ends: whether well, and in what words."""
 
     good: bool
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class JobTally:
     """What is known of the pods that ended, counted or not yet, and of those that have not."""
 
     succeeded: int = 0
@@ -52,12 +52,12 @@ class Tally:
     completed: set[int] = field(default_factory=set)
     failed_indexes: set[int] = field(default_factory=set)
     index_failures: dict[int, int] = field(default_factory=dict)
-    new_succeeded: list[Pod] = field(default_factory=list)
-    new_failed: list[Pod] = field(default_factory=list)
-    ignored: list[Pod] = field(default_factory=list)
-    stale: list[Pod] = field(default_factory=list)
-    active: list[Pod] = field(default_factory=list)
-    terminating: list[Pod] = field(default_factory=list)
+    new_succeeded: list[PodView] = field(default_factory=list)
+    new_failed: list[PodView] = field(default_factory=list)
+    ignored: list[PodView] = field(default_factory=list)
+    stale: list[PodView] = field(default_factory=list)
+    active: list[PodView] = field(default_factory=list)
+    terminating: list[PodView] = field(default_factory=list)
     fatal: str = ""
 
 
@@ -65,13 +65,13 @@ class JobPlan(NamedTuple):
     """New pods by index (None: without), pods to delete uncounted, pods to delete because the job is over."""
 
     create: tuple[int | None, ...] = ()
-    drop: tuple[Pod, ...] = ()
-    kill: tuple[Pod, ...] = ()
-    verdict: Verdict | None = None
+    drop: tuple[PodView, ...] = ()
+    kill: tuple[PodView, ...] = ()
+    outcome: JobOutcome | None = None
     again: float | None = None
 
 
-def read_goal(found: Whole, backoff: float, backoff_cap: float) -> JobGoal:
+def read_goal(found: FullObject, backoff: float, backoff_cap: float) -> JobGoal:
     """What the spec asks for."""
     spec = found.spec
     per_index = spec.get("backoffLimitPerIndex")
@@ -96,11 +96,11 @@ def read_goal(found: Whole, backoff: float, backoff_cap: float) -> JobGoal:
     )
 
 
-def tally_job(goal: JobGoal, status: Json, pods: Iterable[Pod]) -> Tally:
+def tally_job(goal: JobGoal, status: Json, pods: Iterable[PodView]) -> JobTally:
     """Sorts a Job's pods into what has ended, what runs and what is leaving."""
     uncounted = status.get("uncountedTerminatedPods") or {}
     waiting = {*(uncounted.get("succeeded") or ()), *(uncounted.get("failed") or ())}
-    tally = Tally(
+    tally = JobTally(
         succeeded=status.get("succeeded", 0) + len(uncounted.get("succeeded") or ()),
         failed=status.get("failed", 0) + len(uncounted.get("failed") or ()),
         completed=read_indexes(status.get("completedIndexes")),
@@ -119,7 +119,7 @@ def tally_job(goal: JobGoal, status: Json, pods: Iterable[Pod]) -> Tally:
     return tally
 
 
-def _sort(goal: JobGoal, tally: Tally, pod: Pod, waiting: set[str]) -> None:
+def _sort(goal: JobGoal, tally: JobTally, pod: PodView, waiting: set[str]) -> None:
     tracked = FINALIZER in pod.meta.finalizers
     gone = pod.meta.deleting and not pod.ended
     failed = pod.phase == "Failed" or (gone and not goal.replaces_failed_only)
@@ -139,7 +139,7 @@ def _sort(goal: JobGoal, tally: Tally, pod: Pod, waiting: set[str]) -> None:
         tally.new_succeeded.append(pod)
         tally.succeeded += 1
     elif failed:
-        action, why = judge_failure(goal.failure_policy, pod)
+        action, why = match_failure_policy(goal.failure_policy, pod)
         if action == "Ignore":
             tally.ignored.append(pod)
             return
@@ -151,11 +151,11 @@ def _sort(goal: JobGoal, tally: Tally, pod: Pod, waiting: set[str]) -> None:
         tally.failed += 1
 
 
-def plan_job(goal: JobGoal, status: Json, tally: Tally, pods: Sequence[Pod], now: float) -> JobPlan:
+def plan_job(goal: JobGoal, status: Json, tally: JobTally, pods: Sequence[PodView], now: float) -> JobPlan:
     """The next step of a Job that has not ended."""
-    verdict = standing_verdict(status) or _judge(goal, status, tally, now)
-    if verdict is not None:
-        return JobPlan(drop=tuple(tally.stale), kill=tuple(tally.active), verdict=verdict)
+    outcome = recorded_outcome(status) or _judge(goal, status, tally, now)
+    if outcome is not None:
+        return JobPlan(drop=tuple(tally.stale), kill=tuple(tally.active), outcome=outcome)
     again = _seconds_left(goal, status, now)
     if goal.suspended:
         return JobPlan(drop=(*tally.stale, *tally.active))
@@ -173,40 +173,40 @@ def plan_job(goal: JobGoal, status: Json, tally: Tally, pods: Sequence[Pod], now
     return JobPlan(create=tuple(create), drop=tuple(tally.stale), again=again)
 
 
-def standing_verdict(status: Json) -> Verdict | None:
-    """The verdict that was written before."""
+def recorded_outcome(status: Json) -> JobOutcome | None:
+    """The outcome that was written before."""
     for kind in ("SuccessCriteriaMet", "FailureTarget"):
         found = find_condition(status, kind)
         if found.get("status") == "True":
-            return Verdict(kind == "SuccessCriteriaMet", found.get("reason", ""), found.get("message", ""))
+            return JobOutcome(kind == "SuccessCriteriaMet", found.get("reason", ""), found.get("message", ""))
     return None
 
 
-def _judge(goal: JobGoal, status: Json, tally: Tally, now: float) -> Verdict | None:
+def _judge(goal: JobGoal, status: Json, tally: JobTally, now: float) -> JobOutcome | None:
     if tally.fatal:
-        return Verdict(False, "PodFailurePolicy", tally.fatal)
+        return JobOutcome(False, "PodFailurePolicy", tally.fatal)
     if tally.failed > goal.backoff_limit or _restarted_too_often(goal, tally):
-        return Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        return JobOutcome(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     left = _seconds_left(goal, status, now)
     if left is not None and left <= 0 and not goal.suspended:
-        return Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+        return JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")
     if goal.most_failed_indexes is not None and len(tally.failed_indexes) > goal.most_failed_indexes:
         message = "Job has exceeded the specified maximal number of failed indexes"
-        return Verdict(False, "MaxFailedIndexesExceeded", message)
+        return JobOutcome(False, "MaxFailedIndexesExceeded", message)
     ended = len(tally.completed) + len(tally.failed_indexes)
     if goal.indexed and tally.failed_indexes and goal.completions is not None and ended >= goal.completions:
-        return Verdict(False, "FailedIndexes", "Job has failed indexes")
-    met = met_rule(goal.success_policy, tally.completed) if goal.indexed else None
+        return JobOutcome(False, "FailedIndexes", "Job has failed indexes")
+    met = met_success_rule(goal.success_policy, tally.completed) if goal.indexed else None
     if met is not None:
-        return Verdict(True, "SuccessPolicy", f"Matched rules at index {met}")
+        return JobOutcome(True, "SuccessPolicy", f"Matched rules at index {met}")
     if goal.completions is None:
         complete = tally.succeeded > 0 and not tally.active
     else:
         complete = tally.succeeded >= goal.completions
-    return Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods") if complete else None
+    return JobOutcome(True, "CompletionsReached", "Reached expected number of succeeded pods") if complete else None
 
 
-def _restarted_too_often(goal: JobGoal, tally: Tally) -> bool:
+def _restarted_too_often(goal: JobGoal, tally: JobTally) -> bool:
     restarts = sum(pod.restarts for pod in tally.active if pod.restart_policy == "OnFailure")
     return restarts > 0 if goal.backoff_limit == 0 else restarts >= goal.backoff_limit
 
@@ -217,15 +217,15 @@ def _seconds_left(goal: JobGoal, status: Json, now: float) -> float | None:
     return seconds(status["startTime"]) + goal.deadline - now
 
 
-def _wanted(goal: JobGoal, tally: Tally) -> int:
+def _wanted(goal: JobGoal, tally: JobTally) -> int:
     if goal.completions is None:
         return len(tally.active) if tally.succeeded else goal.parallelism
     return min(goal.parallelism, max(0, goal.completions - tally.succeeded - len(tally.failed_indexes)))
 
 
-def _surplus(goal: JobGoal, tally: Tally) -> list[Pod]:
+def _surplus(goal: JobGoal, tally: JobTally) -> list[PodView]:
     """Pods whose index is taken or not wanted, and those beyond the parallelism."""
-    extra: list[Pod] = []
+    extra: list[PodView] = []
     if goal.indexed:
         seen: set[int] = set()
         for pod in sorted(tally.active, key=lambda pod: (pod.meta.created, pod.meta.name)):
@@ -239,7 +239,7 @@ def _surplus(goal: JobGoal, tally: Tally) -> list[Pod]:
     return extra + pick_victims(left, max(0, len(left) - _wanted(goal, tally)))
 
 
-def _fresh_indexes(goal: JobGoal, tally: Tally, count: int) -> list[int | None]:
+def _fresh_indexes(goal: JobGoal, tally: JobTally, count: int) -> list[int | None]:
     taken = {pod.index for pod in tally.active} | tally.completed | tally.failed_indexes
     if goal.replaces_failed_only:
         taken |= {pod.index for pod in tally.terminating}
@@ -252,7 +252,7 @@ def _fresh_indexes(goal: JobGoal, tally: Tally, count: int) -> list[int | None]:
     return free
 
 
-def backoff_left(goal: JobGoal, pods: Iterable[Pod], now: float) -> float:
+def backoff_left(goal: JobGoal, pods: Iterable[PodView], now: float) -> float:
     """How long to wait before the next pod: longer with every failure since the last success."""
     last_success, failures = 0.0, []
     for pod in pods:

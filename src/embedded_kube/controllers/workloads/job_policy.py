@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from embedded_kube.controllers.machinery.objects import Pod
+from embedded_kube.controllers.machinery.objects import PodView
 from embedded_kube.storage.store import Json
 
 
@@ -31,7 +31,7 @@ def write_indexes(indexes: Iterable[int]) -> str:
     )
 
 
-def judge_failure(policy: Json | None, pod: Pod) -> tuple[str, str]:
+def match_failure_policy(policy: Json | None, pod: PodView) -> tuple[str, str]:
     """What the first matching rule of a podFailurePolicy says of a failed pod (Count when none does), and why."""
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         why = _matches_exit(rule.get("onExitCodes"), pod) or _matches_condition(rule.get("onPodConditions"), pod)
@@ -40,7 +40,7 @@ def judge_failure(policy: Json | None, pod: Pod) -> tuple[str, str]:
     return "Count", ""
 
 
-def _matches_exit(rule: Json | None, pod: Pod) -> str:
+def _matches_exit(rule: Json | None, pod: PodView) -> str:
     if not rule:
         return ""
     for container, code in pod.exits:
@@ -51,14 +51,14 @@ def _matches_exit(rule: Json | None, pod: Pod) -> str:
     return ""
 
 
-def _matches_condition(patterns: Collection[Json] | None, pod: Pod) -> str:
+def _matches_condition(patterns: Collection[Json] | None, pod: PodView) -> str:
     for pattern in patterns or ():
         if (pattern["type"], pattern.get("status", "True")) in pod.conditions:
             return f"Pod {pod.meta.namespace}/{pod.meta.name} has condition {pattern['type']}"
     return ""
 
 
-def met_rule(policy: Json | None, succeeded: Collection[int]) -> int | None:
+def met_success_rule(policy: Json | None, succeeded: Collection[int]) -> int | None:
     """The number of the first rule of a successPolicy that is met."""
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         named = read_indexes(rule.get("succeededIndexes")) if rule.get("succeededIndexes") else None

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from embedded_kube.api import timestamp
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, is_true, set_condition
-from embedded_kube.controllers.machinery.objects import Pod, seconds
-from embedded_kube.controllers.workloads.job_plan import FINALIZER, UNCOUNTED_AT_ONCE, JobGoal, Tally, Verdict
+from embedded_kube.controllers.machinery.objects import PodView, seconds
+from embedded_kube.controllers.workloads.job_plan import FINALIZER, UNCOUNTED_AT_ONCE, JobGoal, JobOutcome, JobTally
 from embedded_kube.controllers.workloads.job_policy import write_indexes
 from embedded_kube.storage.store import Json
 
 
-def fold_counted(status: Json, pods: Iterable[Pod]) -> None:
+def count_released(status: Json, pods: Iterable[PodView]) -> None:
     """Moves pods that have lost their finalizer from "uncounted" to the counters.
 
     A pod is first written down by uid, then loses its finalizer, then is counted: whichever of these a kill follows, it
@@ -31,7 +31,7 @@ def fold_counted(status: Json, pods: Iterable[Pod]) -> None:
     status["uncountedTerminatedPods"] = left
 
 
-def note_ended(status: Json, goal: JobGoal, tally: Tally) -> None:
+def record_terminated(status: Json, goal: JobGoal, tally: JobTally) -> None:
     """Writes down the pods that ended since the last look."""
     uncounted = status.setdefault("uncountedTerminatedPods", {})
     room = UNCOUNTED_AT_ONCE
@@ -47,7 +47,7 @@ def note_ended(status: Json, goal: JobGoal, tally: Tally) -> None:
             status["failedIndexes"] = write_indexes(tally.failed_indexes)
 
 
-def count_running(status: Json, goal: JobGoal, tally: Tally) -> None:
+def count_active(status: Json, goal: JobGoal, tally: JobTally) -> None:
     """The counters of pods that have not ended."""
     counters = {"active": len(tally.active)}
     if goal.indexed:
@@ -78,15 +78,15 @@ def set_suspended(status: Json, goal: JobGoal) -> str:
     return "Resumed" if resumed else ""
 
 
-def set_verdict(status: Json, verdict: Verdict, tally: Tally) -> bool:
-    """Writes the verdict, and the end itself once every pod has ended and was counted; returns whether it has."""
-    kind = "SuccessCriteriaMet" if verdict.good else "FailureTarget"
-    set_condition(status, condition(kind, True, verdict.reason, verdict.message), probed="lastProbeTime")
+def set_outcome(status: Json, outcome: JobOutcome, tally: JobTally) -> bool:
+    """Writes the outcome, and the end itself once every pod has ended and was counted; returns whether it has."""
+    kind = "SuccessCriteriaMet" if outcome.good else "FailureTarget"
+    set_condition(status, condition(kind, True, outcome.reason, outcome.message), probed="lastProbeTime")
     if tally.active or tally.terminating or status.get("uncountedTerminatedPods"):
         return False
-    end = "Complete" if verdict.good else "Failed"
-    set_condition(status, condition(end, True, verdict.reason, verdict.message), probed="lastProbeTime")
-    if verdict.good:
+    end = "Complete" if outcome.good else "Failed"
+    set_condition(status, condition(end, True, outcome.reason, outcome.message), probed="lastProbeTime")
+    if outcome.good:
         status.setdefault("completionTime", timestamp())
     return True
 

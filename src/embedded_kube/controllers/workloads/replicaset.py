@@ -10,21 +10,21 @@ from typing import NamedTuple
 from embedded_kube.controllers.machinery.conditions import condition, drop_condition, set_condition
 from embedded_kube.controllers.machinery.controller import (
     Controller,
-    Shared,
-    controlled_key,
+    ControllerContext,
+    controller_key,
     copy_json,
     is_terminating_namespace,
-    own_key,
+    object_key,
 )
-from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.workloads.claims import Claim, owner_reference
-from embedded_kube.controllers.workloads.podsets import (
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView
+from embedded_kube.controllers.workloads.controller_ref import ControllerRefManager, owner_reference
+from embedded_kube.controllers.workloads.pod_control import (
     BURST,
-    give_random_name,
-    in_batches,
     pick_victims,
     pod_from_template,
+    set_random_name,
+    slow_start_batch,
 )
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.labels import matches
@@ -37,10 +37,10 @@ class ReplicaPlan(NamedTuple):
     """How many pods to make, and which to delete."""
 
     create: int
-    delete: tuple[Pod, ...]
+    delete: tuple[PodView, ...]
 
 
-def plan_replicas(wanted: int, pods: Iterable[Pod]) -> ReplicaPlan:
+def plan_replicas(wanted: int, pods: Iterable[PodView]) -> ReplicaPlan:
     """What brings a set of pods to the wanted number."""
     active = [pod for pod in pods if pod.active]
     missing = wanted - len(active)
@@ -49,7 +49,7 @@ def plan_replicas(wanted: int, pods: Iterable[Pod]) -> ReplicaPlan:
     return ReplicaPlan(0, tuple(pick_victims(active, min(-missing, BURST))))
 
 
-def count_replicas(found: Whole, pods: Iterable[Pod], now: float) -> tuple[Json, float | None]:
+def count_replicas(found: FullObject, pods: Iterable[PodView], now: float) -> tuple[Json, float | None]:
     """The counters of a status, and when to look again because a pod will have been ready long enough."""
     minimum = found.spec.get("minReadySeconds") or 0
     labels = (found.spec.get("template") or {}).get("metadata", {}).get("labels") or {}
@@ -70,24 +70,24 @@ def count_replicas(found: Whole, pods: Iterable[Pod], now: float) -> tuple[Json,
     return shown, min(waiting) + 0.1 if waiting else None
 
 
-class ReplicaSets(Controller[Key]):
+class ReplicaSetController(Controller[Key]):
     """Keeps the pods of every ReplicaSet."""
 
     name = "replicaset-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._sets = self.informers.whole(REPLICASETS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._sets = self.informers.full(REPLICASETS)
         self._by_namespace = self._sets.index(lambda found: (found.meta.namespace,))
-        self.follow(self._sets, own_key)
-        self.needs.append(self.informers.pods)
-        self.informers.pods.handle(self._pod_changed)
+        self.enqueue_on_change(self._sets, object_key)
+        self.cache_syncs.append(self.informers.pods)
+        self.informers.pods.add_event_handler(self._pod_changed)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         for pod in (before, after):
             if pod is None:
                 continue
-            key = controlled_key(pod, "ReplicaSet", "apps")
+            key = controller_key(pod, "ReplicaSet", "apps")
             if key is not None:
                 owner = pod.meta.controller
                 # A large set is looked at less often, because each look costs more.
@@ -103,9 +103,9 @@ class ReplicaSets(Controller[Key]):
         if found is None:
             return None
         reference = owner_reference("apps/v1", "ReplicaSet", found)
-        claim = Claim(self.shared, "pods", REPLICASETS, found, reference)
+        manager = ControllerRefManager(self.context, "pods", REPLICASETS, found, reference)
         owned = self.informers.pods_of_controller.get(found.meta.uid)
-        pods = await claim.settle(owned, self.informers.loose_pods.get(key[0]), lambda pod: not pod.ended)
+        pods = await manager.claim(owned, self.informers.orphan_pods.get(key[0]), lambda pod: not pod.ended)
         failure: ApiError | None = None
         if not found.meta.deleting:
             try:
@@ -117,25 +117,25 @@ class ReplicaSets(Controller[Key]):
             raise failure
         return again
 
-    async def _act(self, found: Whole, reference: Json, plan: ReplicaPlan) -> None:
-        about = About("apps/v1", "ReplicaSet", found.meta)
-        await in_batches([partial(self._create, found, reference, about)] * plan.create)
-        await in_batches([partial(self._delete, pod, about) for pod in plan.delete])
+    async def _act(self, found: FullObject, reference: Json, plan: ReplicaPlan) -> None:
+        about = InvolvedObject("apps/v1", "ReplicaSet", found.meta)
+        await slow_start_batch([partial(self._create, found, reference, about)] * plan.create)
+        await slow_start_batch([partial(self._delete, pod, about) for pod in plan.delete])
 
-    async def _create(self, found: Whole, reference: Json, about: About) -> None:
+    async def _create(self, found: FullObject, reference: Json, about: InvolvedObject) -> None:
         pod = pod_from_template(found.spec.get("template") or {}, found.meta.namespace, reference)
-        give_random_name(self.shared, pod, f"{found.meta.name}-")
+        set_random_name(self.context, pod, f"{found.meta.name}-")
         await self.create_pod(pod, about)
 
-    async def _delete(self, pod: Pod, about: About) -> None:
+    async def _delete(self, pod: PodView, about: InvolvedObject) -> None:
         try:
-            await self.shared.delete("pods", pod)
+            await self.context.delete("pods", pod)
         except ApiError as error:
-            self.warn(about, "FailedDelete", f"Error deleting: {error.message}")
+            self.warning(about, "FailedDelete", f"Error deleting: {error.message}")
             raise
-        self.normal(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
+        self.event(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
 
-    async def _report(self, found: Whole, failure: ApiError | None) -> float | None:
+    async def _report(self, found: FullObject, failure: ApiError | None) -> float | None:
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         counters, again = count_replicas(found, pods, time.time())
         status: Json = {**counters, "observedGeneration": found.meta.generation}
@@ -147,5 +147,5 @@ class ReplicaSets(Controller[Key]):
         else:
             drop_condition(status, "ReplicaFailure")
         if status != found.status:
-            await self.shared.set_status(REPLICASETS, found, status)
+            await self.context.set_status(REPLICASETS, found, status)
         return again

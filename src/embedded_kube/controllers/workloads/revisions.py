@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from embedded_kube.controllers.machinery.controller import Shared, copy_json
-from embedded_kube.controllers.machinery.objects import Whole
-from embedded_kube.controllers.workloads.claims import owner_reference
+from embedded_kube.controllers.machinery.controller import ControllerContext, copy_json
+from embedded_kube.controllers.machinery.objects import FullObject
+from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.labels import short_hash
 from embedded_kube.storage.store import Json
@@ -15,27 +15,27 @@ from embedded_kube.storage.store import Json
 REVISIONS = "controllerrevisions.apps"
 
 
-class Revision(NamedTuple):
+class TemplateRevision(NamedTuple):
     """A template and the name it goes by."""
 
     name: str
     template: Json
 
 
-class History:
+class RevisionHistory:
     """The revisions of all objects of one kind."""
 
-    def __init__(self, shared: Shared, kind: str) -> None:
-        self._shared = shared
+    def __init__(self, context: ControllerContext, kind: str) -> None:
+        self._context = context
         self._kind = kind
-        self.informer = shared.informers.whole(REVISIONS)
+        self.informer = context.informers.full(REVISIONS)
         self._owned = self.informer.index(lambda found: (c.uid,) if (c := found.meta.controller) else ())
 
-    def find(self, owner: Whole, name: str) -> Revision | None:
+    def find(self, owner: FullObject, name: str) -> TemplateRevision | None:
         """A revision by its name."""
         return next((_read(one) for one in self._owned.get(owner.meta.uid) if one.meta.name == name), None)
 
-    async def latest(self, owner: Whole) -> Revision:
+    async def latest(self, owner: FullObject) -> TemplateRevision:
         """The revision of the template as it is now: made if new, numbered highest if it was there before."""
         template = copy_json(owner.spec.get("template") or {})
         known = sorted(self._owned.get(owner.meta.uid), key=_number)
@@ -43,31 +43,31 @@ class History:
         highest = _number(known[-1]) if known else 0
         if same is None:
             made = await self._create(owner, template, highest + 1)
-            return Revision(made["metadata"]["name"], template)
+            return TemplateRevision(made["metadata"]["name"], template)
         if _number(same) < highest:
-            await self._shared.edit(REVISIONS, same, lambda found: {**found, "revision": highest + 1})
-        return Revision(same.meta.name, template)
+            await self._context.edit(REVISIONS, same, lambda found: {**found, "revision": highest + 1})
+        return TemplateRevision(same.meta.name, template)
 
-    async def forget(self, owner: Whole, in_use: Collection[str]) -> None:
+    async def forget(self, owner: FullObject, in_use: Collection[str]) -> None:
         """Deletes the oldest ones beyond the limit, never one that is in use."""
         limit = owner.spec.get("revisionHistoryLimit", 10)
         unused = [one for one in sorted(self._owned.get(owner.meta.uid), key=_number) if one.meta.name not in in_use]
         for one in unused[: max(0, len(unused) - limit)]:
-            await self._shared.delete(REVISIONS, one)
+            await self._context.delete(REVISIONS, one)
 
-    async def _create(self, owner: Whole, template: Json, number: int) -> Json:
+    async def _create(self, owner: FullObject, template: Json, number: int) -> Json:
         # Names that are taken by something else are stepped over; the numbers of attempts need no memory.
         attempt = 0
         while True:
             letters = short_hash(template, attempt)
             try:
-                return await self._shared.create(REVISIONS, self._revision(owner, template, letters, number))
+                return await self._context.create(REVISIONS, self._revision(owner, template, letters, number))
             except ApiError as error:
                 if error.reason != "AlreadyExists" or attempt > 20:
                     raise
                 attempt += 1
 
-    def _revision(self, owner: Whole, template: Json, letters: str, number: int) -> Json:
+    def _revision(self, owner: FullObject, template: Json, letters: str, number: int) -> Json:
         labels = (template.get("metadata") or {}).get("labels") or {}
         return {
             "apiVersion": "apps/v1",
@@ -83,11 +83,11 @@ class History:
         }
 
 
-def _number(found: Whole) -> int:
+def _number(found: FullObject) -> int:
     return int(found.body.get("revision", 0))
 
 
-def _read(found: Whole) -> Revision:
+def _read(found: FullObject) -> TemplateRevision:
     template = dict(((found.body.get("data") or {}).get("spec") or {}).get("template") or {})
     template.pop("$patch", None)
-    return Revision(found.meta.name, template)
+    return TemplateRevision(found.meta.name, template)

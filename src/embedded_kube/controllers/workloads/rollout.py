@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Sizes(NamedTuple):
+class ReplicaSetSize(NamedTuple):
     """A ReplicaSet as a rollout sees it. `ceiling` is the largest total it was last told of."""
 
     name: str
@@ -17,7 +17,7 @@ class Sizes(NamedTuple):
     ceiling: int = 0
 
 
-class Bounds(NamedTuple):
+class RolloutBounds(NamedTuple):
     """How many pods are wanted, and how many more or fewer there may be meanwhile."""
 
     replicas: int
@@ -35,7 +35,7 @@ class Bounds(NamedTuple):
         return self.replicas - self.unavailable
 
 
-def resolve(value: int | str | None, total: int, *, up: bool) -> int:
+def scaled_value(value: int | str | None, total: int, *, up: bool) -> int:
     """A number or a percentage of a total."""
     if value is None:
         return 0
@@ -46,15 +46,18 @@ def resolve(value: int | str | None, total: int, *, up: bool) -> int:
     return math.ceil(share) if up else math.floor(share)
 
 
-def read_bounds(replicas: int, surge: int | str | None, unavailable: int | str | None) -> Bounds:
+def read_bounds(replicas: int, surge: int | str | None, unavailable: int | str | None) -> RolloutBounds:
     """The bounds of a RollingUpdate; both zero would never move, so then one may be unavailable."""
-    more, fewer = resolve(surge, replicas, up=True), resolve(unavailable, replicas, up=False)
+    more, fewer = (
+        scaled_value(surge, replicas, up=True),
+        scaled_value(unavailable, replicas, up=False),
+    )
     if more == 0 and fewer == 0:
         fewer = 1
-    return Bounds(replicas, more, min(fewer, replicas))
+    return RolloutBounds(replicas, more, min(fewer, replicas))
 
 
-def grow_new(bounds: Bounds, new: Sizes, old: Sequence[Sizes]) -> int:
+def scale_up_new(bounds: RolloutBounds, new: ReplicaSetSize, old: Sequence[ReplicaSetSize]) -> int:
     """The size the new set may have now."""
     if new.wanted >= bounds.replicas:
         return bounds.replicas
@@ -62,7 +65,7 @@ def grow_new(bounds: Bounds, new: Sizes, old: Sequence[Sizes]) -> int:
     return new.wanted + max(0, min(room, bounds.replicas - new.wanted))
 
 
-def shrink_old(bounds: Bounds, new: Sizes, old: Sequence[Sizes]) -> dict[str, int]:
+def scale_down_old(bounds: RolloutBounds, new: ReplicaSetSize, old: Sequence[ReplicaSetSize]) -> dict[str, int]:
     """The sizes of old sets that must change: first those whose pods serve nobody, then as many as can be spared."""
     sizes = {one.name: one.wanted for one in old}
     total = new.wanted + sum(sizes.values())
@@ -84,7 +87,7 @@ def shrink_old(bounds: Bounds, new: Sizes, old: Sequence[Sizes]) -> dict[str, in
     return {one.name: sizes[one.name] for one in old if sizes[one.name] != one.wanted}
 
 
-def spread_change(bounds: Bounds, sets: Sequence[Sizes]) -> dict[str, int]:
+def scale_proportionally(bounds: RolloutBounds, sets: Sequence[ReplicaSetSize]) -> dict[str, int]:
     """New sizes when the wanted number changed in the middle of a rollout: every set takes its share."""
     total = sum(one.wanted for one in sets)
     change = bounds.ceiling - total
@@ -105,7 +108,7 @@ def spread_change(bounds: Bounds, sets: Sequence[Sizes]) -> dict[str, int]:
     return {one.name: sizes[one.name] for one in sets if sizes[one.name] != one.wanted}
 
 
-def _share(bounds: Bounds, one: Sizes, total: int) -> int:
+def _share(bounds: RolloutBounds, one: ReplicaSetSize, total: int) -> int:
     if bounds.replicas == 0:
         return -one.wanted
     before = one.ceiling or total

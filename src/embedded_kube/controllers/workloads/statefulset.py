@@ -9,18 +9,24 @@ from functools import partial
 
 from embedded_kube.controllers.machinery.controller import (
     Controller,
-    Shared,
-    controlled_key,
+    ControllerContext,
+    controller_key,
     copy_json,
     is_terminating_namespace,
-    own_key,
+    object_key,
 )
-from embedded_kube.controllers.machinery.objects import Key, Pod, Whole
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.workloads.claims import Claim, owner_reference
-from embedded_kube.controllers.workloads.podsets import in_batches, pod_from_template
-from embedded_kube.controllers.workloads.revisions import History, Revision
-from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL, Create, Delete, SetGoal, plan_set
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView
+from embedded_kube.controllers.workloads.controller_ref import ControllerRefManager, owner_reference
+from embedded_kube.controllers.workloads.pod_control import pod_from_template, slow_start_batch
+from embedded_kube.controllers.workloads.revisions import RevisionHistory, TemplateRevision
+from embedded_kube.controllers.workloads.statefulset_plan import (
+    REVISION_LABEL,
+    CreateReplica,
+    DeleteReplica,
+    StatefulSetGoal,
+    plan_statefulset,
+)
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.labels import matches
 from embedded_kube.storage.store import Json
@@ -29,11 +35,11 @@ STATEFULSETS = "statefulsets.apps"
 CLAIMS = "persistentvolumeclaims"
 
 
-def read_goal(found: Whole, current: str, update: str) -> SetGoal:
+def read_goal(found: FullObject, current: str, update: str) -> StatefulSetGoal:
     """What the spec asks for."""
     spec = found.spec
     strategy = spec.get("updateStrategy") or {}
-    return SetGoal(
+    return StatefulSetGoal(
         replicas=spec.get("replicas", 1),
         start=(spec.get("ordinals") or {}).get("start", 0),
         parallel=spec.get("podManagementPolicy") == "Parallel",
@@ -45,13 +51,13 @@ def read_goal(found: Whole, current: str, update: str) -> SetGoal:
     )
 
 
-def number_of(name: str, pod: str) -> int | None:
+def ordinal_of(name: str, pod: str) -> int | None:
     """The number of a pod of this set; None when its name is not one of the set's."""
     found = re.fullmatch(re.escape(name) + r"-(\d+)", pod)
     return int(found[1]) if found is not None else None
 
 
-def numbered_pod(found: Whole, revision: Revision, number: int) -> Json:
+def ordinal_pod(found: FullObject, revision: TemplateRevision, number: int) -> Json:
     """The pod of a number."""
     reference = owner_reference("apps/v1", "StatefulSet", found)
     pod = pod_from_template(revision.template, found.meta.namespace, reference)
@@ -77,7 +83,7 @@ def numbered_pod(found: Whole, revision: Revision, number: int) -> Json:
     return pod
 
 
-def set_status_of(found: Whole, goal: SetGoal, pods: Mapping[int, Pod], now: float) -> Json:
+def statefulset_status(found: FullObject, goal: StatefulSetGoal, pods: Mapping[int, PodView], now: float) -> Json:
     """The counters, and which revision is the current one."""
     every = [pod for pod in pods.values() if not pod.ended]
     alive = [pod for pod in every if not pod.meta.deleting]
@@ -102,23 +108,23 @@ def set_status_of(found: Whole, goal: SetGoal, pods: Mapping[int, Pod], now: flo
     }
 
 
-class StatefulSets(Controller[Key]):
+class StatefulSetController(Controller[Key]):
     """Keeps the pods of every StatefulSet."""
 
     name = "statefulset-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._sets = self.informers.whole(STATEFULSETS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._sets = self.informers.full(STATEFULSETS)
         self._by_namespace = self._sets.index(lambda found: (found.meta.namespace,))
-        self._claims = self.informers.whole(CLAIMS)
-        self._history = History(shared, "StatefulSet")
-        self.needs += [self._claims, self._history.informer]
-        self.follow(self._sets, own_key)
-        self.follow(self.informers.pods, partial(controlled_key, kind="StatefulSet", group="apps"))
-        self.informers.pods.handle(self._loose_pod_changed)
+        self._claims = self.informers.full(CLAIMS)
+        self._history = RevisionHistory(context, "StatefulSet")
+        self.cache_syncs += [self._claims, self._history.informer]
+        self.enqueue_on_change(self._sets, object_key)
+        self.enqueue_on_change(self.informers.pods, partial(controller_key, kind="StatefulSet", group="apps"))
+        self.informers.pods.add_event_handler(self._orphan_pod_changed)
 
-    def _loose_pod_changed(self, _: Pod | None, after: Pod | None) -> None:
+    def _orphan_pod_changed(self, _: PodView | None, after: PodView | None) -> None:
         if after is not None and after.meta.controller is None:
             for found in self._by_namespace.get(after.meta.namespace):
                 if matches(found.spec.get("selector"), after.meta.labels):
@@ -138,13 +144,15 @@ class StatefulSets(Controller[Key]):
         now = time.time()
         try:
             templates = {current.name: current, update.name: update}
-            await in_batches([partial(self._act, found, action, templates) for action in plan_set(goal, pods, now)])
+            await slow_start_batch(
+                [partial(self._act, found, action, templates) for action in plan_statefulset(goal, pods, now)]
+            )
         except ApiError as error:
             failure = error
         pods = dict(self._numbered(found))
-        status = set_status_of(found, goal, pods, now)
+        status = statefulset_status(found, goal, pods, now)
         if status != found.status:
-            await self.shared.set_status(STATEFULSETS, found, status)
+            await self.context.set_status(STATEFULSETS, found, status)
         in_use = {pod.meta.labels.get(REVISION_LABEL, "") for pod in pods.values()}
         await self._history.forget(found, {status["currentRevision"], update.name, *in_use})
         if failure is not None and not is_terminating_namespace(failure):
@@ -152,41 +160,43 @@ class StatefulSets(Controller[Key]):
         waits = [goal.minimum_ready - now + pod.ready_since for pod in pods.values() if pod.ready]
         return min((wait + 0.1 for wait in waits if wait > 0), default=None)
 
-    async def _pods(self, found: Whole) -> dict[int, Pod]:
+    async def _pods(self, found: FullObject) -> dict[int, PodView]:
         reference = owner_reference("apps/v1", "StatefulSet", found)
-        claim = Claim(self.shared, "pods", STATEFULSETS, found, reference)
+        manager = ControllerRefManager(self.context, "pods", STATEFULSETS, found, reference)
         owned = self.informers.pods_of_controller.get(found.meta.uid)
-        loose = self.informers.loose_pods.get(found.meta.namespace)
-        await claim.settle(owned, loose, lambda pod: number_of(found.meta.name, pod.meta.name) is not None)
+        loose = self.informers.orphan_pods.get(found.meta.namespace)
+        await manager.claim(owned, loose, lambda pod: ordinal_of(found.meta.name, pod.meta.name) is not None)
         return dict(self._numbered(found))
 
-    def _numbered(self, found: Whole) -> list[tuple[int, Pod]]:
+    def _numbered(self, found: FullObject) -> list[tuple[int, PodView]]:
         pods = self.informers.pods_of_controller.get(found.meta.uid)
-        numbers = ((number_of(found.meta.name, pod.meta.name), pod) for pod in pods)
+        numbers = ((ordinal_of(found.meta.name, pod.meta.name), pod) for pod in pods)
         return [(number, pod) for number, pod in numbers if number is not None]
 
-    async def _act(self, found: Whole, action: Create | Delete, revisions: Mapping[str, Revision]) -> None:
-        about = About("apps/v1", "StatefulSet", found.meta)
+    async def _act(
+        self, found: FullObject, action: CreateReplica | DeleteReplica, revisions: Mapping[str, TemplateRevision]
+    ) -> None:
+        about = InvolvedObject("apps/v1", "StatefulSet", found.meta)
         kind, name = "StatefulSet", found.meta.name
-        if isinstance(action, Create):
+        if isinstance(action, CreateReplica):
             pod = f"{name}-{action.number}"
             try:
                 await self._create_claims(found, action.number, about)
-                await self.shared.create("pods", numbered_pod(found, revisions[action.revision], action.number))
+                await self.context.create("pods", ordinal_pod(found, revisions[action.revision], action.number))
             except ApiError as error:
                 if not is_terminating_namespace(error):
                     text = f"create Pod {pod} in {kind} {name} failed error: {error.message}"
-                    self.warn(about, "FailedCreate", text)
+                    self.warning(about, "FailedCreate", text)
                 raise
-            self.normal(about, "SuccessfulCreate", f"create Pod {pod} in {kind} {name} successful")
+            self.event(about, "SuccessfulCreate", f"create Pod {pod} in {kind} {name} successful")
             return
         pod = action.pod.meta.name
         if action.ended:
-            self.warn(about, "RecreatingFailedPod", f"{kind} {name} is recreating failed Pod {pod}")
-        await self.shared.delete("pods", action.pod)
-        self.normal(about, "SuccessfulDelete", f"delete Pod {pod} in {kind} {name} successful")
+            self.warning(about, "RecreatingFailedPod", f"{kind} {name} is recreating failed Pod {pod}")
+        await self.context.delete("pods", action.pod)
+        self.event(about, "SuccessfulDelete", f"delete Pod {pod} in {kind} {name} successful")
 
-    async def _create_claims(self, found: Whole, number: int, about: About) -> None:
+    async def _create_claims(self, found: FullObject, number: int, about: InvolvedObject) -> None:
         labels = (found.spec.get("selector") or {}).get("matchLabels") or {}
         pod = f"{found.meta.name}-{number}"
         for template in found.spec.get("volumeClaimTemplates") or ():
@@ -202,9 +212,9 @@ class StatefulSets(Controller[Key]):
                 "annotations": dict(meta.get("annotations") or {}),
             }
             try:
-                await self.shared.create(CLAIMS, made)
+                await self.context.create(CLAIMS, made)
             except ApiError as error:
                 if error.reason != "AlreadyExists":
                     raise
             text = f"create Claim {name} Pod {pod} in StatefulSet {found.meta.name} success"
-            self.normal(about, "SuccessfulCreate", text)
+            self.event(about, "SuccessfulCreate", text)

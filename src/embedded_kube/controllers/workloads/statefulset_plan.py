@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from embedded_kube.controllers.machinery.objects import Pod
+from embedded_kube.controllers.machinery.objects import PodView
 
 REVISION_LABEL = "controller-revision-hash"
 
 
-class SetGoal(NamedTuple):
+class StatefulSetGoal(NamedTuple):
     """What a StatefulSet wants."""
 
     replicas: int
@@ -33,23 +33,25 @@ class SetGoal(NamedTuple):
         return self.current if held_back else self.update
 
 
-class Create(NamedTuple):
+class CreateReplica(NamedTuple):
     """Make the pod of a number."""
 
     number: int
     revision: str
 
 
-class Delete(NamedTuple):
+class DeleteReplica(NamedTuple):
     """Delete a pod, because it is one too many, ended or outdated."""
 
-    pod: Pod
+    pod: PodView
     ended: bool = False
 
 
-def plan_set(goal: SetGoal, pods: Mapping[int, Pod], now: float) -> list[Create | Delete]:
+def plan_statefulset(
+    goal: StatefulSetGoal, pods: Mapping[int, PodView], now: float
+) -> list[CreateReplica | DeleteReplica]:
     """The next steps; in order one at a time, in parallel all that can be done at once."""
-    actions: list[Create | Delete] = []
+    actions: list[CreateReplica | DeleteReplica] = []
     for number in goal.numbers:
         step, settled = _tend(goal, number, pods.get(number), now)
         if step is not None:
@@ -58,7 +60,7 @@ def plan_set(goal: SetGoal, pods: Mapping[int, Pod], now: float) -> list[Create 
             return actions
     surplus = [pods[number] for number in sorted(pods, reverse=True) if number not in goal.numbers]
     if goal.parallel:
-        actions += [Delete(pod) for pod in surplus if not pod.meta.deleting]
+        actions += [DeleteReplica(pod) for pod in surplus if not pod.meta.deleting]
     elif surplus:
         return [*actions, *_lose_one(surplus)]
     if actions or goal.on_delete:
@@ -66,28 +68,30 @@ def plan_set(goal: SetGoal, pods: Mapping[int, Pod], now: float) -> list[Create 
     return _update_one(goal, pods, now)
 
 
-def _tend(goal: SetGoal, number: int, pod: Pod | None, now: float) -> tuple[Create | Delete | None, bool]:
+def _tend(
+    goal: StatefulSetGoal, number: int, pod: PodView | None, now: float
+) -> tuple[CreateReplica | DeleteReplica | None, bool]:
     """What a number needs, and whether the next one may go ahead."""
     if pod is None:
-        return Create(number, goal.revision_for(number)), False
+        return CreateReplica(number, goal.revision_for(number)), False
     if pod.meta.deleting:
         return None, False
     if pod.ended:
-        return Delete(pod, ended=True), False
+        return DeleteReplica(pod, ended=True), False
     return None, pod.phase == "Running" and pod.available(goal.minimum_ready, now)
 
 
-def _lose_one(surplus: list[Pod]) -> list[Create | Delete]:
+def _lose_one(surplus: list[PodView]) -> list[CreateReplica | DeleteReplica]:
     """The highest goes first, and nothing else until it is gone or while a lower one is ill."""
     if any(pod.meta.deleting for pod in surplus):
         return []
     ill = [pod for pod in surplus if not pod.ready]
     if not surplus[0].ready and ill[-1] is not surplus[0]:
         return []
-    return [Delete(surplus[0])]
+    return [DeleteReplica(surplus[0])]
 
 
-def _update_one(goal: SetGoal, pods: Mapping[int, Pod], now: float) -> list[Create | Delete]:
+def _update_one(goal: StatefulSetGoal, pods: Mapping[int, PodView], now: float) -> list[CreateReplica | DeleteReplica]:
     """From the top: the first outdated pod is replaced once all above it are well."""
     for number in reversed(goal.numbers):
         if number < goal.start + goal.partition:
@@ -96,7 +100,7 @@ def _update_one(goal: SetGoal, pods: Mapping[int, Pod], now: float) -> list[Crea
         if pod is None or pod.meta.deleting:
             return []
         if pod.meta.labels.get(REVISION_LABEL) != goal.update:
-            return [Delete(pod)]
+            return [DeleteReplica(pod)]
         if pod.phase != "Running" or not pod.available(goal.minimum_ready, now):
             return []
     return []

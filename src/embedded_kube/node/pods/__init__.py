@@ -1,1 +1,1 @@
-"""Pods on a node: containers, environment, probes, volumes, logs, terminals."""
+"""Pods on a node: pod and container workers, sandbox, environment, volumes, probes, logs, exec."""

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from embedded_kube.node.pods.containers import INIT, SIDECAR, Container
-from embedded_kube.node.pods.environment import ConfigError
+from embedded_kube.node.pods.containers import INIT, SIDECAR, ContainerState
+from embedded_kube.node.pods.environment import ContainerConfigError
 from embedded_kube.node.pods.logs import log_path, tail_text
-from embedded_kube.node.pods.probes import ProbeError, Prober, Target, probe_once
-from embedded_kube.node.pods.sandbox import Sandbox, Shared
-from embedded_kube.node.processes.launch import Exit, Process, StartError
+from embedded_kube.node.pods.probes import ProbeError, Prober, ProbeTarget, probe_once
+from embedded_kube.node.pods.sandbox import AgentContext, Sandbox
+from embedded_kube.node.processes.launcher_client import LaunchedProcess, ProcessExit, ProcessStartError
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
 
@@ -62,16 +62,16 @@ class ContainerWorker:
 
     def __init__(
         self,
-        container: Container,
-        shared: Shared,
+        container: ContainerState,
+        context: AgentContext,
         sandbox: Sandbox,
         termination: PodTermination,
         report: Callable[[], None],
     ) -> None:
         self.container = container
         self.attempt = container.restarts
-        self.process: Process | None = None
-        self._shared = shared
+        self.process: LaunchedProcess | None = None
+        self._context = context
         self._sandbox = sandbox
         self._termination = termination
         self._report = report
@@ -83,7 +83,7 @@ class ContainerWorker:
     async def supervise(self) -> None:
         """Runs the container until it has ended and its restart policy does not restart it."""
         failures = 0
-        container, settings = self.container, self._shared.settings
+        container, settings = self.container, self._context.settings
         if container.exit_code is not None:
             container.restarts += 1  # it ran before the node agent was restarted
             container.wait("ContainerCreating")
@@ -122,19 +122,19 @@ class ContainerWorker:
         self._report()
         await asyncio.sleep(delay)
 
-    async def _start(self) -> Process | None:
+    async def _start(self) -> LaunchedProcess | None:
         """Starts the process once its configuration is complete; None if it cannot be executed, which ends it."""
         container = self.container
         self.attempt = container.restarts
         while True:
             try:
                 process = await self._launch()
-            except (ConfigError, OSError) as error:
+            except (ContainerConfigError, OSError) as error:
                 container.wait("CreateContainerConfigError", str(error))
                 self._event("FailedToStart", f"container {container.name}: {error}", warning=True)
                 self._report()
                 await asyncio.sleep(_CONFIG_RETRY_INTERVAL)
-            except StartError as error:
+            except ProcessStartError as error:
                 container.identity = self._container_id()
                 container.end(128, "StartError", str(error))
                 self._event("FailedToStart", f"Error: container {container.name}: {error}", warning=True)
@@ -143,17 +143,17 @@ class ContainerWorker:
                 self._event("Started", f"Started container {container.name}")
                 return process
 
-    async def _launch(self) -> Process:
+    async def _launch(self) -> LaunchedProcess:
         """Starts the process. If the pod is stopped meanwhile, waits for the start: the process must be stopped too."""
         starting = asyncio.ensure_future(self._sandbox.start(self.container.spec, self.attempt))
         try:
             return self._on_started(await asyncio.shield(starting))
         except asyncio.CancelledError:
-            with contextlib.suppress(ConfigError, StartError, OSError):
+            with contextlib.suppress(ContainerConfigError, ProcessStartError, OSError):
                 self._on_started(await starting)
             raise
 
-    def _on_started(self, process: Process) -> Process:
+    def _on_started(self, process: LaunchedProcess) -> LaunchedProcess:
         self.process = process
         self.container.run(self._container_id())
         return process
@@ -161,7 +161,7 @@ class ContainerWorker:
     def _container_id(self) -> str:
         return f"process://{self._sandbox.uid}/{self.container.name}/{self.attempt}"
 
-    async def _watch(self, process: Process) -> None:
+    async def _watch(self, process: LaunchedProcess) -> None:
         """Runs hooks and probes until the process exits."""
         spec = self.container.spec
         self.container.started = "startupProbe" not in spec
@@ -175,7 +175,7 @@ class ContainerWorker:
             await asyncio.gather(probing, return_exceptions=True)
         self._on_exited(exit_)
 
-    def _on_exited(self, exit_: Exit) -> None:
+    def _on_exited(self, exit_: ProcessExit) -> None:
         spec = self.container.spec
         self.process = None
         message = self._kill_message or self._sandbox.termination_message(spec)
@@ -186,7 +186,7 @@ class ContainerWorker:
 
     # -- hooks and probes
 
-    async def _probe(self, process: Process) -> None:
+    async def _probe(self, process: LaunchedProcess) -> None:
         """Runs the postStart hook, then the startup probe, then the liveness and readiness probes."""
         container, spec = self.container, self.container.spec
         hook = (spec.get("lifecycle") or {}).get("postStart")
@@ -209,7 +209,7 @@ class ContainerWorker:
                 if kind in spec:
                     group.create_task(self._run_probe(process, kind))
 
-    async def _run_probe(self, process: Process, kind: str, passed: Callable[[], None] | None = None) -> None:
+    async def _run_probe(self, process: LaunchedProcess, kind: str, passed: Callable[[], None] | None = None) -> None:
         container = self.container
         title = kind.removesuffix("Probe").capitalize()
         if "grpc" in container.spec[kind]:
@@ -237,11 +237,11 @@ class ContainerWorker:
 
         await Prober(container.spec[kind], self._target(), on_result, on_failure).run()
 
-    def _target(self) -> Target:
+    def _target(self) -> ProbeTarget:
         spec = self.container.spec
         ports = {item["name"]: item["containerPort"] for item in spec.get("ports") or () if "name" in item}
         execute = partial(self._sandbox.execute, self.container.name, self.attempt)
-        return Target(self._sandbox.address, ports, execute, self._sandbox.connect)
+        return ProbeTarget(self._sandbox.address, ports, execute, self._sandbox.connect)
 
     async def _run_hook(self, hook: Json, name: str) -> bool:
         """Runs a lifecycle hook; False when it failed."""
@@ -258,7 +258,7 @@ class ContainerWorker:
 
     # -- stop
 
-    async def _kill(self, process: Process) -> None:
+    async def _kill(self, process: LaunchedProcess) -> None:
         probe = self.container.spec.get("livenessProbe") or {}
         await process.stop(float(probe.get("terminationGracePeriodSeconds", self._termination.grace)))
 
@@ -283,4 +283,4 @@ class ContainerWorker:
         self._on_exited(process.exited.result())
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self._shared.reports.event(self._sandbox.pod, reason, message, warning=warning)
+        self._context.status_manager.event(self._sandbox.pod, reason, message, warning=warning)

@@ -1,4 +1,4 @@
-"""What a pod's containers are doing, as values, and the pod status that follows from it."""
+"""State of a pod's containers, and the pod status computed from it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from embedded_kube.api import timestamp
 from embedded_kube.storage.store import Json
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
-OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 @dataclass(slots=True)
-class Container:
-    """One container's state, as its status shows it."""
+class ContainerState:
+    """The state of one container, as in its status."""
 
     spec: Json
     role: str
@@ -28,40 +27,41 @@ class Container:
 
     @property
     def name(self) -> str:
-        """As in the spec."""
+        """The container's name."""
         return str(self.spec["name"])
 
     @property
     def running(self) -> bool:
-        """Whether it is running now."""
+        """Whether the container is running."""
         return "running" in self.state
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, if it has."""
+        """The exit code, if the container has terminated."""
         ended = self.state.get("terminated")
         return None if ended is None else int(ended["exitCode"])
 
     @property
     def succeeded(self) -> bool:
-        """Whether it has ended well."""
+        """Whether the container terminated with exit code 0."""
         return self.exit_code == 0
 
     def run(self, identity: str) -> None:
-        """It has been started."""
+        """Sets the state to running."""
         self.identity = identity
         self.state = {"running": {"startedAt": timestamp()}}
 
     def wait(self, reason: str, message: str = "") -> None:
-        """It waits to be started; what it did before becomes its last state."""
-        self._keep()
+        """Sets the state to waiting; a terminated state becomes the last state."""
+        if "terminated" in self.state:
+            self.last = self.state
         self.state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
     def end(self, code: int, reason: str = "", message: str = "", signal: int = 0) -> None:
-        """It has ended."""
-        begun = self.state.get("running", {}).get("startedAt") or timestamp()
+        """Sets the state to terminated."""
+        started = self.state.get("running", {}).get("startedAt") or timestamp()
         ended: Json = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error")}
-        ended |= {"startedAt": begun, "finishedAt": timestamp(), "containerID": self.identity}
+        ended |= {"startedAt": started, "finishedAt": timestamp(), "containerID": self.identity}
         if message:
             ended["message"] = message
         if signal:
@@ -69,12 +69,8 @@ class Container:
         self.state = {"terminated": ended}
         self.ready = self.started = False
 
-    def _keep(self) -> None:
-        if "terminated" in self.state:
-            self.last = self.state
-
     def status(self) -> Json:
-        """Its entry in the pod's status."""
+        """Returns the container's entry in the pod status."""
         found: Json = {
             "name": self.name,
             "image": self.spec.get("image", ""),
@@ -90,22 +86,23 @@ class Container:
         return found
 
 
-def read_containers(pod: Json) -> list[Container]:
-    """A pod's containers in the order in which they start, before any of them has."""
+def read_containers(pod: Json) -> list[ContainerState]:
+    """Returns a pod's containers in start order, all waiting."""
     spec = pod["spec"]
     inits = spec.get("initContainers") or []
-    found = [Container(item, SIDECAR if item.get("restartPolicy") == "Always" else INIT, {}) for item in inits]
-    found += [Container(item, MAIN, {}) for item in spec["containers"]]
+    found = [ContainerState(item, SIDECAR if item.get("restartPolicy") == "Always" else INIT, {}) for item in inits]
+    found += [ContainerState(item, MAIN, {}) for item in spec["containers"]]
     waiting = "PodInitializing" if inits else "ContainerCreating"
     for container in found:
         container.wait(waiting)
     return found
 
 
-def recall(containers: Iterable[Container], status: Json) -> bool:
-    """Takes over what an earlier life of the node wrote; True if any had been started.
+def restore_containers(containers: Iterable[ContainerState], status: Json) -> bool:
+    """Restores the containers' states from a status written before the node agent restarted.
 
-    Processes did not survive that life: what was running has ended in a way nobody saw.
+    Returns whether any container had been started. Processes do not survive a restart: a container that was running
+    counts as terminated with exit code 255.
     """
     written = {item["name"]: item for key in _LISTS for item in status.get(key) or ()}
     before = False
@@ -119,7 +116,7 @@ def recall(containers: Iterable[Container], status: Json) -> bool:
         state = old.get("state") or {}
         before = before or "waiting" not in state or bool(container.last)
         if "waiting" in state and "terminated" in container.last:
-            container.restarts += 1  # it waited to be started again, which happens now
+            container.restarts += 1  # it was in back-off; the restart happens now
         elif "terminated" in state:
             container.state = state
         elif "running" in state:
@@ -133,9 +130,9 @@ _LISTS = ("initContainerStatuses", "containerStatuses")
 
 @dataclass(slots=True)
 class PodState:
-    """What a node knows about one of its pods."""
+    """The state of one pod on its node."""
 
-    containers: list[Container]
+    containers: list[ContainerState]
     address: str = ""
     host: str = ""
     started: str = field(default_factory=timestamp)
@@ -145,10 +142,10 @@ class PodState:
     sandbox: bool = False
 
     def status(self, gates: Iterable[str] = ()) -> Json:
-        """The pod's status; None values are to be removed. `gates` are readiness gates that are not met."""
+        """Returns the pod's status; a None value removes the field. `gates` are the unmet readiness gates."""
         inits = [item for item in self.containers if item.role != MAIN]
         mains = [item for item in self.containers if item.role == MAIN]
-        ended = self.phase in ("Succeeded", "Failed")
+        terminated = self.phase in ("Succeeded", "Failed")
         found: Json = {
             "phase": self.phase,
             "startTime": self.started,
@@ -160,11 +157,11 @@ class PodState:
             "hostIP": self.host,
             "hostIPs": [{"ip": self.host}],
         }
-        if self.address and (self.sandbox or not ended):
+        if self.address and (self.sandbox or not terminated):
             found |= {"podIP": self.address, "podIPs": [{"ip": self.address}]}
         return found
 
-    def _conditions(self, inits: list[Container], mains: list[Container], gates: list[str]) -> list[Json]:
+    def _conditions(self, inits: list[ContainerState], mains: list[ContainerState], gates: list[str]) -> list[Json]:
         done = self.phase == "Succeeded"
         initialized = all(item.succeeded or (item.role == SIDECAR and item.started) for item in inits)
         initialized = initialized or any(item.identity for item in mains) or done
@@ -196,13 +193,13 @@ def _condition(kind: str, met: bool, why: tuple[str, str] | None = None) -> Json
 
 
 def merge_status(old: Json, new: Json) -> Json:
-    """A pod's status after a node reported: conditions of others stay, unchanged ones keep their time."""
+    """Merges a node's report into a pod's status. Other conditions stay; lastTransitionTime changes with the status."""
     before: dict[str, Any] = {item["type"]: item for item in old.get("conditions") or ()}
     conditions = []
     for condition in new["conditions"]:
         known = before.pop(condition["type"], None)
         same = known is not None and known.get("status") == condition["status"]
-        moment = (known or {}).get("lastTransitionTime") if same else None
-        conditions.append({**condition, "lastTransitionTime": moment or timestamp()})
+        since = (known or {}).get("lastTransitionTime") if same else None
+        conditions.append({**condition, "lastTransitionTime": since or timestamp()})
     merged = {**old, **new, "conditions": [*conditions, *before.values()]}
     return {name: value for name, value in merged.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A container's environment and command line, resolved when it starts."""
+"""Resolves a container's environment variables and command line when it starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from embedded_kube.client import Client
 from embedded_kube.errors import ApiError
-from embedded_kube.node.processes.network import Names
+from embedded_kube.node.processes.network import HostNames
 from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.quantity import parse_nano
 
@@ -18,20 +18,20 @@ _INHERITED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_.*|CUDA_HOME"
     r"|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NIX_.*"
 )
-"""What containers, being processes of this machine, need to find its programs; nothing else leaks in."""
+"""Variables of this machine that containers inherit, so that they find its programs. All others are left out."""
 
 _REFERENCE = re.compile(r"\$(\$|\(([^()]+)\))")
-_KEYED = re.compile(r"metadata\.(annotations|labels)\['(.+)'\]$")
+_MAP_FIELD = re.compile(r"metadata\.(annotations|labels)\['(.+)'\]$")
 _KEY_REFERENCES = (("configMapKeyRef", "configmaps", "ConfigMap"), ("secretKeyRef", "secrets", "Secret"))
 
 
-class ConfigError(Exception):
-    """Something that a container refers to is not there; it will be tried again."""
+class ContainerConfigError(Exception):
+    """An object that a container refers to does not exist yet. The start is retried."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a pod's fields can say that is not in the object yet, and what its node has."""
+class DownwardFields:
+    """Values for the downward API that are not in the pod object yet, and the node's allocatable resources."""
 
     address: str
     host: str
@@ -39,7 +39,7 @@ class Facts:
 
 
 async def read_data(client: Client, resource: str, namespace: str, name: str) -> dict[str, bytes] | None:
-    """The entries of a ConfigMap or Secret; None when there is none of that name."""
+    """Returns the entries of a ConfigMap or Secret, or None if it does not exist."""
     try:
         found = await client.get(resource, namespace, name)
     except ApiError as error:
@@ -52,18 +52,18 @@ async def read_data(client: Client, resource: str, namespace: str, name: str) ->
     return {key: value.encode() for key, value in (found.get("data") or {}).items()} | decoded
 
 
-class Environment:
-    """Resolves the variables of one pod's containers."""
+class EnvironmentResolver:
+    """Resolves environment variables for the containers of one pod."""
 
-    def __init__(self, client: Client, names: Names, pod: Json, facts: Facts) -> None:
+    def __init__(self, client: Client, host_names: HostNames, pod: Json, downward: DownwardFields) -> None:
         self._client = client
-        self._names = names
+        self._host_names = host_names
         self._pod = pod
-        self._facts = facts
+        self._downward = downward
         self._namespace: str = pod["metadata"]["namespace"]
 
     async def resolve(self, container: Json) -> dict[str, str]:
-        """Every variable: the machine's, the Services', envFrom, then env. ConfigError when a source is missing."""
+        """Returns all variables: inherited ones, of Services, of envFrom, then of env. Raises ContainerConfigError."""
         found = {name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)}
         found.setdefault("PATH", os.defpath)
         if self._pod["spec"].get("enableServiceLinks", True):
@@ -82,11 +82,12 @@ class Environment:
 
     def _service_variables(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for name, spec in self._names.services(self._namespace):
+        for name, spec in self._host_names.services(self._namespace):
             if not spec.get("clusterIP") or spec["clusterIP"] == "None":
                 continue
-            behind = self._names.behind(self._namespace, name)
-            found |= _variables(name, behind[0] if behind else spec["clusterIP"], spec.get("ports") or [], bool(behind))
+            addresses = self._host_names.endpoints(self._namespace, name)
+            host = addresses[0] if addresses else spec["clusterIP"]
+            found |= _variables(name, host, spec.get("ports") or [], bool(addresses))
         return found
 
     async def _read_all(self, source: Json) -> dict[str, str]:
@@ -102,15 +103,15 @@ class Environment:
         if entries is None:
             if reference.get("optional"):
                 return {}
-            raise ConfigError(f'{resource[:-1]} "{reference.get("name", "")}" not found')
+            raise ContainerConfigError(f'{resource[:-1]} "{reference.get("name", "")}" not found')
         return entries
 
     async def _value_from(self, source: Json, container: Json) -> str | None:
         if "fieldRef" in source:
-            return field_value(self._pod, source["fieldRef"]["fieldPath"], self._facts)
+            return field_value(self._pod, source["fieldRef"]["fieldPath"], self._downward)
         if "resourceFieldRef" in source:
             reference = source["resourceFieldRef"]
-            return resource_value(reference, self._find(reference, container), self._facts)
+            return resource_value(reference, self._referenced_container(reference, container), self._downward)
         for field, resource, kind in _KEY_REFERENCES:
             if field in source:
                 reference = source[field]
@@ -120,20 +121,20 @@ class Environment:
                 if reference.get("optional"):
                     return None
                 place = f"{self._namespace}/{reference.get('name', '')}"
-                raise ConfigError(f"couldn't find key {reference['key']} in {kind} {place}")
+                raise ContainerConfigError(f"couldn't find key {reference['key']} in {kind} {place}")
         return None
 
-    def _find(self, reference: Json, container: Json) -> Json:
+    def _referenced_container(self, reference: Json, container: Json) -> Json:
         wanted = reference.get("containerName")
         spec = self._pod["spec"]
         both = [*spec["containers"], *(spec.get("initContainers") or ())]
         return next((item for item in both if item["name"] == wanted), container) if wanted else container
 
 
-def field_value(pod: Json, path: str, facts: Facts) -> str:
-    """A field of a pod as text; an annotation or label that is missing is empty."""
+def field_value(pod: Json, path: str, downward: DownwardFields) -> str:
+    """Returns a field of a pod as text; a missing annotation or label is empty."""
     meta, spec = pod["metadata"], pod["spec"]
-    keyed = _KEYED.match(path)
+    keyed = _MAP_FIELD.match(path)
     if keyed is not None:
         return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
     if path in ("metadata.annotations", "metadata.labels"):
@@ -147,13 +148,13 @@ def field_value(pod: Json, path: str, facts: Facts) -> str:
         "spec.serviceAccountName": lambda: spec.get("serviceAccountName", "default"),
         "spec.restartPolicy": lambda: spec.get("restartPolicy", "Always"),
         "spec.schedulerName": lambda: spec.get("schedulerName", ""),
-        "status.podIP": lambda: facts.address,
-        "status.podIPs": lambda: facts.address,
-        "status.hostIP": lambda: facts.host,
-        "status.hostIPs": lambda: facts.host,
+        "status.podIP": lambda: downward.address,
+        "status.podIPs": lambda: downward.address,
+        "status.hostIP": lambda: downward.host,
+        "status.hostIPs": lambda: downward.host,
     }
     if path not in plain:
-        raise ConfigError(f"fieldPath {path}: no such field; there are {', '.join(plain)}")
+        raise ContainerConfigError(f"fieldPath {path}: unknown field; known are {', '.join(plain)}")
     return plain[path]()
 
 
@@ -161,13 +162,13 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def resource_value(reference: Json, container: Json, facts: Facts) -> str:
-    """A container's limit or request in units of the divisor, rounded up; without a limit what the node has."""
+def resource_value(reference: Json, container: Json, downward: DownwardFields) -> str:
+    """Returns a container's limit or request in units of the divisor, rounded up. No limit: the node's allocatable."""
     which, _, resource = reference["resource"].partition(".")
     resources = container.get("resources") or {}
     amount = (resources.get(which) or {}).get(resource)
     if amount is None and which == "limits":
-        amount = facts.allocatable.get(resource)
+        amount = downward.allocatable.get(resource)
     if amount is None:
         amount = (resources.get("limits") or {}).get(resource, "0")
     divisor = str(reference.get("divisor") or "1")
@@ -176,7 +177,7 @@ def resource_value(reference: Json, container: Json, facts: Facts) -> str:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """$(NAME) becomes the variable's value if there is one; $$ is a dollar sign."""
+    """Expands $(NAME) to the variable's value, if it is set, and $$ to a dollar sign."""
 
     def replace(match: re.Match[str]) -> str:
         if match[1] == "$":
@@ -187,13 +188,13 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def command_line(container: Json, variables: Mapping[str, str]) -> list[str]:
-    """What a container runs: its command and args; args alone are the command; nothing at all sleeps."""
+    """Returns what a container executes: command and args; without both, it sleeps."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     return [expand(word, variables) for word in words] or ["sleep", "2147483647"]
 
 
 def _variables(name: str, address: str, ports: list[Json], direct: bool) -> dict[str, str]:
-    """The variables of one Service. With a pod's own address (`direct`) the port is the pod's."""
+    """Returns the variables of one Service. With a pod's address (`direct`) the port is the targetPort."""
     prefix = name.upper().replace("-", "_").replace(".", "_")
     found = {f"{prefix}_SERVICE_HOST": address}
     for number, port in enumerate(ports):

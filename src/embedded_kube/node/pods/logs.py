@@ -1,4 +1,4 @@
-"""Reading container logs: the last run or the one before, the end of it, from some time on, and on and on."""
+"""Reads container logs: current or previous attempt, tail, since, limit and follow."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
-from embedded_kube.node.pods.output import KEPT, older
+from embedded_kube.node.pods.log_writer import MAX_LOG_FILES, rotated_path
 from embedded_kube.subresources.kubelet import LogOptions
 
-_PIECE = 1 << 16
-_INTERVAL = 0.1
+_CHUNK_SIZE = 1 << 16
+_POLL_INTERVAL = 0.1
 
 
 def log_path(folder: Path, container: str, attempt: int) -> Path:
-    """Where one run of a container writes."""
+    """Returns the log file of one attempt of a container."""
     return folder / "logs" / container / f"{attempt}.log"
 
 
-def runs(folder: Path, container: str) -> list[int]:
-    """Which runs of a container have a log, oldest first."""
+def logged_attempts(folder: Path, container: str) -> list[int]:
+    """Returns the attempts of a container that have a log, oldest first."""
     place = folder / "logs" / container
     names = os.listdir(place) if place.is_dir() else []
     return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
 
 
-def forget_old_runs(folder: Path, container: str, keep: int = 2) -> None:
-    """Deletes the logs of all but the latest runs."""
-    for attempt in runs(folder, container)[:-keep]:
-        for age in range(KEPT):
-            Path(older(str(log_path(folder, container, attempt)), age)).unlink(missing_ok=True)
+def delete_old_logs(folder: Path, container: str, keep: int = 2) -> None:
+    """Deletes the logs of all but the latest attempts."""
+    for attempt in logged_attempts(folder, container)[:-keep]:
+        for age in range(MAX_LOG_FILES):
+            Path(rotated_path(str(log_path(folder, container, attempt)), age)).unlink(missing_ok=True)
 
 
 def tail_text(path: Path, most: int = 2048, lines: int = 80) -> str:
-    """The end of a log without times, for a termination message."""
+    """Returns the end of a log without timestamps, for a termination message."""
     if not path.exists():
         return ""
     last: deque[bytes] = deque(maxlen=lines)
@@ -45,32 +45,32 @@ def tail_text(path: Path, most: int = 2048, lines: int = 80) -> str:
         begin = path.stat().st_size - 4 * most
         if begin > 0:
             file.seek(begin - 1)
-            file.readline()  # most likely the rest of a line, without its time
+            file.readline()  # skip the rest of a partial line
         for line in file:
             last.append(_text(line))
     return b"".join(last).decode("utf-8", "replace")[-most:]
 
 
-async def read_logs(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """A log in pieces as the options ask for it; following ends after `ended` has said so."""
-    show = _Show(options)
+async def read_logs(path: Path, options: LogOptions, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Streams a log as the options ask for it. Following stops once `has_ended` returns True."""
+    formatter = _LogFormatter(options)
     with _open(path) as file:
-        for piece in show.pieces(_history(path, options, file)):
+        for piece in formatter.pieces(_history(path, options, file)):
             yield piece
-            if show.full:
+            if formatter.full:
                 return
         if not options.follow:
             return
         current = file
         try:
             while True:
-                over = ended()  # asked before reading: what was written before the end is shown
+                over = has_ended()  # before reading, so that everything written before the end is shown
                 lines = iter(current.readline, b"")
                 wrote = False
-                for piece in show.pieces(lines):
+                for piece in formatter.pieces(lines):
                     wrote = True
                     yield piece
-                    if show.full:
+                    if formatter.full:
                         return
                 if _is_rotated(path, current):
                     following = _open(path)
@@ -80,7 +80,7 @@ async def read_logs(path: Path, options: LogOptions, ended: Callable[[], bool]) 
                 elif over:
                     return
                 elif not wrote:
-                    await asyncio.sleep(_INTERVAL)
+                    await asyncio.sleep(_POLL_INTERVAL)
         finally:
             if current is not file:
                 current.close()
@@ -95,11 +95,11 @@ def _is_rotated(path: Path, current: BinaryIO) -> bool:
 
 
 def _history(path: Path, options: LogOptions, current: BinaryIO) -> Iterator[bytes]:
-    """The lines written so far, through all rotated files, from where the options begin."""
+    """Yields the stored lines of all rotated files that the options select."""
     chosen = _all_lines(path, current)
     if options.since_seconds is not None:
-        moment = datetime.now(UTC) - timedelta(seconds=options.since_seconds)
-        begin = moment.strftime("%Y-%m-%dT%H:%M:%S.%f").encode()
+        since = datetime.now(UTC) - timedelta(seconds=options.since_seconds)
+        begin = since.strftime("%Y-%m-%dT%H:%M:%S.%f").encode()
         chosen = (line for line in chosen if line[: len(begin)] >= begin)
     if options.tail_lines is None:
         return chosen
@@ -107,7 +107,7 @@ def _history(path: Path, options: LogOptions, current: BinaryIO) -> Iterator[byt
 
 
 def _last(lines: Iterator[bytes], count: int) -> deque[bytes]:
-    """The last lines; one that was written in parts counts once."""
+    """Returns the last lines; a line stored in parts counts once."""
     kept: deque[list[bytes]] = deque(maxlen=count)
     parts: list[bytes] = []
     for line in lines:
@@ -121,8 +121,8 @@ def _last(lines: Iterator[bytes], count: int) -> deque[bytes]:
 
 
 def _all_lines(path: Path, current: BinaryIO) -> Iterator[bytes]:
-    for age in range(KEPT - 1, 0, -1):
-        file = Path(older(str(path), age))
+    for age in range(MAX_LOG_FILES - 1, 0, -1):
+        file = Path(rotated_path(str(path), age))
         if file.exists():
             with file.open("rb") as rotated:
                 yield from rotated
@@ -134,8 +134,8 @@ def _text(line: bytes) -> bytes:
     return text if tag == b"F" else text[:-1]
 
 
-class _Show:
-    """WorkQueue stored lines into what is sent, up to a limit."""
+class _LogFormatter:
+    """Converts stored lines to the log output, up to a limit in bytes."""
 
     def __init__(self, options: LogOptions) -> None:
         self._times = options.timestamps
@@ -145,11 +145,11 @@ class _Show:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached."""
+        """Whether the limit in bytes is reached."""
         return self._left is not None and self._left <= 0
 
     def pieces(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        """Lines as pieces of a good size."""
+        """Yields the lines in pieces of about the chunk size."""
         out = bytearray()
         for line in lines:
             whole = self._unfinished + line
@@ -162,7 +162,7 @@ class _Show:
                 text if tag == b"F" else text[:-1]
             )
             self._continues = tag == b"P"
-            if len(out) >= _PIECE:
+            if len(out) >= _CHUNK_SIZE:
                 yield self._cut(out)
                 out = bytearray()
                 if self.full:

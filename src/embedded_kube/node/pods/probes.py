@@ -1,4 +1,4 @@
-"""Probes: is a container started, alive, ready?"""
+"""Container probes: startup, liveness and readiness by exec, HTTP or TCP."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from dataclasses import dataclass
 from embedded_kube.storage.store import Json
 
 Execute = Callable[[list[str], float], Awaitable[tuple[int, bytes]]]
-"""Runs a command in the container for at most so many seconds: exit code and output."""
+"""Runs a command in the container with a timeout in seconds; returns exit code and output."""
 
 Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Connects to a pod's address."""
 
-_SHOWN = 1024
+_MAX_MESSAGE = 1024
 
 
 class ProbeError(Exception):
-    """A probe that failed, and how."""
+    """A probe failed; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a probe is aimed at."""
+class ProbeTarget:
+    """The container that a probe checks."""
 
     address: str
     ports: Mapping[str, int]
     execute: Execute
     connect: Connect
 
-    def port(self, told: int | str) -> int:
-        """A port by number or name."""
-        if isinstance(told, int) or told.isdecimal():
-            return int(told)
-        if told not in self.ports:
-            raise ProbeError(f"no container port is named {told!r}")
-        return self.ports[told]
+    def port(self, port: int | str) -> int:
+        """Resolves a port by number or name."""
+        if isinstance(port, int) or port.isdecimal():
+            return int(port)
+        if port not in self.ports:
+            raise ProbeError(f"no container port is named {port!r}")
+        return self.ports[port]
 
 
-async def probe_once(probe: Json, target: Target) -> None:
-    """One try; ProbeError when it fails."""
+async def probe_once(probe: Json, target: ProbeTarget) -> None:
+    """Runs a probe once; raises ProbeError when it fails."""
     seconds = probe.get("timeoutSeconds") or 1
     try:
         if "exec" in probe:
             code, output = await target.execute(probe["exec"].get("command") or [], seconds)
             if code != 0:
-                raise ProbeError(output.decode("utf-8", "replace")[:_SHOWN].strip() or f"exit code {code}")
+                raise ProbeError(output.decode("utf-8", "replace")[:_MAX_MESSAGE].strip() or f"exit code {code}")
         elif "httpGet" in probe:
             await asyncio.wait_for(_get(probe["httpGet"], target), seconds)
         elif "tcpSocket" in probe:
-            told = probe["tcpSocket"]
-            connecting = target.connect(told.get("host") or target.address, target.port(told["port"]))
+            check = probe["tcpSocket"]
+            connecting = target.connect(check.get("host") or target.address, target.port(check["port"]))
             _, writer = await asyncio.wait_for(connecting, seconds)
             writer.close()
         else:
             raise ProbeError("only exec, httpGet and tcpSocket probes are run by the local cluster")
     except TimeoutError:
         raise ProbeError(f"timed out after {seconds}s") from None
-    except (OSError, ValueError) as error:  # ValueError: an answer that is no HTTP, without an end of line
+    except (OSError, ValueError) as error:  # ValueError: the answer is not HTTP, and has no line end
         raise ProbeError(str(error)) from None
 
 
-async def _get(told: Json, target: Target) -> None:
-    host, port = told.get("host") or target.address, target.port(told["port"])
+async def _get(check: Json, target: ProbeTarget) -> None:
+    host, port = check.get("host") or target.address, target.port(check["port"])
     reader, writer = await target.connect(host, port)
     try:
-        if told.get("scheme") == "HTTPS":
+        if check.get("scheme") == "HTTPS":
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
             await writer.start_tls(context, server_hostname=host)
         headers = {"Host": f"{host}:{port}", "User-Agent": "kube-probe/local", "Accept": "*/*", "Connection": "close"}
-        headers |= {item["name"]: item["value"] for item in told.get("httpHeaders") or ()}
-        path = "/" + (told.get("path") or "").lstrip("/")
+        headers |= {item["name"]: item["value"] for item in check.get("httpHeaders") or ()}
+        path = "/" + (check.get("path") or "").lstrip("/")
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         writer.write("\r\n".join(lines).encode())
         words = (await reader.readline()).split()
@@ -89,15 +89,15 @@ async def _get(told: Json, target: Target) -> None:
 
 @dataclass(slots=True)
 class Prober:
-    """Tries a probe again and again and tells when enough tries in a row agreed. `failed` hears of every failure."""
+    """Runs a probe periodically. `on_result` gets each result that reaches its threshold, `on_failure` each failure."""
 
     probe: Json
-    target: Target
-    changed: Callable[[bool], Awaitable[None]]
-    failed: Callable[[str], None]
+    target: ProbeTarget
+    on_result: Callable[[bool], Awaitable[None]]
+    on_failure: Callable[[str], None]
 
     async def run(self) -> None:
-        """Until cancelled. Every run of failures or successes is told once, when it is long enough."""
+        """Probes until cancelled. A series of equal results is reported once, when it reaches its threshold."""
         needed = {True: self.probe.get("successThreshold") or 1, False: self.probe.get("failureThreshold") or 3}
         period = self.probe.get("periodSeconds") or 10
         await asyncio.sleep(self.probe.get("initialDelaySeconds") or 0)
@@ -110,9 +110,9 @@ class Prober:
                 good = True
             except ProbeError as error:
                 good = False
-                self.failed(str(error))
+                self.on_failure(str(error))
             count = count + 1 if good == latest else 1
             latest = good
             if count == needed[good]:
-                await self.changed(good)
+                await self.on_result(good)
             await asyncio.sleep(max(0.0, period - (loop.time() - begun)))

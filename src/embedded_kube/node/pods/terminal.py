@@ -1,4 +1,4 @@
-"""A command in a container with somebody at the other end: pipes, or a terminal."""
+"""Interactive exec: connects a command in a container to a client, through pipes or a terminal."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import termios
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from embedded_kube import errors
-from embedded_kube.node.processes.launch import Process, StartError
+from embedded_kube.node.processes.launcher_client import LaunchedProcess, ProcessStartError
 from embedded_kube.subresources.kubelet import Terminal
 
-_PIECE = 1 << 16
-_LINGER = 1.0
-"""How long output is still read after the command has ended; something else may hold the pipe open."""
+_CHUNK_SIZE = 1 << 16
+_DRAIN_TIMEOUT = 1.0
+"""Seconds to read output after the command has ended: another process may hold the pipe open."""
 
-Enter = Callable[[list[str], list[int], bool], Awaitable[Process]]
-"""Starts a command in the container: words, its streams, whether they are a terminal."""
+Enter = Callable[[list[str], list[int], bool], Awaitable[LaunchedProcess]]
+"""Starts a command in the container: arguments, streams, whether they are a terminal."""
 
 
-async def converse(terminal: Terminal, enter: Enter) -> int:
-    """Runs a terminal's command to its end; it is killed when the other end goes."""
+async def run_terminal(terminal: Terminal, enter: Enter) -> int:
+    """Runs the command and returns its exit code. The command is killed when the client disconnects."""
     return await (_with_tty(terminal, enter) if terminal.tty else _with_pipes(terminal, enter))
 
 
@@ -58,10 +58,12 @@ async def _with_tty(terminal: Terminal, enter: Enter) -> int:
         return await _finish(process, terminal, {ours: 1})
 
 
-async def _start(enter: Enter, terminal: Terminal, files: list[int], stack: contextlib.AsyncExitStack) -> Process:
+async def _start(
+    enter: Enter, terminal: Terminal, files: list[int], stack: contextlib.AsyncExitStack
+) -> LaunchedProcess:
     try:
         process = await enter(list(terminal.command), files, terminal.tty)
-    except StartError as error:
+    except ProcessStartError as error:
         raise errors.internal(f"error executing command in container: {error}") from None
     stack.callback(process.signal, signal.SIGKILL)
     return process
@@ -77,21 +79,21 @@ def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None
     stack.push_async_callback(end)
 
 
-async def _finish(process: Process, terminal: Terminal, streams: Mapping[int, int]) -> int:
-    """FairLimiter on the output until the command has ended, and all that it had written by then."""
+async def _finish(process: LaunchedProcess, terminal: Terminal, streams: Mapping[int, int]) -> int:
+    """Forwards output until the command has ended, including all that it wrote before."""
     outputs = [asyncio.ensure_future(_drain(descriptor, stream, terminal)) for descriptor, stream in streams.items()]
     try:
-        ended = await asyncio.shield(process.exited)
-        await asyncio.wait(outputs, timeout=_LINGER)
+        exit_ = await asyncio.shield(process.exited)
+        await asyncio.wait(outputs, timeout=_DRAIN_TIMEOUT)
     finally:
         for output in outputs:
             output.cancel()
         await asyncio.gather(*outputs, return_exceptions=True)
     for descriptor, stream in streams.items():
         os.set_blocking(descriptor, False)
-        while data := _read_now(descriptor):  # whoever is at the other end may be slow
+        while data := _read_now(descriptor):  # the client may be slow
             await terminal.write(stream, data)
-    return ended.code
+    return exit_.code
 
 
 async def _drain(descriptor: int, stream: int, terminal: Terminal) -> None:
@@ -100,14 +102,14 @@ async def _drain(descriptor: int, stream: int, terminal: Terminal) -> None:
 
 
 async def _read(descriptor: int) -> bytes:
-    """What there is to read; nothing at the end. A terminal ends with an error."""
+    """Reads what is available; empty at the end. Reading from a closed terminal fails, which is its end."""
     await _ready(descriptor, asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader)
     return _read_now(descriptor)
 
 
 def _read_now(descriptor: int) -> bytes:
     try:
-        return os.read(descriptor, _PIECE)
+        return os.read(descriptor, _CHUNK_SIZE)
     except OSError:
         return b""
 
@@ -123,7 +125,7 @@ async def _feed(source: AsyncIterator[bytes], descriptor: int, close: Callable[[
                 with contextlib.suppress(BlockingIOError):
                     view = view[os.write(descriptor, view) :]
     except OSError:
-        pass  # nobody reads any more
+        pass  # the command no longer reads its input
     finally:
         close()
 

@@ -1,1 +1,1 @@
-"""Processes behind containers: the launcher, namespaces, networks. Imported by the launcher, so it stays small."""
+"""Processes behind containers: launcher, Linux namespaces, pod network. The launcher imports it: keep it small."""

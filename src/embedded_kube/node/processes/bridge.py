@@ -1,9 +1,9 @@
-"""The pods' network: a namespace per pod, cabled to a bridge in a namespace of the cluster's own.
+"""Pod network: one network namespace per pod, connected by veth pairs to a bridge in a namespace of the cluster.
 
-Nothing of it is on the machine's network: no address, no interface, no firewall rule; all of it is gone with the last
-process. Pods reach each other by address, whatever port they use. Towards the machine there are two doors, both
-sockets that are made inside the pods' network and served by the gateway outside of it: in every pod 127.0.0.1:<port of
-the API server>, and on the bridge an HTTPS proxy.
+Nothing of it is on the machine's network: no address, no interface, no firewall rule. It disappears with the last
+process. Pods reach each other by address, on any port. Two sockets lead to the machine: 127.0.0.1:<port of the API
+server> in every pod, and an HTTPS proxy on the bridge. They are created inside the pod network and served by the
+gateway process outside of it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,32 @@ PREFIX = 16
 PROXY_PORT = 3128
 
 
-class Bridge:
-    """The cluster's side of the network."""
+class PodBridge:
+    """The bridge and its network namespace."""
 
     def __init__(self) -> None:
         self._index, (self.network, links, proxy) = in_child(_make_bridge)
-        self._links = linux.Links(socket.socket(fileno=links))
+        self._links = linux.Netlink(socket.socket(fileno=links))
         self.proxy = socket.socket(fileno=proxy)
         self._ports = 0
 
     def add_pod(self, address: str, api_port: int) -> tuple[int, socket.socket | None]:
-        """A new pod's namespace, and the socket in it at which the API server is expected."""
+        """Creates a pod's network namespace; returns it, and the listener in it for the API server's port."""
         self._ports += 1
         port = f"p{self._ports}"
 
         def make() -> tuple[None, Sequence[int]]:
             linux.unshare(linux.CLONE_NEWNET)
             network = os.open("/proc/self/ns/net", os.O_RDONLY)
-            mac = b"\x02\x00" + socket.inet_aton(address)  # the same each time, so no neighbour remembers a wrong one
+            mac = b"\x02\x00" + socket.inet_aton(
+                address
+            )  # derived from the address, so ARP caches of other pods stay valid
             self._links.add_pair(port, self._index, "eth0", network, mac)
-            links = linux.Links()
-            links.start(socket.if_nametoindex("lo"))
+            links = linux.Netlink()
+            links.bring_up(socket.if_nametoindex("lo"))
             index = socket.if_nametoindex("eth0")
             links.add_address(index, address, PREFIX)
-            links.start(index)
+            links.bring_up(index)
             if not api_port:
                 return None, (network,)
             return None, (network, _listen("127.0.0.1", api_port).detach())
@@ -52,7 +54,7 @@ class Bridge:
         return files[0], socket.socket(fileno=files[1]) if api_port else None
 
     def make_socket(self) -> int:
-        """A TCP socket that connects from the bridge, as a node would."""
+        """Returns a TCP socket that connects from the bridge, as a node does."""
 
         def make() -> tuple[None, Sequence[int]]:
             linux.setns(self.network, linux.CLONE_NEWNET)
@@ -63,12 +65,12 @@ class Bridge:
 
 def _make_bridge() -> tuple[int, Sequence[int]]:
     linux.unshare(linux.CLONE_NEWNET)
-    links = linux.Links()
-    links.start(socket.if_nametoindex("lo"))
+    links = linux.Netlink()
+    links.bring_up(socket.if_nametoindex("lo"))
     links.add_bridge("pods")
     index = socket.if_nametoindex("pods")
     links.add_address(index, GATEWAY, PREFIX)
-    # A cable that leads nowhere, to learn now whether cables can be made here.
+    # An unused veth pair, to find out now whether the system allows them.
     links.add_pair("trial", index, "trial-end", os.open("/proc/self/ns/net", os.O_RDONLY), b"\x02\x00\x00\x00\x00\x01")
     network = os.open("/proc/self/ns/net", os.O_RDONLY)
     return index, (network, links.detach(), _listen(GATEWAY, PROXY_PORT).detach())

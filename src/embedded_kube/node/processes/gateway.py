@@ -1,6 +1,6 @@
-"""The doors from the pods' network to the machine: the API server, and an HTTPS proxy to everywhere else.
+"""Gateway from the pod network to the machine: forwards to the API server, and is an HTTPS proxy to everything else.
 
-It is a process of its own, on the machine's network, that serves sockets which were made inside the pods' network.
+It is a separate process on the machine's network. It serves listeners that were created inside the pod network.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
-from embedded_kube.node.processes.wire import Wire
+from embedded_kube.node.processes.message_socket import MessageSocket
 
-_CHUNK = 1 << 16
+_CHUNK_SIZE = 1 << 16
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
 def run(control: socket.socket, api: tuple[str, int]) -> None:
-    """Serves the sockets that arrive over `control` ("pod": a new one, "gone": close it) until that is closed."""
+    """Serves the listeners that arrive over `control` ("pod": add one, "gone": close one) until it is closed."""
     with contextlib.suppress(EOFError, KeyboardInterrupt):
-        asyncio.run(_serve(Wire(control), api))
+        asyncio.run(_serve(MessageSocket(control), api))
 
 
-async def _serve(control: Wire, api: tuple[str, int]) -> None:
+async def _serve(control: MessageSocket, api: tuple[str, int]) -> None:
     servers: dict[str, asyncio.Server] = {}
     loop = asyncio.get_running_loop()
     arrived = asyncio.Event()
@@ -62,11 +62,11 @@ def _guarded(serve: Serve) -> Serve:
 
 
 async def _serve_proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request to the proxy: CONNECT host:port, passed on to the machine's own proxy if it uses one."""
+    """Serves one CONNECT request, through the machine's own proxy if it uses one."""
     request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     method, target, _ = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
     if method != "CONNECT":
-        writer.write(b"HTTP/1.1 405 Only CONNECT is served here\r\nContent-Length: 0\r\n\r\n")
+        writer.write(b"HTTP/1.1 405 Only CONNECT is supported\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
         return
     host, _, port = target.rpartition(":")
@@ -100,7 +100,7 @@ async def _relay(
     writer: asyncio.StreamWriter,
     far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
 ) -> None:
-    """Copies both ways until both sides have ended."""
+    """Copies in both directions until both sides are closed."""
     far_reader, far_writer = far
     try:
         await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
@@ -109,7 +109,7 @@ async def _relay(
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK):
+    while data := await reader.read(_CHUNK_SIZE):
         writer.write(data)
         await writer.drain()
     if writer.can_write_eof():

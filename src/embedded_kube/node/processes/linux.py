@@ -1,4 +1,4 @@
-"""The few system calls that namespaces need, and enough rtnetlink to join pods to a bridge; no programs are run."""
+"""System calls for namespaces, and the part of rtnetlink that connects pods to a bridge; runs no programs."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leaves the given namespaces for new ones."""
+    """Moves this process to new namespaces."""
     _call("unshare", ctypes.c_int(flags))
 
 
 def setns(descriptor: int, flags: int) -> None:
-    """Enters namespaces: of a namespace file, or of a process by its pidfd."""
+    """Enters the namespace of a namespace file, or the namespaces of a process by its pidfd."""
     _call("setns", ctypes.c_int(descriptor), ctypes.c_int(flags))
 
 
 def set_host_name(name: str) -> None:
-    """Names the machine, in this UTS namespace."""
+    """Sets the host name in this UTS namespace."""
     encoded = name.encode()
     _call("sethostname", ctypes.c_char_p(encoded), ctypes.c_size_t(len(encoded)))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2)."""
+    """Calls mount(2)."""
     _call(
         "mount",
         ctypes.c_char_p(os.fsencode(source)),
@@ -73,7 +73,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def die_with_parent(signal: int) -> None:
-    """Asks for a signal when the thread that forked this process is gone."""
+    """Requests a signal for when the thread that forked this process ends."""
     _call("prctl", ctypes.c_int(_PR_SET_PDEATHSIG), *(ctypes.c_ulong(n) for n in (signal, 0, 0, 0)))
 
 
@@ -82,7 +82,7 @@ def adopt_orphans() -> None:
     _call("prctl", ctypes.c_int(_PR_SET_CHILD_SUBREAPER), *(ctypes.c_ulong(n) for n in (1, 0, 0, 0)))
 
 
-class Links:
+class Netlink:
     """An rtnetlink socket of the network namespace in which it was made."""
 
     def __init__(self, made: socket.socket | None = None) -> None:
@@ -90,26 +90,26 @@ class Links:
         self._sequence = 0
 
     def detach(self) -> int:
-        """The socket itself, to hand on."""
+        """Returns the socket's file descriptor and gives up ownership."""
         return self._socket.detach()
 
     def add_bridge(self, name: str) -> None:
-        """Makes a bridge and starts it."""
+        """Creates a bridge and brings it up."""
         self._link(_text(_IFLA_IFNAME, name) + _attribute(_IFLA_LINKINFO, _text(_IFLA_INFO_KIND, "bridge")))
 
     def add_pair(self, name: str, bridge: int, peer: str, peer_network: int, peer_mac: bytes) -> None:
-        """Makes a virtual cable from a port of the bridge (its index) to an interface in another namespace."""
+        """Creates a veth pair from a port of the bridge (its index) to an interface in another namespace."""
         far = _link_message(0, 0) + _text(_IFLA_IFNAME, peer) + _attribute(_IFLA_ADDRESS, peer_mac)
         far += _number(_IFLA_NET_NS_FD, peer_network)
         kind = _text(_IFLA_INFO_KIND, "veth") + _attribute(_IFLA_INFO_DATA, _attribute(_VETH_INFO_PEER, far))
         self._link(_text(_IFLA_IFNAME, name) + _number(_IFLA_MASTER, bridge) + _attribute(_IFLA_LINKINFO, kind))
 
-    def start(self, index: int) -> None:
+    def bring_up(self, index: int) -> None:
         """Brings an interface up."""
         self._request(_NEWLINK, 0x1 | 0x4, _link_message(index, _IFF_UP))
 
     def add_address(self, index: int, address: str, prefix: int) -> None:
-        """Gives an interface an IPv4 address."""
+        """Adds an IPv4 address to an interface."""
         packed = socket.inet_aton(address)
         head = struct.pack("=BBBBI", socket.AF_INET, prefix, 0, 0, index)
         body = _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
@@ -120,7 +120,7 @@ class Links:
 
     def _request(self, kind: int, flags: int, body: bytes) -> None:
         self._sequence += 1
-        # Forked processes share the socket: an answer that a dead one did not read is not ours.
+        # Forked processes share the socket: skip answers to requests of a dead one.
         sequence = (os.getpid() << 8 | self._sequence & 0xFF) & 0xFFFFFFFF
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, 0) + body)
         answered = -1

@@ -1,8 +1,8 @@
-"""What this system lets us isolate, and how a container's view of files and names is put together.
+"""Linux namespaces: enters them where the system allows it, and sets up a container's mounts.
 
-A container gets a mount namespace of its own, in which volumes appear at their mountPath and /etc/hosts is the pod's.
-A mountPath that does not exist is not made on the machine: the container gets a root folder in which everything that
-exists is bound from the machine and the missing folders are added.
+A container gets its own mount namespace, in which volumes appear at their mountPath and /etc/hosts is the pod's. A
+mountPath that does not exist is not created on the machine: the container gets a root folder in which everything that
+exists is bind-mounted from the machine and the missing folders are added.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from embedded_kube.node.processes import linux
 
-_LARGEST_FOLDER = 4000
+_MAX_FOLDER_ENTRIES = 4000
 """A folder with more entries is not rebuilt to add a mount point in it."""
 
 Mount = tuple[str, str, bool]
@@ -25,9 +25,9 @@ Mount = tuple[str, str, bool]
 
 
 def in_child(work: Callable[[], tuple[Any, Sequence[int]]]) -> tuple[Any, list[int]]:
-    """Runs `work` in a forked process and returns its answer and the files that it opened; OSError when it failed.
+    """Runs `work` in a forked process; returns its answer and the files that it opened, or raises OSError.
 
-    Namespaces are made this way because a process without root rights could not return from one.
+    Namespaces are created this way because a process without root rights could not return from one.
     """
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -35,28 +35,28 @@ def in_child(work: Callable[[], tuple[Any, Sequence[int]]]) -> tuple[Any, list[i
         try:
             answer, files = work()
             socket.send_fds(theirs, [json.dumps({"answer": answer}).encode()], list(files))
-        except BaseException as error:  # nothing may escape into the parent's code
+        except BaseException as error:  # an exception must not continue in the parent's code
             theirs.send(json.dumps({"error": str(error)}).encode())
         os._exit(0)
     theirs.close()
     with ours:
         data, found, _, _ = socket.recv_fds(ours, 65536, 8)
     os.waitpid(pid, 0)
-    told = json.loads(data or b'{"error": "the process died"}')
-    if "error" in told:
-        raise OSError(told["error"])
-    return told["answer"], found
+    reply = json.loads(data or b'{"error": "the process died"}')
+    if "error" in reply:
+        raise OSError(reply["error"])
+    return reply["answer"], found
 
 
 def isolate() -> tuple[bool, str]:
-    """Enters new mount and PID namespaces if the system allows it: whether it did, and else why not.
+    """Enters new mount and PID namespaces if the system allows it; returns whether it did, and if not, why.
 
-    The next process that is forked is the first of the PID namespace: when it dies, all processes in it die.
+    The next forked process is the init process of the PID namespace: when it dies, all processes in it die.
     """
     reason = "this system has no namespaces"
     for as_user in (False, True):
         try:
-            # Tried in a child first: some systems let a user namespace begin and then refuse every mount in it.
+            # Tried in a child first: some systems allow a user namespace and then deny every mount in it.
             in_child(partial(_try_to_enter, as_user))
         except OSError as error:
             reason = str(error)
@@ -77,7 +77,7 @@ def _enter(as_user: bool) -> None:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWUTS)
     else:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWUTS)
-        # People stay who they are: only the capabilities are new, and a started program does not keep them.
+        # The user id stays the same. Only the capabilities are new, and an executed program does not keep them.
         for name, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{user} {user} 1"),
@@ -89,7 +89,7 @@ def _enter(as_user: bool) -> None:
 
 
 def mount_processes() -> bool:
-    """Makes /proc show the processes of the new PID namespace; False where the system does not allow it."""
+    """Mounts /proc for the new PID namespace; returns False where the system does not allow it."""
     try:
         linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except OSError:
@@ -97,18 +97,18 @@ def mount_processes() -> bool:
     return True
 
 
-def arrange(mounts: Sequence[Mount], scratch: str) -> None:
-    """Gives this process a mount namespace in which sources appear at their targets."""
+def mount_volumes(mounts: Sequence[Mount], scratch: str) -> None:
+    """Moves this process to a new mount namespace and mounts the sources at their targets."""
     linux.unshare(linux.CLONE_NEWNS)
     placed = [(source, os.path.realpath(target), read_only) for source, target, read_only in mounts]
     missing = [(target, os.path.isdir(source)) for source, target, _ in placed if not os.path.exists(target)]
-    # A volume inside another volume is not missing: its mount point is made in the outer volume.
+    # A volume inside another volume is not missing: its mount point is created in the outer volume.
     targets = {target for _, target, _ in placed}
     outer = [item for item in missing if not any(item[0].startswith(other + "/") for other in targets)]
     if outer:
         _rebuild_root(scratch, outer)
     for source, target, read_only in sorted(placed, key=lambda item: item[1]):
-        # After the root was replaced the sources are still there, under the same paths.
+        # The new root has the sources under the same paths.
         _make_mount_point(source, target)
         linux.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
         if read_only:
@@ -132,20 +132,20 @@ def _make_read_only(target: str) -> None:
 
 
 def _rebuild_root(scratch: str, missing: Sequence[tuple[str, bool]]) -> None:
-    """Replaces / by a folder that shows the same and has the missing paths too."""
+    """Replaces / by a folder with bind mounts of its entries and the missing paths."""
     os.makedirs(scratch, exist_ok=True)
     linux.mount(scratch, scratch, flags=linux.MS_BIND)
-    _graft("/", scratch, [(target.strip("/").split("/"), is_folder) for target, is_folder in missing])
+    _bind_tree("/", scratch, [(target.strip("/").split("/"), is_folder) for target, is_folder in missing])
     os.chdir(scratch)
     linux.mount(".", "/", flags=linux.MS_MOVE)
     os.chroot(".")
     os.chdir("/")
 
 
-def _graft(source: str, target: str, wanted: Sequence[tuple[list[str], bool]]) -> None:
+def _bind_tree(source: str, target: str, wanted: Sequence[tuple[list[str], bool]]) -> None:
     names = os.listdir(source)
-    if len(names) > _LARGEST_FOLDER:
-        raise OSError(f"{source} has {len(names)} entries: make the mountPath in it yourself")
+    if len(names) > _MAX_FOLDER_ENTRIES:
+        raise OSError(f"{source} has {len(names)} entries: create the mountPath in it yourself")
     for name in names:
         here, there = os.path.join(source, name), os.path.join(target, name)
         deeper = [(parts[1:], is_folder) for parts, is_folder in wanted if parts[0] == name]
@@ -154,7 +154,7 @@ def _graft(source: str, target: str, wanted: Sequence[tuple[list[str], bool]]) -
                 os.symlink(os.readlink(here), there)
             elif deeper and os.path.isdir(here):
                 os.makedirs(there, exist_ok=True)
-                _graft(here, there, deeper)
+                _bind_tree(here, there, deeper)
             else:
                 _make_mount_point(here, there)
                 linux.mount(here, there, flags=linux.MS_BIND | linux.MS_REC)

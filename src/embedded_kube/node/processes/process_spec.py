@@ -1,4 +1,4 @@
-"""From fork to exec: how a new process becomes the container it is meant to be."""
+"""Process spec, and the code between fork and exec that enters namespaces and becomes the container."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ import termios
 from dataclasses import dataclass
 from typing import NoReturn
 
-from embedded_kube.node.processes.wire import Message
+from embedded_kube.node.processes.message_socket import Message
 
 _LINUX = sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """A process to be. The message has argv, env, folder and own (the folder to use instead when that is missing);
-    for a container also mounts, host (its name) and scratch. `into` is the process whose container is entered."""
+class ProcessSpec:
+    """A process to start. `into` is the process whose namespaces are entered.
+
+    The message has argv, env, folder and own (the folder to use when `folder` does not exist); for a container also
+    mounts, host (its host name) and scratch.
+    """
 
     message: Message
     streams: tuple[int, int, int]
@@ -31,8 +34,8 @@ class Birth:
     into: int | None = None
 
 
-def give_birth(birth: Birth) -> tuple[int, int]:
-    """The pid of a new process, and where it reports: lines of JSON (note, error), then EOF when it is running."""
+def spawn(spec: ProcessSpec) -> tuple[int, int]:
+    """Forks a process. Returns its pid and a pipe with JSON lines (note, error); EOF means that it is running."""
     report, reporting = os.pipe()
     pid = os.fork()
     if pid:
@@ -40,54 +43,54 @@ def give_birth(birth: Birth) -> tuple[int, int]:
         os.set_blocking(report, False)
         return pid, report
     try:
-        _become(birth, reporting)
+        _exec(spec, reporting)
     except BaseException as error:
-        _report(reporting, "error", _explain(error, birth.message["argv"][0]))
+        _report(reporting, "error", _explain(error, spec.message["argv"][0]))
     os._exit(128)
 
 
-def _become(birth: Birth, reporting: int) -> NoReturn:
-    message = birth.message
+def _exec(spec: ProcessSpec, reporting: int) -> NoReturn:
+    message = spec.message
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
-    for place, stream in enumerate(birth.streams):
+    for place, stream in enumerate(spec.streams):
         os.dup2(stream, place)
     if message.get("tty"):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    if birth.isolated:
-        _enter(birth)
+    if spec.isolated:
+        _enter(spec)
     if _LINUX:
         from embedded_kube.node.processes import linux
 
         linux.die_with_parent(signal.SIGKILL)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(message.get("open_files", most), most), most))
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(message.get("open_files", limit), limit), limit))
     os.umask(0o022)
     folder = message["folder"]
     try:
         os.chdir(folder)
     except OSError as error:
         os.chdir(message["own"])
-        _report(reporting, "note", f"workingDir {folder}: {error.strerror}; the pod's own folder is used")
+        _report(reporting, "note", f"workingDir {folder}: {error.strerror}; using the pod's own folder")
     os.execvpe(message["argv"][0], message["argv"], message["env"])
 
 
-def _enter(birth: Birth) -> None:
+def _enter(spec: ProcessSpec) -> None:
     from embedded_kube.node.processes import linux, namespaces
 
-    if birth.into is not None:
-        linux.setns(os.pidfd_open(birth.into), linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
+    if spec.into is not None:
+        linux.setns(os.pidfd_open(spec.into), linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
         return
-    if birth.network is not None:
-        linux.setns(birth.network, linux.CLONE_NEWNET)
-    if birth.message["host"]:
+    if spec.network is not None:
+        linux.setns(spec.network, linux.CLONE_NEWNET)
+    if spec.message["host"]:
         linux.unshare(linux.CLONE_NEWUTS)
-        linux.set_host_name(birth.message["host"][:64])
-    mounts = [(source, target, bool(read_only)) for source, target, read_only in birth.message["mounts"]]
-    namespaces.arrange(mounts, birth.message["scratch"])
+        linux.set_host_name(spec.message["host"][:64])
+    mounts = [(source, target, bool(read_only)) for source, target, read_only in spec.message["mounts"]]
+    namespaces.mount_volumes(mounts, spec.message["scratch"])
 
 
 def _report(reporting: int, kind: str, text: str) -> None:

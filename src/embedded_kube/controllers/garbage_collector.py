@@ -7,12 +7,12 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from embedded_kube.controllers.machinery.controller import Controller, Shared
-from embedded_kube.controllers.machinery.edits import with_finalizer, without_finalizer, without_owners
-from embedded_kube.controllers.machinery.objects import Held, Meta, Owner
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.machinery.resources import Resource, Resources
-from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.metadata_edits import with_finalizer, without_finalizer, without_owners
+from embedded_kube.controllers.machinery.objects import MetaView, ObjectView, OwnerView
+from embedded_kube.controllers.machinery.rest_mapper import RestMapper, RestMapping
+from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
@@ -22,19 +22,19 @@ _UNCOLLECTED = ("events",)
 _REMEMBERED_GONE = 20_000
 
 
-class Tracked(NamedTuple):
+class GraphNode(NamedTuple):
     """An object and the resource it is of."""
 
-    resource: Resource
-    item: Held
+    resource: RestMapping
+    item: ObjectView
 
     @property
-    def meta(self) -> Meta:
+    def meta(self) -> MetaView:
         """Who it is."""
         return self.item.meta
 
 
-class Fate(NamedTuple):
+class GcAction(NamedTuple):
     """What becomes of an object: the owners it must forget, or that it must go (and wait for its own dependents)."""
 
     forget: tuple[str, ...] = ()
@@ -42,52 +42,52 @@ class Fate(NamedTuple):
     foreground: bool = False
 
 
-def decide_fate(meta: Meta, gone: Collection[str], waiting: Collection[str], has_dependents: bool) -> Fate:
+def decide_gc_action(meta: MetaView, gone: Collection[str], waiting: Collection[str], has_dependents: bool) -> GcAction:
     """The fate of an object, by which of its owners are gone and which wait for it before they go."""
     uids = [owner.uid for owner in meta.owners]
     if any(uid not in gone and uid not in waiting for uid in uids):
-        return Fate(forget=tuple(uid for uid in uids if uid in gone or uid in waiting))
+        return GcAction(forget=tuple(uid for uid in uids if uid in gone or uid in waiting))
     if not any(uid in gone for uid in uids) and not waiting:
-        return Fate()
-    return Fate(delete=True, foreground=bool(waiting) and has_dependents)
+        return GcAction()
+    return GcAction(delete=True, foreground=bool(waiting) and has_dependents)
 
 
-class Garbage(Controller[str]):
+class GarbageCollector(Controller[str]):
     """Follows every resource, and keeps who owns whom by uid."""
 
     name = "garbage-collector-controller"
     workers = 8
 
-    def __init__(self, shared: Shared, resources: Resources) -> None:
-        super().__init__(shared)
-        self._resources = resources
-        self._objects: dict[str, Tracked] = {}
+    def __init__(self, context: ControllerContext, mapper: RestMapper) -> None:
+        super().__init__(context)
+        self._mapper = mapper
+        self._objects: dict[str, GraphNode] = {}
         self._dependents: dict[str, set[str]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
-        self.needs.append(resources.crds)
-        resources.listen(self._resource_changed)
+        self.cache_syncs.append(mapper.crds)
+        mapper.add_listener(self._resource_changed)
 
     async def begin(self) -> None:
-        for resource in self._resources:
+        for resource in self._mapper:
             informer = self.informers.find(resource.name)
             if informer is not None:
                 await informer.synced.wait()
 
-    def _resource_changed(self, resource: Resource, exists: bool) -> None:
+    def _resource_changed(self, resource: RestMapping, exists: bool) -> None:
         if resource.name in _UNCOLLECTED:
             return
         if exists:
-            self.informers.held(resource.name).handle(partial(self._changed, resource))
+            self.informers.metadata(resource.name).add_event_handler(partial(self._changed, resource))
         else:
             self.informers.forget(resource.name)
 
-    def _changed(self, resource: Resource, before: Held | None, after: Held | None) -> None:
+    def _changed(self, resource: RestMapping, before: ObjectView | None, after: ObjectView | None) -> None:
         if after is None:
             if before is not None:
                 self._forget(before.meta)
             return
         meta = after.meta
-        self._objects[meta.uid] = Tracked(resource, after)
+        self._objects[meta.uid] = GraphNode(resource, after)
         if before is not None and _standing(before.meta) == _standing(meta):
             return
         for owner in before.meta.owners if before is not None else ():
@@ -98,18 +98,18 @@ class Garbage(Controller[str]):
         if meta.owners or meta.deleting:
             self.queue.add(meta.uid)
         if meta.deleting and FOREGROUND in meta.finalizers:
-            self._look_at_dependents(meta.uid)
+            self._enqueue_dependents(meta.uid)
 
-    def _forget(self, meta: Meta) -> None:
+    def _forget(self, meta: MetaView) -> None:
         self._objects.pop(meta.uid, None)
         self._gone[meta.uid] = None
         if len(self._gone) > _REMEMBERED_GONE:
             self._gone.popitem(last=False)
         for owner in meta.owners:
             self._unlink(owner, meta.uid)
-        self._look_at_dependents(meta.uid)
+        self._enqueue_dependents(meta.uid)
 
-    def _unlink(self, owner: Owner, uid: str) -> None:
+    def _unlink(self, owner: OwnerView, uid: str) -> None:
         held = self._dependents.get(owner.uid)
         if held is None:
             return
@@ -120,7 +120,7 @@ class Garbage(Controller[str]):
         if owner.uid in self._objects and self._objects[owner.uid].meta.deleting:
             self.queue.add(owner.uid)
 
-    def _look_at_dependents(self, uid: str) -> None:
+    def _enqueue_dependents(self, uid: str) -> None:
         for dependent in self._dependents.get(uid, ()):
             self.queue.add(dependent)
 
@@ -147,27 +147,27 @@ class Garbage(Controller[str]):
                 gone.append(owner.uid)
             elif state == "waiting":
                 waiting.append(owner.uid)
-        fate = decide_fate(meta, gone, waiting, bool(self._dependents.get(key)))
+        fate = decide_gc_action(meta, gone, waiting, bool(self._dependents.get(key)))
         await self._act(found, fate)
         return None
 
-    async def _act(self, found: Tracked, fate: Fate) -> None:
+    async def _act(self, found: GraphNode, fate: GcAction) -> None:
         if fate.forget:
             await self._edit(found, partial(without_owners, uids=frozenset(fate.forget)))
         if not fate.delete:
             return
         if fate.foreground:
             await self._edit(found, partial(with_finalizer, name=FOREGROUND))
-        await self.shared.delete(found.resource.name, found.item)
+        await self.context.delete(found.resource.name, found.item)
 
-    async def _state_of(self, found: Tracked, owner: Owner) -> str:
+    async def _state_of(self, found: GraphNode, owner: OwnerView) -> str:
         """present, waiting (for its dependents, before it goes), gone, or unknown (no such kind here)."""
         known = self._objects.get(owner.uid)
-        resource = self._resources.of_kind(owner.api_version, owner.kind)
+        resource = self._mapper.mapping_for(owner.api_version, owner.kind)
         if resource is not None and resource.namespaced and not found.meta.namespace:
-            about = About(found.resource.group, found.resource.kind, found.meta)
+            about = InvolvedObject(found.resource.group, found.resource.kind, found.meta)
             text = f"ownerRef [{owner.kind} {owner.name}] of a cluster-scoped object names a namespaced owner"
-            self.warn(about, "OwnerRefInvalidNamespace", text)
+            self.warning(about, "OwnerRefInvalidNamespace", text)
             return "unknown"
         namespace = found.meta.namespace if resource is not None and resource.namespaced else ""
         if known is not None and known.meta.namespace in ("", found.meta.namespace):
@@ -179,34 +179,34 @@ class Garbage(Controller[str]):
             return "unknown"
         # The cache may be behind, and a wrong answer here deletes somebody's work: ask.
         try:
-            live = await self.shared.client.get(resource.name, namespace, owner.name)
+            live = await self.context.client.get(resource.name, namespace, owner.name)
         except ApiError as error:
             if error.code == 404:
                 return "gone"
             raise
         return "present" if live["metadata"]["uid"] == owner.uid else "gone"
 
-    async def _orphan(self, found: Tracked) -> None:
+    async def _orphan(self, found: GraphNode) -> None:
         """Makes the dependents ownerless, then lets the owner go."""
         dependents = [self._objects[uid] for uid in self._dependents.get(found.meta.uid, ()) if uid in self._objects]
         release = partial(without_owners, uids=frozenset((found.meta.uid,)))
-        await in_batches([partial(self._edit, dependent, release) for dependent in dependents])
+        await slow_start_batch([partial(self._edit, dependent, release) for dependent in dependents])
         await self._edit(found, partial(without_finalizer, name=ORPHAN))
 
-    async def _wait_for_dependents(self, found: Tracked) -> None:
+    async def _wait_for_dependents(self, found: GraphNode) -> None:
         uid = found.meta.uid
         dependents = [self._objects[one] for one in self._dependents.get(uid, ()) if one in self._objects]
         if not any(owner.uid == uid and owner.blocks for one in dependents for owner in one.meta.owners):
             await self._edit(found, partial(without_finalizer, name=FOREGROUND))
 
-    async def _edit(self, found: Tracked, change: partial[Json | None]) -> None:
+    async def _edit(self, found: GraphNode, change: partial[Json | None]) -> None:
         try:
-            await self.shared.edit(found.resource.name, found.item, change)
+            await self.context.edit(found.resource.name, found.item, change)
         except ApiError as error:
             if error.code != 404:
                 raise
 
 
-def _standing(meta: Meta) -> tuple[object, ...]:
+def _standing(meta: MetaView) -> tuple[object, ...]:
     """What decides over an object's fate, beside the fate of its owners."""
     return meta.owners, meta.finalizers, bool(meta.deleting)

@@ -9,10 +9,10 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
-from embedded_kube.controllers.machinery.objects import Key, Whole
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.volume_plan import (
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.objects import FullObject, Key
+from embedded_kube.controllers.volume_binding import (
     BIND_COMPLETED,
     BOUND_BY_US,
     PROVISIONED_BY,
@@ -20,7 +20,7 @@ from embedded_kube.controllers.volume_plan import (
     claim_reference,
     class_of,
     is_claimed_by,
-    is_near,
+    is_reachable_from,
     new_volume,
     pick_volume,
 )
@@ -33,28 +33,28 @@ CLASSES = "storageclasses.storage.k8s.io"
 PROVISIONER = "gpu-scheduler.io/local"
 
 
-class Claims(Controller[Key]):
+class VolumeClaimController(Controller[Key]):
     """Binds every claim, making a volume where its class is ours."""
 
     name = "persistentvolume-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._claims = self.informers.whole(CLAIMS)
-        self._volumes = self.informers.whole(VOLUMES)
-        self._classes = self.informers.whole(CLASSES)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._claims = self.informers.full(CLAIMS)
+        self._volumes = self.informers.full(VOLUMES)
+        self._classes = self.informers.full(CLASSES)
         self._pending = self._claims.index(lambda claim: () if claim.spec.get("volumeName") else ("",))
-        self.follow(self._claims, own_key)
-        self.follow(self._volumes, _claim_key)
-        self.needs += [self._classes, self.informers.nodes]
-        self._classes.handle(lambda _, after: self._look_at_pending() if after is not None else None)
-        self._volumes.handle(self._volume_changed)
+        self.enqueue_on_change(self._claims, object_key)
+        self.enqueue_on_change(self._volumes, _claim_key)
+        self.cache_syncs += [self._classes, self.informers.nodes]
+        self._classes.add_event_handler(lambda _, after: self._enqueue_pending() if after is not None else None)
+        self._volumes.add_event_handler(self._volume_changed)
 
-    def _volume_changed(self, before: Whole | None, after: Whole | None) -> None:
+    def _volume_changed(self, before: FullObject | None, after: FullObject | None) -> None:
         if after is not None and before is None and not after.spec.get("claimRef"):
-            self._look_at_pending()
+            self._enqueue_pending()
 
-    def _look_at_pending(self) -> None:
+    def _enqueue_pending(self) -> None:
         for claim in self._pending.get(""):
             self.queue.add(claim.meta.key)
 
@@ -77,33 +77,33 @@ class Claims(Controller[Key]):
         await self._pend(claim, waits, class_name)
         return None
 
-    def _candidates(self, claim: Whole, waits: bool) -> list[Whole]:
+    def _candidates(self, claim: FullObject, waits: bool) -> list[FullObject]:
         """The volumes that may be taken: once a node was chosen those near it, before that those set aside."""
         node = self.informers.nodes.get(("", claim.annotations.get(SELECTED_NODE, "")))
         if node is not None:
-            return [one for one in self._volumes if is_near(one, node.meta.labels)]
+            return [one for one in self._volumes if is_reachable_from(one, node.meta.labels)]
         return [one for one in self._volumes if not waits or _belongs(one, claim)]
 
-    async def _pend(self, claim: Whole, waits: bool, class_name: str) -> None:
-        about = About("v1", "PersistentVolumeClaim", claim.meta)
+    async def _pend(self, claim: FullObject, waits: bool, class_name: str) -> None:
+        about = InvolvedObject("v1", "PersistentVolumeClaim", claim.meta)
         if waits:
             text = "waiting for first consumer to be created before binding"
-            self.normal(about, "WaitForFirstConsumer", text)
+            self.event(about, "WaitForFirstConsumer", text)
         elif class_name and self._classes.get(("", class_name)) is None:
             text = f'storageclass.storage.k8s.io "{class_name}" not found'
-            self.warn(about, "ProvisioningFailed", text)
+            self.warning(about, "ProvisioningFailed", text)
         elif not class_name:
             text = "no persistent volumes available for this claim and no storage class is set"
-            self.normal(about, "FailedBinding", text)
+            self.event(about, "FailedBinding", text)
         if claim.status.get("phase") != "Pending":
-            await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
+            await self.context.set_status(CLAIMS, claim, {"phase": "Pending"})
 
-    async def _provision(self, claim: Whole, storage_class: Whole) -> Whole | None:
-        about = About("v1", "PersistentVolumeClaim", claim.meta)
+    async def _provision(self, claim: FullObject, storage_class: FullObject) -> FullObject | None:
+        about = InvolvedObject("v1", "PersistentVolumeClaim", claim.meta)
         provisioner, folder = storage_class.body.get("provisioner"), self.settings.volumes
         if provisioner != PROVISIONER or folder is None:
             text = f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or by hand"
-            self.normal(about, "ExternalProvisioning", text)
+            self.event(about, "ExternalProvisioning", text)
             return None
         node = self.informers.nodes.get(("", claim.annotations.get(SELECTED_NODE, "")))
         host = node.meta.labels.get("kubernetes.io/hostname", node.meta.name) if node is not None else ""
@@ -113,15 +113,15 @@ class Claims(Controller[Key]):
         if held is None:
             await asyncio.to_thread(_make_folder, folder / name)
             try:
-                await self.shared.create(VOLUMES, wanted)
+                await self.context.create(VOLUMES, wanted)
             except ApiError as error:
                 if error.reason != "AlreadyExists":
-                    self.warn(about, "ProvisioningFailed", error.message)
+                    self.warning(about, "ProvisioningFailed", error.message)
                     raise
-            self.normal(about, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+            self.event(about, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
         return self._volumes.get(("", name))
 
-    async def _bind(self, claim: Whole, volume: Whole, class_name: str) -> None:
+    async def _bind(self, claim: FullObject, volume: FullObject, class_name: str) -> None:
         def claimed(found: Json) -> Json | None:
             reference = found["spec"].get("claimRef")
             if reference and reference.get("uid") == claim.meta.uid:
@@ -144,58 +144,60 @@ class Claims(Controller[Key]):
             found["metadata"].setdefault("annotations", {}).update({BIND_COMPLETED: "yes", BOUND_BY_US: "yes"})
             return found
 
-        await self.shared.edit(VOLUMES, volume, claimed)
-        await self.shared.edit(CLAIMS, claim, bound)
+        await self.context.edit(VOLUMES, volume, claimed)
+        await self.context.edit(CLAIMS, claim, bound)
         fresh = self._claims.get(claim.meta.key)
         if fresh is not None:
             await self._complete(fresh)
 
-    async def _complete(self, claim: Whole) -> None:
+    async def _complete(self, claim: FullObject) -> None:
         """Says in the status what the spec has settled."""
         volume = self._volumes.get(("", claim.spec["volumeName"]))
         if volume is None:
             if claim.status.get("phase") == "Bound":
-                about = About("v1", "PersistentVolumeClaim", claim.meta)
-                self.warn(about, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-                await self.shared.set_status(CLAIMS, claim, {"phase": "Lost"})
+                about = InvolvedObject("v1", "PersistentVolumeClaim", claim.meta)
+                self.warning(
+                    about, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
+                )
+                await self.context.set_status(CLAIMS, claim, {"phase": "Lost"})
             elif not claim.status.get("phase"):
-                await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
+                await self.context.set_status(CLAIMS, claim, {"phase": "Pending"})
             return
         if not volume.spec.get("claimRef"):
-            await self.shared.edit(
+            await self.context.edit(
                 VOLUMES, volume, lambda found: {**found, "spec": {**found["spec"], "claimRef": claim_reference(claim)}}
             )
         elif not is_claimed_by(volume, claim):
             if claim.status.get("phase") != "Pending":
-                await self.shared.set_status(CLAIMS, claim, {"phase": "Pending"})
+                await self.context.set_status(CLAIMS, claim, {"phase": "Pending"})
             return
         if BIND_COMPLETED not in claim.annotations:
             # Its user named the volume; schedulers go by the word of the controller.
-            await self.shared.edit(CLAIMS, claim, _confirm)
+            await self.context.edit(CLAIMS, claim, _confirm)
         status = {
             "phase": "Bound",
             "accessModes": list(volume.spec.get("accessModes") or ()),
             "capacity": dict(volume.spec.get("capacity") or {}),
         }
         if status != claim.status:
-            await self.shared.set_status(CLAIMS, claim, status)
+            await self.context.set_status(CLAIMS, claim, status)
 
 
-class Volumes(Controller[Key]):
+class PersistentVolumeController(Controller[Key]):
     """Says what became of every volume, and removes those whose claim is gone."""
 
     name = "persistentvolume-binder"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._volumes = self.informers.whole(VOLUMES)
-        self._claims = self.informers.whole(CLAIMS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._volumes = self.informers.full(VOLUMES)
+        self._claims = self.informers.full(CLAIMS)
         self._by_claim = self._volumes.index(lambda volume: ("/".join(key),) if (key := _claim_key(volume)) else ())
-        self.follow(self._volumes, own_key)
-        self.needs.append(self._claims)
-        self._claims.handle(self._claim_changed)
+        self.enqueue_on_change(self._volumes, object_key)
+        self.cache_syncs.append(self._claims)
+        self._claims.add_event_handler(self._claim_changed)
 
-    def _claim_changed(self, before: Whole | None, after: Whole | None) -> None:
+    def _claim_changed(self, before: FullObject | None, after: FullObject | None) -> None:
         for claim in (before, after):
             for volume in self._by_claim.get("/".join(claim.meta.key)) if claim is not None else ():
                 self.queue.add(volume.meta.key)
@@ -206,12 +208,12 @@ class Volumes(Controller[Key]):
             return None
         phase = self._phase(volume)
         if volume.status.get("phase") != phase:
-            await self.shared.set_status(VOLUMES, volume, {**volume.status, "phase": phase})
+            await self.context.set_status(VOLUMES, volume, {**volume.status, "phase": phase})
         if phase == "Released" and volume.spec.get("persistentVolumeReclaimPolicy") == "Delete":
             await self._reclaim(volume)
         return None
 
-    def _phase(self, volume: Whole) -> str:
+    def _phase(self, volume: FullObject) -> str:
         key = _claim_key(volume)
         if key is None:
             return "Available"
@@ -222,14 +224,14 @@ class Volumes(Controller[Key]):
             return "Released" if uid else "Available"
         return "Bound" if claim.spec.get("volumeName") == volume.meta.name else "Available"
 
-    async def _reclaim(self, volume: Whole) -> None:
+    async def _reclaim(self, volume: FullObject) -> None:
         folder = self.settings.volumes
         path = Path((volume.spec.get("hostPath") or {}).get("path", ""))
         ours = volume.annotations.get(PROVISIONED_BY) == PROVISIONER
         # Only a folder that we made: directly below ours and named as the volume.
         if ours and folder is not None and path == folder / volume.meta.name:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-            await self.shared.delete(VOLUMES, volume)
+            await self.context.delete(VOLUMES, volume)
 
 
 def _confirm(found: Json) -> Json:
@@ -241,11 +243,11 @@ def _make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def _claim_key(volume: Whole) -> Key | None:
+def _claim_key(volume: FullObject) -> Key | None:
     reference = volume.spec.get("claimRef")
     return (reference.get("namespace", ""), reference["name"]) if reference else None
 
 
-def _belongs(volume: Whole, claim: Whole) -> bool:
+def _belongs(volume: FullObject, claim: FullObject) -> bool:
     """Whether a volume was set aside for a claim; others must wait for the scheduler's choice of node."""
     return bool(volume.spec.get("claimRef")) and is_claimed_by(volume, claim)

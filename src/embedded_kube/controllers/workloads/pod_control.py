@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from embedded_kube.controllers.machinery.controller import Shared, copy_json
-from embedded_kube.controllers.machinery.objects import DELETION_COST, Pod
+from embedded_kube.controllers.machinery.controller import ControllerContext, copy_json
+from embedded_kube.controllers.machinery.objects import DELETION_COST, PodView
 from embedded_kube.storage.labels import ALPHABET
 from embedded_kube.storage.store import Json
 
@@ -29,15 +29,15 @@ def pod_from_template(template: Json, namespace: str, reference: Json) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": made.get("spec") or {}}
 
 
-def give_random_name(shared: Shared, pod: Json, prefix: str) -> None:
+def set_random_name(context: ControllerContext, pod: Json, prefix: str) -> None:
     """A name that no pod of the namespace has."""
     meta = pod["metadata"]
     meta["generateName"] = prefix[:_NAME_ROOM]
-    while "name" not in meta or shared.informers.pods.get((meta["namespace"], meta["name"])) is not None:
+    while "name" not in meta or context.informers.pods.get((meta["namespace"], meta["name"])) is not None:
         meta["name"] = meta["generateName"] + "".join(random.choices(ALPHABET, k=5))
 
 
-async def in_batches(tasks: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:
+async def slow_start_batch(tasks: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:
     """Does one, then two, then four, ...: what fails for all of them fails once. Raises the first failure."""
     done, size = 0, 1
     while done < len(tasks):
@@ -51,14 +51,14 @@ async def in_batches(tasks: Sequence[Callable[[], Coroutine[Any, Any, object]]])
         await asyncio.sleep(0)
 
 
-def pick_victims(pods: Iterable[Pod], count: int) -> list[Pod]:
+def pick_victims(pods: Iterable[PodView], count: int) -> list[PodView]:
     """The pods to lose first: those that do least, then those on the fullest nodes, then the youngest."""
     chosen = list(pods)
     if count >= len(chosen):
         return chosen
     on_node = Counter(pod.node for pod in chosen if pod.active)
 
-    def rank(pod: Pod) -> tuple[bool, int, bool, int, int, float, int, float, str]:
+    def rank(pod: PodView) -> tuple[bool, int, bool, int, int, float, int, float, str]:
         return (
             bool(pod.node),
             _PHASES.get(pod.phase, 1),
@@ -74,7 +74,7 @@ def pick_victims(pods: Iterable[Pod], count: int) -> list[Pod]:
     return sorted(chosen, key=rank)[:count]
 
 
-def _cost(pod: Pod) -> int:
+def _cost(pod: PodView) -> int:
     said = pod.annotations.get(DELETION_COST, "0")
     try:
         return int(said)

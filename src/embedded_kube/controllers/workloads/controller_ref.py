@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from embedded_kube.controllers.machinery.controller import Shared
-from embedded_kube.controllers.machinery.edits import without_owners
-from embedded_kube.controllers.machinery.objects import Held, Whole
+from embedded_kube.controllers.machinery.controller import ControllerContext
+from embedded_kube.controllers.machinery.metadata_edits import without_owners
+from embedded_kube.controllers.machinery.objects import FullObject, ObjectView
 from embedded_kube.storage.labels import matches
 from embedded_kube.storage.store import Json
 
-T = TypeVar("T", bound=Held)
+T = TypeVar("T", bound=ObjectView)
 
 
-def owner_reference(api_version: str, kind: str, item: Held) -> Json:
+def owner_reference(api_version: str, kind: str, item: ObjectView) -> Json:
     """The reference by which an object says that `item` controls it."""
     return {
         "apiVersion": api_version,
@@ -27,18 +27,20 @@ def owner_reference(api_version: str, kind: str, item: Held) -> Json:
     }
 
 
-class Claim:
+class ControllerRefManager:
     """What a controller object owns of one resource, after adopting and releasing by its selector."""
 
-    def __init__(self, shared: Shared, resource: str, home: str, owner: Whole, reference: Json) -> None:
-        self._shared = shared
+    def __init__(
+        self, context: ControllerContext, resource: str, home: str, owner: FullObject, reference: Json
+    ) -> None:
+        self._context = context
         self._resource = resource
         self._home = home
         self._owner = owner
         self._reference = reference
         self._selector: Json | None = owner.spec.get("selector")
 
-    async def settle(
+    async def claim(
         self, owned: Iterable[T], loose: Iterable[T], accept: Callable[[T], bool] = lambda _: True
     ) -> list[T]:
         """Lets go of what no longer matches, adopts what does, and returns what is left."""
@@ -47,7 +49,7 @@ class Claim:
             if item.meta.deleting or matches(self._selector, item.meta.labels):
                 mine.append(item)
             elif not self._owner.meta.deleting:
-                await self._shared.edit(self._resource, item, partial(without_owners, uids=(self._owner.meta.uid,)))
+                await self._context.edit(self._resource, item, partial(without_owners, uids=(self._owner.meta.uid,)))
         if self._owner.meta.deleting:
             return mine
         wanted = [
@@ -57,12 +59,12 @@ class Claim:
         ]
         if wanted:
             # What an owner that is gone adopts would be collected with it, so ask whether it is still there.
-            live = await self._shared.client.get(self._home, *self._owner.meta.key)
+            live = await self._context.client.get(self._home, *self._owner.meta.key)
             if live["metadata"]["uid"] != self._owner.meta.uid or live["metadata"].get("deletionTimestamp"):
                 return mine
         for item in wanted:
-            await self._shared.edit(self._resource, item, self._adopted)
-        informer = self._shared.informers.find(self._resource)
+            await self._context.edit(self._resource, item, self._adopted)
+        informer = self._context.informers.find(self._resource)
         fresh = (informer.get(item.meta.key) for item in wanted) if informer is not None else ()
         return mine + [item for item in fresh if item is not None]
 

@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from functools import partial
 
 from embedded_kube.controllers.machinery.conditions import condition, set_condition
-from embedded_kube.controllers.machinery.controller import Controller, Shared
-from embedded_kube.controllers.machinery.objects import Key, Node, Pod
-from embedded_kube.controllers.nodes import LEASE_NAMESPACE
-from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext
+from embedded_kube.controllers.machinery.objects import Key, NodeView, PodView
+from embedded_kube.controllers.node_lifecycle import LEASE_NAMESPACE
+from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
-def pick_ended(pods: Iterable[Pod], keep: int) -> list[Pod]:
+def pick_terminated(pods: Iterable[PodView], keep: int) -> list[PodView]:
     """The ended pods to delete so that only so many are left: the oldest."""
     ended = [pod for pod in pods if pod.ended and not pod.meta.deleting]
     surplus = max(0, len(ended) - keep)
     return sorted(ended, key=lambda pod: (pod.meta.created, pod.meta.key))[:surplus] if surplus else []
 
 
-class Cleanup(Controller[Key]):
+class PodGarbageCollector(Controller[Key]):
     """Deletes pods that can never end by themselves or ended long ago, and Events that are old.
 
     Keys are nodes: ("", name) asks to look after the pods of a node that is not there.
@@ -32,22 +32,22 @@ class Cleanup(Controller[Key]):
 
     name = "pod-garbage-collector"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
         self._nodes = self.informers.nodes
         self._pods = self.informers.pods
         self._homeless = self._pods.index(_homeless)
         self._missing: dict[str, float] = {}
-        self._ended: dict[Key, Pod] = {}
-        self.needs += [self._nodes, self._pods, self.informers.events, self.informers.leases]
-        self._nodes.handle(self._node_changed)
-        self._pods.handle(self._pod_changed)
+        self._ended: dict[Key, PodView] = {}
+        self.cache_syncs += [self._nodes, self._pods, self.informers.events, self.informers.leases]
+        self._nodes.add_event_handler(self._node_changed)
+        self._pods.add_event_handler(self._pod_changed)
 
     @property
     def period(self) -> float:
         return self.settings.cleanup_period
 
-    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+    def _node_changed(self, before: NodeView | None, after: NodeView | None) -> None:
         if after is None and before is not None:
             self.queue.add(before.meta.key)
         elif after is not None:
@@ -55,7 +55,7 @@ class Cleanup(Controller[Key]):
             if any(taint.key == OUT_OF_SERVICE for taint in after.taints):
                 self.queue.add(after.meta.key)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         if after is None:
             if before is not None:
                 self._ended.pop(before.meta.key, None)
@@ -91,7 +91,7 @@ class Cleanup(Controller[Key]):
         if left > 0:
             return left
         try:
-            await self.shared.client.get("nodes", "", name)
+            await self.context.client.get("nodes", "", name)
         except ApiError as error:
             if error.code != 404:
                 raise
@@ -100,32 +100,32 @@ class Cleanup(Controller[Key]):
         return None
 
     async def tick(self) -> None:
-        for pod in pick_ended(self._ended.values(), self.settings.terminated_pods):
-            await self.shared.delete("pods", pod, grace=0)
+        for pod in pick_terminated(self._ended.values(), self.settings.terminated_pods):
+            await self.context.delete("pods", pod, grace=0)
         limit = time.time() - self.settings.event_ttl
         old = [event for event in self.informers.events if event.last < limit]
-        await in_batches([partial(self.shared.delete, "events", event) for event in old])
+        await slow_start_batch([partial(self.context.delete, "events", event) for event in old])
 
     async def _drop_lease(self, name: str) -> None:
         lease = self.informers.leases.get((LEASE_NAMESPACE, name))
         if lease is not None and not lease.meta.owners:
-            await self.shared.delete("leases.coordination.k8s.io", lease)
+            await self.context.delete("leases.coordination.k8s.io", lease)
 
-    async def _end_all(self, pods: Iterable[Pod], why: str) -> None:
-        await in_batches([partial(self._end, pod, why) for pod in pods])
+    async def _end_all(self, pods: Iterable[PodView], why: str) -> None:
+        await slow_start_batch([partial(self._end, pod, why) for pod in pods])
 
-    async def _end(self, pod: Pod, why: str) -> None:
+    async def _end(self, pod: PodView, why: str) -> None:
         """Marks a pod as failed, for those who count, and deletes it without waiting for anyone."""
         try:
             if not pod.ended:
-                await self.shared.edit("pods", pod, partial(_failed, why=why), "status")
-            await self.shared.delete("pods", pod, grace=0)
+                await self.context.edit("pods", pod, partial(_failed, why=why), "status")
+            await self.context.delete("pods", pod, grace=0)
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
 
 
-def _homeless(pod: Pod) -> tuple[str, ...]:
+def _homeless(pod: PodView) -> tuple[str, ...]:
     return ("",) if pod.meta.deleting and not pod.node and not pod.ended else ()
 
 

@@ -1,4 +1,4 @@
-"""A container's output on disk: one line each with time, stream and "F" (a whole line) or "P" (the line goes on)."""
+"""Writes container logs in the CRI format: time, stream, "F" (full line) or "P" (partial line), text."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import os
 import time
 from datetime import UTC, datetime
 
-LIMIT = 10 * 1024 * 1024
-"""How large a log file grows before the next one is begun."""
+MAX_LOG_SIZE = 10 * 1024 * 1024
+"""Size in bytes at which a log file is rotated."""
 
-KEPT = 3
-"""How many files of one container run are kept, the current one included."""
+MAX_LOG_FILES = 3
+"""How many files of one attempt are kept, including the current one."""
 
-_LONGEST = 16 * 1024
+_MAX_LINE = 16 * 1024
 """A longer line is written in parts."""
 
 
-def older(path: str, age: int) -> str:
-    """The name of a log file after `age` rotations."""
+def rotated_path(path: str, age: int) -> str:
+    """Returns the name of a log file after `age` rotations."""
     return f"{path}.{age}" if age else path
 
 
-class Output:
-    """Writes the lines of a container's two streams to its log file and rotates it."""
+class LogWriter:
+    """Writes the lines of a container's two streams to its log file, and rotates it."""
 
-    def __init__(self, path: str, limit: int = LIMIT) -> None:
+    def __init__(self, path: str, limit: int = MAX_LOG_SIZE) -> None:
         self._path = path
         self._limit = limit
         self._parts = {"stdout": b"", "stderr": b""}
@@ -37,28 +37,28 @@ class Output:
         self._size = os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Writes what is left of unfinished lines."""
+        """Writes the rest of incomplete lines and closes the file."""
         for stream, rest in self._parts.items():
             if rest:
                 self._write(self._line(stream, rest, b"F"))
         os.close(self._file)
 
     def add(self, stream: str, data: bytes) -> None:
-        """Takes a piece of output."""
+        """Appends a piece of output."""
         *lines, rest = (self._parts[stream] + data).split(b"\n")
         out = bytearray()
         for line in lines:
-            out += self._line(stream, self._shorten(stream, line, out), b"F")
-        self._parts[stream] = self._shorten(stream, rest, out)
+            out += self._line(stream, self._split_long(stream, line, out), b"F")
+        self._parts[stream] = self._split_long(stream, rest, out)
         if out:
             self._write(bytes(out))
 
-    def _shorten(self, stream: str, line: bytes, out: bytearray) -> bytes:
-        """Writes the parts of a line that is too long; returns its last part."""
+    def _split_long(self, stream: str, line: bytes, out: bytearray) -> bytes:
+        """Writes the first parts of a line that is too long, and returns the last one."""
         start = 0
-        while len(line) - start > _LONGEST:
-            out += self._line(stream, line[start : start + _LONGEST], b"P")
-            start += _LONGEST
+        while len(line) - start > _MAX_LINE:
+            out += self._line(stream, line[start : start + _MAX_LINE], b"P")
+            start += _MAX_LINE
         return line[start:]
 
     def _line(self, stream: str, text: bytes, tag: bytes) -> bytes:
@@ -72,9 +72,9 @@ class Output:
     def _write(self, data: bytes) -> None:
         if self._size and self._size + len(data) > self._limit:
             os.close(self._file)
-            for age in range(KEPT - 1, 0, -1):
-                if os.path.exists(older(self._path, age - 1)):
-                    os.replace(older(self._path, age - 1), older(self._path, age))
+            for age in range(MAX_LOG_FILES - 1, 0, -1):
+                if os.path.exists(rotated_path(self._path, age - 1)):
+                    os.replace(rotated_path(self._path, age - 1), rotated_path(self._path, age))
             self._open()
         try:
             os.write(self._file, data)

@@ -1,4 +1,4 @@
-"""Messages with open files between the cluster and its launcher, over a local socket that neither side blocks on."""
+"""Message socket: JSON messages with file descriptors over a non-blocking Unix socket."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 Message = dict[str, Any]
 
-_HEAD = struct.Struct("=I")
-_MOST_FILES = 16
+_HEADER = struct.Struct("=I")
+_MAX_FILES = 16
 
 
-class Wire:
-    """One end. Files that are sent belong to the wire, which closes them; files received belong to the receiver."""
+class MessageSocket:
+    """One end of the socket. It closes the files that it sends; the receiver owns the files that it receives."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -27,11 +27,11 @@ class Wire:
         self._files: deque[int] = deque()
 
     def fileno(self) -> int:
-        """For selectors and loops."""
+        """Returns the file descriptor, for selectors and event loops."""
         return self._end.fileno()
 
     def close(self) -> None:
-        """Hangs up; the other end sees EOFError."""
+        """Closes the socket; the other end gets EOFError."""
         self._end.close()
         for _, files in self._outgoing:
             for file in files:
@@ -39,19 +39,19 @@ class Wire:
         self._outgoing.clear()
 
     def send(self, message: Message, files: Sequence[int] = ()) -> None:
-        """Queues a message; call flush() when the socket can be written to until it returns True."""
+        """Queues a message. Call flush() whenever the socket is writable until it returns True."""
         body = json.dumps({**message, "files": len(files)}).encode()
-        self._outgoing.append((_HEAD.pack(len(body)) + body, tuple(files)))
+        self._outgoing.append((_HEADER.pack(len(body)) + body, tuple(files)))
 
     def flush(self) -> bool:
-        """Sends what the socket takes; True when nothing is left."""
+        """Sends as much as the socket accepts; returns True when nothing is left."""
         while self._outgoing:
             data, files = self._outgoing[0]
             try:
                 sent = socket.send_fds(self._end, [data], files)
             except BlockingIOError:
                 return False
-            except OSError:  # the other end is gone; whoever reads will notice
+            except OSError:  # the other end is gone; receive() reports it
                 return True
             for file in files:
                 os.close(file)
@@ -62,10 +62,10 @@ class Wire:
         return True
 
     def receive(self) -> list[tuple[Message, list[int]]]:
-        """Every whole message that has arrived; EOFError when the other end hung up."""
+        """Returns the complete messages that have arrived. Raises EOFError when the other end is closed."""
         while True:
             try:
-                data, files, _, _ = socket.recv_fds(self._end, 1 << 18, _MOST_FILES)
+                data, files, _, _ = socket.recv_fds(self._end, 1 << 18, _MAX_FILES)
             except BlockingIOError:
                 break
             except ConnectionError:
@@ -79,11 +79,11 @@ class Wire:
     def _split(self) -> list[tuple[Message, list[int]]]:
         found: list[tuple[Message, list[int]]] = []
         start = 0
-        while len(self._incoming) - start >= _HEAD.size:
-            (size,) = _HEAD.unpack_from(self._incoming, start)
-            if len(self._incoming) - start - _HEAD.size < size:
+        while len(self._incoming) - start >= _HEADER.size:
+            (size,) = _HEADER.unpack_from(self._incoming, start)
+            if len(self._incoming) - start - _HEADER.size < size:
                 break
-            start += _HEAD.size
+            start += _HEADER.size
             message: Message = json.loads(self._incoming[start : start + size])
             start += size
             found.append((message, [self._files.popleft() for _ in range(message["files"])]))

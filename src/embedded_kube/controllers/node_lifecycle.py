@@ -7,10 +7,10 @@ from functools import partial
 
 from embedded_kube.api import timestamp
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
-from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
-from embedded_kube.controllers.machinery.objects import Key, Lease, Node, Pod, Taint
-from embedded_kube.controllers.machinery.recorder import About
-from embedded_kube.controllers.workloads.podsets import in_batches
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
+from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.objects import Key, LeaseView, NodeView, PodView, TaintView
+from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
@@ -28,7 +28,7 @@ _OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURES.values()}
 _REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
-def wanted_taints(node: Node) -> set[tuple[str, str]]:
+def wanted_taints(node: NodeView) -> set[tuple[str, str]]:
     """The taints (key, effect) that follow from what a node says of itself."""
     wanted: set[tuple[str, str]] = set()
     if node.ready != "True":
@@ -43,16 +43,16 @@ def wanted_taints(node: Node) -> set[tuple[str, str]]:
     return wanted
 
 
-def plan_taints(node: Node) -> tuple[list[Taint], list[Taint]]:
+def plan_taints(node: NodeView) -> tuple[list[TaintView], list[TaintView]]:
     """The taints to add to a node and to take away; those of others are left alone."""
     present = {(taint.key, taint.effect): taint for taint in node.taints}
     wanted = wanted_taints(node)
-    add = [Taint(key, effect) for key, effect in sorted(wanted - present.keys())]
+    add = [TaintView(key, effect) for key, effect in sorted(wanted - present.keys())]
     remove = [taint for name, taint in present.items() if taint.key in _OURS and name not in wanted]
     return add, remove
 
 
-def silence_node(found: Json) -> Json | None:
+def mark_unknown(found: Json) -> Json | None:
     """A node's status when nothing has been heard of it for too long."""
     status = found.setdefault("status", {})
     if find_condition(status, "Ready").get("status") == "Unknown":
@@ -67,19 +67,19 @@ def silence_node(found: Json) -> Json | None:
     return found
 
 
-class NodeLifecycle(Controller[Key]):
+class NodeLifecycleController(Controller[Key]):
     """Watches over the nodes."""
 
     name = "node-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
         self._nodes = self.informers.nodes
-        self._heard: dict[str, tuple[str, float]] = {}
-        self.follow(self._nodes, own_key)
-        self.needs += [self.informers.pods, self.informers.leases]
-        self._nodes.handle(self._node_changed)
-        self.informers.leases.handle(self._lease_changed)
+        self._last_seen: dict[str, tuple[str, float]] = {}
+        self.enqueue_on_change(self._nodes, object_key)
+        self.cache_syncs += [self.informers.pods, self.informers.leases]
+        self._nodes.add_event_handler(self._node_changed)
+        self.informers.leases.add_event_handler(self._lease_changed)
 
     @property
     def period(self) -> float:
@@ -88,58 +88,58 @@ class NodeLifecycle(Controller[Key]):
     async def begin(self) -> None:
         # Nobody is late on the day we open: after a restart every node gets its full grace.
         now = time.monotonic()
-        self._heard = {name: (said, now) for name, (said, _) in self._heard.items()}
+        self._last_seen = {name: (said, now) for name, (said, _) in self._last_seen.items()}
 
-    def _node_changed(self, _: Node | None, after: Node | None) -> None:
+    def _node_changed(self, _: NodeView | None, after: NodeView | None) -> None:
         if after is not None:
-            self._hear(after.meta.name, f"node {after.heartbeat} {after.meta.uid}")
+            self._on_heartbeat(after.meta.name, f"node {after.heartbeat} {after.meta.uid}")
 
-    def _lease_changed(self, _: Lease | None, after: Lease | None) -> None:
+    def _lease_changed(self, _: LeaseView | None, after: LeaseView | None) -> None:
         if after is not None and after.meta.namespace == LEASE_NAMESPACE:
-            self._hear(after.meta.name, f"lease {after.renewed}")
+            self._on_heartbeat(after.meta.name, f"lease {after.renewed}")
 
-    def _hear(self, name: str, said: str) -> None:
+    def _on_heartbeat(self, name: str, said: str) -> None:
         """Our own clock says when a node spoke, not the node's: theirs may be wrong."""
         kind = said.split(" ", 1)[0]
-        known = self._heard.get(f"{kind}/{name}")
+        known = self._last_seen.get(f"{kind}/{name}")
         if known is None or known[0] != said:
-            self._heard[f"{kind}/{name}"] = (said, time.monotonic())
+            self._last_seen[f"{kind}/{name}"] = (said, time.monotonic())
 
-    def _last_heard(self, name: str) -> float:
-        return max(self._heard.get(f"{kind}/{name}", ("", 0.0))[1] for kind in ("node", "lease"))
+    def _last_heartbeat(self, name: str) -> float:
+        return max(self._last_seen.get(f"{kind}/{name}", ("", 0.0))[1] for kind in ("node", "lease"))
 
     async def tick(self) -> None:
         now = time.monotonic()
         for node in self._nodes:
-            if node.ready != "Unknown" and now - self._last_heard(node.meta.name) > self.settings.node_grace:
-                await self.shared.edit("nodes", node, silence_node, "status")
-                about = About("v1", "Node", node.meta)
-                self.normal(about, "NodeNotReady", f"Node {node.meta.name} status is now: NodeNotReady")
+            if node.ready != "Unknown" and now - self._last_heartbeat(node.meta.name) > self.settings.node_grace:
+                await self.context.edit("nodes", node, mark_unknown, "status")
+                about = InvolvedObject("v1", "Node", node.meta)
+                self.event(about, "NodeNotReady", f"Node {node.meta.name} status is now: NodeNotReady")
 
     async def reconcile(self, key: Key) -> float | None:
         node = self._nodes.get(key)
         if node is None:
             for kind in ("node", "lease"):
-                self._heard.pop(f"{kind}/{key[1]}", None)
+                self._last_seen.pop(f"{kind}/{key[1]}", None)
             return None
         add, remove = plan_taints(node)
         if add or remove:
-            await self.shared.edit("nodes", node, partial(_taint, add=add, remove=remove))
+            await self.context.edit("nodes", node, partial(_taint, add=add, remove=remove))
         if node.ready in ("False", "Unknown"):
             pods = [pod for pod in self.informers.pods_of_node.get(node.meta.name) if pod.ready]
-            await in_batches([partial(self._unready, pod) for pod in pods])
+            await slow_start_batch([partial(self._unready, pod) for pod in pods])
         return None
 
-    async def _unready(self, pod: Pod) -> None:
+    async def _unready(self, pod: PodView) -> None:
         try:
-            await self.shared.edit("pods", pod, _unready, "status")
+            await self.context.edit("pods", pod, _unready, "status")
         except ApiError as error:
             if error.code != 404:
                 raise
-        self.warn(About("v1", "Pod", pod.meta), "NodeNotReady", "Node is not ready")
+        self.warning(InvolvedObject("v1", "Pod", pod.meta), "NodeNotReady", "Node is not ready")
 
 
-def _taint(found: Json, add: list[Taint], remove: list[Taint]) -> Json:
+def _taint(found: Json, add: list[TaintView], remove: list[TaintView]) -> Json:
     spec = found.setdefault("spec", {})
     unwanted = {(taint.key, taint.effect) for taint in (*add, *remove)}
     taints = [one for one in spec.get("taints") or () if (one["key"], one.get("effect", "")) not in unwanted]

@@ -1,4 +1,4 @@
-"""Node objects and their heartbeats."""
+"""Registers the Node objects of the fleet, renews their leases and keeps their status."""
 
 from __future__ import annotations
 
@@ -11,53 +11,54 @@ from datetime import UTC, datetime
 from embedded_kube.api import timestamp
 from embedded_kube.client import SYNCED, Client
 from embedded_kube.errors import ApiError
-from embedded_kube.node.agent import Node, note_annotations
-from embedded_kube.node.fleet import OURS, node_labels, node_object, node_resources
+from embedded_kube.node.agent import NodeState, apply_annotations
+from embedded_kube.node.fleet import FLEET_LABEL, node_labels, node_object, node_resources
 from embedded_kube.storage.store import Json
 
 LEASES = "leases.coordination.k8s.io"
-HOME = "kube-node-lease"
+LEASE_NAMESPACE = "kube-node-lease"
 OUTAGE = "gpu-scheduler.io/simulate-outage"
-"""An annotation on a node: while it is "true" the node is not heard of, as if its network were down."""
+"""A node annotation. While it is "true", the node sends no heartbeats, as if its network were down."""
 
-_PERIOD = 10.0
-_LONGEST = 20.0
-_PER_SECOND = 100
-_AT_ONCE = 50
+_MIN_HEARTBEAT_PERIOD = 10.0
+_MAX_HEARTBEAT_PERIOD = 20.0
+_HEARTBEATS_PER_SECOND = 100
+_BATCH_SIZE = 50
 
 
-class Registry:
-    """Keeps the Node objects of the fleet in the API."""
+class NodeRegistrar:
+    """Registers the nodes and keeps their Node objects and leases up to date."""
 
-    def __init__(self, client: Client, nodes: dict[str, Node], kubernetes: str) -> None:
+    def __init__(self, client: Client, nodes: dict[str, NodeState], kubernetes: str) -> None:
         self._client = client
         self._nodes = nodes
         self._version = f"v{kubernetes}.0"
-        # Half of the time after which a node counts as lost, if there are so many that 10 s would be a burden.
-        self._period = min(_LONGEST, max(_PERIOD, len(nodes) / _PER_SECOND))
+        # Large fleets renew less often, but twice within the time after which a node counts as lost (40 s).
+        period = max(_MIN_HEARTBEAT_PERIOD, len(nodes) / _HEARTBEATS_PER_SECOND)
+        self._period = min(_MAX_HEARTBEAT_PERIOD, period)
         self._leases: dict[str, Json] = {}
 
     async def register(self) -> None:
-        """Makes or corrects every node, and removes those that an earlier fleet had and this one has not."""
+        """Creates or updates every node, and deletes nodes of an earlier fleet that this one does not have."""
         known = {found["metadata"]["name"]: found for found in await self._client.list("nodes")}
         for name, found in known.items():
-            if name not in self._nodes and (found["metadata"].get("labels") or {}).get(OURS):
+            if name not in self._nodes and (found["metadata"].get("labels") or {}).get(FLEET_LABEL):
                 await self._client.delete("nodes", "", name)
         for batch in _batches(list(self._nodes.values())):
             await asyncio.gather(*(self._register(node, known.get(node.spec.name)) for node in batch))
             await asyncio.sleep(0)
 
-    async def _register(self, node: Node, known: Json | None) -> None:
+    async def _register(self, node: NodeState, known: Json | None) -> None:
         name = node.spec.name
         if known is None:
             known = await self._client.create("nodes", node_object(node.spec))
         else:
             known = await self._client.edit("nodes", "", name, lambda found: _relabel(found, node))
-        note_annotations(node, known["metadata"].get("annotations") or {})
+        apply_annotations(node, known["metadata"].get("annotations") or {})
         await self._client.edit("nodes", "", name, lambda found: self._report(found, node), "status")
         await self._renew(name)
 
-    def _report(self, found: Json, node: Node) -> Json:
+    def _report(self, found: Json, node: NodeState) -> Json:
         old = found.get("status") or {}
         capacity, allocatable = node_resources(node.spec, found["metadata"].get("annotations") or {})
         before = {item["type"]: item for item in old.get("conditions") or ()}
@@ -76,7 +77,7 @@ class Registry:
         }
         return found
 
-    def _info(self, node: Node, uid: str) -> Json:
+    def _info(self, node: NodeState, uid: str) -> Json:
         return {
             "machineID": uid,
             "systemUUID": uid,
@@ -92,13 +93,13 @@ class Registry:
 
     # -- heartbeats
 
-    async def beat(self) -> None:
-        """Renews every node's lease in turn, evenly over the period."""
+    async def send_heartbeats(self) -> None:
+        """Renews the nodes' leases, spread evenly over the period."""
         slices = int(self._period)
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         for turn in itertools.count(1):
-            await asyncio.sleep(max(0.0, begun + turn * self._period / slices - loop.time()))
+            await asyncio.sleep(max(0.0, started + turn * self._period / slices - loop.time()))
             for name in list(self._nodes)[turn % slices :: slices]:
                 if self._nodes[name].annotations.get(OUTAGE) != "true":
                     await self._renew(name)
@@ -113,29 +114,35 @@ class Registry:
                 self._leases[name] = await self._client.update(LEASES, lease)
                 return
         except ApiError:
-            pass  # somebody changed or deleted it: begin anew
+            pass  # the lease was changed or deleted: write it anew
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": int(self._period * 4),
             "acquireTime": moment,
             "renewTime": moment,
         }
-        made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name, "namespace": HOME}}
+        made = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": LEASE_NAMESPACE},
+        }
         try:
             self._leases[name] = await self._client.create(LEASES, {**made, "spec": spec})
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            self._leases[name] = await self._client.edit(LEASES, HOME, name, lambda found: {**found, "spec": spec})
+            self._leases[name] = await self._client.edit(
+                LEASES, LEASE_NAMESPACE, name, lambda found: {**found, "spec": spec}
+            )
 
-    # -- changes by others
+    # -- changes of Node objects
 
     async def watch(self) -> None:
-        """Follows the nodes: broken devices, a node that was marked as lost, one that somebody deleted."""
+        """Follows Node objects: applies annotations, corrects a lost Ready condition, recreates deleted nodes."""
         missing = set(self._nodes)
         async for event, found in self._client.watch("nodes"):
             if event == SYNCED:
-                for name in missing:  # deleted while nobody was watching
+                for name in missing:  # deleted while there was no watch
                     await self._register(self._nodes[name], None)
                 continue
             node = self._nodes.get(found["metadata"]["name"])
@@ -148,18 +155,18 @@ class Registry:
             annotations = found["metadata"].get("annotations") or {}
             stale = annotations != node.annotations
             if stale:
-                note_annotations(node, annotations)
+                apply_annotations(node, annotations)
             conditions = (found.get("status") or {}).get("conditions") or ()
             ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
             if annotations.get(OUTAGE) != "true" and (stale or not ready):
                 await self._client.edit("nodes", "", node.spec.name, _reporter(self._report, node), "status")
 
 
-def _reporter(report: Callable[[Json, Node], Json], node: Node) -> Callable[[Json], Json]:
+def _reporter(report: Callable[[Json, NodeState], Json], node: NodeState) -> Callable[[Json], Json]:
     return lambda found: report(found, node)
 
 
-def _relabel(found: Json, node: Node) -> Json:
+def _relabel(found: Json, node: NodeState) -> Json:
     meta = found["metadata"]
     meta["labels"] = {**(meta.get("labels") or {}), **node_labels(node.spec)}
     return found
@@ -187,5 +194,5 @@ def _condition(old: Json | None, kind: str, status: str, reason: str, message: s
     }
 
 
-def _batches(nodes: list[Node]) -> list[list[Node]]:
-    return [nodes[start : start + _AT_ONCE] for start in range(0, len(nodes), _AT_ONCE)]
+def _batches(nodes: list[NodeState]) -> list[list[NodeState]]:
+    return [nodes[start : start + _BATCH_SIZE] for start in range(0, len(nodes), _BATCH_SIZE)]

@@ -12,7 +12,7 @@ import msgspec
 
 from embedded_kube.api import timestamp
 from embedded_kube.client import Client
-from embedded_kube.controllers.machinery.objects import Meta
+from embedded_kube.controllers.machinery.objects import MetaView
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
@@ -27,15 +27,15 @@ MAX_SIMILAR = 10
 _REMEMBERED = 4_096
 
 
-class About(msgspec.Struct, frozen=True):
+class InvolvedObject(msgspec.Struct, frozen=True):
     """The object that an Event is about."""
 
     api_version: str
     kind: str
-    meta: Meta
+    meta: MetaView
 
 
-class Recorder:
+class LocalEventRecorder:
     """Writes Events in the background."""
 
     def __init__(self, client: Client) -> None:
@@ -46,11 +46,11 @@ class Recorder:
         self._last = 0
         self._wake = asyncio.Event()
 
-    def normal(self, component: str, about: About, reason: str, message: str) -> None:
+    def event(self, component: str, about: InvolvedObject, reason: str, message: str) -> None:
         """Says that something happened as it should."""
         self._record(component, about, ("Normal", reason, message))
 
-    def warn(self, component: str, about: About, reason: str, message: str) -> None:
+    def warning(self, component: str, about: InvolvedObject, reason: str, message: str) -> None:
         """Says that something needs a look."""
         self._record(component, about, ("Warning", reason, message))
 
@@ -63,7 +63,7 @@ class Recorder:
                 name = next(iter(self._pending))
                 await self._write(self._pending.pop(name))
 
-    def _record(self, component: str, about: About, what: tuple[str, str, str]) -> None:
+    def _record(self, component: str, about: InvolvedObject, what: tuple[str, str, str]) -> None:
         kind, reason, message = what
         message = message[:1024]
         known = message
@@ -116,7 +116,7 @@ class Recorder:
             _log.debug("an Event about %s was not written: %s", event["involvedObject"].get("name"), error.message)
 
 
-def _event(name: str, component: str, about: About, what: tuple[str, str, str]) -> Json:
+def _event(name: str, component: str, about: InvolvedObject, what: tuple[str, str, str]) -> Json:
     kind, reason, message = what
     now = timestamp()
     involved: dict[str, Any] = {

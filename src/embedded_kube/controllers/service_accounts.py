@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from embedded_kube.controllers.machinery.controller import Controller, Shared, own_key
-from embedded_kube.controllers.machinery.objects import Held, Key
+from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
+from embedded_kube.controllers.machinery.objects import Key, ObjectView
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
 
@@ -17,19 +17,19 @@ _WHY = {
 }
 
 
-class Accounts(Controller[Key]):
+class ServiceAccountController(Controller[Key]):
     """Gives every namespace its default ServiceAccount and kube-root-ca.crt."""
 
     name = "serviceaccount-controller"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._namespaces = self.informers.whole("namespaces")
-        self._accounts = self.informers.held(ACCOUNTS)
-        self._maps = self.informers.held(CONFIG_MAPS)
-        self.follow(self._namespaces, own_key)
-        self.follow(self._accounts, lambda found: _home(found, "default"))
-        self.follow(self._maps, lambda found: _home(found, ROOT_CA))
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._namespaces = self.informers.full("namespaces")
+        self._accounts = self.informers.metadata(ACCOUNTS)
+        self._maps = self.informers.metadata(CONFIG_MAPS)
+        self.enqueue_on_change(self._namespaces, object_key)
+        self.enqueue_on_change(self._accounts, lambda found: _home(found, "default"))
+        self.enqueue_on_change(self._maps, lambda found: _home(found, ROOT_CA))
 
     async def reconcile(self, key: Key) -> float | None:
         found = self._namespaces.get(key)
@@ -46,18 +46,18 @@ class Accounts(Controller[Key]):
             meta = {"name": ROOT_CA, "namespace": namespace, "annotations": dict(_WHY)}
             await self._create(CONFIG_MAPS, {"metadata": meta, "data": data})
         else:
-            await self.shared.edit(CONFIG_MAPS, held, lambda found: _with_data(found, data))
+            await self.context.edit(CONFIG_MAPS, held, lambda found: _with_data(found, data))
         return None
 
     async def _create(self, resource: str, found: Json) -> None:
         try:
-            await self.shared.create(resource, found)
+            await self.context.create(resource, found)
         except ApiError as error:
             if error.reason != "AlreadyExists" and "being terminated" not in error.message:
                 raise
 
 
-def _home(found: Held, name: str) -> Key | None:
+def _home(found: ObjectView, name: str) -> Key | None:
     return ("", found.meta.namespace) if found.meta.name == name else None
 
 

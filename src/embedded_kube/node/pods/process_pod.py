@@ -12,9 +12,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from embedded_kube.node.pods.container_worker import ContainerWorker, PodTermination
-from embedded_kube.node.pods.containers import INIT, MAIN, SIDECAR, Container, PodState, read_containers, recall
-from embedded_kube.node.pods.sandbox import Sandbox, Shared
-from embedded_kube.node.processes.launch import StartError
+from embedded_kube.node.pods.containers import (
+    INIT,
+    MAIN,
+    SIDECAR,
+    ContainerState,
+    PodState,
+    read_containers,
+    restore_containers,
+)
+from embedded_kube.node.pods.sandbox import AgentContext, Sandbox
+from embedded_kube.node.processes.launcher_client import ProcessStartError
 from embedded_kube.storage.store import Json
 
 _SANDBOX_RETRY_INTERVAL = 1.0
@@ -25,18 +33,18 @@ _log = logging.getLogger(__name__)
 class ProcessPod:
     """One pod. `run` returns when the pod has ended and everything it started is gone."""
 
-    def __init__(self, shared: Shared, pod: Json, host: str, allocatable: Mapping[str, str]) -> None:
-        self._shared = shared
+    def __init__(self, context: AgentContext, pod: Json, host: str, allocatable: Mapping[str, str]) -> None:
+        self._context = context
         self.pod = pod
-        self.sandbox = Sandbox(shared, pod, host, allocatable)
+        self.sandbox = Sandbox(context, pod, host, allocatable)
         self.state = PodState(read_containers(pod), self.sandbox.address, host)
         old = pod.get("status") or {}
-        self._ran_before = recall(self.state.containers, old)
+        self._ran_before = restore_containers(self.state.containers, old)
         if old.get("startTime"):
             self.state.started = old["startTime"]
         self._termination = PodTermination(float(pod["spec"].get("terminationGracePeriodSeconds", 30)))
         self.workers: dict[str, ContainerWorker] = {
-            item.name: ContainerWorker(item, shared, self.sandbox, self._termination, self.report)
+            item.name: ContainerWorker(item, context, self.sandbox, self._termination, self.report)
             for item in self.state.containers
         }
         self._progress = asyncio.Event()
@@ -80,8 +88,8 @@ class ProcessPod:
             await self._stop_containers()
         except Exception as error:  # the object must be released in any case: only this pod worker removes it
             self._on_internal_error(error)
-        self.sandbox.clean()
-        self._shared.names.remove_pod(self.sandbox.uid)
+        self.sandbox.release()
+        self._context.host_names.remove_pod(self.sandbox.uid)
         await self._finish()
 
     def _on_internal_error(self, error: BaseException) -> None:
@@ -122,7 +130,7 @@ class ProcessPod:
                 task.cancel()
             await asyncio.gather(*sidecars, return_exceptions=True)
 
-    async def _until_started(self, container: Container) -> None:
+    async def _until_started(self, container: ContainerState) -> None:
         while not container.started:
             self._progress.clear()
             await self._progress.wait()
@@ -133,14 +141,14 @@ class ProcessPod:
             try:
                 await self.sandbox.prepare()
                 break
-            except (StartError, OSError) as error:
+            except (ProcessStartError, OSError) as error:
                 text = f"Failed to create pod sandbox: {error}"
-                self._shared.reports.event(self.pod, "FailedCreatePodSandBox", text, warning=True)
+                self._context.status_manager.event(self.pod, "FailedCreatePodSandBox", text, warning=True)
                 await asyncio.sleep(_SANDBOX_RETRY_INTERVAL)
         self.state.sandbox = True
         self.report()
 
-    def _containers(self, *roles: str) -> list[Container]:
+    def _containers(self, *roles: str) -> list[ContainerState]:
         return [item for item in self.state.containers if item.role in roles]
 
     def _workers(self, *roles: str) -> list[ContainerWorker]:
@@ -165,9 +173,9 @@ class ProcessPod:
         good = all(item.succeeded for item in mains) and not self.state.reason and not self._init_failed
         self.state.phase = "Succeeded" if good else "Failed"
         # The API's answer says whether the pod is deleted: the agent's copy may be older than that.
-        deleted = await self._shared.reports.write(self.pod["metadata"], self.state.status())
+        deleted = await self._context.status_manager.write_status(self.pod["metadata"], self.state.status())
         if deleted or self.pod["metadata"].get("deletionTimestamp"):
-            await self._shared.reports.remove(self.pod["metadata"])
+            await self._context.status_manager.remove_pod(self.pod["metadata"])
 
     # -- status
 
@@ -177,13 +185,13 @@ class ProcessPod:
         if any(item.identity for item in self._containers(MAIN)):
             self.state.phase = "Running"
         self._update_host_names()
-        self._shared.reports.put(self.pod["metadata"], self.state.status(self._unmet_gates()))
+        self._context.status_manager.set_status(self.pod["metadata"], self.state.status(self._unmet_gates()))
 
     def _update_host_names(self) -> None:
         if not self.pod["spec"].get("hostNetwork"):
             ready = all(item.ready for item in self._containers(MAIN, SIDECAR))
             ready = ready and not self._termination.requested.is_set()
-            self._shared.names.put_pod(self.pod, self.sandbox.address, ready)
+            self._context.host_names.put_pod(self.pod, self.sandbox.address, ready)
 
     def _unmet_gates(self) -> list[str]:
         gates = [item["conditionType"] for item in self.pod["spec"].get("readinessGates") or ()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from embedded_kube.controllers.machinery.objects import Whole
-from embedded_kube.controllers.workloads.claims import owner_reference
+from embedded_kube.controllers.machinery.objects import FullObject
+from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.storage.labels import matches
 from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.quantity import parse_value
@@ -18,7 +18,7 @@ BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 
 
-def class_of(claim: Whole, classes: Iterable[Whole]) -> str:
+def class_of(claim: FullObject, classes: Iterable[FullObject]) -> str:
     """The name of a claim's class: the default one where the claim names none."""
     named = claim.spec.get("storageClassName")
     if named is not None:
@@ -28,14 +28,14 @@ def class_of(claim: Whole, classes: Iterable[Whole]) -> str:
     return newest.meta.name if newest is not None else ""
 
 
-def is_claimed_by(volume: Whole, claim: Whole) -> bool:
+def is_claimed_by(volume: FullObject, claim: FullObject) -> bool:
     """Whether a volume names this claim, and not a namesake that is gone."""
     reference = volume.spec.get("claimRef") or {}
     same = (reference.get("namespace"), reference.get("name")) == claim.meta.key
     return same and reference.get("uid") in (None, "", claim.meta.uid)
 
 
-def fits(volume: Whole, claim: Whole, class_name: str) -> bool:
+def fits(volume: FullObject, claim: FullObject, class_name: str) -> bool:
     """Whether a free volume is what a claim asks for."""
     if volume.meta.deleting or volume.status.get("phase") in ("Released", "Failed"):
         return False
@@ -50,33 +50,33 @@ def fits(volume: Whole, claim: Whole, class_name: str) -> bool:
     selector = claim.spec.get("selector")
     if selector and not matches(selector, volume.meta.labels):
         return False
-    return room(volume) >= asked(claim)
+    return capacity(volume) >= requested(claim)
 
 
-def room(volume: Whole) -> int:
+def capacity(volume: FullObject) -> int:
     """How many bytes a volume holds."""
     return _bytes((volume.spec.get("capacity") or {}).get("storage"))
 
 
-def asked(claim: Whole) -> int:
+def requested(claim: FullObject) -> int:
     """How many bytes a claim asks for."""
     return _bytes(((claim.spec.get("resources") or {}).get("requests") or {}).get("storage"))
 
 
-def pick_volume(claim: Whole, volumes: Iterable[Whole], class_name: str) -> Whole | None:
+def pick_volume(claim: FullObject, volumes: Iterable[FullObject], class_name: str) -> FullObject | None:
     """The volume for a claim: one made for it, else the smallest that fits."""
     fitting = [volume for volume in volumes if fits(volume, claim, class_name)]
-    return min(fitting, key=lambda one: (not one.spec.get("claimRef"), room(one), one.meta.key), default=None)
+    return min(fitting, key=lambda one: (not one.spec.get("claimRef"), capacity(one), one.meta.key), default=None)
 
 
-def is_near(volume: Whole, labels: Mapping[str, str]) -> bool:
+def is_reachable_from(volume: FullObject, labels: Mapping[str, str]) -> bool:
     """Whether a node with these labels can use a volume."""
     required = (volume.spec.get("nodeAffinity") or {}).get("required") or {}
     terms = required.get("nodeSelectorTerms")
     return not terms or any(matches({"matchExpressions": term.get("matchExpressions")}, labels) for term in terms)
 
 
-def claim_reference(claim: Whole) -> Json:
+def claim_reference(claim: FullObject) -> Json:
     """How a volume names its claim."""
     reference = owner_reference("v1", "PersistentVolumeClaim", claim)
     return {
@@ -86,7 +86,7 @@ def claim_reference(claim: Whole) -> Json:
     }
 
 
-def new_volume(claim: Whole, storage_class: Whole, folder: Path, host: str) -> Json:
+def new_volume(claim: FullObject, storage_class: FullObject, folder: Path, host: str) -> Json:
     """A volume made for a claim; `host` is the hostname label of the node it must stay on, if it is known."""
     name = f"pvc-{claim.meta.uid}"
     spec: Json = {
