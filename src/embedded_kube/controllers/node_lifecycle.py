@@ -9,7 +9,7 @@ from embedded_kube.api import timestamp
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
 from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
-from embedded_kube.controllers.machinery.objects import Key, LeaseView, NodeView, PodView, TaintView
+from embedded_kube.controllers.machinery.objects import Key, NodeLeaseView, NodeView, PodView, TaintView
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import ApiError
 from embedded_kube.storage.store import Json
@@ -94,7 +94,7 @@ class NodeLifecycleController(Controller[Key]):
         if after is not None:
             self._on_heartbeat(after.meta.name, f"node {after.heartbeat} {after.meta.uid}")
 
-    def _lease_changed(self, _: LeaseView | None, after: LeaseView | None) -> None:
+    def _lease_changed(self, _: NodeLeaseView | None, after: NodeLeaseView | None) -> None:
         if after is not None and after.meta.namespace == LEASE_NAMESPACE:
             self._on_heartbeat(after.meta.name, f"lease {after.renewed}")
 

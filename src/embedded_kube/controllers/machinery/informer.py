@@ -19,7 +19,7 @@ from embedded_kube.controllers.machinery.objects import (
     EventView,
     FullObject,
     Key,
-    LeaseView,
+    NodeLeaseView,
     NodeView,
     ObjectView,
     PodView,
@@ -234,7 +234,7 @@ class InformerFactory:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.pods: LocalInformer[PodView] = self._informer("pods", read_pod)
         self.nodes: LocalInformer[NodeView] = self._informer("nodes", read_node)
-        self.leases: LocalInformer[LeaseView] = self._informer("leases.coordination.k8s.io", read_lease)
+        self.leases: LocalInformer[NodeLeaseView] = self._informer("leases.coordination.k8s.io", read_lease)
         self.events: LocalInformer[EventView] = self._informer("events", read_event)
         self.pods_of_controller = self.pods.index(_controller)
         self.pods_of_node = self.pods.index(lambda pod: (pod.node,) if pod.node else ())

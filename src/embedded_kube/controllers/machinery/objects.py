@@ -162,7 +162,7 @@ class NodeView(ObjectView, frozen=True, gc=False):
         return self.conditions.get("Ready", "")
 
 
-class LeaseView(ObjectView, frozen=True, gc=False):
+class NodeLeaseView(ObjectView, frozen=True, gc=False):
     """A lease and when it was last renewed."""
 
     renewed: str = ""
@@ -301,9 +301,9 @@ def read_node(found: Json) -> NodeView:
     )
 
 
-def read_lease(found: Json) -> LeaseView:
+def read_lease(found: Json) -> NodeLeaseView:
     """A lease."""
-    return LeaseView(read_meta(found), (found.get("spec") or {}).get("renewTime") or "")
+    return NodeLeaseView(read_meta(found), (found.get("spec") or {}).get("renewTime") or "")
 
 
 def read_event(found: Json) -> EventView:
