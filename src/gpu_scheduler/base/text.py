@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
 
 LONGEST = 999
 """Characters in a message: the API takes 1024 in an Event, and what a reader adds should fit too."""
 
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_ALIKE = 0.65
+"""Two names this much alike may be one name and its misspelling."""
+_LONGEST_NAME = 320
+_OTHER_PREFIX = 0.2
+"""Names whose prefixes differ too must be this much more alike."""
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?:[KMGTPE]i|m)?(?![\w-])")
 
@@ -71,3 +77,25 @@ def without_numbers(text: str) -> str:
 def without_amounts(text: str) -> str:
     """The text without numbers, but for those that are part of a name: train-worker-1 is not train-worker-2."""
     return _AMOUNT.sub("#", text)
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known name that a misspelt word most likely means, or "" when none is close.
+
+    Names like "example.com/name" are compared by the part after the slash when the part before it is the same or left
+    out, so that a shared prefix makes no two names alike. A word longer than any name of the API is close to none.
+    """
+    if len(word) > _LONGEST_NAME:
+        return ""
+    scored = [(_likeness(word.lower(), name.lower()), name) for name in sorted(set(known))]
+    score, name = max(scored, key=lambda one: one[0], default=(0.0, ""))
+    return name if score >= _ALIKE else ""
+
+
+def _likeness(word: str, name: str) -> float:
+    """From 0 to 1; a name that begins with the whole word is alike even when it is much longer."""
+    (prefix, _, last), (other, _, own) = word.rpartition("/"), name.rpartition("/")
+    if prefix in ("", other):
+        begins = _ALIKE if last and own.startswith(f"{last}-") else 0.0
+        return max(begins, SequenceMatcher(None, last, own).ratio())
+    return SequenceMatcher(None, word, name).ratio() - _OTHER_PREFIX

@@ -41,4 +41,28 @@ STATUS = f"{GROUP}/status"
 EPOCH = f"{GROUP}/epoch"
 COMMITTED = f"{GROUP}/committed"
 SERVES = f"{GROUP}/serves"
+# Annotations that only the operator writes.
+MADE_BY = f"{GROUP}/made-by"
+RESTARTS = f"{GROUP}/restarts"
 FINALIZER = f"{GROUP}/committed"
+
+LOCAL_ANNOTATIONS = (
+    f"{GROUP}/runtime",
+    f"{GROUP}/simulate-start-delay",
+    f"{GROUP}/simulate-ready-delay",
+    f"{GROUP}/simulate-duration",
+    f"{GROUP}/simulate-exit-code",
+    f"{GROUP}/simulate-fail-after",
+    f"{GROUP}/simulate-stop-delay",
+)
+"""Annotations of pods that only the nodes of the local cluster read."""
+USER_ANNOTATIONS = (
+    GANG, GANG_MIN, ROLE, QUEUE, TIMEOUT, TOPOLOGY, EXPECTED_RUNTIME, EXECUTORS, PAUSED, ON_MEMBER_LOST, HOLD,
+    GPU_MILLI, *LOCAL_ANNOTATIONS,
+)  # fmt: skip
+"""Annotations of ours that users write on pods and gang objects."""
+ANNOTATIONS = frozenset(USER_ANNOTATIONS) | {
+    ASSIGNS_DEVICES, UNHEALTHY_DEVICES, DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS, EPOCH, COMMITTED, SERVES,
+    MADE_BY, RESTARTS,
+}  # fmt: skip
+"""Every annotation under gpu-scheduler.io that means something. Any other one is a mistake."""

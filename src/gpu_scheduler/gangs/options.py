@@ -5,10 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
+from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.model import Gang, OnMemberLost, Role, TopologyRule
-from gpu_scheduler.gangs.contract import EXPECTED_RUNTIME, HOLD, ON_MEMBER_LOST, PAUSED, QUEUE, ROLE, TIMEOUT, TOPOLOGY
+from gpu_scheduler.gangs.contract import (
+    ANNOTATIONS,
+    EXPECTED_RUNTIME,
+    GROUP,
+    HOLD,
+    ON_MEMBER_LOST,
+    PAUSED,
+    QUEUE,
+    ROLE,
+    TIMEOUT,
+    TOPOLOGY,
+    USER_ANNOTATIONS,
+)
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
 from gpu_scheduler.k8s.times import parse_time
 
@@ -28,6 +42,8 @@ MOST_MEMBERS = 20_000
 """The largest minimum. Slots are kept for members that are still to come, and each takes time and memory."""
 
 _CUTS = 60
+_UNKNOWN_KEYS = 8
+"""More unknown annotations than this on one object are not looked at."""
 
 
 class BadOptionError(ValueError):
@@ -133,6 +149,17 @@ def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
 def find_bad_options(annotations: Mapping[str, str]) -> list[str]:
     """What is wrong with the options among these annotations, a line for each."""
     return _read_options(annotations)[1]
+
+
+def find_unknown_keys(annotations: Iterable[str]) -> list[str]:
+    """A line for each annotation under gpu-scheduler.io that means nothing, with the key that was probably meant."""
+    unknown = (key for key in annotations if key.startswith(f"{GROUP}/") and key not in ANNOTATIONS)
+    return [_describe_unknown_key(key) for key in islice(unknown, _UNKNOWN_KEYS)]
+
+
+def _describe_unknown_key(key: str) -> str:
+    near = closest(key, USER_ANNOTATIONS)
+    return f"{key}: unknown annotation, which has no effect" + (f"; did you mean {near}?" if near else "")
 
 
 def _read_options(annotations: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

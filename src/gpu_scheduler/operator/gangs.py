@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.gangs.contract import GROUP, TIMEOUT
+from gpu_scheduler.gangs.contract import MADE_BY, TIMEOUT
 from gpu_scheduler.gangs.dialects.scheduler_plugins import POD_GROUP
 from gpu_scheduler.gangs.dialects.volcano import GROUP_NAME
 from gpu_scheduler.gangs.options import LEADERS, OPTIONS, VOLCANO_TASK
@@ -14,7 +14,6 @@ from gpu_scheduler.operator.jobs import Job, Role
 from gpu_scheduler.operator.pods import owner_of
 from gpu_scheduler.operator.reading import sum_request
 
-MADE_BY = f"{GROUP}/made-by"
 """Says of a PodGroup without pods that it is for our scheduler, by whatever names it serves others."""
 
 VOLCANO_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

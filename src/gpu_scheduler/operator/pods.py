@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from gpu_scheduler.gangs.contract import RESTARTS
 from gpu_scheduler.gangs.options import as_dict, as_list
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.operator.jobs import Job, Restart, Role
-from gpu_scheduler.operator.reading import RESTARTS
 
 _PREFIX = "training.kubeflow.org"
 JOB_NAME = f"{_PREFIX}/job-name"

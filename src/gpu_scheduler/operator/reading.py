@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.gangs.contract import RESTARTS
 from gpu_scheduler.gangs.pods import shapes
 from gpu_scheduler.k8s.objects import Json, Meta, PodSpec, RawObject
 from gpu_scheduler.k8s.quantity import QuantityError
@@ -25,7 +25,6 @@ from gpu_scheduler.operator.jobs import (
     check_size,
 )
 
-RESTARTS = f"{GROUP}/restarts"
 """On a job: how often each of its pods has been made anew. On a pod: how often it had been, when it was made."""
 
 _MOST = 2**31 - 1

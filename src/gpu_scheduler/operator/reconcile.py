@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.gangs.conditions import condition_in
+from gpu_scheduler.gangs.contract import RESTARTS
 from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.k8s.objects import Meta, Object, RawObject
 from gpu_scheduler.operator.actions import (
@@ -51,7 +52,7 @@ from gpu_scheduler.operator.pods import (
     make_service,
     phase_of,
 )
-from gpu_scheduler.operator.reading import RESTARTS, write_restarts
+from gpu_scheduler.operator.reading import write_restarts
 
 RETRYABLE = 128
 """Exit codes from here on are a signal's doing, and worth another try."""

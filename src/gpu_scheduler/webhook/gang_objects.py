@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.gangs.dialects import DIALECTS, Dialect, GangContext
-from gpu_scheduler.gangs.options import as_list, find_bad_options
+from gpu_scheduler.gangs.options import as_list, find_bad_options, find_unknown_keys
 from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.policy import AdmissionPolicy
@@ -41,6 +41,7 @@ def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy)
         if gang is not None and gang.problem:
             found.refuse(gang.problem)
     found.refuse(*find_bad_options(notes))
+    found.warn(*find_unknown_keys(notes))
     return found
 
 

@@ -1,32 +1,51 @@
-"""The names that a map may call nodes by, followed as they come and go."""
+"""A cache of what reviews need to know of the nodes, kept current by an informer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpu_scheduler.core.model import NODE_ALIAS
 from gpu_scheduler.k8s.client import Client
-from gpu_scheduler.k8s.informer import Informer
-from gpu_scheduler.k8s.objects import Object
+from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.objects import NodeObject
 from gpu_scheduler.k8s.resources import NODES
+from gpu_scheduler.webhook.pods import KnownNodes
 
 
-class NodeNames:
-    """Every node's name and its label gpu-node-name. Nothing is known until the API server has been heard."""
+class NodeCache:
+    """The names and gpu-node-name labels of all nodes, and the resources that they offer."""
 
     def __init__(self, client: Client) -> None:
-        self._informer = Informer(client, NODES, Object, lambda _changes: self._forget())
-        self._names: frozenset[str] | None = None
+        self._informer = Informer(client, NODES, NodeObject, self._on_changes)
+        self._known: KnownNodes | None = None
 
     async def run(self) -> None:
-        """Follows the API server for ever."""
+        """Follows the API server until cancelled."""
         await self._informer.run()
 
-    def known(self) -> frozenset[str] | None:
-        """The names; None while the API server has not been heard."""
-        if self._names is None and self._informer.revision:
-            metas = [node.metadata for node in self._informer.objects.values()]
-            aliases = [meta.labels.get(NODE_ALIAS, "") for meta in metas if meta.labels]
-            self._names = frozenset([meta.name for meta in metas]).union(filter(None, aliases))
-        return self._names
+    def known(self) -> KnownNodes | None:
+        """What is known of the nodes, or None before the first list has arrived."""
+        if self._known is None and self._informer.revision:
+            nodes = self._informer.objects.values()
+            names = frozenset(name for node in nodes for name in _names(node))
+            self._known = KnownNodes(names, frozenset(name for node in nodes for name in _resources(node)))
+        return self._known
 
-    def _forget(self) -> None:
-        self._names = None
+    def _on_changes(self, changes: Sequence[Change[NodeObject]]) -> None:
+        """Discards the summary when a change affects it; most updates of a node do not."""
+        if any(change.kind is not ChangeKind.MODIFIED or _differs(change) for change in changes):
+            self._known = None
+
+
+def _differs(change: Change[NodeObject]) -> bool:
+    old, new = change.old, change.object
+    return old is None or (_names(old), _resources(old)) != (_names(new), _resources(new))
+
+
+def _names(node: NodeObject) -> list[str]:
+    alias = (node.metadata.labels or {}).get(NODE_ALIAS, "")
+    return [node.metadata.name, alias] if alias else [node.metadata.name]
+
+
+def _resources(node: NodeObject) -> list[str]:
+    return list(node.status.allocatable or ())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
-from gpu_scheduler.base.text import join
+from gpu_scheduler.base.text import closest, join
 from gpu_scheduler.core.model import GateKind
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GANG, GANG_MIN, GPU_MILLI
 from gpu_scheduler.gangs.dialects import read_membership
 from gpu_scheduler.gangs.dialects.annotation import read_gang_min
 from gpu_scheduler.gangs.dialects.volcano import GROUP_NAME
-from gpu_scheduler.gangs.options import BadOptionError, find_bad_options, refuse_namespace
+from gpu_scheduler.gangs.options import BadOptionError, find_bad_options, find_unknown_keys, refuse_namespace
 from gpu_scheduler.gangs.pods.device_map import MapEntry, MapError, find_mistakes, parse_map, pod_index
 from gpu_scheduler.gangs.pods.shapes import find_gates
 from gpu_scheduler.k8s.objects import PodObject, PodSpec
@@ -27,24 +29,33 @@ from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.injection import find_own_device_choices
 from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
 
-KnownNodes = Collection[str] | None
-"""What maps may call nodes; None while that is not known."""
+
+class KnownNodes(NamedTuple):
+    """What the webhook knows of the nodes: the names that a map may use, and the resources that they offer."""
+
+    names: frozenset[str]
+    resources: frozenset[str]
+
 
 MAX_AMOUNTS = 10_000
 """Requests and limits in the pods of a review, for the reason that there are not more containers either."""
 
+_MAX_UNKNOWN_RESOURCES = 8
+"""Each is compared with every resource of the nodes."""
 _SHOWS_GPUS = "NVIDIA_VISIBLE_DEVICES"
 _SHOWS_NONE = ("", "void", "none")
 
 
-def check_pod(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes) -> Findings:
+def check_pod(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes | None) -> Findings:
     """What there is to say about a pod."""
     found = _check_pod(pod, containers, policy, nodes)
     _check_choices(pod, containers, policy, found)
     return found
 
 
-def _check_pod(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes) -> Findings:
+def _check_pod(
+    pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes | None
+) -> Findings:
     found = Findings()
     excess = find_too_many_containers(containers) or find_too_many_amounts([pod.spec])
     if excess:
@@ -59,6 +70,8 @@ def _check_pod(pod: PodObject, containers: PodContainers, policy: AdmissionPolic
         else:
             _check_node(text, pod_index(pod.metadata), nodes, found)
     _check_gang(pod, found)
+    if nodes is not None:
+        found.warn(*_unknown_resources(pod.spec, nodes.resources))
     _check_bypasses(pod, containers, policy, found)
     return found
 
@@ -92,7 +105,9 @@ def _map_entry(pod: PodObject) -> MapEntry | str | None:
         return text
 
 
-def check_template(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes) -> Findings:
+def check_template(
+    pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes | None
+) -> Findings:
     """What there is to say about a template: as of a pod, except for what depends on the pod's index."""
     notes = dict(pod.metadata.annotations or {})
     text = notes.pop(DEVICE_MAP, None)
@@ -112,17 +127,36 @@ def format_mistakes(mistakes: Iterable[MapError]) -> Iterator[str]:
     return (f"{DEVICE_MAP}: {mistake}" for mistake in mistakes)
 
 
-def _check_node(text: str, index: int | None, nodes: KnownNodes, found: Findings) -> None:
+def _check_node(text: str, index: int | None, nodes: KnownNodes | None, found: Findings) -> None:
     entry = parse_map(text).get(index) if index is not None else None
     if entry is not None:
         found.warn(*_unknown_nodes({entry.node}, nodes))
 
 
-def _unknown_nodes(named: set[str], nodes: KnownNodes) -> Iterator[str]:
-    unknown = sorted(name for name in named if name not in nodes) if nodes is not None else ()
+def _unknown_nodes(named: set[str], nodes: KnownNodes | None) -> Iterator[str]:
+    unknown = sorted(name for name in named if name not in nodes.names) if nodes is not None else ()
     if unknown:
         waits = "its pods wait until there is one of that name or with that label gpu-node-name"
         yield f"{DEVICE_MAP}: there is no node {join(unknown)}; {waits}"
+
+
+def _unknown_resources(spec: PodSpec, offered: frozenset[str]) -> Iterator[str]:
+    """The resources that no node offers and that look like a misspelt one.
+
+    Others may be offered by a node that is still to come.
+    """
+    asked = {
+        name: f"spec.{field}[{number}].resources"
+        for field, containers in (("initContainers", spec.init_containers or ()), ("containers", spec.containers))
+        for number, container in enumerate(containers)
+        if container.resources is not None
+        for name in (*(container.resources.requests or ()), *(container.resources.limits or ()))
+        if "/" in name and name not in offered
+    }
+    for name, field in islice(asked.items(), _MAX_UNKNOWN_RESOURCES):
+        near = closest(name, offered)
+        if near:
+            yield f"{field}: no node has {name}; did you mean {near}?"
 
 
 def _check_gang(pod: PodObject, found: Findings) -> None:
@@ -144,6 +178,7 @@ def _check_gang(pod: PodObject, found: Findings) -> None:
     elif notes.get(GANG):
         found.warn(f"{GANG_MIN}: missing; unless another pod of the gang says how many start together, none will")
     found.refuse(*find_bad_options(notes))
+    found.warn(*find_unknown_keys(notes))
 
 
 def _check_bypasses(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, found: Findings) -> None:

@@ -79,7 +79,7 @@ _bodies = msgspec.json.Decoder(Json)
 
 
 def answer(
-    path: Literal["mutate", "validate"], body: bytes, policy: AdmissionPolicy, nodes: KnownNodes
+    path: Literal["mutate", "validate"], body: bytes, policy: AdmissionPolicy, nodes: KnownNodes | None
 ) -> AdmissionResponse:
     """The answer to an AdmissionReview v1, or BadReview. `nodes` are the names that maps may use, None if unknown."""
     request = read_request(body)
@@ -135,7 +135,7 @@ def _new_containers(request: AdmissionRequest, containers: PodContainers) -> Ite
 # -- checking
 
 
-def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes) -> _Verdict:
+def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes | None) -> _Verdict:
     if request.operation not in ("CREATE", "UPDATE"):
         return _Verdict()
     if request.subject in (_PODS, _BINDINGS):
@@ -164,7 +164,7 @@ def _new_findings(request: AdmissionRequest, check: Callable[[msgspec.Raw], Find
     return found.without(check(request.old_object))
 
 
-def _check_pods(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes) -> Findings:
+def _check_pods(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes | None) -> Findings:
     pod = read_object(_pods, request.object)
     if not _is_ours(pod, policy):
         return Findings()
@@ -186,7 +186,7 @@ def _check_pods(request: AdmissionRequest, policy: AdmissionPolicy, nodes: Known
 
 
 def _check_template_owner(
-    raw: msgspec.Raw, kind: tuple[str, str], policy: AdmissionPolicy, nodes: KnownNodes
+    raw: msgspec.Raw, kind: tuple[str, str], policy: AdmissionPolicy, nodes: KnownNodes | None
 ) -> Findings:
     owner = TemplateOwner(kind, read_object(_bodies, raw))
     return Findings() if owner.is_deleted else check_template_owner(owner, policy, nodes)

@@ -18,7 +18,7 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.webhook import reviews
 from gpu_scheduler.webhook.certificate_files import CertificateFiles
 from gpu_scheduler.webhook.metrics import WebhookMetrics
-from gpu_scheduler.webhook.nodes import NodeNames
+from gpu_scheduler.webhook.nodes import NodeCache
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from gpu_scheduler.webhook.renewal import CertificateLocation, CertificateRenewal
 from gpu_scheduler.webhook.rotation import RotationPolicy, make_pair
@@ -52,7 +52,7 @@ async def run_webhook(connection: Connection, options: WebhookOptions, stop: asy
         metrics.set_certificate(pair)
 
     async with Client(connection, in_flight=4, agent=WEBHOOK) as client:
-        nodes = NodeNames(client)
+        nodes = NodeCache(client)
         keep, ready = _certificate_source(client, options, serve)
         server = WebhookServer(
             lambda path, body: reviews.answer(path, body, options.admission, nodes.known()),

@@ -83,7 +83,7 @@ def make_parallel(maker: TemplateOwner, policy: AdmissionPolicy) -> tuple[list[J
     return [{"op": operation, "path": "/spec/podManagementPolicy", "value": "Parallel"}], PARALLEL_WARNING
 
 
-def check_template_owner(maker: TemplateOwner, policy: AdmissionPolicy, nodes: KnownNodes) -> Findings:
+def check_template_owner(maker: TemplateOwner, policy: AdmissionPolicy, nodes: KnownNodes | None) -> Findings:
     """What there is to say about an object that makes pods of ours; nothing about others."""
     found = Findings()
     ours = list(islice(_own_templates(maker, policy), MAX_TEMPLATES + 1))

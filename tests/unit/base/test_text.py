@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.base.text import join, one_line, say_amount, say_duration, without_amounts, without_numbers
+from gpu_scheduler.base.text import closest, join, one_line, say_amount, say_duration, without_amounts, without_numbers
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,34 @@ def test_a_number_in_a_name_is_no_amount() -> None:
     assert without_amounts("needs 1.5Gi memory, 500m cpu, 3 of 16.") == without_amounts(
         "needs 2Gi memory, 1 cpu, 4 of 8."
     )
+
+
+GPUS = ("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu", "rdma/hca")
+KEYS = [f"gpu-scheduler.io/{name}" for name in ("gang", "gang-min", "hold-seconds", "timeout-seconds", "gpu-milli")]
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "name"),
+    [
+        ("nvidia.com/gpus", GPUS, "nvidia.com/gpu"),
+        ("nvidia.com/GPU", GPUS, "nvidia.com/gpu"),
+        ("nvida.com/gpu", GPUS, "nvidia.com/gpu"),
+        ("gpu", ("cpu", "nvidia.com/gpu"), "nvidia.com/gpu"),
+        ("nvidia.com/mig-1g.5gb", GPUS, ""),
+        ("nvidia.com/foo", GPUS, ""),
+        ("example.com/fpga", GPUS, ""),
+        ("gpu-scheduler.io/gangmin", KEYS, "gpu-scheduler.io/gang-min"),
+        ("gpu-scheduler.io/gangs", KEYS, "gpu-scheduler.io/gang"),
+        ("gpu-scheduler.io/hold", KEYS, "gpu-scheduler.io/hold-seconds"),
+        ("gpu-scheduler.io/timeout", KEYS, "gpu-scheduler.io/timeout-seconds"),
+        ("gpu-scheduler.io/unrelated", KEYS, ""),
+        ("team_a", ("team-a", "team-b"), "team-a"),
+        ("team", (), ""),
+    ],
+)
+def test_closest_finds_the_name_that_was_misspelt(word: str, known: list[str], name: str) -> None:
+    assert closest(word, known) == name
+
+
+def test_a_known_name_is_closest_to_itself() -> None:
+    assert [closest(key, KEYS) for key in KEYS] == KEYS

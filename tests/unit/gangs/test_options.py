@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, Notes, OnMemberLost, Role, Slot, TopologyRule
-from gpu_scheduler.gangs.contract import GROUP, NOTES
+from gpu_scheduler.gangs.contract import ANNOTATIONS, GROUP, NOTES
 from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
 from gpu_scheduler.gangs.notes import LONGEST, change_notes, with_notes
-from gpu_scheduler.gangs.options import find_bad_options, rank_roles, with_options
+from gpu_scheduler.gangs.options import find_bad_options, find_unknown_keys, rank_roles, with_options
 from tests.unit.gangs.gang_parts import status
 from tests.unit.gangs.pods import pod
 
@@ -179,3 +182,21 @@ def test_a_nomination_of_ten_thousand_pods_on_full_nodes_is_written_whole() -> N
     slots = tuple(Slot(f"node-{i // 8}", (i % 8,), "worker") for i in range(10_000))
     written = change_notes(None, status(Phase.NOMINATED, notes=Notes(nomination=slots, nominated_at=1.0)))
     assert with_notes(GANG, written).notes.nomination == slots
+
+
+def test_an_unknown_key_is_named_with_the_closest_one_that_users_write() -> None:
+    assert find_unknown_keys([f"{GROUP}/gang", f"{GROUP}/gangmin", f"{GROUP}/note", "example.com/gangmin"]) == [
+        f"{GROUP}/gangmin: unknown annotation, which has no effect; did you mean {GROUP}/gang-min?",
+        f"{GROUP}/note: unknown annotation, which has no effect",
+    ]
+
+
+def test_only_the_first_unknown_keys_are_named() -> None:
+    assert len(find_unknown_keys(f"{GROUP}/gang{number}" for number in range(1000))) == 8
+
+
+def test_every_annotation_of_the_local_cluster_is_known() -> None:
+    page = Path(__file__).parents[3] / "docs" / "local-cluster.md"
+    listed = set(re.findall(rf"`({GROUP}/(?:simulate-[a-z-]+|runtime))`", page.read_text("utf-8")))
+    assert len(listed) == 7
+    assert listed <= ANNOTATIONS

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from gpu_scheduler.webhook.pods import KnownNodes
 from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
 from gpu_scheduler.webhook.reviews import answer
 
@@ -20,7 +21,7 @@ CUDA = "CUDA_VISIBLE_DEVICES"
 MAP = "gpu-scheduling-map"
 GROUP = "gpu-scheduler.io"
 THREE = "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"
-NODES = frozenset({"node1", "node2", "node3"})
+NODES = KnownNodes(frozenset({"node1", "node2", "node3"}), frozenset({"cpu", "memory", GPU}))
 SCHEDULER = POLICY.scheduler_account
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
@@ -87,7 +88,7 @@ def ask(
     path: Literal["mutate", "validate"],
     asked: Json,
     policy: AdmissionPolicy = POLICY,
-    nodes: frozenset[str] | None = NODES,
+    nodes: KnownNodes | None = NODES,
 ) -> Said:
     """What is answered; a response that an API server would not take fails here."""
     got = answer(path, msgspec.json.encode(asked), policy, nodes)

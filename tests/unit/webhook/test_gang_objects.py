@@ -37,6 +37,13 @@ def test_good_options_are_let_in(resource: str) -> None:
 
 
 @KINDS
+def test_a_misspelt_annotation_is_a_warning(resource: str) -> None:
+    said = validate(gang(resource, {f"{GROUP}/ques": "a"}), resource)
+    assert said.allowed
+    assert said.warnings == [f"{GROUP}/ques: unknown annotation, which has no effect; did you mean {GROUP}/queue?"]
+
+
+@KINDS
 def test_bad_options_are_all_told(resource: str) -> None:
     said = validate(gang(resource, {PAUSED: "1", f"{GROUP}/timeout-seconds": "x"}), resource)
     assert said.code == 422

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_scheduler.webhook.pods import KnownNodes
 from gpu_scheduler.webhook.policy import Denial
 from tests.unit.webhook.reviewing import (
     CUDA,
@@ -259,7 +260,7 @@ def test_a_gang_without_a_minimum_is_only_warned_of_because_another_pod_may_stat
 
 
 @pytest.mark.parametrize("nodes", [NODES, None], ids=["unknown-there", "nothing-known"])
-def test_an_unknown_node_is_a_warning_once_nodes_are_known(nodes: frozenset[str] | None) -> None:
+def test_an_unknown_node_is_a_warning_once_nodes_are_known(nodes: KnownNodes | None) -> None:
     said = validate(mapped(text="0=node9:0"), nodes=nodes)
     waits = "its pods wait until there is one of that name or with that label gpu-node-name"
     assert said.allowed
@@ -268,6 +269,44 @@ def test_an_unknown_node_is_a_warning_once_nodes_are_known(nodes: frozenset[str]
 
 def test_only_the_pods_own_line_of_a_map_is_asked_for_its_node() -> None:
     assert validate(mapped(text="0=node1:0\n1=node9:0")).warnings == []
+
+
+def asking(*names: str) -> Json:
+    """A pod whose containers ask for one of each of these resources."""
+    asked = [container(f"c{number}", resources={"limits": {name: "1"}}) for number, name in enumerate(names)]
+    return pod(containers=asked)
+
+
+def test_a_misspelt_resource_is_a_warning_with_the_one_that_nodes_have() -> None:
+    said = validate(asking("cpu", "nvidia.com/gpus"))
+    assert said.allowed
+    assert said.warnings == ["spec.containers[1].resources: no node has nvidia.com/gpus; did you mean nvidia.com/gpu?"]
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "memory", "example.com/fpga"], ids=["offered", "plain", "unlike"])
+def test_a_resource_that_no_known_one_resembles_is_no_warning(name: str) -> None:
+    assert validate(asking(name)).warnings == []
+
+
+def test_resources_are_not_checked_before_nodes_are_known() -> None:
+    assert validate(asking("nvidia.com/gpus"), nodes=None).warnings == []
+
+
+def test_only_a_few_unknown_resources_are_compared() -> None:
+    assert len(validate(asking(*(f"nvidia.com/gpu{number}" for number in range(100)))).warnings) == 8
+
+
+def test_a_misspelt_annotation_is_a_warning_with_the_closest_one() -> None:
+    said = validate(pod(annotations={f"{GROUP}/gang": "train", f"{GROUP}/gangmin": "4", "example.com/gangmin": "4"}))
+    assert said.allowed
+    assert said.warnings[1:] == [
+        f"{GROUP}/gangmin: unknown annotation, which has no effect; did you mean {GROUP}/gang-min?"
+    ]
+
+
+def test_an_annotation_like_no_known_one_is_a_warning_without_a_suggestion() -> None:
+    said = validate(pod(annotations={f"{GROUP}/purple": "yes"}))
+    assert said.warnings == [f"{GROUP}/purple: unknown annotation, which has no effect"]
 
 
 BAD_HABITS = [

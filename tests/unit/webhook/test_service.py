@@ -36,7 +36,7 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import ApiError, ConfigError
 from gpu_scheduler.webhook import certificate_files
 from gpu_scheduler.webhook.certificate_files import CertificateFiles
-from gpu_scheduler.webhook.nodes import NodeNames
+from gpu_scheduler.webhook.nodes import NodeCache
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from gpu_scheduler.webhook.renewal import CertificateLocation, CertificateRenewal
 from gpu_scheduler.webhook.rotation import RotationPolicy
@@ -176,13 +176,15 @@ async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
 
 async def test_node_names_are_unknown_until_heard_and_then_follow() -> None:
     async with speaker() as api, Client(Connection(str(api.client.make_url("")))) as client:
-        nodes = NodeNames(client)
+        nodes = NodeCache(client)
         assert nodes.known() is None
         running = asyncio.create_task(nodes.run())
         node = {"metadata": {"name": "a", "labels": {"gpu-node-name": "node1"}}}
         await api.create("/api/v1/nodes", node)
-        await api.create("/api/v1/nodes", {"metadata": {"name": "b"}})
-        await until(lambda: nodes.known() == frozenset({"a", "node1", "b"}))
+        await api.create(
+            "/api/v1/nodes", {"metadata": {"name": "b"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+        )
+        await until(lambda: nodes.known() == (frozenset({"a", "node1", "b"}), frozenset({"nvidia.com/gpu"})))
         running.cancel()
 
 
@@ -247,14 +249,14 @@ async def test_it_ends_only_when_what_it_does_beside_serving_has_ended(
 ) -> None:
     ended = list[str]()
 
-    async def follow(_: NodeNames) -> None:
+    async def follow(_: NodeCache) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.05)
             ended.append("following nodes")
 
-    monkeypatch.setattr(NodeNames, "run", follow)
+    monkeypatch.setattr(NodeCache, "run", follow)
     async with running(NOBODY, options(None), logs):
         pass
     assert ended == ["following nodes"]
