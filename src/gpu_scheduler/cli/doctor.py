@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -93,8 +93,23 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     yield cluster.check_nodes(view.engine.state)
     for check in cluster.check_gangs(view.engine.state, view.now):
         yield check
+    for check in _check_names(view):
+        yield check
     for check in check_webhook(await read_webhook_status(client, settings.namespace), view.now):
         yield check
+
+
+def _check_names(view: View) -> Iterator[Check]:
+    """Whether annotations, resources and queues are spelt as this cluster knows them."""
+    from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names, check_resources
+
+    state = view.engine.state
+    objects = [view.book.object_of(key) for key in state.records]
+    pods = [view.pods[uid] for record in state.records.values() for uid in record.members if uid in view.pods]
+    found = {one.metadata.uid: one.metadata for one in (*pods, *objects) if one is not None}
+    yield check_annotations(found.values())
+    yield check_resources(state)
+    yield check_queue_names(state)
 
 
 async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:

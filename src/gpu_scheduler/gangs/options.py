@@ -151,14 +151,24 @@ def find_bad_options(annotations: Mapping[str, str]) -> list[str]:
     return _read_options(annotations)[1]
 
 
-def find_unknown_keys(annotations: Iterable[str]) -> list[str]:
-    """A line for each annotation under gpu-scheduler.io that means nothing, with the key that was probably meant."""
+def unknown_keys(annotations: Iterable[str]) -> list[str]:
+    """The annotations under gpu-scheduler.io that mean nothing; the first few of them."""
     unknown = (key for key in annotations if key.startswith(f"{GROUP}/") and key not in ANNOTATIONS)
-    return [_describe_unknown_key(key) for key in islice(unknown, _UNKNOWN_KEYS)]
+    return list(islice(unknown, _UNKNOWN_KEYS))
+
+
+def closest_key(key: str) -> str:
+    """The annotation that an unknown one was probably meant to be, or ""."""
+    return closest(key, USER_ANNOTATIONS)
+
+
+def find_unknown_keys(annotations: Iterable[str]) -> list[str]:
+    """A line for each unknown annotation, with the key that was probably meant."""
+    return [_describe_unknown_key(key) for key in unknown_keys(annotations)]
 
 
 def _describe_unknown_key(key: str) -> str:
-    near = closest(key, USER_ANNOTATIONS)
+    near = closest_key(key)
     return f"{key}: unknown annotation, which has no effect" + (f"; did you mean {near}?" if near else "")
 
 

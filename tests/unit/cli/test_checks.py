@@ -8,12 +8,14 @@ import pytest
 
 from gpu_scheduler.cli.checks import cluster
 from gpu_scheduler.cli.checks.cluster import Check, CheckLevel
+from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names, check_resources
 from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
-from gpu_scheduler.core.model import GangKey, Node
+from gpu_scheduler.core.model import GangKey, Node, Queue, Shape
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM
 from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.k8s.objects import Meta
 from gpu_scheduler.k8s.resources import Resource
 from tests.unit.cli.scenes import NOW, Scene, a_node, plain, shape_of
 
@@ -179,3 +181,43 @@ def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> Non
 )
 def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: CheckLevel) -> None:
     assert cluster.check_nodes(Scene(*nodes).look().state).level is level
+
+
+def test_a_misspelt_annotation_is_pointed_out_with_the_closest_one() -> None:
+    metas = [Meta(f"train-{i}", "team", annotations={"gpu-scheduler.io/gangmin": "2", "x": "y"}) for i in range(3)]
+    metas.append(Meta("other", "team", annotations={"gpu-scheduler.io/purple": ""}))
+    found = check_annotations(metas)
+    assert (found.level, found.message) == (
+        CheckLevel.WARN,
+        "unknown and without effect: "
+        "gpu-scheduler.io/gangmin (team/train-0 and 2 others, did you mean gpu-scheduler.io/gang-min?), "
+        "gpu-scheduler.io/purple (team/other)",
+    )
+    good = Meta("train-0", "team", annotations={"gpu-scheduler.io/gang-min": "2", "example.com/gangmin": "2"})
+    assert check_annotations([good, Meta("bare", "team")]).level is CheckLevel.OK
+
+
+def test_a_resource_that_no_node_has_is_pointed_out_with_the_closest_one() -> None:
+    scene = Scene(a_node("n1"))
+    scene.waits("train", 2, Shape((("nvidia.com/gpus", 1),)))
+    scene.waits("fine", 1, shape_of(1))
+    found = check_resources(scene.look().state)
+    assert (found.level, found.message) == (
+        CheckLevel.WARN,
+        "no node has nvidia.com/gpus (team/train, did you mean nvidia.com/gpu?)",
+    )
+    assert check_resources(Scene(a_node("n1")).look().state).level is CheckLevel.OK
+
+
+def test_a_queue_that_does_not_exist_is_pointed_out_with_the_closest_one() -> None:
+    scene = Scene(a_node("n1"))
+    scene.queue(Queue("team-a"))
+    scene.waits("train", 1, shape_of(1), queue="team_a")
+    scene.waits("fine", 1, shape_of(1), queue="team-a")
+    scene.waits("nameless", 1, shape_of(1))
+    found = check_queue_names(scene.look().state)
+    assert (found.level, found.message) == (
+        CheckLevel.WARN,
+        "no such queue: team_a (team/train, did you mean team-a?)",
+    )
+    assert check_queue_names(Scene().look().state).level is CheckLevel.OK
