@@ -268,7 +268,8 @@ class Scheduler:
             group.create_task(self._committer.run())
             group.create_task(self._carrier.run())
             group.create_task(self._status_writer.run())
-            group.create_task(report_queues(self._clients.status, self._watcher.queues, self._engine.state))
+            state, system = self._engine.state, self._settings.namespace
+            group.create_task(report_queues(self._clients.status, self._watcher.queues, state, system))
             group.create_task(self._clear_up())
 
     async def _see_everything(self, newest: int) -> None:

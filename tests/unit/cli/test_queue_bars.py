@@ -73,6 +73,15 @@ def test_what_only_the_dry_run_placed_is_not_used() -> None:
     assert line.resources[0].used == 0
 
 
+def test_pods_of_the_scheduler_itself_do_not_count_as_running() -> None:
+    scene = Scene(a_node("node1", 8))
+    scene.runs("webhook", "node1", (0,), shape=share_of(100), namespace="gpu-scheduler-system")
+    assert list_queues(scene.look().state, {}, "gpu-scheduler-system") == []
+    scene.runs("train", "node1", (1,), shape=shape_of(1))
+    (line,) = list_queues(scene.look().state, {}, "gpu-scheduler-system")
+    assert (line.running, line.waiting) == (1, 0)
+
+
 def test_no_queue_and_nobody_in_one_is_one_line() -> None:
     assert plain(draw_queues([], 80)) == "No queues, and nothing that would be in one."
 

@@ -51,6 +51,13 @@ def test_gang_is_counted_by_its_phase(phase: Phase, column: str) -> None:
     assert count_use(state_with(("q", phase))) == {"q": QueueUse(**{column: 1})}  # type: ignore[arg-type]
 
 
+def test_pods_of_the_scheduler_itself_are_no_gangs_of_a_queue() -> None:
+    state = state_with(("", Phase.RUNNING))
+    own = a_key("webhook", namespace="gpu-scheduler-system")
+    state.records[own] = GangRecord(own, phase=Phase.RUNNING)
+    assert count_use(state, "gpu-scheduler-system") == {"": QueueUse(running=1)}
+
+
 def test_every_phase_has_a_column() -> None:
     uses = count_use(state_with(*[("q", phase) for phase in Phase]))["q"]
     assert uses.pending + uses.inqueue + uses.running + uses.completed == len(Phase)
@@ -86,7 +93,7 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
         async def told() -> bool:
             return bool(await status("blue")) and bool(await status("default"))
 
-        async with running(report_queues(client, book, state)):
+        async with running(report_queues(client, book, state, "gpu-scheduler-system")):
             await until(told)
             found = await status("blue")
             assert (found["pending"], found["running"], found["allocated"]) == (1, 1, {"cpu": "1", GPU: "2"})

@@ -75,10 +75,15 @@ def _units(line: ResourceLine, amount: int | None) -> int | float | None:
     return amount // MILLI if amount % MILLI == 0 else amount / MILLI
 
 
-def list_queues(state: State, queues: Mapping[str, Queue]) -> list[QueueLine]:
-    """Every queue with what is used and who is in it; the nameless one only when somebody is."""
+def list_queues(state: State, queues: Mapping[str, Queue], system: str = "") -> list[QueueLine]:
+    """Every queue with its use and the number of gangs in it; the default queue only when a gang is in it.
+
+    Pods of the namespace `system` are the scheduler's own and count as nobody's gangs.
+    """
     counts: dict[str, list[int]] = {}
     for record in state.records.values():
+        if record.key.namespace == system:
+            continue
         numbers = counts.setdefault(state.queue_of(record), [0, 0])
         phase = look_at(state, record).phase
         numbers[0] += phase in _BUSY

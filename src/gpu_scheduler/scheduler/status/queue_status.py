@@ -29,21 +29,23 @@ _COLUMNS = {
 }
 
 
-def count_use(state: State) -> dict[str, QueueUse]:
-    """How every queue that gangs name is used."""
+def count_use(state: State, system: str = "") -> dict[str, QueueUse]:
+    """The use of every queue that gangs name. Pods of the namespace `system` are our own and count as no gangs."""
     counts: dict[str, dict[str, int]] = {}
     for record in state.records.values():
         column = counts.setdefault(state.queue_of(record), {})
+        if record.key.namespace == system:
+            continue
         name = _COLUMNS.get(record.phase, "pending")
         column[name] = column.get(name, 0) + 1
     return {name: QueueUse(**columns, allocated=dict(state.quota.used(name))) for name, columns in counts.items()}
 
 
-async def report_queues(client: Client, book: QueueBook, state: State) -> None:
+async def report_queues(client: Client, book: QueueBook, state: State, system: str) -> None:
     """Keeps the status of all queues up to date, for ever."""
     while True:
         await asyncio.sleep(EVERY)
-        uses = count_use(state)
+        uses = count_use(state, system)
         for name in book.names():
             for patch in book.encode(name, uses.get(name, QueueUse()), state.config.gpu_resources):
                 try:
