@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.integration.running import Json
-from tests.worlds.truth import Machine, Seen, read_node, read_pod
+from tests.worlds.api_mirror import NodeState, PodState, read_node, read_pod
 
 HEAL = 60.0
 """How long a gang may be half there while nothing goes wrong, in seconds: promise S2."""
@@ -50,7 +50,7 @@ class Wanted:
 class _Heard:
     """What has been heard of a gang."""
 
-    pods: dict[str, Seen] = field(default_factory=dict)
+    pods: dict[str, PodState] = field(default_factory=dict)
     began: int = 0
     """The number of the event by which its first member got a node."""
     complete: bool = False
@@ -60,7 +60,7 @@ class _Heard:
 
     @property
     def there(self) -> int:
-        return sum(pod.works for pod in self.pods.values())
+        return sum(pod.counts for pod in self.pods.values())
 
     @property
     def started(self) -> bool:
@@ -99,16 +99,16 @@ class Judge:
         self._wanted = wanted
         self._is_degraded = is_degraded
         self._gangs: dict[str, _Heard] = {}
-        self._pods: dict[str, Seen] = {}
+        self._pods: dict[str, PodState] = {}
         self._gang_of: dict[str, str] = {}
-        self._nodes: dict[str, Machine] = {}
+        self._nodes: dict[str, NodeState] = {}
         self._recorded: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._freed: dict[Slot, tuple[int, str]] = {}
         self._names: dict[str, _Name] = {}
         self._entries: dict[str, list[tuple[str, str, tuple[int, ...]]]] = {}
         self._written: dict[str, list[str]] = {}
         """The uids that every Placement binds."""
-        self._unproved: list[tuple[float, int, Seen]] = []
+        self._unproved: list[tuple[float, int, PodState]] = []
         self._commits: deque[_Commit] = deque()
         self._decided: set[str] = set()
         self._half_since: dict[str, float] = {}
@@ -175,7 +175,7 @@ class Judge:
             if pod.node and (old is None or not old.node) and pod.scheduler != OTHERS:
                 self._check_bind(pod)
 
-    def _follow(self, gang: _Heard, old: Seen | None, pod: Seen, gone: bool) -> None:
+    def _follow(self, gang: _Heard, old: PodState | None, pod: PodState, gone: bool) -> None:
         """Keeps count of a gang, and of who left which GPU when."""
         if gone:
             gang.pods.pop(pod.uid, None)
@@ -192,7 +192,7 @@ class Judge:
         wanted = self._wanted.get(pod.gang)
         gang.complete |= wanted is not None and gang.there >= wanted.minimum
 
-    def _check_record(self, pod: Seen, old: Seen | None) -> None:
+    def _check_record(self, pod: PodState, old: PodState | None) -> None:
         """S3: what is recorded is valid, is what was asked for, and stays."""
         if not pod.node:
             if pod.devices:
@@ -207,7 +207,7 @@ class Judge:
             if not good or any(device >= node.capacity for device in pod.devices):
                 self.blame("S3", f"{pod.name} asks for {pod.gpus} GPUs and has {pod.devices} of {pod.node}")
 
-    def _check_bind(self, pod: Seen) -> None:
+    def _check_bind(self, pod: PodState) -> None:
         """S1, S2 and S4 when a pod has got a node."""
         self.binds += 1
         here = [one for one in self._pods.values() if one.node == pod.node and one.live]
@@ -227,7 +227,7 @@ class Judge:
             self.blame("S4", f"{pod.name} was bound, and its gang is in another namespace or too large")
         self._check_kept(pod, wanted)
 
-    def _check_kept(self, pod: Seen, wanted: Wanted) -> None:
+    def _check_kept(self, pod: PodState, wanted: Wanted) -> None:
         """S2: while a gang starts, its members get GPUs that were free for all of them when the first one got its own.
 
         Who gets one that another gang has left since then was not decided together with the first: a gang that holds
@@ -236,7 +236,7 @@ class Judge:
         gang = self._gangs[pod.gang]
         if not gang.began:
             gang.began = self._heard
-        others = sum(one.works for one in gang.pods.values() if one.uid != pod.uid)
+        others = sum(one.counts for one in gang.pods.values() if one.uid != pod.uid)
         if gang.lost or wanted.minimum < wanted.size or others >= wanted.minimum:
             return
         for device in pod.devices:
@@ -322,7 +322,7 @@ class Judge:
                 self.blame("S2", f"{count} members of {label} start, and its minimum is {wanted.minimum}")
             self._decided.add(label)
 
-    def _prove(self, at: float, bound_at: float, version: int, pod: Seen) -> bool:
+    def _prove(self, at: float, bound_at: float, version: int, pod: PodState) -> bool:
         """Whether it is known why a pod was bound; a bind that nobody had committed then is a breach."""
         for name, node, devices in self._entries.get(pod.uid, ()):
             named = self._names.get(name)
@@ -375,7 +375,7 @@ class Judge:
         with self.lock:
             return label in self._gangs and self._gangs[label].lost
 
-    def pods_of(self, label: str) -> list[Seen]:
+    def pods_of(self, label: str) -> list[PodState]:
         """The pods of a gang."""
         with self.lock:
             return list(self._gangs[label].pods.values()) if label in self._gangs else []

@@ -88,7 +88,7 @@ def sweep(scene: str, first: Death) -> Tally:
 
 
 def _tell(scene: str, outcome: Outcome) -> str:
-    return f"{scene}:\n{outcome.story}" if outcome.breaches else ""
+    return f"{scene}:\n{outcome.trace}" if outcome.breaches else ""
 
 
 class Figures(NamedTuple):

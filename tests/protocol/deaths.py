@@ -12,13 +12,13 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.scheduler import run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
 from tests.protocol.scenes import SYSTEM, Scene
-from tests.worlds.chance import replaced
-from tests.worlds.faults import KINDS, Chances
+from tests.worlds.determinism import deterministic
+from tests.worlds.faults import KINDS, FaultInjector
 from tests.worlds.loop import Process, WorldLoop
 from tests.worlds.network import SERVER, Network
 from tests.worlds.server import ApiServer, Reply, Request
-from tests.worlds.story import Story
-from tests.worlds.world import hearing
+from tests.worlds.trace import Trace
+from tests.worlds.world import captured_logs
 
 PATIENCE = 60.0
 """S2: so many seconds after the last death no gang may be there in part."""
@@ -95,7 +95,7 @@ class Wire(Network):
     """The network, on which one process is followed and dies as planned."""
 
     def __init__(self, loop: WorldLoop, server: ApiServer) -> None:
-        super().__init__(loop, server, Chances(1, without=KINDS), Story())
+        super().__init__(loop, server, FaultInjector(1, without=KINDS), Trace())
         loop.after_step = self._take_in_when_idle
         self.points: dict[Death, Remains] = {}
         """Where the process that is followed could have died so far."""
@@ -117,7 +117,7 @@ class Wire(Network):
 
     def send(self, sender: Process, request: Request, answer: asyncio.Future[Reply]) -> None:
         """A call begins."""
-        if sender is not self._life or self.broken:
+        if sender is not self._life or self.disconnected:
             super().send(sender, request, answer)
             return
         self._take_in()
@@ -128,7 +128,7 @@ class Wire(Network):
         self._numbers[answer] = number
         if _matters(request):
             self._flying[number] = call
-        self._later(self.chances.latency(), self._come, call)
+        self._later(self.injector.latency(), self._come, call)
 
     def _come(self, call: Call) -> None:
         """A request comes to the server, unless it was lost."""
@@ -143,8 +143,8 @@ class Wire(Network):
         self._writes += self._flying.pop(call.number, None) is not None
         self._reach(call.number, Moment.DONE)
 
-    def _settle(self, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
-        super()._settle(reply, answer)
+    def _deliver(self, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
+        super()._deliver(reply, answer)
         if answer is not None and answer in self._numbers:
             self._answered.append(self._numbers.pop(answer))
 
@@ -173,7 +173,7 @@ class Wire(Network):
         return False
 
     def _die(self, life: Process, death: Death) -> None:
-        self.story.tell(self.loop.now, life.name, str(death))
+        self.trace.add(self.loop.now, life.name, str(death))
         life.kill()
         for call in self._flying.values():
             call.fate = death.fate
@@ -189,7 +189,7 @@ class Outcome(NamedTuple):
 
     breaches: list[str]
     points: dict[Death, Remains]
-    story: str
+    trace: str
     missed: bool = False
     """A process did not come to where it was to die."""
 
@@ -199,25 +199,25 @@ def play(scene: Scene, plans: Sequence[Plan] = ()) -> Outcome:
     loop = WorldLoop(1)
 
     def tell(what: str) -> None:
-        wire.story.tell(loop.now, loop.here().name, what)
+        wire.trace.add(loop.now, loop.current_process().name, what)
 
     def complain(what: str) -> None:
-        if not wire.broken:
+        if not wire.disconnected:
             scene.breaches.append(f"crash: {what}")
 
-    with replaced(loop, 1), hearing(tell, complain):
+    with deterministic(loop, 1), captured_logs(tell, complain):
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(lambda _, context: complain(f"{context['message']}: {context.get('exception')!r}"))
         server = ApiServer()
         wire = Wire(loop, server)
         try:
             scene.begin(server)
-            wire.onlookers.append(lambda _process, request, reply: scene.check(server, request, reply))
+            wire.request_handlers.append(lambda _process, request, reply: scene.check(server, request, reply))
             missed = loop.run_until_complete(_play(loop, wire, scene, plans, complain))
-            lines = [*map(str, wire.story.lines), *(f"breach: {breach}" for breach in scene.breaches)]
+            lines = [*map(str, wire.trace.lines), *(f"breach: {breach}" for breach in scene.breaches)]
             return Outcome(scene.breaches, wire.points, "\n".join(lines), missed)
         finally:
-            wire.broken = True
+            wire.disconnected = True
             loop.end()
             server.close()
             asyncio.set_event_loop(None)

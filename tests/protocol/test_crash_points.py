@@ -21,7 +21,7 @@ PAIRS = 8
 @pytest.mark.parametrize("scene", SCENES)
 def test_nothing_is_broken_where_nobody_dies(scene: str) -> None:
     outcome = play(SCENES[scene]())
-    assert not outcome.breaches, outcome.story
+    assert not outcome.breaches, outcome.trace
 
 
 @pytest.mark.parametrize("part", range(4))

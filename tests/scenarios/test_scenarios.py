@@ -16,13 +16,13 @@ import pytest
 import yaml
 
 from embedded_kube.node.fleet import FleetSettings, node_object, node_resources, read_fleet
-from tests.worlds.chance import replaced
-from tests.worlds.faults import KINDS, Chances
+from tests.worlds.determinism import deterministic
+from tests.worlds.faults import KINDS, FaultInjector
 from tests.worlds.loop import WorldLoop
 from tests.worlds.network import Network
 from tests.worlds.programs import Programs
 from tests.worlds.server import ApiServer, prepare
-from tests.worlds.story import Story
+from tests.worlds.trace import Trace
 
 Json = dict[str, Any]
 HERE = Path(__file__).parent
@@ -35,9 +35,9 @@ class Stage:
 
     def __init__(self, loop: WorldLoop) -> None:
         self.server = ApiServer()
-        self.network = Network(loop, self.server, Chances(1, KINDS), Story())
-        self.complaints: list[str] = []
-        self._programs = Programs(loop, self.network, Story(), self.complaints.append)
+        self.network = Network(loop, self.server, FaultInjector(1, KINDS), Trace())
+        self.failures: list[str] = []
+        self._programs = Programs(loop, self.network, Trace(), self.failures.append)
 
     def furnish(self, fleet: Path) -> None:
         """Makes the nodes of a file, as `gpu-scheduler up --fleet` does."""
@@ -106,7 +106,7 @@ class Stage:
         assert waiting.keys() == wanted.get("waits", {}).keys(), f"{where}: there wait {waiting}"
         for name, words in wanted.get("waits", {}).items():
             assert words in waiting[name], f"{where}: {name} waits: {waiting[name]}"
-        assert not self.complaints, where
+        assert not self.failures, where
 
 
 def _make_pod(name: str, number: int, wanted: Json) -> Json:
@@ -139,12 +139,12 @@ def test_scenario(file: Path, tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(scenario["fleet"]))
     prepare()
     loop = WorldLoop(1)
-    with replaced(loop, 1):
+    with deterministic(loop, 1):
         stage = Stage(loop)
         try:
             stage.furnish(tmp_path / "fleet.yaml")
-            loop.run_until_complete(loop.start(loop.outside, stage.play(scenario["steps"])))
+            loop.run_until_complete(loop.start(loop.root, stage.play(scenario["steps"])))
         finally:
-            stage.network.broken = True
+            stage.network.disconnected = True
             loop.end()
             stage.server.close()

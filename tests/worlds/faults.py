@@ -1,4 +1,4 @@
-"""Faults by name: what may go wrong between a program and the API, and how likely each of it is in one world."""
+"""The faults between a program and the API by name, and the fault injector, which decides when each one happens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way in which things go wrong. `most` is its highest rate: how often it strikes when it could."""
+    """One kind of fault. `most` is the highest rate at which it happens."""
 
     name: str
     most: float
@@ -18,35 +18,36 @@ class Fault:
 
 
 REQUESTS = (
-    Fault("slow", 0.2, "a request or its answer takes up to five seconds"),
-    Fault("lost-request", 0.08, "a request never arrives; the client waits until its time is up, or is cut off"),
-    Fault("lost-reply", 0.08, "a request is done, its answer never arrives"),
-    Fault("late-request", 0.1, "a client is cut off, and its request arrives up to two minutes later"),
-    Fault("too-many", 0.1, "429 with Retry-After, and nothing was done"),
-    Fault("server-error", 0.08, "500, and nothing was done"),
-    Fault("server-error-after", 0.05, "500, and all was done"),
-    Fault("conflict", 0.05, "409 for a write that was not done"),
-    Fault("conflict-after", 0.05, "409 for a write that was done: the server tried twice and met itself"),
+    Fault("slow", 0.2, "a request or its reply takes up to five seconds longer"),
+    Fault("lost-request", 0.08, "a request never arrives; the client times out or its connection is cut"),
+    Fault("lost-reply", 0.08, "a request is processed, and its reply never arrives"),
+    Fault("late-request", 0.1, "the connection is cut, and the request arrives up to two minutes later"),
+    Fault("too-many", 0.1, "429 with Retry-After; the request is not processed"),
+    Fault("server-error", 0.08, "500; the request is not processed"),
+    Fault("server-error-after", 0.05, "500, after the request was processed"),
+    Fault("conflict", 0.05, "409 for a write that is not processed"),
+    Fault("conflict-after", 0.05, "409 for a write that was processed: the server retried and conflicted with itself"),
 )
 WATCHES = (
-    Fault("watch-delay", 0.2, "a watch tells up to twenty seconds late"),
-    Fault("watch-drop", 0.1, "a watch is cut off, and what was on its way is lost"),
-    Fault("watch-duplicate", 0.2, "a watch tells something twice"),
-    Fault("watch-reorder", 0.3, "what a watch tells at once comes in another order"),
-    Fault("watch-stall", 0.02, "a watch stays open and says nothing any more"),
-    Fault("watch-gone", 0.05, "a watch ends with 410: all has to be listed anew"),
+    Fault("watch-delay", 0.2, "a watch delivers up to twenty seconds late"),
+    Fault("watch-drop", 0.1, "a watch is cut, and events in transit are lost"),
+    Fault("watch-duplicate", 0.2, "a watch delivers an event twice"),
+    Fault("watch-reorder", 0.3, "events that a watch delivers together arrive in another order"),
+    Fault("watch-stall", 0.02, "a watch stays open and delivers nothing more"),
+    Fault("watch-gone", 0.05, "a watch ends with 410; the client has to list again"),
 )
 KINDS = {fault.name: fault for fault in (*REQUESTS, *WATCHES)}
 
 
-class Chances:
-    """Which faults strike. Each has a stream of its own, so that without one the others stay as they were."""
+class FaultInjector:
+    """Decides which faults happen. Each kind has its own random stream, so leaving one out does not change the
+    others."""
 
     def __init__(self, seed: int, without: Collection[str] = ()) -> None:
-        self.struck: Counter[str] = Counter()
-        """How often each fault, and each kind of action, has had an effect."""
-        self.quiet = False
-        """Once set, nothing goes wrong any more."""
+        self.occurred: Counter[str] = Counter()
+        """How often each fault and each kind of action has had an effect."""
+        self.disabled = False
+        """Once set, no more faults happen."""
         self._rates: dict[str, float] = {}
         self._streams = {name: random.Random(f"{seed} {name}") for name in KINDS}
         for name, fault in KINDS.items():
@@ -54,37 +55,37 @@ class Chances:
             used, share = stream.random() < 0.4, stream.random() ** 2
             if used and name not in without:
                 self._rates[name] = fault.most * share
-        self._plain = random.Random(f"{seed} latency")
+        self._background = random.Random(f"{seed} latency")
 
     @property
     def used(self) -> list[str]:
-        """The faults that may strike in this world."""
+        """The faults that may happen in this world."""
         return list(self._rates)
 
-    def strikes(self, name: str) -> bool:
-        """Whether a fault happens now."""
+    def happens(self, name: str) -> bool:
+        """Whether this fault happens now."""
         rate = self._rates.get(name, 0.0)
-        if not rate or self.quiet or self._streams[name].random() >= rate:
+        if not rate or self.disabled or self._streams[name].random() >= rate:
             return False
-        self.note(name)
+        self.count(name)
         return True
 
-    def note(self, name: str) -> None:
-        """Something has had an effect."""
-        self.struck[name] += 1
+    def count(self, name: str) -> None:
+        """Counts a fault or an action that had an effect."""
+        self.occurred[name] += 1
 
     def amount(self, name: str, most: float) -> float:
-        """How much of it: small amounts are more likely."""
+        """How much of a fault happens; small amounts are more likely."""
         return most * self._streams[name].random() ** 2
 
-    def choice(self, name: str) -> random.Random:
-        """A fault's own stream, for whatever else has to be chosen."""
+    def stream(self, name: str) -> random.Random:
+        """The random stream of a fault, for further choices."""
         return self._streams[name]
 
-    def past(self) -> int:
-        """How many revisions behind a server is that is asked by somebody who allows it."""
-        return 0 if self.quiet else int(200 * self._plain.random() ** 2)
+    def staleness(self) -> int:
+        """By how many revisions the answer to a request with resourceVersion=0 is stale."""
+        return 0 if self.disabled else int(200 * self._background.random() ** 2)
 
     def latency(self) -> float:
-        """How long a message takes when nothing is wrong."""
-        return 0.0005 + 0.004 * self._plain.random() ** 3
+        """How long a message takes without a fault, in seconds."""
+        return 0.0005 + 0.004 * self._background.random() ** 3

@@ -9,7 +9,7 @@ from typing import Any
 from embedded_kube.storage.store import Json
 
 GANG = "sim/gang"
-"""The label by which the observer knows a gang's pods, whatever their dialect."""
+"""The label by which the observer finds the pods of a gang in every dialect."""
 
 OURS = "gpu-scheduler"
 OTHERS = "other-scheduler"
@@ -36,30 +36,30 @@ class Gang:
     duration: float = 5.0
     namespace: str = "default"
     scheduler: str = OURS
-    slow: float = 0.0
-    """How long its controller takes to make a missing pod again, in seconds."""
-    hopeless: bool = False
-    """It must never start."""
+    recreate_delay: float = 0.0
+    """How long its controller takes to recreate a missing pod, in seconds."""
+    must_not_start: bool = False
+    """Nothing of it may ever be bound."""
     owner: Json | None = None
     minima: list[int] = field(default_factory=list)
-    """Every minimum it has had."""
+    """Every minimum that it has had."""
     edited_at: float = 0.0
     """When its minimum last changed."""
-    whole: bool = False
-    """Its minimum has been at work together."""
-    worked: float = 0.0
-    """For how long its minimum has been at work together."""
+    minimum_reached: bool = False
+    """Its minimum has run at the same time."""
+    progress: float = 0.0
+    """For how long its minimum has run at the same time, in seconds."""
     orphaned: bool = False
-    """Its object was deleted: who waits may wait for ever."""
-    given_up: bool = False
-    """Its users are about to delete it, or have done so."""
+    """Its object was deleted; waiting members may stay pending until they are deleted."""
+    abandoned: bool = False
+    """Its users have deleted it, or are about to."""
 
     def __post_init__(self) -> None:
         self.minima.append(self.minimum)
 
     @property
     def rank(self) -> int:
-        """Its priority: "high", or the same without a right to evict ("never"), or none."""
+        """Its priority: that of "high" and of "never" (which may not preempt), or 0."""
         return 1000 if self.priority else 0
 
     @property
@@ -69,24 +69,24 @@ class Gang:
 
     @property
     def key(self) -> Json:
-        """Its name as metadata."""
+        """Its metadata: name and namespace."""
         return {"name": self.name, "namespace": self.namespace}
 
 
 def make_pod(gang: Gang, index: int) -> Json:
-    """One member."""
-    notes: dict[str, str] = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
+    """Builds a member."""
+    annotations: dict[str, str] = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
     labels = {GANG: gang.label}
     spec: Json = {"schedulerName": gang.scheduler, "containers": [_container(gang)], "terminationGracePeriodSeconds": 3}
     if gang.priority:
         spec["priorityClassName"] = gang.priority
     if gang.milli:
-        notes["gpu-scheduler.io/gpu-milli"] = str(gang.milli)
+        annotations["gpu-scheduler.io/gpu-milli"] = str(gang.milli)
     if gang.device_map:
-        notes["gpu-scheduling-map"] = gang.device_map
-    _MARKS[gang.dialect](gang, notes, labels, spec)
+        annotations["gpu-scheduling-map"] = gang.device_map
+    _JOIN[gang.dialect](gang, annotations, labels, spec)
     name = f"{gang.name}-{index}"
-    meta: Json = {"name": name, "namespace": gang.namespace, "labels": labels, "annotations": notes}
+    meta: Json = {"name": name, "namespace": gang.namespace, "labels": labels, "annotations": annotations}
     if gang.owner is not None:
         made = gang.owner["metadata"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"], "controller": True}
@@ -95,15 +95,15 @@ def make_pod(gang: Gang, index: int) -> Json:
 
 
 def make_owner(gang: Gang) -> Json:
-    """The Job that owns the members; who makes them is the world's own controller."""
+    """Builds the Job that owns the members. The Job controller is simulated in `Users`."""
     template = {"metadata": {}, "spec": {"containers": [_container(gang)], "restartPolicy": "Never"}}
     return {"metadata": dict(gang.key), "spec": {"suspend": True, "template": template}}
 
 
 def make_object(gang: Gang) -> tuple[str, Json] | None:
-    """The object that says what the gang is, by resource; None where its pods say it."""
-    notes = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
-    meta = {**gang.key, "annotations": notes}
+    """Builds the object that defines the gang, with its resource; None where the pods define it."""
+    annotations = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
+    meta = {**gang.key, "annotations": annotations}
     if gang.dialect == "volcano":
         spec = {"minMember": gang.minimum, "queue": "default"}
         return VOLCANO, _typed("scheduling.volcano.sh/v1beta1", "PodGroup", meta, spec)
@@ -137,33 +137,33 @@ def _container(gang: Gang) -> Json:
     return {"name": "main", "image": "busybox", "resources": {"limits": limits}}
 
 
-# What makes a pod a member, by dialect.
+# What makes a pod a member of its gang, by dialect.
 
 
-def _mark_alone(_gang: Gang, _notes: Json, _labels: Json, _spec: Json) -> None:
+def _join_alone(_gang: Gang, _annotations: Json, _labels: Json, _spec: Json) -> None:
     return None
 
 
-def _mark_annotation(gang: Gang, notes: Json, _labels: Json, _spec: Json) -> None:
-    notes |= {"gpu-scheduler.io/gang": gang.name, "gpu-scheduler.io/gang-min": str(gang.minimum)}
+def _join_annotation(gang: Gang, annotations: Json, _labels: Json, _spec: Json) -> None:
+    annotations |= {"gpu-scheduler.io/gang": gang.name, "gpu-scheduler.io/gang-min": str(gang.minimum)}
 
 
-def _mark_volcano(gang: Gang, notes: Json, _labels: Json, _spec: Json) -> None:
-    notes["scheduling.k8s.io/group-name"] = gang.name
+def _join_volcano(gang: Gang, annotations: Json, _labels: Json, _spec: Json) -> None:
+    annotations["scheduling.k8s.io/group-name"] = gang.name
 
 
-def _mark_plugins(gang: Gang, _notes: Json, labels: Json, _spec: Json) -> None:
+def _join_plugins(gang: Gang, _annotations: Json, labels: Json, _spec: Json) -> None:
     labels["scheduling.x-k8s.io/pod-group"] = gang.name
 
 
-def _mark_workload(gang: Gang, _notes: Json, _labels: Json, spec: Json) -> None:
+def _join_workload(gang: Gang, _annotations: Json, _labels: Json, spec: Json) -> None:
     spec["workloadRef"] = {"name": gang.name, "podGroup": "all"}
 
 
-_MARKS: dict[str, Callable[[Gang, Any, Any, Any], None]] = {
-    "alone": _mark_alone,
-    "annotation": _mark_annotation,
-    "volcano": _mark_volcano,
-    "plugins": _mark_plugins,
-    "workload": _mark_workload,
+_JOIN: dict[str, Callable[[Gang, Any, Any, Any], None]] = {
+    "alone": _join_alone,
+    "annotation": _join_annotation,
+    "volcano": _join_volcano,
+    "plugins": _join_plugins,
+    "workload": _join_workload,
 }

@@ -1,4 +1,4 @@
-"""One event loop for a whole world: virtual time, processes that take turns by a seed, no threads and no I/O."""
+"""One event loop for a whole world: virtual time, seeded interleaving of processes, no threads and no I/O."""
 
 from __future__ import annotations
 
@@ -13,65 +13,65 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-BUSY = 100_000
-"""So many steps while no time passes are a program that turns in circles."""
+MAX_STEPS_AT_ONE_TIME = 100_000
+"""A program that takes more steps than this while no time passes is in a busy loop."""
 
-STUBBORN = 100
-"""Who has been cancelled so often and goes on never ends."""
+MAX_CANCELS = 100
+"""A task that survives more cancellations than this never ends."""
 
 
-class CircleError(Exception):
-    """A program works without end and without waiting for anything."""
+class StuckError(Exception):
+    """A program is in a busy loop, cannot be cancelled, or nothing will ever happen again."""
 
 
 class Process:
-    """One program of the world: its steps in order, its clocks, and whether it may run."""
+    """One program of the world: its queue of steps, its clocks, and whether it may run."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ready: deque[asyncio.Handle] = deque()
         self.paused = False
         self.dead = False
-        self.jump = 0.0
-        """How far the wall clock is off, in seconds."""
+        self.clock_offset = 0.0
+        """Offset of its wall clock, in seconds."""
         self.rate = 1.0
-        """How fast its clocks run."""
+        """Rate of its clocks; 1.0 is exact."""
         self.steps_left = -1
-        """After so many steps `then` is done to it; never, if below 0."""
+        """Call `then` after this many steps; never if negative."""
         self.writes_left = -1
-        """With its next write but so many, the steps begin to be counted."""
+        """Start to count steps after this many further writes."""
         self.then: Callable[[], None] = lambda: None
         self._steps_after = 0
         self._tasks: list[asyncio.Task[Any]] = []
-        self._many = 64
+        self._prune_at = 64
         self.context = contextvars.copy_context()
         self.context.run(_current.set, self)
 
     def set_trap(self, then: Callable[[], None], steps: int, writes: int = -1) -> None:
-        """Will do something to it after so many steps; with `writes`, so many steps after it has sent a write."""
+        """Calls `then` after this many steps; with `writes`, this many steps after that many further writes."""
         self.then = then
         self.writes_left, self._steps_after = writes, steps
         self.steps_left = steps if writes < 0 else -1
 
-    def note_write(self) -> None:
-        """It sends a write."""
+    def count_write(self) -> None:
+        """Counts a write that the process sends."""
         if self.writes_left == 0:
             self.steps_left = self._steps_after
         self.writes_left = max(-1, self.writes_left - 1)
 
     def add_task(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a task until it is done: a coroutine that is forgotten is closed, and its `finally` would run."""
+        """Holds a task until it is done: garbage collection would close a lost coroutine and run its `finally`."""
         self._tasks.append(task)
-        if len(self._tasks) > self._many:
+        if len(self._tasks) > self._prune_at:
             self._tasks = self.tasks_left()
-            self._many = 64 + 2 * len(self._tasks)
+            self._prune_at = 64 + 2 * len(self._tasks)
 
     def tasks_left(self) -> list[asyncio.Task[Any]]:
-        """What it has begun and not finished."""
+        """Its unfinished tasks."""
         return [task for task in self._tasks if not task.done()]
 
     def kill(self) -> None:
-        """Ends it as SIGKILL does: nothing of it runs any more, no `finally`, no farewell."""
+        """Ends it as SIGKILL does: none of its code runs again, not even `finally`."""
         self.dead = True
 
 
@@ -79,7 +79,7 @@ _current: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
 
 class NumberedTask(asyncio.Task[T]):
-    """A task whose place in a set does not depend on where it lies in memory."""
+    """A task whose order in a set does not depend on its address in memory."""
 
     _numbers = itertools.count()
 
@@ -92,7 +92,7 @@ class NumberedTask(asyncio.Task[T]):
 
 
 class _Step(asyncio.Handle):
-    """What a process has to do next. asyncio's own asks twice for things that never change here."""
+    """One step of a process; cheaper than asyncio's own handle, which supports debug mode."""
 
     __slots__ = ()
 
@@ -104,10 +104,10 @@ class _Step(asyncio.Handle):
 
 
 class _NoSocket:
-    """What a server listens on: nothing, for nobody outside this world asks."""
+    """Stands for a listening socket; no connection arrives."""
 
     def getsockname(self) -> tuple[str, int]:
-        """An address of no meaning."""
+        """A placeholder address."""
         return "127.0.0.1", 1
 
 
@@ -115,53 +115,53 @@ class _NoServer:
     sockets = (_NoSocket(),)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no socket is open."""
 
     async def wait_closed(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no socket is open."""
 
 
 class WorldLoop(asyncio.BaseEventLoop):
-    """Runs the steps of every process, each process in its own order, and lets time pass when all wait."""
+    """Runs the steps of every process, each process in its own order, and advances the clock when all wait."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         NumberedTask._numbers = itertools.count()
         self.now = 0.0
         self.after_step: Callable[[], None] = lambda: None
-        self._turns = random.Random(f"{seed} turns")
+        self._rng = random.Random(f"{seed} turns")
         self._timers: list[tuple[float, int, Process, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
-        self._idle = 0
-        self.outside = Process("world")
-        self.processes = [self.outside]
+        self._steps_now = 0
+        self.root = Process("world")
+        self.processes = [self.root]
 
     def add(self, name: str) -> Process:
-        """A new process, which has nothing to do yet."""
+        """Adds a process without tasks."""
         process = Process(name)
         self.processes.append(process)
         return process
 
     def start(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begins a coroutine as a part of a process."""
+        """Starts a coroutine as a task of a process."""
         return process.context.run(self.create_task, work)
 
-    # -- what asyncio asks of a loop
+    # -- the interface of asyncio's event loops
 
     def time(self) -> float:
         """Seconds by the clock of the process that asks."""
-        return self.now * self.here().rate
+        return self.now * self.current_process().rate
 
-    def here(self) -> Process:
-        """The process whose code runs."""
-        return _current.get(self.outside)
+    def current_process(self) -> Process:
+        """The process whose code runs now."""
+        return _current.get(self.root)
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Will run in its process, after what that has to do already."""
+        """Queues a step of its process."""
         handle = _Step(callback, args, self, context)
-        handle._context.get(_current, self.outside).ready.append(handle)
+        handle._context.get(_current, self.root).ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -169,38 +169,38 @@ class WorldLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Will run in its process, once its clock shows that time."""
+        """Queues a step of its process for when the clock of that process shows this time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        process: Process = timer._context.get(_current, self.outside)  # type: ignore[attr-defined]
+        process: Process = timer._context.get(_current, self.root)  # type: ignore[attr-defined]
         heappush(self._timers, (when / process.rate, next(self._numbers), process, timer))
         return timer
 
     def create_task(
         self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: object = None, context: Any = None
     ) -> asyncio.Task[T]:
-        """A task of the process that asks."""
+        """Creates a task of the current process."""
         task: asyncio.Task[T] = NumberedTask(coro, loop=self, name=name or "task", context=context)
-        self.here().add_task(task)
+        self.current_process().add_task(task)
         return task
 
     async def create_server(self, *_args: Any, **_more: Any) -> Any:
-        """Nobody outside this world asks, so nothing listens."""
+        """Returns a server that listens on nothing."""
         return _NoServer()
 
     def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
-        """It stays where it is until its time has come."""
+        """A cancelled timer stays in the heap until its time has come."""
 
     def _process_events(self, _events: Any) -> None:
-        """There are none."""
+        """Without a selector there are no events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """Without a selector nothing has to be woken."""
 
-    # -- turns
+    # -- scheduling of steps
 
     def _run_once(self) -> None:
-        """WorkQueue until somebody says stop: asyncio would do no more between two turns than ask whether to."""
-        timers, choose = self._timers, self._turns.random
+        """Runs steps until the loop is stopped; asyncio does nothing between two calls but check for that."""
+        timers, random_float = self._timers, self._rng.random
         while not self._stopping:  # type: ignore[attr-defined]
             while timers and timers[0][0] <= self.now:
                 _, _, process, timer = heappop(timers)
@@ -208,12 +208,12 @@ class WorldLoop(asyncio.BaseEventLoop):
                     process.ready.append(timer)
             waiting = [found for found in self.processes if found.ready and not (found.paused or found.dead)]
             if waiting:
-                self._step(waiting[0] if len(waiting) == 1 else waiting[int(choose() * len(waiting))])
+                self._step(waiting[0] if len(waiting) == 1 else waiting[int(random_float() * len(waiting))])
             elif timers:
                 self.now = max(self.now, timers[0][0])
-                self._idle = 0
+                self._steps_now = 0
             else:
-                raise CircleError("everything waits, and nothing will ever happen")
+                raise StuckError("every process waits, and no timer is set")
 
     def _step(self, process: Process) -> None:
         if process.steps_left == 0:
@@ -223,14 +223,14 @@ class WorldLoop(asyncio.BaseEventLoop):
         process.steps_left -= process.steps_left > 0
         handle = process.ready.popleft()
         if not handle._cancelled:
-            self._idle += 1
-            if self._idle > BUSY:
-                raise CircleError(f"{process.name} turns in circles")
+            self._steps_now += 1
+            if self._steps_now > MAX_STEPS_AT_ONE_TIME:
+                raise StuckError(f"{process.name} is in a busy loop")
             handle._run()
             self.after_step()
 
     def end(self) -> None:
-        """Clears up: whatever is left of any process is cancelled, in a world in which nothing can be done any more."""
+        """Cancels the remaining tasks of every process, and closes the loop. Nothing may have an effect any more."""
         self.after_step = lambda: None
         self._timers.clear()
         left = []
@@ -238,9 +238,9 @@ class WorldLoop(asyncio.BaseEventLoop):
             process.dead = process.paused = False
             process.steps_left = process.writes_left = -1
             left += process.tasks_left()
-        self._idle = 0
-        # More than once: who is cancelled while it fails may take the failure for all that happened.
-        for _ in range(STUBBORN):
+        self._steps_now = 0
+        # Repeated, because a task that is cancelled while it handles an error may swallow the cancellation.
+        for _ in range(MAX_CANCELS):
             if not left:
                 break
             for task in left:
@@ -249,4 +249,4 @@ class WorldLoop(asyncio.BaseEventLoop):
             left = [task for task in left if not task.done()]
         self.close()
         if left:
-            raise CircleError(f"{len(left)} tasks go on, however often they are cancelled")
+            raise StuckError(f"{len(left)} tasks survive every cancellation")

@@ -1,4 +1,4 @@
-"""The way between programs and the API: it takes time, and does to messages what the faults say."""
+"""The network between programs and the API: latency, and the faults that the fault injector decides on."""
 
 from __future__ import annotations
 
@@ -10,123 +10,123 @@ from typing import Any, Self, cast
 import aiohttp
 import msgspec
 
-from tests.worlds.faults import Chances
+from tests.worlds.faults import FaultInjector
 from tests.worlds.loop import Process, WorldLoop
 from tests.worlds.server import ApiServer, Reply, Request
-from tests.worlds.story import Story
+from tests.worlds.trace import Trace
 
 BOOKMARK_EVERY = 60.0
 _READS = ("GET", "HEAD")
-Onlooker = Callable[[Process, Request, Reply], None]
+RequestHandler = Callable[[Process, Request, Reply], None]
 
 
 class Network:
-    """Carries requests and answers. Whoever looks on is told of each request the moment it is done."""
+    """Transmits requests and replies. The request handlers see each request at the moment the API has processed it."""
 
-    def __init__(self, loop: WorldLoop, server: ApiServer, chances: Chances, story: Story) -> None:
+    def __init__(self, loop: WorldLoop, server: ApiServer, injector: FaultInjector, trace: Trace) -> None:
         self.loop = loop
         self.server = server
-        self.chances = chances
-        self.story = story
-        self.onlookers: list[Onlooker] = []
-        self.broken = False
-        """Once set, nobody reaches the API any more."""
-        self._place = loop.add("api")
+        self.injector = injector
+        self.trace = trace
+        self.request_handlers: list[RequestHandler] = []
+        self.disconnected = False
+        """Once set, no program reaches the API."""
+        self._process = loop.add("api")
         self._streams: list[Stream] = []
         self._published = 0
-        self._later(BOOKMARK_EVERY, self._mark_all)
+        self._later(BOOKMARK_EVERY, self._send_bookmarks)
 
     def open(self, _agent: str) -> aiohttp.ClientSession:
-        """The transport of a program's connection."""
+        """Opens the transport of a program's connection."""
         return cast(aiohttp.ClientSession, Session(self))
 
     def _later(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
-        self.loop.call_at(self.loop.now + seconds, work, *args, context=self._place.context)
+        self.loop.call_at(self.loop.now + seconds, work, *args, context=self._process.context)
 
     # -- requests
 
     def send(self, sender: Process, request: Request, answer: asyncio.Future[Reply]) -> None:
-        """Sends a request on its way."""
-        if self.broken:
+        """Sends a request."""
+        if self.disconnected:
             answer.set_exception(aiohttp.ServerDisconnectedError())
             return
         if request.method not in _READS and "/leases/" not in request.path:
-            sender.note_write()
-        chances = self.chances
-        delay = chances.latency()
-        if chances.strikes("slow"):
-            delay += chances.amount("slow", 5.0)
+            sender.count_write()
+        injector = self.injector
+        delay = injector.latency()
+        if injector.happens("slow"):
+            delay += injector.amount("slow", 5.0)
         for fault, cut_after in (("lost-request", 20.0), ("late-request", 1.0)):
-            if chances.strikes(fault):
-                self._tell(sender, fault, request)
+            if injector.happens(fault):
+                self._trace_fault(sender, fault, request)
                 if fault == "late-request":
-                    late = delay + chances.amount(fault, 120.0)
+                    late = delay + injector.amount(fault, 120.0)
                     self._later(late, self._arrive, sender, request, None)
-                self._later(chances.amount(fault, cut_after), self._cut, answer)
+                self._later(injector.amount(fault, cut_after), self._cut, answer)
                 return
         self._later(delay, self._arrive, sender, request, answer)
 
     def _arrive(self, sender: Process, request: Request, answer: asyncio.Future[Reply] | None) -> None:
-        """A request has come to the server."""
-        refused = self._refuse(sender, request)
+        """A request reaches the server."""
+        refused = self._inject_refusal(sender, request)
         if refused is not None:
             self._reply(refused, answer)
             return
         if request.query.get("resourceVersion") == "0":
-            request = self._look_back(request)
+            request = self._make_stale(request)
         reply = self.server.answer(request)
         writes = request.method not in _READS
-        record = self.story.tell if writes else self.story.note
+        record = self.trace.add if writes else self.trace.add_to_digest
         record(self.loop.now, sender.name, f"{request.method} {request.path} {reply.status}")
-        for look in self.onlookers:
-            look(sender, request, reply)
+        for handle in self.request_handlers:
+            handle(sender, request, reply)
         if writes:
             self.publish()
         self._return(sender, request, reply, answer)
 
-    def _refuse(self, sender: Process, request: Request) -> Reply | None:
-        """An answer of a server that does nothing."""
-        chances = self.chances
-        if chances.strikes("too-many"):
-            self._tell(sender, "too-many", request)
-            return _fail(429, "TooManyRequests", retry=1 + int(chances.amount("too-many", 4.0)))
-        if chances.strikes("server-error"):
-            self._tell(sender, "server-error", request)
+    def _inject_refusal(self, sender: Process, request: Request) -> Reply | None:
+        """The error reply of a server that does not process the request."""
+        injector = self.injector
+        if injector.happens("too-many"):
+            self._trace_fault(sender, "too-many", request)
+            return _fail(429, "TooManyRequests", retry=1 + int(injector.amount("too-many", 4.0)))
+        if injector.happens("server-error"):
+            self._trace_fault(sender, "server-error", request)
             return _fail(500, "InternalError")
-        if request.method in ("PUT", "PATCH", "DELETE") and chances.strikes("conflict"):
-            self._tell(sender, "conflict", request)
+        if request.method in ("PUT", "PATCH", "DELETE") and injector.happens("conflict"):
+            self._trace_fault(sender, "conflict", request)
             return _fail(409, "Conflict")
         return None
 
-    def _look_back(self, request: Request) -> Request:
-        """The same request about the past: no fault, but what whoever sends resourceVersion=0 asks for."""
-        past = str(max(1, self.server.store.revision - self.chances.past()))
+    def _make_stale(self, request: Request) -> Request:
+        """The same request about a past revision. Not a fault: a request with resourceVersion=0 allows stale data."""
+        past = str(max(1, self.server.store.revision - self.injector.staleness()))
         return request._replace(query={**request.query, "resourceVersion": past, "resourceVersionMatch": "Exact"})
 
     def _return(self, sender: Process, request: Request, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
-        """Sends an answer on its way."""
-        chances = self.chances
+        """Sends the reply of a processed request."""
+        injector = self.injector
         good = reply.status < 300 and reply.watch is None
-        if chances.strikes("lost-reply"):
-            self._tell(sender, "lost-reply", request)
+        if injector.happens("lost-reply"):
+            self._trace_fault(sender, "lost-reply", request)
             self._end(reply)
-            self._later(chances.amount("lost-reply", 20.0), self._cut, answer)
+            self._later(injector.amount("lost-reply", 20.0), self._cut, answer)
             return
-        if good and chances.strikes("server-error-after"):
-            self._tell(sender, "server-error-after", request)
+        if good and injector.happens("server-error-after"):
+            self._trace_fault(sender, "server-error-after", request)
             reply = _fail(500, "InternalError")
-        elif good and request.method not in _READS and chances.strikes("conflict-after"):
-            self._tell(sender, "conflict-after", request)
+        elif good and request.method not in _READS and injector.happens("conflict-after"):
+            self._trace_fault(sender, "conflict-after", request)
             reply = _fail(409, "Conflict")
         self._reply(reply, answer)
 
     def _reply(self, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
-        delay = self.chances.latency()
-        if self.chances.strikes("slow"):
-            delay += self.chances.amount("slow", 5.0)
-        self._later(delay, self._settle, reply, answer)
+        delay = self.injector.latency()
+        if self.injector.happens("slow"):
+            delay += self.injector.amount("slow", 5.0)
+        self._later(delay, self._deliver, reply, answer)
 
-    def _settle(self, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
+    def _deliver(self, reply: Reply, answer: asyncio.Future[Reply] | None) -> None:
         if answer is None or answer.done():
             self._end(reply)
         else:
@@ -140,23 +140,23 @@ class Network:
         if reply.watch is not None:
             reply.watch.end()
 
-    def _tell(self, sender: Process, fault: str, request: Request) -> None:
-        self.story.tell(self.loop.now, sender.name, f"{fault}: {request.method} {request.path}")
+    def _trace_fault(self, sender: Process, fault: str, request: Request) -> None:
+        self.trace.add(self.loop.now, sender.name, f"{fault}: {request.method} {request.path}")
 
     # -- watches
 
-    def follow(self, reply: Reply, path: str) -> Stream:
-        """Begins to tell what a watch sees."""
-        stream = Stream(self, reply, self.loop.here(), path)
+    def open_stream(self, reply: Reply, path: str) -> Stream:
+        """Opens the stream of a watch."""
+        stream = Stream(self, reply, self.loop.current_process(), path)
         self._streams.append(stream)
         if stream.watch.failure is not None:
-            stream.give(b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(stream.watch.failure.status()))
+            stream.deliver(b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(stream.watch.failure.status()))
             stream.finish()
         self._announce(stream)
         return stream
 
     def publish(self) -> None:
-        """Lets every watch know that something may have happened."""
+        """Announces new events to every watch."""
         if self._published != self.server.store.revision:
             self._published = self.server.store.revision
             for stream in self._streams:
@@ -165,33 +165,33 @@ class Network:
     def _announce(self, stream: Stream) -> None:
         if not stream.due and stream.watch.subscription is not None and stream.watch.subscription.pending:
             stream.due = True
-            delay = self.chances.latency()
-            if self.chances.strikes("watch-delay"):
-                delay += self.chances.amount("watch-delay", 20.0)
+            delay = self.injector.latency()
+            if self.injector.happens("watch-delay"):
+                delay += self.injector.amount("watch-delay", 20.0)
             self._later(delay, stream.flush)
 
-    def forget(self, stream: Stream) -> None:
-        """Nobody reads it any more."""
+    def close_stream(self, stream: Stream) -> None:
+        """Closes a stream whose reader is gone."""
         if stream in self._streams:
             self._streams.remove(stream)
             stream.watch.end()
 
-    def heal(self) -> None:
-        """Ends every connection on which nothing comes any more."""
+    def cut_stalled_watches(self) -> None:
+        """Cuts every watch that has stalled."""
         for stream in list(self._streams):
-            stream.heal()
+            stream.cut_if_stalled()
 
-    def _mark_all(self) -> None:
+    def _send_bookmarks(self) -> None:
         for stream in list(self._streams):
             if stream.reader.dead:
-                self.forget(stream)
+                self.close_stream(stream)
             elif not stream.due:
-                stream.give(stream.watch.bookmark({}))
-        self._later(BOOKMARK_EVERY, self._mark_all)
+                stream.deliver(stream.watch.bookmark({}))
+        self._later(BOOKMARK_EVERY, self._send_bookmarks)
 
 
 class Stream:
-    """What one watch tells, on its way to who reads it."""
+    """The events of one watch, in transit to its reader."""
 
     def __init__(self, network: Network, reply: Reply, reader: Process, path: str) -> None:
         assert reply.watch is not None
@@ -207,40 +207,40 @@ class Stream:
         self._waiter: asyncio.Future[None] | None = None
 
     def flush(self) -> None:
-        """Tells what has happened since the last time, with the faults that strike."""
+        """Delivers the events since the last call, with the faults that happen."""
         self.due = False
         if not self._open or self.reader.dead:
-            self._network.forget(self)
+            self._network.close_stream(self)
             return
-        chances = self._network.chances
+        injector = self._network.injector
         data = b"".join(self.watch.take())
         for fault, act in (("watch-stall", self._stall), ("watch-drop", self._drop), ("watch-gone", self._expire)):
-            if chances.strikes(fault):
-                self._tell(fault)
+            if injector.happens(fault):
+                self._trace_fault(fault)
                 act()
                 return
         lines = data.splitlines(keepends=True)
-        if len(lines) > 1 and chances.strikes("watch-reorder"):
-            self._tell("watch-reorder")
-            chances.choice("watch-reorder").shuffle(lines)
-        if lines and chances.strikes("watch-duplicate"):
-            self._tell("watch-duplicate")
-            lines.append(chances.choice("watch-duplicate").choice(lines))
-        self.give(b"".join(lines))
+        if len(lines) > 1 and injector.happens("watch-reorder"):
+            self._trace_fault("watch-reorder")
+            injector.stream("watch-reorder").shuffle(lines)
+        if lines and injector.happens("watch-duplicate"):
+            self._trace_fault("watch-duplicate")
+            lines.append(injector.stream("watch-duplicate").choice(lines))
+        self.deliver(b"".join(lines))
 
-    def give(self, data: bytes) -> None:
-        """FairLimiter something to the reader."""
+    def deliver(self, data: bytes) -> None:
+        """Delivers data to the reader."""
         if data and not self._stalled:
             self._inbox.append(data)
             self._wake()
 
     def finish(self) -> None:
-        """Ends it as a server does."""
+        """Ends the stream as a server does."""
         self._open = False
         self._wake()
 
-    async def read(self, patience: float | None) -> bytes:
-        """What comes next; b"" at the end."""
+    async def read(self, limit: float | None) -> bytes:
+        """Returns the next data; b"" at the end."""
         while not self._inbox:
             if self._broken:
                 raise aiohttp.ClientPayloadError("the connection was cut")
@@ -248,14 +248,14 @@ class Stream:
                 return b""
             self._waiter = asyncio.get_running_loop().create_future()
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(limit):
                     await self._waiter
             except TimeoutError:
-                raise aiohttp.SocketTimeoutError("nothing came") from None
+                raise aiohttp.SocketTimeoutError("no data in time") from None
         return self._inbox.popleft()
 
-    def heal(self) -> None:
-        """Cuts it off if it says nothing any more."""
+    def cut_if_stalled(self) -> None:
+        """Cuts the stream if it has stalled."""
         if self._stalled:
             self._drop()
 
@@ -268,32 +268,33 @@ class Stream:
 
     def _expire(self) -> None:
         gone = _fail(410, "Expired").body
-        self.give(b'{"type":"ERROR","object":%b}\n' % gone)
+        self.deliver(b'{"type":"ERROR","object":%b}\n' % gone)
         self.finish()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _tell(self, fault: str) -> None:
-        self._network.story.tell(self._network.loop.now, self.reader.name, f"{fault}: {self._path}")
+    def _trace_fault(self, fault: str) -> None:
+        self._network.trace.add(self._network.loop.now, self.reader.name, f"{fault}: {self._path}")
 
 
 class Session:
-    """What aiohttp's session is to a client, without sockets."""
+    """Stands for aiohttp's client session, without sockets."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
     def request(self, method: str, url: str, *, timeout: aiohttp.ClientTimeout, **given: Any) -> Exchange:
-        """A request that is sent when its block begins; of what else aiohttp takes, only what reaches the server."""
+        """Prepares a request, which is sent when its block begins. Arguments that do not reach the server are
+        ignored."""
         data = given["data"]
         body = data.getvalue() if hasattr(data, "getvalue") else data or b""
-        asked = Request(method, url.removeprefix(SERVER), dict(given["params"] or {}), given["headers"], body)
-        return Exchange(self._network, asked, timeout)
+        sent = Request(method, url.removeprefix(SERVER), dict(given["params"] or {}), given["headers"], body)
+        return Exchange(self._network, sent, timeout)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no socket is open."""
 
 
 SERVER = "http://localhost"
@@ -301,7 +302,7 @@ SERVER = "http://localhost"
 
 
 class Exchange:
-    """A request and its answer, as aiohttp shows them."""
+    """A request and its reply, with aiohttp's interface."""
 
     def __init__(self, network: Network, request: Request, limits: aiohttp.ClientTimeout) -> None:
         self._network = network
@@ -312,41 +313,41 @@ class Exchange:
 
     async def __aenter__(self) -> Self:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._network.send(self._network.loop.here(), self._request, answer)
+        self._network.send(self._network.loop.current_process(), self._request, answer)
         try:
             async with asyncio.timeout(self._limits.total or self._limits.connect):
                 self._reply = await answer
         except TimeoutError:
-            raise aiohttp.ServerTimeoutError("no answer in time") from None
+            raise aiohttp.ServerTimeoutError("no reply in time") from None
         if self._reply.watch is not None:
-            self._stream = self._network.follow(self._reply, self._request.path)
+            self._stream = self._network.open_stream(self._reply, self._request.path)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._stream is not None:
-            self._network.forget(self._stream)
+            self._network.close_stream(self._stream)
 
     @property
     def status(self) -> int:
-        """The status of the answer."""
+        """The status of the reply."""
         return self._reply.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the answer."""
+        """The headers of the reply."""
         return self._reply.headers
 
     @property
     def content(self) -> Self:
-        """The body, to be read piece by piece."""
+        """The body as a stream."""
         return self
 
     async def read(self) -> bytes:
-        """The body."""
+        """The whole body."""
         return self._reply.body
 
     async def iter_any(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """The body in pieces, as they arrive."""
         assert self._stream is not None
         while piece := await self._stream.read(self._limits.sock_read):
             yield piece
@@ -355,5 +356,5 @@ class Exchange:
 def _fail(code: int, reason: str, retry: int | None = None) -> Reply:
     details = {"retryAfterSeconds": retry} if retry is not None else {}
     status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
-    body = msgspec.json.encode({**status, "message": f"{reason} on purpose", "details": details})
+    body = msgspec.json.encode({**status, "message": f"{reason} (injected)", "details": details})
     return Reply(code, {"Retry-After": str(retry)} if retry is not None else {}, body)

@@ -1,72 +1,74 @@
-"""The nodes of a world, and what a cluster's controllers do about them: pods start, work, end, and die with nodes."""
+"""The nodes of a world: kubelets, the node controller and pod garbage collection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from embedded_kube.storage.store import Json
+from tests.worlds.api_mirror import GPU, ApiMirror, NodeState, PodState
 from tests.worlds.gangs import Gang
 from tests.worlds.server import ApiServer
-from tests.worlds.truth import GPU, Machine, Seen, Truth
 
 LOST_AFTER = 5.0
-"""A silent node is called not ready after so many seconds."""
+"""A node that does not respond becomes not ready after this many seconds."""
 
 EVICT_AFTER = 15.0
-"""The pods of a silent node are deleted after so many seconds; nobody there hears of it."""
+"""The pods of a node that does not respond are deleted after this many seconds; their kubelet does not see it."""
 
-LATER = 0.7
-"""How much longer each member works than the one before it, in seconds."""
+MEMBER_STAGGER = 0.7
+"""How much longer each member runs than the one before it, in seconds."""
 
 COLLECT_AFTER = 10.0
-"""The pods of a node that was deleted are gone after so many seconds."""
+"""The pods of a deleted node are removed after this many seconds."""
 
 
 class Nodes:
-    """All kubelets and the node controller: a look at everything now and then."""
+    """All kubelets and the node controller, advanced by `tick`."""
 
-    def __init__(self, server: ApiServer, truth: Truth, gangs: Mapping[str, Gang]) -> None:
+    def __init__(self, server: ApiServer, mirror: ApiMirror, gangs: Mapping[str, Gang]) -> None:
         self._server = server
-        self._truth = truth
+        self._mirror = mirror
         self._gangs = gangs
         self.silent: dict[str, float] = {}
-        """Nodes that do nothing, and since when."""
+        """Nodes that do not respond, and since when."""
         self._missing: dict[str, float] = {}
 
     def add(self, name: str, gpus: int, assigns: bool) -> None:
-        """A node that works."""
+        """Adds a ready node."""
         labels = {"kubernetes.io/hostname": name}
         if assigns:
             labels["gpu-scheduler.io/assigns-devices"] = "true"
-        room = {"cpu": "64", "memory": "256Gi", "pods": "64", GPU: str(gpus)}
+        resources = {"cpu": "64", "memory": "256Gi", "pods": "64", GPU: str(gpus)}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+        status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
         self._server.create("nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
 
-    def look(self, now: float, passed: float) -> None:
-        """Does what is due. `passed` is the time since the last look."""
+    def tick(self, now: float, passed: float) -> None:
+        """Does what is due. `passed` is the time since the last tick."""
         for name, since in self.silent.items():
             if now - since > LOST_AFTER:
-                self.say_ready(name, False)
-        working: dict[str, int] = {}
-        for pod in list(self._truth.pods.values()):
+                self.set_ready(name, False)
+        running: dict[str, int] = {}
+        for pod in list(self._mirror.pods.values()):
             if pod.node:
-                self._attend(pod, now)
-            if pod.phase == "Succeeded" or (pod.phase == "Running" and not pod.deleting and self._answers(pod.node)):
-                working[pod.gang] = working.get(pod.gang, 0) + 1
-        for label, count in working.items():
+                self._run_pod(pod, now)
+            if pod.phase == "Succeeded" or (
+                pod.phase == "Running" and not pod.deleting and self._is_responding(pod.node)
+            ):
+                running[pod.gang] = running.get(pod.gang, 0) + 1
+        for label, count in running.items():
             gang = self._gangs.get(label)
             if gang is None:
                 continue
-            gang.whole = gang.whole or count >= gang.minimum
-            # A job gets on only while enough of it runs: half a gang would wait for ever. One that may shrink goes on
-            # with fewer, once all have met.
-            if count >= (1 if gang.on_lost == "shrink" and gang.whole else gang.minimum):
-                gang.worked += passed
+            gang.minimum_reached = gang.minimum_reached or count >= gang.minimum
+            # A job makes progress only while its minimum runs. A gang that may shrink goes on with fewer once its
+            # minimum has run.
+            if count >= (1 if gang.on_lost == "shrink" and gang.minimum_reached else gang.minimum):
+                gang.progress += passed
 
-    def say_ready(self, name: str, ready: bool) -> None:
-        """Sets a node's condition."""
-        node = self._truth.nodes.get(name)
+    def set_ready(self, name: str, ready: bool) -> None:
+        """Sets the Ready condition of a node."""
+        node = self._mirror.nodes.get(name)
         if node is None or node.ready == ready:
             return
 
@@ -76,35 +78,35 @@ class Nodes:
         self._edit("nodes", node.raw, change, "status")
 
     def set_gpus(self, name: str, healthy: int) -> None:
-        """The first devices of a node break, or are whole again."""
-        node = self._truth.nodes.get(name)
+        """Sets how many devices of a node are healthy; the first ones break first."""
+        node = self._mirror.nodes.get(name)
         if node is None:
             return
         healthy = min(healthy, node.capacity)
         broken = ",".join(str(index) for index in range(node.capacity - healthy))
 
-        def mark(found: Json) -> None:
+        def set_annotation(found: Json) -> None:
             found["metadata"].setdefault("annotations", {})["gpu-scheduler.io/unhealthy-devices"] = broken
 
         def count(found: Json) -> None:
             found["status"]["allocatable"][GPU] = str(healthy)
 
-        self._edit("nodes", node.raw, mark)
+        self._edit("nodes", node.raw, set_annotation)
         self._edit("nodes", node.raw, count, "status")
 
     def wake(self, name: str) -> None:
-        """A silent node speaks again."""
+        """Lets a node respond again."""
         if self.silent.pop(name, None) is not None:
-            self.say_ready(name, True)
+            self.set_ready(name, True)
 
     def restore(self, name: str, gpus: int) -> None:
-        """A node is as it was in the beginning."""
-        self.say_ready(name, True)
+        """Undoes every fault of a node."""
+        self.set_ready(name, True)
         self.resize(name, gpus)
 
     def resize(self, name: str, gpus: int) -> None:
-        """A node has so many GPUs from now on, and all of them work."""
-        node = self._truth.nodes.get(name)
+        """Sets the number of GPUs of a node, all of them healthy."""
+        node = self._mirror.nodes.get(name)
         if node is not None and node.capacity != gpus:
 
             def count(found: Json) -> None:
@@ -115,12 +117,12 @@ class Nodes:
 
     # -- pods
 
-    def _answers(self, name: str) -> bool:
+    def _is_responding(self, name: str) -> bool:
         return name not in self.silent and self._server.store.get("nodes", "", name) is not None
 
-    def _attend(self, pod: Seen, now: float) -> None:
-        if not self._answers(pod.node):
-            self._bury(pod, now)
+    def _run_pod(self, pod: PodState, now: float) -> None:
+        if not self._is_responding(pod.node):
+            self._collect(pod, now)
             return
         self._missing.pop(pod.uid, None)
         if pod.deleting:
@@ -130,24 +132,24 @@ class Nodes:
             self._start(pod)
         elif pod.phase == "Running":
             gang = self._gangs.get(pod.gang)
-            # Members end one after the other, as those of a real job do.
-            if gang is not None and gang.worked >= gang.duration + LATER * int(pod.name.rpartition("-")[2]):
-                self._say(pod, "Succeeded")
+            # Members finish one after the other, as those of a real job do.
+            if gang is not None and gang.progress >= gang.duration + MEMBER_STAGGER * int(pod.name.rpartition("-")[2]):
+                self._set_phase(pod, "Succeeded")
 
-    def _start(self, pod: Seen) -> None:
-        """What a kubelet does with a pod that is new to it: it runs, unless there is no room."""
-        node = self._truth.nodes[pod.node]
-        held = sum(other.gpus for other in self._truth.pods.values() if self._holds(other, node))
+    def _start(self, pod: PodState) -> None:
+        """Starts a pod as a kubelet does, or rejects it if the node lacks GPUs."""
+        node = self._mirror.nodes[pod.node]
+        held = sum(other.gpus for other in self._mirror.pods.values() if self._holds(other, node))
         if pod.gpus and held + pod.gpus > node.gpus:
-            self._say(pod, "Failed", f"OutOf{GPU}")
+            self._set_phase(pod, "Failed", f"OutOf{GPU}")
         else:
-            self._say(pod, "Running")
+            self._set_phase(pod, "Running")
 
-    def _holds(self, pod: Seen, node: Machine) -> bool:
+    def _holds(self, pod: PodState, node: NodeState) -> bool:
         return pod.node == node.name and pod.phase == "Running"
 
-    def _bury(self, pod: Seen, now: float) -> None:
-        """What the cluster does with pods whose node is silent or gone."""
+    def _collect(self, pod: PodState, now: float) -> None:
+        """Deletes pods whose node does not respond or does not exist."""
         since = self._missing.setdefault(pod.uid, now)
         exists = self._server.store.get("nodes", "", pod.node) is not None
         if not exists and now - since > COLLECT_AFTER:
@@ -155,7 +157,7 @@ class Nodes:
         elif exists and now - since > EVICT_AFTER and not pod.deleting:
             self._delete(pod, grace=None)
 
-    def _say(self, pod: Seen, phase: str, reason: str = "") -> None:
+    def _set_phase(self, pod: PodState, phase: str, reason: str = "") -> None:
         def change(found: Json) -> None:
             found["status"]["phase"] = phase
             if reason:
@@ -165,7 +167,7 @@ class Nodes:
 
     def _edit(self, resource: str, found: Json, change: Callable[[Json], object], subresource: str = "") -> None:
         self._server.attempt(self._server.edit, resource, found, change, subresource)
-        self._truth.catch_up()
+        self._mirror.catch_up()
 
-    def _delete(self, pod: Seen, grace: int | None) -> None:
+    def _delete(self, pod: PodState, grace: int | None) -> None:
         self._server.attempt(self._server.delete, "pods", pod.raw, grace)

@@ -1,4 +1,4 @@
-"""The programs of a world: schedulers and operators as in production, started, killed, paused and restarted."""
+"""The programs of a world: production schedulers and operators that are started, killed, paused and restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_scheduler.scheduler.settings import Settings
 from tests.worlds.loop import Process, WorldLoop
 from tests.worlds.network import SERVER, Network
 from tests.worlds.plan import Action
-from tests.worlds.story import Story
+from tests.worlds.trace import Trace
 
 LISTEN = "127.0.0.1:8080"
 LONGEST_PAUSE = 60.0
@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 @dataclass(slots=True)
 class Program:
-    """One replica, which outlives its processes."""
+    """One replica; it outlives its processes."""
 
     name: str
     schedules: bool
@@ -37,14 +37,14 @@ class Program:
 
 
 class Programs:
-    """Starts programs and does to them what actions say. `complain` is told when one ends by itself."""
+    """Starts programs and carries out actions on them. `report_failure` is called when a program ends unasked."""
 
-    def __init__(self, loop: WorldLoop, network: Network, story: Story, complain: Callable[[str], None]) -> None:
+    def __init__(self, loop: WorldLoop, network: Network, trace: Trace, report_failure: Callable[[str], None]) -> None:
         self.all: list[Program] = []
         self._loop = loop
         self._network = network
-        self._story = story
-        self._complain = complain
+        self._trace = trace
+        self._report_failure = report_failure
         self._ended = False
         self.acts: dict[str, Callable[[Action], None]] = {
             "kill": self._kill_one,
@@ -54,13 +54,13 @@ class Programs:
         }
 
     def add(self, name: str, schedules: bool, rate: float) -> None:
-        """A new replica."""
+        """Adds and starts a replica."""
         program = Program(name, schedules, rate, Process(""), asyncio.Event(), asyncio.Event())
         self.all.append(program)
         self._start(program)
 
-    def calm(self) -> None:
-        """From now on every program runs and is left alone."""
+    def end_faults(self) -> None:
+        """Resumes or restarts every program, and cancels pending actions."""
         self._ended = True
         for program in self.all:
             program.process.set_trap(lambda: None, -1)
@@ -69,7 +69,7 @@ class Programs:
                 self._start(program)
 
     def compare(self) -> None:
-        """Asks every scheduler, as SIGUSR1 does, whether what it goes by is what the API has."""
+        """Triggers the self-check of every scheduler, as SIGUSR1 does."""
         for program in self.all:
             if program.schedules:
                 program.compare.set()
@@ -78,7 +78,7 @@ class Programs:
         program.lives += 1
         program.process = process = self._loop.add(f"{program.name}.{program.lives}")
         process.rate = program.rate
-        self._tell(program, "starts")
+        self._trace_event(program, "starts")
         self._loop.start(process, self._run(program))
 
     async def _run(self, program: Program) -> None:
@@ -93,40 +93,40 @@ class Programs:
                 options = Options(candidate, GANG_APIS["gpu-scheduler"], listen=LISTEN)
                 await run_operator(connection, options, program.stop)
         except Exception as error:
-            self._complain(f"{process.name} ended: {error!r}")
+            self._report_failure(f"{process.name} ended: {error!r}")
         else:
             if not program.stop.is_set():
-                self._complain(f"{process.name} stopped, and nobody had asked it to")
-        self._tell(program, "has stopped")
+                self._report_failure(f"{process.name} stopped without being asked to")
+        self._trace_event(program, "has stopped")
         process.dead = True
         self._start_later(program, 1.0)
 
-    # -- what may be done to them
+    # -- actions
 
     def _kill_one(self, action: Action) -> None:
-        """Kills a process after some more steps: at any await. Sometimes it is asked to stop instead."""
+        """Kills a process after some further steps, which may be at any await. Sometimes asks it to stop instead."""
         program = self.all[action.pick % len(self.all)]
         if program.process.dead:
             return
-        if action.much > 0.85:
-            self._tell(program, "is asked to stop")
+        if action.amount > 0.85:
+            self._trace_event(program, "is asked to stop")
             program.stop.set()
             return
 
         def die() -> None:
-            self._die(program, action, 0.5 + 10.0 * action.much**2)
+            self._die(program, action, 0.5 + 10.0 * action.amount**2)
 
         _set_trap(program.process, die, action)
 
     def _kill_all(self, action: Action) -> None:
         for program in self.all:
             if not program.process.dead:
-                self._die(program, action, 0.5 + 10.0 * action.much)
+                self._die(program, action, 0.5 + 10.0 * action.amount)
 
     def _die(self, program: Program, action: Action, down: float) -> None:
         program.process.kill()
-        self._network.chances.note(action.kind)
-        self._tell(program, f"is killed, and starts again in {down:.1f} s")
+        self._network.injector.count(action.kind)
+        self._trace_event(program, f"is killed, and starts again in {down:.1f} s")
         self._start_later(program, down)
 
     def _start_later(self, program: Program, seconds: float) -> None:
@@ -135,43 +135,43 @@ class Programs:
                 self._start(program)
 
         loop = self._loop
-        loop.call_at(loop.now + seconds, start, context=loop.outside.context)
+        loop.call_at(loop.now + seconds, start, context=loop.root.context)
 
     def _pause(self, action: Action) -> None:
-        """Stops a process in its tracks for a while; the others go on, and may take the lead."""
+        """Suspends a process for a while; the others continue, and one may become the leader."""
         program = self.all[action.pick % len(self.all)]
-        process, length = program.process, LONGEST_PAUSE * action.much**1.5
+        process, length = program.process, LONGEST_PAUSE * action.amount**1.5
         if process.dead or process.paused:
             return
         loop = self._loop
 
-        def stand_still() -> None:
+        def suspend() -> None:
             process.paused = True
-            self._network.chances.note(action.kind)
-            self._tell(program, f"stands still for {length:.1f} s")
-            loop.call_at(loop.now + length, go_on, context=loop.outside.context)
+            self._network.injector.count(action.kind)
+            self._trace_event(program, f"is suspended for {length:.1f} s")
+            loop.call_at(loop.now + length, resume, context=loop.root.context)
 
-        def go_on() -> None:
+        def resume() -> None:
             if process.paused:
                 process.paused = False
-                self._tell(program, "goes on")
+                self._trace_event(program, "resumes")
 
-        _set_trap(process, stand_still, action)
+        _set_trap(process, suspend, action)
 
     def _jump(self, action: Action) -> None:
-        """The wall clock of a process is set, as by an operator or by NTP."""
+        """Sets the wall clock of a process, as an administrator or NTP would."""
         program = self.all[action.pick % len(self.all)]
-        program.process.jump = HOUR * (2 * action.much - 1)
+        program.process.clock_offset = HOUR * (2 * action.amount - 1)
         if not program.process.dead:
-            self._network.chances.note(action.kind)
-        self._tell(program, f"has its clock set by {program.process.jump:+.0f} s")
+            self._network.injector.count(action.kind)
+        self._trace_event(program, f"has its clock set by {program.process.clock_offset:+.0f} s")
 
-    def _tell(self, program: Program, what: str) -> None:
-        self._story.tell(self._loop.now, program.process.name, what)
+    def _trace_event(self, program: Program, what: str) -> None:
+        self._trace.add(self._loop.now, program.process.name, what)
 
 
 def _set_trap(process: Process, then: Callable[[], None], action: Action) -> None:
-    """Half of the traps wait for a write, for what goes wrong between two writes is worth most."""
+    """Half of the traps wait for a write: a failure between two writes finds the most bugs."""
     rest = action.pick // 64
     if action.pick & 32:
         process.set_trap(then, rest // 8 % 40, writes=rest % 8)
@@ -180,7 +180,7 @@ def _set_trap(process: Process, then: Callable[[], None], action: Action) -> Non
 
 
 def _settings(identity: str) -> Settings:
-    """As in production, but what takes minutes there takes seconds here: more happens in a run."""
+    """Production settings with shorter durations, so that more happens in a run."""
     return Settings(
         identity=identity,
         listen=LISTEN,

@@ -1,4 +1,4 @@
-"""The API of a simulated world: the local cluster's own, asked without sockets; each request is done in one step."""
+"""The API of a world: the local cluster's own server, called without sockets; each request is served in one step."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
 VERSION = "1.35"
-BORN = "2027-01-15T08:00:00Z"
+CREATED_AT = "2027-01-15T08:00:00Z"
 T = TypeVar("T")
 
 
 class Request(NamedTuple):
-    """What a client asks."""
+    """A request of a client."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What it is answered; a watch is answered with one that goes on."""
+    """The reply of the server; a watch gets one that stays open."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,8 +53,8 @@ class Reply(NamedTuple):
     watch: Watch | None = None
 
 
-class _Asked:
-    """A request as aiohttp's server would show it."""
+class _ServerRequest:
+    """A request with the interface of aiohttp's server requests."""
 
     transport = None
 
@@ -70,14 +70,14 @@ class _Asked:
         return self._body
 
 
-class _Going(web.Response):
-    """The answer to a watch."""
+class _WatchResponse(web.Response):
+    """The response to a watch."""
 
     watch: Watch
 
 
 class _Watches(Watches):
-    """Begins watches and leaves it to others to tell what they see."""
+    """Opens watches; `Network` delivers their events."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -85,14 +85,14 @@ class _Watches(Watches):
         self._known = Lines()
 
     async def serve(self, _request: web.Request, call: Call, view: View) -> web.StreamResponse:
-        answer = _Going()
+        answer = _WatchResponse()
         answer.watch = Watch(self._seen, call, view, self._known)
         answer.watch.begin()
         return answer
 
 
 class ApiServer:
-    """One API server with its truth. Reads and writes happen at once and one after the other."""
+    """One API server with its store. Requests are served one after the other."""
 
     def __init__(self) -> None:
         first, self.kinds, schemas = prepare()
@@ -105,23 +105,23 @@ class ApiServer:
         self._server = Server(self.api, Serving(schemas, VERSION, subresources=subresources), _Watches(self.store))
 
     def close(self) -> None:
-        """Forgets everything."""
+        """Closes the store."""
         self.store.close()
 
     def answer(self, request: Request) -> Reply:
-        """Does what a request asks."""
-        found = finish(self._server.handle(cast(web.Request, _Asked(request))))
-        if isinstance(found, _Going):
+        """Serves a request."""
+        found = finish(self._server.handle(cast(web.Request, _ServerRequest(request))))
+        if isinstance(found, _WatchResponse):
             return Reply(200, {}, b"", found.watch)
         assert isinstance(found, web.Response)
         body = found.body
         assert isinstance(body, bytes)
         return Reply(found.status, found.headers, body)
 
-    # -- for those who are part of the cluster: nodes, users, other schedulers
+    # -- direct access for nodes, users and other schedulers
 
     def attempt(self, act: Callable[..., object], *args: Any) -> ApiError | None:
-        """Does something to an object that may be gone or have changed; what was said to that, if it was so."""
+        """Calls a function on an object that may be gone or have changed; returns the ApiError in that case."""
         try:
             act(*args)
         except ApiError as error:
@@ -135,18 +135,18 @@ class ApiServer:
         return [entry.object() for entry in self.store.entries(resource)]
 
     def get(self, resource: str, namespace: str, name: str) -> Json | None:
-        """An object, if there is one."""
+        """An object, or None."""
         entry = self.store.get(resource, namespace, name)
         return entry.object() if entry is not None else None
 
     def create(self, resource: str, found: Json) -> Json:
-        """A new object; ApiError when it is refused."""
+        """Creates an object; raises ApiError if that is refused."""
         plural, _, group = resource.partition(".")
         namespace = found["metadata"].get("namespace", "")
         return finish(self.api.create(self.api.find(plural, group), namespace, found, Options()))[0]
 
     def edit(self, resource: str, found: Json, change: Callable[[Json], object], subresource: str = "") -> Json:
-        """Changes an object in place; ApiError when it is gone or that is refused."""
+        """Changes an object; raises ApiError if it is gone or the change is refused."""
         plural, _, group = resource.partition(".")
         meta = found["metadata"]
 
@@ -159,7 +159,7 @@ class ApiServer:
         return finish(self.api.change(kind, meta.get("namespace", ""), meta["name"], changed, options))[0]
 
     def delete(self, resource: str, found: Json, grace: int | None = None) -> None:
-        """Deletes this object and none that follows it; ApiError when it is gone."""
+        """Deletes exactly this object, by uid; raises ApiError if it is gone."""
         plural, _, group = resource.partition(".")
         meta = found["metadata"]
         options = DeleteOptions(grace=grace, uid=meta["uid"], propagation="Background")
@@ -168,18 +168,18 @@ class ApiServer:
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that waits for nothing."""
+    """Runs a coroutine that never waits, and returns its result."""
     try:
         work.send(None)
     except StopIteration as end:
         return cast(T, end.value)
     work.close()
-    raise RuntimeError("a request to the simulated API waits for something")
+    raise RuntimeError("a request to the simulated API waits")
 
 
 @cache
 def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
-    """What every fresh cluster has, made once: the same objects with the same names and uids."""
+    """What every new cluster contains, built once: the same objects with the same names and uids."""
     store = Store(None)
     kinds = Kinds(built_in(VERSION))
     schemas = Schemas(VERSION)
@@ -189,7 +189,7 @@ def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
     def serve_definitions() -> None:
         for entry in list(store.entries(CRDS)):
             definition = entry.object()
-            status = accept(definition, kinds, BORN)
+            status = accept(definition, kinds, CREATED_AT)
             for kind in kinds_of(definition):
                 kinds.put(kind)
             if status != definition.get("status"):
@@ -202,11 +202,11 @@ def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
     for kind in kinds:
         for number, entry in enumerate(store.entries(kind.resource)):
             found = entry.object()
-            found["metadata"] |= {"uid": f"{kind.resource}-{number}", "creationTimestamp": BORN}
+            found["metadata"] |= {"uid": f"{kind.resource}-{number}", "creationTimestamp": CREATED_AT}
             if (kind.resource, found) not in first:
                 first.append((kind.resource, found))
     store.close()
-    # What every world shares need not be looked at whenever one is cleared away.
+    # Shared by every world: garbage collection need not visit it again.
     gc.collect()
     gc.freeze()
     return first, kinds, schemas

@@ -1,4 +1,4 @@
-"""The shortest way to the same breach: faults and actions are left out as long as the promise still breaks."""
+"""Shrinks a breach: leaves out faults and actions as long as the same promise still breaks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.worlds.faults import Chances
+from tests.worlds.faults import FaultInjector
 from tests.worlds.plan import Plan, make_plan
 from tests.worlds.world import Result, run_plan
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What of a seed is left: its faults without some, and its actions by number."""
+    """A reduced seed: without some faults, and with some of its actions."""
 
     seed: int
     without: frozenset[str] = frozenset()
@@ -21,29 +21,29 @@ class Case:
     """The numbers of the actions that are kept; all if None."""
 
     def plan(self) -> Plan:
-        """The plan that is left."""
+        """The reduced plan."""
         plan = make_plan(self.seed)
         if self.keep is None:
             return plan
         return replace(plan, actions=tuple(plan.actions[number] for number in self.keep))
 
     def run(self) -> Result:
-        """Runs what is left."""
+        """Runs the reduced plan."""
         return run_plan(self.plan(), self.without)
 
     @property
     def command(self) -> str:
-        """What runs it again."""
-        words = [f"--replay {self.seed}"]
+        """The command that runs it again."""
+        options = [f"--replay {self.seed}"]
         if self.without:
-            words.append(f"--without {','.join(sorted(self.without))}")
+            options.append(f"--without {','.join(sorted(self.without))}")
         if self.keep is not None:
-            words.append(f"--keep {','.join(map(str, self.keep)) or 'none'}")
-        return f'make simulate ARGS="{" ".join(words)}"'
+            options.append(f"--keep {','.join(map(str, self.keep)) or 'none'}")
+        return f'make worlds ARGS="{" ".join(options)}"'
 
 
 def shrink(seed: int, seconds: float = 120.0, clock: Callable[[], float] = time.monotonic) -> tuple[Case, Result]:
-    """The smallest case found in that time that breaks the same promise as the seed, and how it ended."""
+    """Returns the smallest case found in that time that breaks the same promise as the seed, and its result."""
     case = Case(seed)
     result = case.run()
     until = clock() + seconds
@@ -61,8 +61,8 @@ def shrink(seed: int, seconds: float = 120.0, clock: Callable[[], float] = time.
 
 
 def _simpler(case: Case) -> Iterator[Case]:
-    """Every case with less in it, those with much less first."""
-    used = frozenset(Chances(case.seed, case.without).used)
+    """Every smaller case, much smaller ones first."""
+    used = frozenset(FaultInjector(case.seed, case.without).used)
     if len(used) > 1:
         yield replace(case, without=case.without | used)
     for name in sorted(used):
@@ -72,5 +72,5 @@ def _simpler(case: Case) -> Iterator[Case]:
     if half > 1:
         yield replace(case, keep=keep[:half])
         yield replace(case, keep=keep[half:])
-    for place in reversed(range(len(keep))):
-        yield replace(case, keep=keep[:place] + keep[place + 1 :])
+    for index in reversed(range(len(keep))):
+        yield replace(case, keep=keep[:index] + keep[index + 1 :])

@@ -1,4 +1,4 @@
-"""Those who make and delete gangs, the controller that keeps their pods there, and a rival that binds to our nodes."""
+"""The users who create and delete gangs, the controller that recreates their pods, and a rival scheduler."""
 
 from __future__ import annotations
 
@@ -9,87 +9,87 @@ from typing import TypeVar
 
 from embedded_kube.storage.store import Json
 from embedded_kube.subresources.binding import bind
+from tests.worlds.api_mirror import ApiMirror, NodeState, PodState
 from tests.worlds.gangs import OTHERS, VOLCANO, Gang, make_object, make_owner, make_pod
 from tests.worlds.plan import Action, Plan
 from tests.worlds.rules import PLACEMENTS
 from tests.worlds.server import ApiServer
-from tests.worlds.truth import Machine, Seen, Truth
 
 T = TypeVar("T")
 
-LONGEST_STREAM = 400
-"""So many looks long small pods keep coming."""
+MAX_STREAM_TICKS = 400
+"""For how many ticks the stream of small pods lasts."""
 
 DIALECTS = ("annotation", "annotation", "volcano", "plugins", "workload")
 
 
 class Users:
-    """Does what actions of users say; every gang they have made is in `gangs`, by its label."""
+    """Carries out the actions of users; `gangs` holds every gang that they have created, by label."""
 
-    def __init__(self, server: ApiServer, truth: Truth, plan: Plan) -> None:
+    def __init__(self, server: ApiServer, mirror: ApiMirror, plan: Plan) -> None:
         self.gangs: dict[str, Gang] = {}
         self._server = server
-        self._truth = truth
+        self._mirror = mirror
         self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if plan.operators else DIALECTS
-        self._room = sum(gpus for _, gpus, _ in plan.nodes)
+        self._total_gpus = sum(gpus for _, gpus, _ in plan.nodes)
         self._numbers = iter(range(1_000_000))
         self._stream = ""
         self._feeding = False
         self._fed = 0
-        self._missed: dict[tuple[str, int], float] = {}
+        self._missing_since: dict[tuple[str, int], float] = {}
         self.acts: dict[str, Callable[[Action], None]] = {
             name.removeprefix("_do_").replace("_", "-"): getattr(self, name) for name in dir(self) if name[:4] == "_do_"
         }
 
-    # -- making gangs
+    # -- creating gangs
 
     def _do_create_gang(self, action: Action) -> None:
-        chance = random.Random(action.pick)
-        gpus = chance.choice((1, 1, 2))
-        # Every node may be too small just now: then a gang of one waits until they are as they were.
+        rng = random.Random(action.pick)
+        gpus = rng.choice((1, 1, 2))
+        # Every node may be too small at the moment; then a gang of one pod waits until the nodes are restored.
         most = max(1, sum(node.capacity // gpus for node in self._machines()))
-        size = min(chance.randint(2, 4), most)
-        minimum = chance.choice((size, size, max(1, size - 1)))
+        size = min(rng.randint(2, 4), most)
+        minimum = rng.choice((size, size, max(1, size - 1)))
         gang = Gang(
             self._name(),
-            chance.choice(self._dialects),
+            rng.choice(self._dialects),
             size,
             minimum,
             gpus,
-            priority=chance.choice(("", "", "", "high", "high", "never")),
-            on_lost=chance.choice(("hold", "hold", "restart", "shrink")),
-            owned=chance.random() < 0.75,
-            duration=1.0 + 10.0 * action.much,
+            priority=rng.choice(("", "", "", "high", "high", "never")),
+            on_lost=rng.choice(("hold", "hold", "restart", "shrink")),
+            owned=rng.random() < 0.75,
+            duration=1.0 + 10.0 * action.amount,
         )
         self._make(gang)
 
     def _do_create_alone(self, action: Action) -> None:
-        self._make(Gang(self._name(), "alone", 1, 1, 1 + action.pick % 2, duration=1 + 10 * action.much))
+        self._make(Gang(self._name(), "alone", 1, 1, 1 + action.pick % 2, duration=1 + 10 * action.amount))
 
     def _do_create_shares(self, action: Action) -> None:
-        if any(node.assigns for node in self._truth.nodes.values()):
+        if any(node.assigns for node in self._mirror.nodes.values()):
             milli = (300, 500, 700)[action.pick % 3]
-            gang = Gang(self._name(), "annotation", 2, 2, 0, milli, duration=1 + 10 * action.much)
+            gang = Gang(self._name(), "annotation", 2, 2, 0, milli, duration=1 + 10 * action.amount)
             self._make(gang)
 
     def _do_create_mapped(self, action: Action) -> None:
         node = self._choose([node for node in self._machines() if node.assigns], action.pick)
         if node is not None:
             lines = "\n".join(f"{index}={node.name}:{index % node.capacity}" for index in range(2))
-            gang = Gang(self._name(), "alone", 2, 1, 0, device_map=lines, duration=1 + 10 * action.much)
+            gang = Gang(self._name(), "alone", 2, 1, 0, device_map=lines, duration=1 + 10 * action.amount)
             self._make(gang)
 
     def _do_create_impossible(self, action: Action) -> None:
-        size = self._room + 1
-        self._make(Gang(self._name(), DIALECTS[action.pick % 5], size, size, hopeless=True))
+        size = self._total_gpus + 1
+        self._make(Gang(self._name(), DIALECTS[action.pick % 5], size, size, must_not_start=True))
 
-    def _do_create_stranger(self, action: Action) -> None:
+    def _do_create_foreign_member(self, action: Action) -> None:
         """A pod that names a gang of another namespace: it must neither join nor start."""
         gang = self._choose([g for g in self.gangs.values() if g.dialect in ("volcano", "plugins")], action.pick)
         if gang is not None and f"other.{gang.name}" not in self.gangs:
-            stranger = Gang(gang.name, gang.dialect, 1, 1, namespace="other", hopeless=True, owned=False)
-            self.gangs[stranger.label] = stranger
-            self._server.create("pods", make_pod(stranger, 9))
+            foreign = Gang(gang.name, gang.dialect, 1, 1, namespace="other", must_not_start=True, owned=False)
+            self.gangs[foreign.label] = foreign
+            self._server.create("pods", make_pod(foreign, 9))
 
     def _make(self, gang: Gang) -> None:
         self.gangs[gang.label] = gang
@@ -105,37 +105,37 @@ class Users:
     # -- changing and deleting
 
     def _do_edit_minimum(self, action: Action) -> None:
-        gang = self._choose([g for g in self._standing() if g.dialect in ("volcano", "plugins")], action.pick)
+        gang = self._choose([g for g in self._active_gangs() if g.dialect in ("volcano", "plugins")], action.pick)
         found = self._find_object(gang) if gang is not None else None
         if gang is not None and found is not None:
-            gang.minimum = minimum = 1 + int(action.much * gang.size * 0.999)
+            gang.minimum = minimum = 1 + int(action.amount * gang.size * 0.999)
             gang.minima.append(minimum)
-            gang.edited_at = self._truth.clock()
+            gang.edited_at = self._mirror.clock()
             self._server.edit(*found, lambda one: one["spec"].update(minMember=minimum))
 
     def _do_delete_object(self, action: Action) -> None:
-        gang = self._choose(self._standing(), action.pick)
+        gang = self._choose(self._active_gangs(), action.pick)
         found = self._find_object(gang) if gang is not None else None
         if gang is not None and found is not None:
             gang.orphaned = True
-            # With a job goes all that it owns.
-            gang.given_up = gang.dialect == "pytorch"
+            # Deleting a job deletes everything that it owns.
+            gang.abandoned = gang.dialect == "pytorch"
             self._server.delete(*found)
 
     def _do_delete_gang(self, action: Action) -> None:
-        gang = self._choose(self._standing(), action.pick)
+        gang = self._choose(self._active_gangs(), action.pick)
         if gang is not None:
-            self.give_up(gang)
+            self.abandon(gang)
 
-    def give_up(self, gang: Gang) -> None:
-        """Deletes all of a gang."""
-        gang.given_up = True
+    def abandon(self, gang: Gang) -> None:
+        """Deletes a gang."""
+        gang.abandoned = True
         found = self._find_object(gang)
         if found is not None:
             self._server.delete(*found)
 
     def _do_delete_placements(self, _action: Action) -> None:
-        """Somebody clears away what it does not know: what the scheduler has written down."""
+        """A user deletes every Placement."""
         for found in self._server.all(PLACEMENTS):
             if not found["metadata"].get("deletionTimestamp"):
                 self._server.delete(PLACEMENTS, found)
@@ -147,14 +147,14 @@ class Users:
         self._delete(self._choose(self.pods(), action.pick), 0)
 
     def _do_recreate_pod(self, action: Action) -> None:
-        """Deleted and made again under the same name before anybody looks."""
+        """A pod is deleted and recreated under the same name before any program sees it."""
         pod = self._choose(self.pods(), action.pick)
         gang = self.gangs.get(pod.gang) if pod is not None else None
-        if pod is not None and gang is not None and gang.dialect != "pytorch" and not gang.given_up:
+        if pod is not None and gang is not None and gang.dialect != "pytorch" and not gang.abandoned:
             self._delete(pod, 0)
             self._server.create("pods", make_pod(gang, int(pod.name.rpartition("-")[2])))
 
-    def _delete(self, pod: Seen | None, grace: int | None) -> None:
+    def _delete(self, pod: PodState | None, grace: int | None) -> None:
         if pod is not None:
             self._server.attempt(self._server.delete, "pods", pod.raw, grace)
 
@@ -167,20 +167,20 @@ class Users:
         self._make(gang)
 
         def end() -> None:
-            gang.given_up = True
+            gang.abandoned = True
             self._server.delete("namespaces", namespace)
 
-        asyncio.get_running_loop().call_later(2.0 * action.much**2, end)
+        asyncio.get_running_loop().call_later(2.0 * action.amount**2, end)
 
-    # -- one that needs all, among many that need little
+    # -- a large gang among many small pods
 
     @property
     def starved(self) -> str:
-        """The gang that has not started although small pods have come and gone for long."""
-        return self._stream if self._feeding and self._fed >= LONGEST_STREAM else ""
+        """The gang of the stream, if it has not started after all its ticks."""
+        return self._stream if self._feeding and self._fed >= MAX_STREAM_TICKS else ""
 
-    def _do_stream(self, action: Action) -> None:
-        """A gang of whole nodes waits, while small pods keep coming until it has started."""
+    def _do_small_pod_stream(self, action: Action) -> None:
+        """A gang that needs whole nodes waits, while small pods keep coming until it has started."""
         if not self._stream:
             machines = self._machines()
             gpus = min(node.capacity for node in machines)
@@ -191,19 +191,20 @@ class Users:
 
     def _feed_stream(self) -> None:
         gang = self.gangs[self._stream]
-        begun = any(pod.gang == gang.label and pod.node for pod in self._truth.pods.values())
-        if begun or gang.given_up or gang.orphaned:
+        begun = any(pod.gang == gang.label and pod.node for pod in self._mirror.pods.values())
+        if begun or gang.abandoned or gang.orphaned:
             self._feeding = False
             return
         self._fed += 1
-        if self._fed % 4 == 0 and self._fed < LONGEST_STREAM:
+        if self._fed % 4 == 0 and self._fed < MAX_STREAM_TICKS:
             self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=4.0))
 
-    def _do_siege(self, _action: Action) -> None:
-        """A gang and others fill the cluster, more wait, and one of its members goes: who gets the place?"""
-        held = sum(pod.gpus for pod in self._truth.pods.values() if pod.node and pod.live)
+    def _do_replacement_race(self, _action: Action) -> None:
+        """The cluster is full and more pods wait; then a member of a gang is deleted. Its slot must go to its
+        replacement."""
+        held = sum(pod.gpus for pod in self._mirror.pods.values() if pod.node and pod.live)
         free = sum(node.gpus for node in self._machines()) - held
-        gang = Gang(self._name(), "annotation", 2, 2, slow=4.0, duration=8.0)
+        gang = Gang(self._name(), "annotation", 2, 2, recreate_delay=4.0, duration=8.0)
         self._make(gang)
         for _ in range(max(0, free - gang.size) + 2):
             self._make(Gang(self._name(), "alone", 1, 1, 1, owned=False, duration=8.0))
@@ -213,12 +214,12 @@ class Users:
 
         asyncio.get_running_loop().call_later(2.3, delete)
 
-    # -- a rival
+    # -- a rival scheduler
 
     def _do_rival_binds(self, action: Action) -> None:
-        """Another scheduler puts a pod with GPUs on a node."""
+        """Another scheduler binds a pod with GPUs to a node."""
         node = self._choose(self._machines(), action.pick)
-        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, duration=2 + 20 * action.much)
+        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, duration=2 + 20 * action.amount)
         if node is not None:
             self.gangs[gang.label] = gang
             pod = self._server.create("pods", make_pod(gang, 0))
@@ -226,7 +227,7 @@ class Users:
             bind(self._server.api, "default", pod["metadata"]["name"], target)
 
     def _do_rival_preempts(self, action: Action) -> None:
-        """Another scheduler takes the place of one of ours: its pod is nominated, ours deleted, its pod bound."""
+        """Another scheduler preempts one of our pods: its pod is nominated, ours is deleted, its pod is bound."""
         pod = self._choose([pod for pod in self.pods() if pod.node and pod.scheduler != OTHERS], action.pick)
         if pod is None:
             return
@@ -238,31 +239,31 @@ class Users:
         target = {"metadata": {}, "target": {"kind": "Node", "name": pod.node}}
 
         take_over = (bind, self._server.api, gang.namespace, rival["metadata"]["name"], target)
-        asyncio.get_running_loop().call_later(1.0 + 2.0 * action.much, self._server.attempt, *take_over)
+        asyncio.get_running_loop().call_later(1.0 + 2.0 * action.amount, self._server.attempt, *take_over)
 
     def _do_rival_waits(self, _action: Action) -> None:
-        """A pod of another scheduler that nobody binds: we must leave it alone."""
-        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, hopeless=True)
+        """A pod of another scheduler that is never bound: our scheduler must not touch it."""
+        gang = Gang(self._name(), "alone", 1, 1, 1, scheduler=OTHERS, owned=False, must_not_start=True)
         self.gangs[gang.label] = gang
         self._server.create("pods", make_pod(gang, 0))
 
     # -- the controller of owned gangs
 
-    def look(self) -> None:
-        """Makes the pods that are missing, and clears away what its users have given up."""
+    def tick(self) -> None:
+        """Recreates missing pods, and deletes what its users have abandoned."""
         if self._feeding:
             self._feed_stream()
-        held: dict[str, list[Seen]] = {}
-        for pod in self._truth.pods.values():
+        held: dict[str, list[PodState]] = {}
+        for pod in self._mirror.pods.values():
             held.setdefault(pod.gang, []).append(pod)
         for gang in self.gangs.values():
             pods = held.get(gang.label, [])
-            if gang.given_up:
-                self._clear(gang, pods)
+            if gang.abandoned:
+                self._delete_abandoned(gang, pods)
             elif gang.owner is not None:
-                self._keep(gang, pods)
+                self._recreate_missing(gang, pods)
 
-    def _clear(self, gang: Gang, pods: Sequence[Seen]) -> None:
+    def _delete_abandoned(self, gang: Gang, pods: Sequence[PodState]) -> None:
         for pod in pods:
             if not pod.deleting:
                 self._delete(pod, None)
@@ -272,16 +273,16 @@ class Users:
         if group is not None and not group["metadata"].get("deletionTimestamp"):
             self._server.delete(VOLCANO, group)
 
-    def _keep(self, gang: Gang, pods: Sequence[Seen]) -> None:
+    def _recreate_missing(self, gang: Gang, pods: Sequence[PodState]) -> None:
         for pod in pods:
             if pod.phase == "Failed" and not pod.deleting:
                 self._delete(pod, None)
         present = {pod.name for pod in pods}
-        now = self._truth.clock()
+        now = self._mirror.clock()
         for index in range(gang.size):
             if f"{gang.name}-{index}" in present:
-                self._missed.pop((gang.label, index), None)
-            elif now - self._missed.setdefault((gang.label, index), now) >= gang.slow:
+                self._missing_since.pop((gang.label, index), None)
+            elif now - self._missing_since.setdefault((gang.label, index), now) >= gang.recreate_delay:
                 self._server.create("pods", make_pod(gang, index))
 
     # -- choosing
@@ -289,17 +290,17 @@ class Users:
     def _name(self) -> str:
         return f"g{next(self._numbers)}"
 
-    def _machines(self) -> list[Machine]:
-        return [self._truth.nodes[name] for name in sorted(self._truth.nodes)]
+    def _machines(self) -> list[NodeState]:
+        return [self._mirror.nodes[name] for name in sorted(self._mirror.nodes)]
 
-    def _standing(self) -> list[Gang]:
-        """Gangs that somebody still wants, and that could run."""
+    def _active_gangs(self) -> list[Gang]:
+        """Gangs that can run and are not abandoned."""
         gangs = self.gangs.values()
-        return [g for g in gangs if not (g.given_up or g.orphaned or g.hopeless) and g.scheduler != OTHERS]
+        return [g for g in gangs if not (g.abandoned or g.orphaned or g.must_not_start) and g.scheduler != OTHERS]
 
-    def pods(self) -> list[Seen]:
-        """Pods that have not ended, by name."""
-        found = [pod for pod in self._truth.pods.values() if pod.gang and pod.live]
+    def pods(self) -> list[PodState]:
+        """Live pods, by name."""
+        found = [pod for pod in self._mirror.pods.values() if pod.gang and pod.live]
         return sorted(found, key=lambda pod: (pod.namespace, pod.name))
 
     def _choose(self, among: Sequence[T], pick: int) -> T | None:

@@ -1,4 +1,4 @@
-"""Worlds without a scheduler: whoever waits in vain, and whatever is left in the end, is noticed."""
+"""Worlds without a scheduler: gangs that are never served and Placements that are left over are noticed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 import pytest
 
 from tests.worlds.faults import KINDS
-from tests.worlds.loop import CircleError, WorldLoop
+from tests.worlds.loop import StuckError, WorldLoop
 from tests.worlds.observer import Observer
 from tests.worlds.plan import Action, Plan
-from tests.worlds.settled import Settled
+from tests.worlds.steady_state import SteadyStateChecks
 from tests.worlds.world import Result, run_plan
 
 PATIENT, HASTY = 8, 2
-"""Seeds of worlds that wait until nothing is left, and of others."""
+"""A seed whose world waits until no Placement is left, and one whose world does not."""
 
 
 def _run(*kinds: str, seed: int = HASTY) -> Result:
@@ -23,17 +23,17 @@ def _run(*kinds: str, seed: int = HASTY) -> Result:
     return run_plan(Plan(seed, (("node0", 2, True),), 0, 0, (), actions), KINDS)
 
 
-def test_a_gang_that_waits_for_ever_is_a_breach() -> None:
-    assert _run("create-gang").breach.startswith("L1: after 300 s of calm there wait: default.g0")
+def test_a_gang_that_never_starts_is_a_breach() -> None:
+    assert _run("create-gang").breach.startswith("L1: after 300 s without faults these still wait: default.g0")
 
 
-def test_a_gang_that_small_pods_starve_is_a_breach() -> None:
-    assert _run("stream").breach == "L2: default.g0 has not started, and small pods keep coming"
+def test_a_gang_that_is_starved_by_small_pods_is_a_breach() -> None:
+    assert _run("small-pod-stream").breach == "L2: default.g0 has not started, and small pods keep coming"
 
 
-def test_who_enters_what_is_drained_for_another_is_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Settled, "find_trespass", lambda _self: "somebody is where nobody may be")
-    assert _run("create-gang").breach == "L2: somebody is where nobody may be"
+def test_a_pod_on_a_node_that_is_drained_for_another_gang_is_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteadyStateChecks, "find_drain_violation", lambda _self: "a pod is on a drained node")
+    assert _run("create-gang").breach == "L2: a pod is on a drained node"
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_who_enters_what_is_drained_for_another_is_a_breach(monkeypatch: pytest.
         (HASTY, "1-1-0", ""),
     ],
 )
-def test_what_is_left_over_is_a_breach(seed: int, left: str, breach: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Observer, "left_over", lambda _self: [left])
+def test_a_left_over_placement_is_a_breach(seed: int, left: str, breach: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Observer, "find_left_over", lambda _self: [left])
     assert _run(seed=seed).breach == breach
 
 
-def test_who_goes_on_however_often_it_is_cancelled_is_noticed() -> None:
+def test_a_task_that_survives_every_cancellation_is_noticed() -> None:
     loop = WorldLoop(1)
 
     async def go_on() -> None:
@@ -57,8 +57,8 @@ def test_who_goes_on_however_often_it_is_cancelled_is_noticed() -> None:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(1.0)
 
-    loop.set_exception_handler(lambda *_: None)  # it says that a task is left
+    loop.set_exception_handler(lambda *_: None)  # reports that a task is left
     loop.start(loop.add("stubborn"), go_on())
     loop.run_until_complete(asyncio.sleep(0.5))
-    with pytest.raises(CircleError, match="1 tasks go on"):
+    with pytest.raises(StuckError, match="1 tasks survive"):
         loop.end()

@@ -1,4 +1,4 @@
-"""What is done to nodes and to the Lease of a world while things go wrong."""
+"""Faults of nodes, and the deletion of the leader Lease."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.worlds.network import Network
 from tests.worlds.nodes import Nodes
-from tests.worlds.plan import TROUBLE, Action, Plan
+from tests.worlds.plan import FAULT_PHASE, Action, Plan
 
 
-class Damage:
-    """Does what actions on nodes and on the Lease say; what it breaks it mends, unless the trouble ends first."""
+class NodeFaults:
+    """Carries out actions on nodes and on the Lease. Each fault is undone later, unless the fault phase ends first."""
 
     def __init__(self, network: Network, nodes: Nodes, plan: Plan) -> None:
         self._network = network
@@ -30,21 +30,21 @@ class Damage:
         return self._plan.nodes[action.pick % len(self._plan.nodes)]
 
     def _lose_node(self, action: Action) -> None:
-        """A node is silent for a while, and its pods with it."""
+        """A node does not respond for a while, and neither do its pods."""
         name, _, _ = self._choose_node(action)
         if name not in self._nodes.silent:
             self._nodes.silent[name] = self._network.loop.now
-            self._network.chances.note(action.kind)
-        self._later(5.0 + 40.0 * action.much, self._nodes.wake, name)
+            self._network.injector.count(action.kind)
+        self._later(5.0 + 40.0 * action.amount, self._nodes.wake, name)
 
     def _flap_node(self, action: Action) -> None:
-        """A node is not ready, and ready again."""
+        """A node is not ready for a moment."""
         name, _, _ = self._choose_node(action)
-        self._nodes.say_ready(name, False)
-        self._later(0.1 + 5.0 * action.much, self._nodes.say_ready, name, True)
+        self._nodes.set_ready(name, False)
+        self._later(0.1 + 5.0 * action.amount, self._nodes.set_ready, name, True)
 
     def _remove_node(self, action: Action) -> None:
-        """A node is deleted, and comes back with fewer GPUs or as many."""
+        """A node is deleted, and comes back with the same number of GPUs or one less."""
         name, gpus, assigns = self._choose_node(action)
         found = self._network.server.get("nodes", "", name)
         if found is not None:
@@ -56,20 +56,20 @@ class Damage:
                     self._nodes.add(name, left, assigns)
                     self._network.publish()
 
-            self._later(2.0 + 30.0 * action.much, come_back)
+            self._later(2.0 + 30.0 * action.amount, come_back)
 
     def _shrink_node(self, action: Action) -> None:
-        """A node has a GPU less, for good or for a while."""
+        """A node loses a GPU, permanently or for a while."""
         name, gpus, _ = self._choose_node(action)
         self._nodes.resize(name, gpus - 1)
         if action.pick // 8 % 2:
-            self._later(1.0 + 30.0 * action.much, self._nodes.resize, name, gpus)
+            self._later(1.0 + 30.0 * action.amount, self._nodes.resize, name, gpus)
 
     def _break_device(self, action: Action) -> None:
-        """A device is not healthy, and later it is again."""
+        """A device is unhealthy for a while."""
         name, gpus, _ = self._choose_node(action)
         self._nodes.set_gpus(name, gpus - 1)
-        self._later(1.0 + 30.0 * action.much, self._nodes.set_gpus, name, gpus)
+        self._later(1.0 + 30.0 * action.amount, self._nodes.set_gpus, name, gpus)
 
     def _delete_lease(self, _action: Action) -> None:
         found = self._network.server.get("leases.coordination.k8s.io", "gpu-scheduler-system", "gpu-scheduler")
@@ -81,5 +81,5 @@ class Damage:
             act(*args)
             self._network.publish()
 
-        if self._network.loop.now + seconds < TROUBLE:
+        if self._network.loop.now + seconds < FAULT_PHASE:
             self._network.loop.call_at(self._network.loop.now + seconds, do)

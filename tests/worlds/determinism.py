@@ -1,4 +1,4 @@
-"""Clocks and chance of the interpreter, replaced for one run: what a seed does is done again by the same seed."""
+"""Replaces the clocks and the randomness of the interpreter for one run, so that a seed always does the same."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from unittest.mock import patch
 from tests.worlds.loop import WorldLoop
 
 EPOCH = 1_800_000_000.0
-"""When every world begins, in seconds since 1970."""
+"""The time at which every world begins, in seconds since 1970."""
 
 
 @contextmanager
-def replaced(loop: WorldLoop, seed: int) -> Iterator[None]:
-    """While the block runs, time is the loop's and chance is the seed's, for all code in this interpreter.
+def deterministic(loop: WorldLoop, seed: int) -> Iterator[None]:
+    """Within the block, all code in this interpreter gets its time from the loop and its randomness from the seed.
 
-    Programs read clocks and chance where they need them, as they should; a parameter for each of them would be one that
-    only a simulation sets. Garbage is collected afterwards: when it is depends on what this interpreter did before.
+    Programs read clocks and randomness where they need them; a parameter for each would exist for the simulation only.
+    Garbage collection is off within the block, because its timing depends on what the interpreter did before.
     """
     bits = random.Random(f"{seed} bits")
     known = random.getstate()
@@ -30,7 +30,7 @@ def replaced(loop: WorldLoop, seed: int) -> Iterator[None]:
     gc.disable()
 
     def wall() -> float:
-        return EPOCH + loop.time() + loop.here().jump
+        return EPOCH + loop.time() + loop.current_process().clock_offset
 
     try:
         with (

@@ -1,4 +1,4 @@
-"""What the API really has, read change by change from its store: nobody's cache, and none of our own decoding."""
+"""Mirror of the API's objects, read change by change from its store: no cache, and none of the decoding under test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ GPU = "nvidia.com/gpu"
 
 
 @dataclass(slots=True)
-class Seen:
-    """A pod as it is."""
+class PodState:
+    """A pod as it is in the API."""
 
     raw: Json
     uid: str
@@ -35,27 +35,27 @@ class Seen:
     attempt: int = 0
     nominated: str = ""
     stopped: bool = False
-    """Its kubelet has ended its containers."""
+    """The kubelet has stopped its containers."""
 
     @property
-    def place(self) -> str:
-        """The node that it is on, or that another scheduler is making room for it on."""
+    def claimed_node(self) -> str:
+        """The node that it is bound to, or that another scheduler has nominated for it."""
         return self.node or self.nominated
 
     @property
     def live(self) -> bool:
-        """Whether it has, or may soon have, containers."""
+        """Whether it has containers, or may have some later."""
         return self.phase not in ENDED
 
     @property
-    def works(self) -> bool:
-        """Whether it counts towards its gang's minimum."""
+    def counts(self) -> bool:
+        """Whether it counts towards the minimum of its gang."""
         return self.phase == "Succeeded" or (bool(self.node) and self.live and not self.deleting)
 
 
 @dataclass(slots=True)
-class Machine:
-    """A node as it is, and the most GPUs that it has had lately."""
+class NodeState:
+    """A node as it is in the API, with the history of its GPU counts."""
 
     raw: Json
     name: str
@@ -63,16 +63,16 @@ class Machine:
     gpus: int
     capacity: int
     assigns: bool
-    flawed: bool = False
-    """It has been away, not ready, or without one of its GPUs."""
+    was_degraded: bool = False
+    """It has been absent, not ready, or short of one of its GPUs at some time."""
     history: list[tuple[float, int]] = field(default_factory=list)
     sizes: list[tuple[float, int]] = field(default_factory=list)
-    """How many GPUs it has had since when, whether they worked or not."""
+    """Its GPU capacity over time, broken devices included."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
-    """The Lease as it is: who leads, how often it was taken, what will be carried out, and when it was last taken."""
+class LeaseState:
+    """The leader Lease: its holder, its epoch, what is committed in it, and when this epoch began."""
 
     holder: str = ""
     epoch: int = 0
@@ -80,23 +80,23 @@ class Reign:
     since: float = 0.0
 
 
-class Truth:
-    """Pods by uid, nodes by name and the leader Lease, always as of the latest write."""
+class ApiMirror:
+    """Pods by uid, nodes by name and the leader Lease, as of the latest write."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self.pods: dict[str, Seen] = {}
-        self.past: dict[str, Seen] = {}
-        """Pods that are gone, as they were last."""
-        self.nodes: dict[str, Machine] = {}
-        self.reign = Reign()
-        self.on_swap: list[Callable[[Reign, Reign], None]] = []
-        """StatusMessage of every change of the Lease: as it was, as it is."""
+        self.pods: dict[str, PodState] = {}
+        self.past: dict[str, PodState] = {}
+        """Deleted pods, in their last state."""
+        self.nodes: dict[str, NodeState] = {}
+        self.lease = LeaseState()
+        self.lease_handlers: list[Callable[[LeaseState, LeaseState], None]] = []
+        """Called after every change of the Lease, with the old and the new state."""
         self.first_commits: dict[str, float] = {}
-        """When each leader has first committed something: by then it had seen everything."""
-        self.on_pod: list[Callable[[Seen | None, Seen | None], None]] = []
-        """StatusMessage of every change of a pod: as it was, as it is."""
-        self.on_commit: list[Callable[[dict[str, str]], None]] = []
-        """StatusMessage of what is newly committed."""
+        """When each leader committed for the first time; by then its caches had synced."""
+        self.pod_handlers: list[Callable[[PodState | None, PodState | None], None]] = []
+        """Called after every change of a pod, with the old and the new state."""
+        self.commit_handlers: list[Callable[[dict[str, str]], None]] = []
+        """Called with what is newly committed."""
         self.clock = clock
         self._store = store
         self._revision = 0
@@ -104,11 +104,11 @@ class Truth:
 
     @property
     def behind(self) -> bool:
-        """Whether something was written since it last took everything in."""
+        """Whether the store has changes that the mirror has not read."""
         return self._store.revision != self._revision
 
     def catch_up(self) -> None:
-        """Takes in what was written since."""
+        """Reads the changes since the last call, and calls the handlers."""
         if not self.behind:
             return
         self._revision = self._store.revision
@@ -133,19 +133,21 @@ class Truth:
             self.past[found.uid] = self.pods.pop(found.uid, found)
             now = None
         else:
-            found.bound_at = old.bound_at if old is not None and old.place else self.clock() if found.place else 0.0
+            found.bound_at = (
+                old.bound_at if old is not None and old.claimed_node else self.clock() if found.claimed_node else 0.0
+            )
             self.pods[found.uid] = now = found
-        for look in self.on_pod:
-            look(old, now)
+        for on_change in self.pod_handlers:
+            on_change(old, now)
 
     def _take_node(self, change: Change) -> None:
         found = read_node(change.entry.object())
         old = self.nodes.get(found.name)
-        # A node that comes back is the same place: old pods may still be there.
+        # A node that comes back keeps its history: pods of its earlier life may still be there.
         found.history, found.sizes = (old.history, old.sizes) if old is not None else ([], [])
         gone = change.kind == "DELETED"
-        shrunk = old is not None and (old.flawed or found.capacity < old.capacity)
-        found.flawed = gone or not found.ready or found.gpus < found.capacity or shrunk
+        shrunk = old is not None and (old.was_degraded or found.capacity < old.capacity)
+        found.was_degraded = gone or not found.ready or found.gpus < found.capacity or shrunk
         if not found.history or found.history[-1][1] != found.gpus or gone:
             found.history.append((self.clock(), 0 if gone else found.gpus))
         found.sizes.append((self.clock(), 0 if gone else found.capacity))
@@ -154,34 +156,34 @@ class Truth:
 
     def _take_lease(self, change: Change) -> None:
         lease = change.entry.object()
-        notes = lease["metadata"].get("annotations") or {}
-        text = notes.get("gpu-scheduler.io/committed", "")
-        epoch = int(notes.get("gpu-scheduler.io/epoch", "0"))
+        annotations = lease["metadata"].get("annotations") or {}
+        text = annotations.get("gpu-scheduler.io/committed", "")
+        epoch = int(annotations.get("gpu-scheduler.io/epoch", "0"))
         holder = lease.get("spec", {}).get("holderIdentity", "")
-        since = self.reign.since if epoch == self.reign.epoch else self.clock()
-        found = Reign(holder, epoch, msgspec.json.decode(text) if text else {}, since)
-        before, self.reign = self.reign, Reign() if change.kind == "DELETED" else found
-        for see in self.on_swap:
-            see(before, self.reign)
+        since = self.lease.since if epoch == self.lease.epoch else self.clock()
+        found = LeaseState(holder, epoch, msgspec.json.decode(text) if text else {}, since)
+        before, self.lease = self.lease, LeaseState() if change.kind == "DELETED" else found
+        for on_change in self.lease_handlers:
+            on_change(before, self.lease)
         new = {name: uid for name, uid in self.committed.items() if before.committed.get(name) != uid}
         if new:
-            for look in self.on_commit:
-                look(new)
+            for on_commit in self.commit_handlers:
+                on_commit(new)
             self.first_commits.setdefault(holder, self.clock())
 
     @property
     def committed(self) -> Mapping[str, str]:
-        """The names and uids of what will be carried out."""
-        return self.reign.committed
+        """The names and uids of the committed Placements."""
+        return self.lease.committed
 
 
-def read_pod(raw: Json) -> Seen:
-    """A pod from its JSON."""
+def read_pod(raw: Json) -> PodState:
+    """Decodes a pod."""
     meta, spec = raw["metadata"], raw["spec"]
-    notes = meta.get("annotations") or {}
-    devices = notes.get("gpu-scheduler.io/devices", "")
+    annotations = meta.get("annotations") or {}
+    devices = annotations.get("gpu-scheduler.io/devices", "")
     limits = [container.get("resources", {}).get("limits") or {} for container in spec["containers"]]
-    return Seen(
+    return PodState(
         raw,
         meta["uid"],
         meta["namespace"],
@@ -191,20 +193,20 @@ def read_pod(raw: Json) -> Seen:
         spec.get("nodeName", ""),
         raw.get("status", {}).get("phase", "Pending"),
         "deletionTimestamp" in meta,
-        tuple(int(word) for word in devices.split(",")) if devices else (),
+        tuple(int(number) for number in devices.split(",")) if devices else (),
         sum(int(limit.get(GPU, 0)) for limit in limits),
-        int(notes.get("gpu-scheduler.io/gpu-milli", 0)),
-        notes.get("gpu-scheduling-map", ""),
-        attempt=int(notes.get("gpu-scheduler.io/attempt", 0)),
+        int(annotations.get("gpu-scheduler.io/gpu-milli", 0)),
+        annotations.get("gpu-scheduling-map", ""),
+        attempt=int(annotations.get("gpu-scheduler.io/attempt", 0)),
         nominated=raw.get("status", {}).get("nominatedNodeName", ""),
     )
 
 
-def read_node(raw: Json) -> Machine:
-    """A node from its JSON."""
+def read_node(raw: Json) -> NodeState:
+    """Decodes a node."""
     status = raw.get("status", {})
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
-    return Machine(
+    return NodeState(
         raw,
         raw["metadata"]["name"],
         conditions.get("Ready") == "True",
@@ -214,7 +216,7 @@ def read_node(raw: Json) -> Machine:
     )
 
 
-def find_most(history: Sequence[tuple[float, int]], since: float) -> int:
-    """The most that there was at any time since then."""
+def most_since(history: Sequence[tuple[float, int]], since: float) -> int:
+    """The highest value at any time since then."""
     before = [count for at, count in history if at <= since]
     return max([*before[-1:], *(count for at, count in history if at > since)], default=0)
