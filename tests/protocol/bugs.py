@@ -1,6 +1,6 @@
-"""Bugs that schedulers have had or easily get, as small changes of our code. Each has to be caught by our tests.
+"""Known scheduler bugs, as small changes of our code. Our tests have to catch each of them.
 
-`known` says where such a bug is known from: an issue of another scheduler, or what the API does that makes it easy.
+`known` names the source of a bug: an issue of another scheduler, or the property of the API that invites it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """A change that makes the code wrong: a text that is in the file once, and what stands there instead."""
+    """A change that breaks the code: a text that occurs once in the file, and its replacement."""
 
     name: str
     known: str
@@ -17,9 +17,9 @@ class Bug(NamedTuple):
     old: str
     new: str
     suites: tuple[str, ...]
-    """Where it should be caught, the fastest first."""
+    """The tests that should catch it, the fastest first."""
     unseen: str = ""
-    """Why no world of the simulation can show it."""
+    """Why the fault simulator cannot find it."""
 
 
 ENGINE, HOLD, STANDBY = (
@@ -45,7 +45,7 @@ DEATHS = "tests/protocol/test_crash_points.py"
 
 GANGS = (
     Bug(
-        "A gang is decided by the minimum that it had when it was first seen",
+        "A gang keeps the minimum that it had when it was first seen",
         "minCount can be edited from Kubernetes 1.37 on",
         "src/gpu_scheduler/core/cycle/observe.py",
         "    record.gang = gang\n    state.dirty[gang.key] = None",
@@ -53,7 +53,7 @@ GANGS = (
         (ENGINE, HOLD),
     ),
     Bug(
-        "The slot of a lost member is given to whoever comes next",
+        "The slot of a lost member goes to the next pod",
         "volcano#5805",
         "src/gpu_scheduler/core/cycle/recovery.py",
         "            state.dirty[record.key] = None\n    _reserve_missing_slots(state, record, kept)",
@@ -69,7 +69,7 @@ GANGS = (
         (HOLD, ENGINE),
     ),
     Bug(
-        "As many members start as there is room for",
+        "As many members start as fit",
         "scheduler-plugins#117, #713, #930: interleaved gangs each wait for the rest of themselves",
         "src/gpu_scheduler/core/queueing/bid.py",
         "needed=min(max(0, facts.minimum - facts.have), len(facts.ready)),",
@@ -77,7 +77,7 @@ GANGS = (
         (ENGINE,),
     ),
     Bug(
-        "A gang that is below its minimum says nothing about it",
+        "A gang that falls below its minimum does not report it",
         "kubernetes#136334",
         "src/gpu_scheduler/core/cycle/recovery.py",
         "    record.update_notes(below_since=below_since)\n",
@@ -85,7 +85,7 @@ GANGS = (
         (HOLD, ENGINE),
     ),
     Bug(
-        "A restart deletes pods that nobody makes again",
+        "A restart deletes pods without a controller",
         "bare pods have no controller",
         "src/gpu_scheduler/core/cycle/recovery.py",
         "if pod.controlled and pod.uid not in state.ledger.deletes]",
@@ -93,8 +93,8 @@ GANGS = (
         (HOLD,),
     ),
     Bug(
-        "A restart begins while binds of the gang are on their way",
-        "a bound pod cannot be unbound, so half of what is restarted comes back",
+        "A restart begins while binds of the gang are in flight",
+        "a bound pod cannot be unbound, so a part of the old gang comes back",
         "src/gpu_scheduler/core/cycle/recovery.py",
         "    if facts.in_flight:\n        state.broken[record.key] = None  #",
         "    if False:\n        state.broken[record.key] = None  #",
@@ -102,16 +102,16 @@ GANGS = (
     ),
     Bug(
         "A pod joins a gang of another namespace",
-        "gangs are named by annotations, and anybody may write those",
+        "gangs are named by annotations, which every user may write",
         "src/gpu_scheduler/core/state.py",
         "self.config.gangs and pod.gang.namespace == pod.namespace:",
         "self.config.gangs:",
         (ENGINE, PROMISES),
-        "every dialect looks for a pod's gang in the pod's own namespace, so the core is never asked",
+        "every dialect looks up the gang in the pod's own namespace, so the core never gets such a pod",
     ),
     Bug(
         "A parked gang is not woken when GPUs become free",
-        "schedulers that wake the waiting by events forget one, and the rest waits for the next full resync",
+        "an event-driven scheduler misses one wake-up, and the pods wait for the next full resync",
         "src/gpu_scheduler/core/state.py",
         "        if self.cluster.forget(uid):\n            self.changes |= Wake.FREED",
         "        if self.cluster.forget(uid):\n            pass",
@@ -119,14 +119,14 @@ GANGS = (
     ),
     Bug(
         "A drain target goes to the next gang of equal priority",
-        "with backfill on unknown run times alone large gangs never start",
+        "with backfill and unknown run times large gangs never start",
         "src/gpu_scheduler/core/cycle/drain.py",
         "head.priority <= owner.priority",
         "head.priority < owner.priority",
         (DRAIN,),
     ),
     Bug(
-        "What was reserved for an admitted gang is reserved for ever",
+        "The reservation of an admitted gang never expires",
         "volcano#5006",
         "src/gpu_scheduler/core/cycle/decide.py",
         "(ended or now >= record.notes.admitted_at + config.reserve):",
@@ -134,8 +134,8 @@ GANGS = (
         (RESERVE,),
     ),
     Bug(
-        "A queue is not given back what an ended pod used",
-        "volcano#5006: quota that is held by what does not run",
+        "The quota of a finished pod is not returned to its queue",
+        "volcano#5006: quota held by pods that do not run",
         "src/gpu_scheduler/core/state.py",
         "            self.changes |= Wake.FREED\n        self.quota.refund(uid)",
         "            self.changes |= Wake.FREED",
@@ -163,7 +163,7 @@ PREEMPTION = (
     ),
     Bug(
         "Gangs of equal priority evict each other",
-        "preemption that takes turns for ever",
+        "endless mutual preemption",
         "src/gpu_scheduler/core/cycle/preemption.py",
         "lower = other.priority < record.priority",
         "lower = other.priority <= record.priority",
@@ -171,15 +171,15 @@ PREEMPTION = (
     ),
     Bug(
         "A pod whose preemptionPolicy is Never evicts others",
-        "the policy is of the pod, and easily lost for a gang of them",
+        "the policy belongs to pods, and is easily lost for gangs",
         "src/gpu_scheduler/core/cycle/preemption.py",
         "    if not record.preempts:\n        return None",
         "    if record.preempts is None:\n        return None",
         (PREEMPT,),
     ),
     Bug(
-        "What was freed for a winner goes to whoever asks first",
-        "nominations that are only noted, and not counted",
+        "GPUs that were freed for a preemptor go to the next gang",
+        "nominations that are recorded and not counted",
         "src/gpu_scheduler/core/cycle/decide.py",
         "    state.schedule_timer(now + state.config.nominate, record.key)\n"
         "    state.reserve_slots(record, nominated_placeholders(record, facts))",
@@ -190,16 +190,16 @@ PREEMPTION = (
 
 DEVICES = (
     Bug(
-        "The GPUs of a pod that vanished are given away at once",
-        "a node that comes back may still run what was deleted by force",
+        "The GPUs of a vanished pod are reused at once",
+        "a node that comes back may still run force-deleted pods",
         "src/gpu_scheduler/core/cycle/observe.py",
         "if may_run and usage is not None and usage.devices:",
         "if may_run and usage is None:",
         (ENGINE, HOLD),
     ),
     Bug(
-        "A pod that vanished while it was being bound is taken for one that never ran",
-        "a watch has a gap, in which the bind lands and the pod is deleted by force",
+        "A pod that vanished during its bind counts as never bound",
+        "within a gap of the watch the bind lands and the pod is force-deleted",
         "src/gpu_scheduler/core/cycle/observe.py",
         "may_run = pod.live or (event.maybe_bound and state.ledger.committed.get(pod.uid, False))",
         "may_run = pod.live",
@@ -207,14 +207,14 @@ DEVICES = (
     ),
     Bug(
         "The GPUs of a pod that is being deleted count as free",
-        "containers run on for their grace period",
+        "containers keep running for their grace period",
         "src/gpu_scheduler/core/model.py",
         "return self.node is not None and not self.terminal",
         "return self.node is not None and not self.terminal and not self.deleting",
         (ENGINE,),
     ),
     Bug(
-        "A GPU that its node calls broken is counted",
+        "An unhealthy GPU counts as free",
         "volcano#4527",
         "src/gpu_scheduler/core/cluster/device_table.py",
         "            self.ok[[i for i in node.unhealthy if i < node.gpus], slot] = False\n",
@@ -222,25 +222,25 @@ DEVICES = (
         ("tests/unit/core/test_devices.py", ENGINE),
     ),
     Bug(
-        "Binds to a node whose GPUs broke meanwhile are sent all the same",
-        "the device plugin takes a GPU away between decision and bind",
+        "Binds to a node whose GPUs broke meanwhile are still sent",
+        "the device plugin withdraws a GPU between decision and bind",
         "src/gpu_scheduler/core/cycle/observe.py",
         "    return [effect for entry in broken for effect in give_up(state, entry, now)]\n\n\ndef on_pod_deleted",
         "    return []\n\n\ndef on_pod_deleted",
         (ENGINE,),
-        "an API server binds to broken GPUs all the same; the kubelet refuses the pod, and it is made again",
+        "an API server binds to broken GPUs too; the kubelet rejects the pod, and it is recreated",
     ),
     Bug(
-        "Binds to a node that is not ready are waited for, for ever",
+        "Binds to a node that is not ready are never given up",
         "a node fails while its gang is being bound",
         "src/gpu_scheduler/core/cycle/observe.py",
         "if event.node.ready else give_up_binds_to(state, name, now)",
         "if event.node.ready else []",
         (ENGINE,),
-        "an API server binds to a node that is not ready all the same, so nothing waits",
+        "an API server binds to a node that is not ready too, so nothing waits",
     ),
     Bug(
-        "Pods of other schedulers use nothing",
+        "Pods of other schedulers are not counted",
         "two schedulers on one node: OutOfnvidia.com/gpu",
         "src/gpu_scheduler/core/cycle/observe.py",
         "    state.occupy(pod, node, pod.devices)\n    if pod.permanent:",
@@ -248,15 +248,15 @@ DEVICES = (
         (ENGINE,),
     ),
     Bug(
-        "A node that kube-scheduler nominated for its pod counts as free",
-        "the slot of an evicted member is taken back before its winner is bound",
+        "A node that kube-scheduler has nominated for a pod counts as free",
+        "the slot of an evicted member is reused before its preemptor is bound",
         "src/gpu_scheduler/core/cycle/observe.py",
         "    node = pod.node or pod.nominated_node\n    if node is None",
         "    node = pod.node\n    if node is None",
         (ENGINE,),
     ),
     Bug(
-        "GPUs are written on the pod in another request than the bind",
+        "The devices are recorded in another request than the bind",
         "HAMi#968, HAMi#1106",
         "src/gpu_scheduler/scheduler/commit/binder.py",
         "bind.uid, effect.version, self._sight.annotations(pod, bind))",
@@ -264,8 +264,8 @@ DEVICES = (
         (CARRY, DEATHS),
     ),
     Bug(
-        "An Event that meets a passing fault is never written",
-        "client-go sends no Event again that was answered with an error",
+        "An Event that fails for a moment is never written",
+        "client-go does not retry an Event that got an error reply",
         "src/gpu_scheduler/k8s/event_recorder.py",
         "            self._try_later(same, event)",
         '            self._drop(event, "refused", "")',

@@ -1,4 +1,4 @@
-"""Changes the code at random places, one at a time, and tells which changes no test notices:
+"""Mutation testing: changes the code at random places, one at a time, and reports the changes that no test notices:
 `python -m tests.protocol.mutants [--count N] [--seed N]`."""
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from tests.protocol.equivalents import EQUIVALENT
 from tests.protocol.mutators import Mutant, choose_mutants, find_mutants
 from tests.protocol.plant import ROOT
 from tests.protocol.reach import IMPORTING, Reach, Recorder
-from tests.protocol.trials import OPTIONS, Outcome, Trial, fork, settle, try_all
+from tests.protocol.trials import OPTIONS, Outcome, Trial, fork, isolate, try_all
 
 PACKAGE = "src/gpu_scheduler/"
 CHANGED = tuple(
     f"{PACKAGE}{name}" for name in ("core/*.py", "core/*/*.py", "scheduler/commit/committer.py", "webhook/*.py")
 )
 TESTS = ("tests/unit/*/test_*.py", "tests/protocol/test_*.py")
-APART = ("*/operator/*", "*/cli/*", "*/base/*", "*/project/*", "*/k8s/*", *(f"*/test_{name}.py" for name in (
+IRRELEVANT = ("*/operator/*", "*/cli/*", "*/base/*", "*/project/*", "*/k8s/*", *(f"*/test_{name}.py" for name in (
     "model", "plant", "mutants", "definitions", "metrics", "commit_log", "dialect_*", "options", "annotations",
     "settings", "owners", "shrink",
 )))  # fmt: skip
-"""Tests that run next to nothing of the changed code, or not in their own process."""
+"""Tests that run almost none of the changed code, or run it in other processes."""
 
 BUILD = ROOT / "build" / "mutants"
 SURVIVED = ("survived", "not run")
 COLUMNS = ("killed", "timeout", *SURVIVED, "equivalent", "gone", "error")
-WANTED = 0.85
-"""The share of mutants that tests must notice."""
+REQUIRED_SHARE = 0.85
+"""The share of mutants that tests must kill."""
 
-_NOT_YET = Outcome("", "", 0, 0.0)
+_NO_OUTCOME = Outcome("", "", 0, 0.0)
 
 
 class Result(NamedTuple):
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     file: str
     function: str
@@ -61,13 +61,14 @@ class Result(NamedTuple):
     seconds: float
 
 
-def is_apart(test: str) -> bool:
-    """Whether a test file tells nothing about mutants."""
-    return any(fnmatch(test, pattern) for pattern in APART)
+def is_irrelevant(test: str) -> bool:
+    """Whether a test file is irrelevant for mutants."""
+    return any(fnmatch(test, pattern) for pattern in IRRELEVANT)
 
 
 def order_tests(names: set[str], reach: Reach, budget: float) -> list[str]:
-    """So many seconds of tests, fast ones first, and the cases of one test not all at once: later ones tell less."""
+    """Selects tests up to a time budget: fast ones first, and the cases of one test spread out, as later ones kill
+    less."""
     cases: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names, key=lambda name: (reach[name].seconds, name)):
         cases[name.split("[")[0]].append(name)
@@ -85,7 +86,7 @@ def order_tests(names: set[str], reach: Reach, budget: float) -> list[str]:
 
 
 class Index:
-    """Finds the tests that run what a mutant changes."""
+    """Finds the tests that run the lines of a mutant."""
 
     def __init__(self, root: Path, files: list[str], reach: Reach) -> None:
         self._reach = reach
@@ -101,7 +102,8 @@ class Index:
         self._test_texts = {file: (root / file).read_text() for file in of_tests}
 
     def find_tests(self, mutant: Mutant, budget: float) -> list[str]:
-        """Those that run its lines; where those are only imported, those that run or say the name defined there."""
+        """The tests that run its lines; for lines that only run at import, the tests that run or name what is
+        defined there."""
         first, last = mutant.lines
         names = set[str]().union(*(self._by_line.get((mutant.file, line), ()) for line in range(first, last + 1)))
         if not names and mutant.name:
@@ -115,7 +117,7 @@ class Index:
 
 
 def find_reach(root: Path, files: list[str], tests: list[str], folder: Path, jobs: int) -> Reach:
-    """What each test runs: found out in processes of its own for those test files of which it is not known yet."""
+    """Finds which lines each test runs, in separate processes, for test files without a stored result."""
     paths = {test: folder / f"{Path(test).stem}-{reaching.digest(root, [test])}.json" for test in tests}
     unknown = [test for test, path in paths.items() if not path.exists()]
     parts = filter(None, (unknown[i::jobs] for i in range(jobs)))
@@ -123,24 +125,24 @@ def find_reach(root: Path, files: list[str], tests: list[str], folder: Path, job
         workers = [fork(partial(_record, part, Recorder(root, files, paths), place)) for part in parts]
         codes = [os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers]
     if any(codes):
-        sys.exit(f"which lines each test runs could not be found out: pytest ended with {max(codes, key=abs)}")
+        sys.exit(f"cannot find which lines each test runs: pytest ended with {max(codes, key=abs)}")
     return reaching.join(reaching.load(path) for path in paths.values() if path.exists())
 
 
 def _record(tests: list[str], recorder: Recorder, place: str) -> int:
-    settle(place, 3600)
+    isolate(place, 3600)
     recorder.start()
     code = pytest.main([*OPTIONS, *tests], plugins=[recorder])
     return 0 if code == pytest.ExitCode.TESTS_FAILED else code
 
 
 def try_mutants(trials: list[Trial], root: Path, tests: list[str], reach: Reach, jobs: int) -> Iterator[Result]:
-    """Tries mutants in some processes at once, and yields each result as it comes."""
+    """Tries mutants in parallel processes, and yields each result when it is ready."""
     yield from (_make_result(root, trial, Outcome("not run", "", 0, 0.0)) for trial in trials if not trial.tests)
     tried = [trial for trial in trials if trial.tests]
     reading, writing = os.pipe()
-    tell = partial(_send, writing)
-    workers = [fork(partial(try_all, tried[part::jobs], root, tests, reach, tell)) for part in range(jobs)]
+    send = partial(_send, writing)
+    workers = [fork(partial(try_all, tried[part::jobs], root, tests, reach, send)) for part in range(jobs)]
     os.close(writing)
     by_number = {trial.number: trial for trial in tried}
     with open(reading) as pipe:
@@ -149,7 +151,7 @@ def try_mutants(trials: list[Trial], root: Path, tests: list[str], reach: Reach,
             yield _make_result(root, by_number.pop(number), Outcome(*outcome))
     for worker in workers:
         os.waitpid(worker, 0)
-    lost = Outcome("error", "! whoever tried it ended before", 0, 0.0)
+    lost = Outcome("error", "! its worker ended early", 0, 0.0)
     yield from (_make_result(root, trial, lost) for trial in by_number.values())
 
 
@@ -165,46 +167,46 @@ def _make_result(root: Path, trial: Trial, outcome: Outcome) -> Result:
 
 
 def load_results(path: Path) -> list[Result]:
-    """What was written down line by line."""
+    """Reads results, one per line."""
     return [Result(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def report(results: list[Result]) -> bool:
-    """Lists the survivors, what could not be tried, and a table; whether all were tried and enough are killed."""
+    """Prints the survivors, the failed trials and a table; returns whether all were tried and enough were killed."""
     equal = {(f"{PACKAGE}{one.file}", one.function, f"-{one.old}\n+{one.new}") for one in EQUIVALENT}
-    words: dict[str, Counter[str]] = defaultdict(Counter)
+    statuses: dict[str, Counter[str]] = defaultdict(Counter)
     for result in sorted(results):
-        word = result.status
-        if word in SURVIVED and (result.file, result.function, squeeze(result.diff)) in equal:
-            word = "equivalent"
-        elif word in SURVIVED:
-            print(f"\n{result.file}:{result.line} {result.function}: {word}\n{result.diff}")
-        elif word == "error":
+        status = result.status
+        if status in SURVIVED and (result.file, result.function, squeeze(result.diff)) in equal:
+            status = "equivalent"
+        elif status in SURVIVED:
+            print(f"\n{result.file}:{result.line} {result.function}: {status}\n{result.diff}")
+        elif status == "error":
             print(f"\n{result.file}:{result.line} {result.function}: could not be tried {result.test}")
-        words[result.file][word] += 1
+        statuses[result.file][status] += 1
     print(f"\n{'file':28}" + "".join(f"{column:>12}" for column in COLUMNS))
-    for file, counts in sorted(words.items()):
+    for file, counts in sorted(statuses.items()):
         print(f"{file.removeprefix(PACKAGE):28}" + "".join(f"{counts[column]:12}" for column in COLUMNS))
-    total = sum(words.values(), Counter[str]())
+    total = sum(statuses.values(), Counter[str]())
     killed = total["killed"] + total["timeout"]
-    judged = killed + sum(total[word] for word in SURVIVED)
+    judged = killed + sum(total[status] for status in SURVIVED)
     share = killed / judged if judged else 0.0
     print(
-        f"{killed} of {judged} mutants killed ({share:.1%}), {total['timeout']} of them by time; "
+        f"{killed} of {judged} mutants killed ({share:.1%}), {total['timeout']} of them by timeout; "
         f"{total['survived']} survived, {total['not run']} are in lines that no test runs; "
-        f"{total['equivalent']} more change nothing, the code of {total['gone']} is gone, "
+        f"{total['equivalent']} more are equivalent, the code of {total['gone']} is gone, "
         f"{total['error']} could not be tried"
     )
-    return share >= WANTED and not total["error"]
+    return share >= REQUIRED_SHARE and not total["error"]
 
 
 def squeeze(diff: str) -> str:
-    """A diff without indentation."""
+    """Removes the indentation from a diff."""
     return "\n".join(line[0] + line[1:].strip() for line in diff.splitlines())
 
 
 def find_again(root: Path, results: list[Result]) -> tuple[list[Mutant], list[Result]]:
-    """The mutants that survived before, as they are in the code of today, and the results that stand."""
+    """The earlier survivors as they are in the present code, and the other results."""
     mutants: list[Mutant] = []
     standing = [result for result in results if result.status not in SURVIVED]
     for result in results:
@@ -229,10 +231,10 @@ examples:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.protocol.mutants",
-        description="Change the code at random places and see whether tests notice.",
+        description="Change the code at random places and report whether tests notice.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -243,7 +245,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--budget", type=float, default=40.0, help="seconds of tests a mutant must survive (default 40)"
     )
     parser.add_argument("--without", metavar="PATTERN", default="^$", help="leave out test files whose path matches")
-    parser.add_argument("--again", type=Path, metavar="RESULTS", help="only those that survived according to this file")
+    parser.add_argument("--again", type=Path, metavar="RESULTS", help="only the survivors in this file of results")
     options = parser.parse_args(arguments)
     for name in ("count", "jobs", "budget"):
         if getattr(options, name) <= 0:
@@ -254,18 +256,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tries so many mutants of a seed, going on where a run was interrupted; fails if too few are killed."""
+    """Tries the mutants of a seed, and continues an interrupted run; returns 1 if too few are killed."""
     options = parse(arguments)
     again = load_results(options.again) if options.again else []
     os.chdir(ROOT)
     files = sorted(str(path.relative_to(ROOT)) for pattern in CHANGED for path in ROOT.glob(pattern))
     tests = [str(path.relative_to(ROOT)) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
-    tests = [test for test in tests if not is_apart(test) and not re.search(options.without, test)]
+    tests = [test for test in tests if not is_irrelevant(test) and not re.search(options.without, test)]
     python = [str(path.relative_to(ROOT)) for folder in ("src", "tests/unit") for path in (ROOT / folder).rglob("*.py")]
     code = [file for file in python if not Path(file).name.startswith("test_")]
-    state, said = reaching.digest(ROOT, code), reaching.digest(ROOT, [*code, *tests])
-    path = BUILD / f"seed-{options.seed}-{said}.jsonl"
-    print(f"results: {path.relative_to(ROOT)}; first, which lines each test runs ...", flush=True)
+    state, key = reaching.digest(ROOT, code), reaching.digest(ROOT, [*code, *tests])
+    path = BUILD / f"seed-{options.seed}-{key}.jsonl"
+    print(f"results: {path.relative_to(ROOT)}; finding which lines each test runs ...", flush=True)
     prepare()
     begun = time.monotonic()
     reach = find_reach(ROOT, files, tests, BUILD / f"reach-{state}", options.jobs)
@@ -274,13 +276,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen, known = find_again(ROOT, again)
     else:
         chosen = choose_mutants(ROOT, files, options.count, options.seed)
-        keys = {_make_result(ROOT, Trial(0, mutant, []), _NOT_YET)[:4] for mutant in chosen}
+        keys = {_make_result(ROOT, Trial(0, mutant, []), _NO_OUTCOME)[:4] for mutant in chosen}
         known = [result for result in load_results(path) if result[:4] in keys] if path.exists() else []
     index = Index(ROOT, files, reach)
     done = {result[:4] for result in known}
     trials = [Trial(number, mutant, index.find_tests(mutant, options.budget)) for number, mutant in enumerate(chosen)]
-    trials = [trial for trial in trials if _make_result(ROOT, trial, _NOT_YET)[:4] not in done]
-    words: Counter[str] = Counter()
+    trials = [trial for trial in trials if _make_result(ROOT, trial, _NO_OUTCOME)[:4] not in done]
+    counts: Counter[str] = Counter()
     with path.open("a") as lines:
         if options.again:
             lines.writelines(json.dumps(result._asdict()) + "\n" for result in known)
@@ -289,15 +291,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lines.write(json.dumps(result._asdict()) + "\n")
                 lines.flush()
             known.append(result)
-            words[result.status] += 1
-            told = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
-            print(f"{words.total()}/{len(trials)} ({told}) {result.file}:{result.line} {result.status}", flush=True)
+            counts[result.status] += 1
+            summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+            print(f"{counts.total()}/{len(trials)} ({summary}) {result.file}:{result.line} {result.status}", flush=True)
     print(f"{(time.monotonic() - begun) / 60:.0f} minutes")
     return not report(known)
 
 
 def prepare() -> None:
-    """Imports what all tests use and no mutant changes; examples are the same every time, one that fails is enough."""
+    """Imports the libraries that all tests use; makes property tests deterministic and stops them at the first
+    failure."""
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None, phases=phases)
     hypothesis.settings.load_profile("mutants")

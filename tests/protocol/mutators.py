@@ -1,4 +1,4 @@
-"""Small changes that a program could have by mistake, one at a time, each as the span of text that is different."""
+"""Small mistakes that a program could have, one at a time, each as a replaced span of its text."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     ast.LShift: ("<<", ">>"),
     ast.RShift: (">>", "<<"),
 }
-"""How an operator looks in the text, and what it becomes."""
+"""Operators as they appear in the text, with their replacements."""
 
 OPPOSITES = {"min": "max", "any": "all", "minimum": "maximum"}
 OPPOSITES |= {new: old for old, new in OPPOSITES.items()}
 
 
 class Mutant(NamedTuple):
-    """One change of one file: the text from `start` to `end` becomes `new`. The statement has these lines; `name` is
-    what it defines, where it is not in a function."""
+    """One change of one file: the text from `start` to `end` becomes `new`. `lines` are those of the statement;
+    `name` is what it defines outside functions."""
 
     file: str
     function: str
@@ -55,11 +55,11 @@ class Mutant(NamedTuple):
     name: str
 
     def apply(self, text: str) -> str:
-        """The text of the file with the change in it."""
+        """The text of the file with the change."""
         return text[: self.start] + self.new + text[self.end :]
 
     def diff(self, text: str) -> str:
-        """The lines that change, as they are and as they become."""
+        """The changed lines, before and after."""
         first, last = text.rfind("\n", 0, self.start) + 1, text.find("\n", self.end)
         old = text[first:last]
         new = text[first : self.start] + self.new + text[self.end : last]
@@ -68,11 +68,11 @@ class Mutant(NamedTuple):
 
 
 Change = tuple[str, int, int, str]
-"""Its kind, where it starts and ends, the new text."""
+"""Kind, start, end and new text of a change."""
 
 
 class _Finder:
-    """Walks through a module and notes every place that can be changed."""
+    """Walks through a module and collects every possible change."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -86,8 +86,8 @@ class _Finder:
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def walk(self, node: ast.AST) -> None:
-        """Notes what can be changed in a node and in all below it."""
-        if _is_no_behaviour(node):
+        """Collects the changes of a node and of everything below it."""
+        if _has_no_behaviour(node):
             return
         before = self._lines, self._defined, self._names, self._in_function, self._in_text
         if isinstance(node, ast.stmt | ast.match_case):
@@ -97,7 +97,7 @@ class _Finder:
             self._names = (*self._names, node.name)
             self._in_function = self._in_function or not isinstance(node, ast.ClassDef)
         self._in_text = self._in_text or isinstance(node, ast.JoinedStr)
-        if not self._in_text or self._is_where_it_says(node):
+        if not self._in_text or self._is_position_right(node):
             for kind, start, end, new in self._change(node):
                 name = ".".join(self._names)
                 self.found.append(Mutant(self.file, name, kind, start, end, new, self._lines, self._defined))
@@ -105,8 +105,8 @@ class _Finder:
             self.walk(child)
         self._lines, self._defined, self._names, self._in_function, self._in_text = before
 
-    def _is_where_it_says(self, node: ast.AST) -> bool:
-        """Older Pythons do not always know where the parts of an f-string are."""
+    def _is_position_right(self, node: ast.AST) -> bool:
+        """Whether the position is right; older Pythons misplace the parts of f-strings."""
         if not isinstance(node, ast.expr):
             return False
         start, end = self._span(node)
@@ -116,7 +116,7 @@ class _Finder:
             return False
 
     def _change(self, node: ast.AST) -> Iterator[Change]:
-        """All changes of a node itself, not of its parts."""
+        """All changes of a node itself, without its parts."""
         match node:
             case ast.stmt():
                 yield from self._change_statement(node)
@@ -137,7 +137,7 @@ class _Finder:
             case ast.If() | ast.While():
                 yield from self._negate(node.test)
             case ast.Return(value=ast.Constant(value=None | False)):
-                return  # whoever asks for a truth cannot tell them apart
+                return  # no caller that tests for truth can distinguish them
             case ast.Return(value=ast.expr() as value):
                 yield "return None", *self._span(value), "None"
             case ast.Continue():
@@ -192,13 +192,13 @@ class _Finder:
             return
         old, new = SWAPS[type(operator)]
         start, end = self._span(left)[1], self._span(right)[0]
-        word = rf"\b{old}\b" if old[0].isalpha() else old
+        pattern = rf"\b{old}\b" if old[0].isalpha() else old
         between = re.sub("#.*", lambda comment: " " * len(comment[0]), self.text[start:end])
-        if place := re.search(word, between):
+        if place := re.search(pattern, between):
             yield kind, start + place.start(), start + place.end(), new
 
     def _negate(self, test: ast.expr) -> Iterator[Change]:
-        """The opposite of a condition, unless another change says just that."""
+        """The opposite of a condition, unless another change is the same."""
         match test:
             case ast.Constant() | ast.UnaryOp(op=ast.Not()):
                 return
@@ -209,7 +209,7 @@ class _Finder:
                 yield "negation", start, end, f"not ({self.text[start:end]})"
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node is in the text."""
+        """The position of a node in the text."""
         assert isinstance(node, ast.expr | ast.stmt)
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
@@ -223,7 +223,7 @@ class _Finder:
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What may be changed below a node: not types, not how a class is built, not what the program checks of itself."""
+    """The parts of a node that may change: no types, no class structure, no assertions."""
     for name, value in ast.iter_fields(node):
         of_class = name in ("bases", "keywords") and isinstance(node, ast.ClassDef)
         if of_class or name in ("annotation", "returns", "decorator_list"):
@@ -234,7 +234,7 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _own_lines(node: ast.stmt | ast.match_case) -> tuple[int, int]:
-    """The lines of a statement, without those of the statements in it."""
+    """The lines of a statement without those of nested statements."""
     if isinstance(node, ast.match_case):
         return node.pattern.lineno, max(node.pattern.lineno, node.body[0].lineno - 1)
     inner: list[ast.AST] = getattr(node, "body", None) or getattr(node, "cases", None) or []
@@ -255,8 +255,8 @@ def _defined_name(node: ast.stmt | ast.match_case) -> str:
             return ""
 
 
-def _is_no_behaviour(node: ast.AST) -> bool:
-    """Docstrings, log lines, checks of the program on itself, and what only type checkers read."""
+def _has_no_behaviour(node: ast.AST) -> bool:
+    """Whether a statement has no behaviour to test: docstrings, log lines, assertions, type-checking code."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.Assert() | ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
@@ -276,7 +276,7 @@ def _is_text(node: ast.BinOp) -> bool:
 
 
 def _is_type(node: ast.BinOp) -> bool:
-    """Whether a union of types is meant: `Pod | None`."""
+    """Whether an expression is a union of types: `Pod | None`."""
     return isinstance(node.op, ast.BitOr) and any(
         (isinstance(side, ast.Name) and side.id[0].isupper() and not side.id.isupper())
         or (isinstance(side, ast.Constant) and side.value is None)
@@ -286,15 +286,15 @@ def _is_type(node: ast.BinOp) -> bool:
 
 
 def find_mutants(file: str, text: str) -> list[Mutant]:
-    """Every change of a file that this module knows, in the order of the text."""
+    """Every known change of a file, in the order of the text."""
     finder = _Finder(file, text)
     finder.walk(ast.parse(text))
     return sorted(finder.found, key=lambda mutant: (mutant.start, mutant.end, mutant.new))
 
 
 def choose_mutants(root: Path, files: list[str], count: int, seed: int) -> list[Mutant]:
-    """So many changes of the files below a folder, each as likely as any other. The same seed chooses the same, also
-    after other lines were edited: what one commit's tests were made to notice, the next one's are asked again."""
+    """Chooses changes of the files below a folder at random, each with the same probability. A seed chooses the same
+    changes after edits of other lines, so that the next commit faces the same mutants."""
     texts = {file: (root / file).read_text() for file in sorted(files)}
     found = [mutant for file, text in texts.items() for mutant in find_mutants(file, text)]
     found.sort(key=lambda mutant: _draw_lot(seed, mutant, texts[mutant.file]))
@@ -302,8 +302,8 @@ def choose_mutants(root: Path, files: list[str], count: int, seed: int) -> list[
 
 
 def _draw_lot(seed: int, mutant: Mutant, text: str) -> bytes:
-    said = repr((seed, mutant.file, mutant.function, mutant.kind, mutant.diff(text)))
-    return hashlib.sha256(said.encode()).digest()
+    key = repr((seed, mutant.file, mutant.function, mutant.kind, mutant.diff(text)))
+    return hashlib.sha256(key.encode()).digest()
 
 
 def _is_a_program(mutant: Mutant, text: str) -> bool:

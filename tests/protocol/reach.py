@@ -1,4 +1,4 @@
-"""Which lines of the code each test runs, and how long it takes: found out once for a state of code and tests."""
+"""Which lines of the code each test runs, and how long it takes; stored for a state of code and tests."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing import Any, NamedTuple
 import pytest
 
 IMPORTING = "(importing)"
-"""Stands for a test's name where functions run while modules are imported and tests are collected."""
+"""Stands for a test's name where functions run during imports and test collection."""
 
 
 class Test(NamedTuple):
-    """What a test runs: lines by file."""
+    """The lines that a test runs, by file."""
 
     seconds: float
     lines: dict[str, list[int]]
 
 
 Reach = dict[str, Test]
-"""Tests by their names, only those that pass."""
+"""Passing tests by name."""
 
 
 class Recorder:
-    """A pytest plugin that notes the lines of some files that are run, test by test, and saves them by test file."""
+    """A pytest plugin that records which lines of some files each test runs, and saves them by test file."""
 
     def __init__(self, root: Path, files: list[str], paths: dict[str, Path]) -> None:
         self._seen: dict[str, set[int]] = {file: set() for file in files}
@@ -43,7 +43,7 @@ class Recorder:
         self._failed = False
 
     def start(self) -> None:
-        """Begins to watch; what runs before the first test counts as importing."""
+        """Starts tracing; lines that run before the first test count as importing."""
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
@@ -64,7 +64,7 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         begun = time.process_time()
         self._failed = False
-        # A test that traces, or a library that does, ends our own tracing.
+        # A test or a library that traces ends our own tracing.
         sys.settrace(self._enter)
         done = yield
         taken = self._take(time.process_time() - begun)
@@ -89,7 +89,7 @@ def _make_note(lines: set[int]) -> Callable[[FrameType, str, object], Any]:
 
 
 def digest(root: Path, files: Iterable[str]) -> str:
-    """A short name for the content of some files."""
+    """A short digest of the contents of files."""
     state = hashlib.sha256()
     for file in sorted(files):
         state.update(f"{file}\0".encode() + (root / file).read_bytes())
@@ -97,7 +97,7 @@ def digest(root: Path, files: Iterable[str]) -> str:
 
 
 def join(parts: Iterable[Reach]) -> Reach:
-    """All tests of several files."""
+    """Merges the results of several test files."""
     whole: Reach = {}
     early: dict[str, set[int]] = defaultdict(set)
     for part in parts:
@@ -108,18 +108,18 @@ def join(parts: Iterable[Reach]) -> Reach:
 
 
 def save(reach: Reach, path: Path) -> None:
-    """Writes down what was found out."""
+    """Writes a result."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(reach))
 
 
 def load(path: Path) -> Reach:
-    """Reads what was found out before."""
+    """Reads a result."""
     return {name: Test(*test) for name, test in json.loads(path.read_text()).items()}
 
 
 def functions_of(code: CodeType) -> list[CodeType]:
-    """The functions of a module and of its classes, without those inside functions."""
+    """The functions of a module and of its classes, without nested functions."""
     found: list[CodeType] = []
     for part in code.co_consts:
         if isinstance(part, CodeType):

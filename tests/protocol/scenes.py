@@ -1,4 +1,4 @@
-"""What schedulers do while they die: a gang of eight starts, is started anew, or has to make others go first."""
+"""The scenes of the crash points: a gang of eight starts, is restarted, or preempts another."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ CARDS = 4
 
 
 def make_node(name: str) -> Json:
-    """A node whose GPUs we assign."""
-    room = {"cpu": "64", "memory": "256Gi", "pods": "64", GPU: str(CARDS)}
+    """Builds a node whose GPUs we assign."""
+    resources = {"cpu": "64", "memory": "256Gi", "pods": "64", GPU: str(CARDS)}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+    status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
     return {"metadata": {"name": name, "labels": {"gpu-scheduler.io/assigns-devices": "true"}}, "status": status}
 
 
 def make_pod(gang: str, number: int, size: int, gpus: int, **more: Any) -> Json:
-    """A member of a gang that needs all its members."""
-    notes = {"gpu-scheduler.io/gang": gang, "gpu-scheduler.io/gang-min": str(size), **more.pop("annotations", {})}
-    meta = {"name": f"{gang}-{number}", "namespace": HOME, "annotations": notes, **more.pop("metadata", {})}
+    """Builds a member of a gang that needs all its members."""
+    annotations = {"gpu-scheduler.io/gang": gang, "gpu-scheduler.io/gang-min": str(size), **more.pop("annotations", {})}
+    meta = {"name": f"{gang}-{number}", "namespace": HOME, "annotations": annotations, **more.pop("metadata", {})}
     container = {"name": "main", "image": "x", "resources": {"limits": {GPU: str(gpus)}}}
     return {"metadata": meta, "spec": {"schedulerName": "gpu-scheduler", "containers": [container], **more}}
 
 
 def place_of(pod: Json) -> tuple[str, str]:
-    """The node of a pod and the GPUs that are recorded for it."""
-    notes = pod["metadata"].get("annotations") or {}
-    return pod["spec"].get("nodeName", ""), notes.get("gpu-scheduler.io/devices", "")
+    """The node of a pod, and its recorded devices."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return pod["spec"].get("nodeName", ""), annotations.get("gpu-scheduler.io/devices", "")
 
 
 def _end(pod: Json) -> None:
@@ -46,53 +46,53 @@ def _end(pod: Json) -> None:
 
 
 class Scene:
-    """Eight GPUs, two gangs that want them all, and pods that are none of our business."""
+    """Eight GPUs, two gangs that each need all of them, and pods that our scheduler must not touch."""
 
     def __init__(self) -> None:
         self.breaches: list[str] = []
         self.sizes = {"train": 8, "zeal": 2}
         self._places: dict[str, tuple[str, str]] = {}
-        self._strangers: dict[str, str] = {}
+        self._untouchable: dict[str, str] = {}
 
     # -- what happens
 
     def begin(self, server: ApiServer) -> None:
-        """Makes what is there at first."""
+        """Creates the initial objects."""
         for name in NODES:
             server.create("nodes", make_node(name))
-        stranger = make_pod("stranger", 0, 1, 1, schedulerName="default-scheduler")
-        # A gang does not reach beyond its namespace: this one is alone in its own, and waits.
+        foreign = make_pod("stranger", 0, 1, 1, schedulerName="default-scheduler")
+        # A gang does not extend beyond its namespace: this pod lacks its peers, and waits.
         abroad = make_pod("train", 8, 8, 1, metadata={"namespace": "kube-system"})
-        for pod in (stranger, abroad):
+        for pod in (foreign, abroad):
             made = server.create("pods", pod)
-            self._strangers[made["metadata"]["uid"]] = made["metadata"]["name"]
+            self._untouchable[made["metadata"]["uid"]] = made["metadata"]["name"]
         self.make_gangs(server)
 
     def make_gangs(self, server: ApiServer) -> None:
-        """Makes the pods of the gangs."""
+        """Creates the pods of the gangs."""
         for number in range(8):
             server.create("pods", make_pod("train", number, 8, 1))
         for number in range(2):
             server.create("pods", make_pod("zeal", number, 2, CARDS))
 
-    def go_on(self, server: ApiServer) -> None:
-        """What kubelets and controllers do: pods that are deleted end, and go."""
+    def tick(self, server: ApiServer) -> None:
+        """Acts as kubelets and controllers: deleted pods end, and are removed."""
         for pod in server.all("pods"):
             if "deletionTimestamp" in pod["metadata"]:
                 server.edit("pods", pod, _end, "status")
                 server.delete("pods", pod, grace=0)
 
-    # -- what must hold
+    # -- checks
 
     def check(self, server: ApiServer, request: Request, reply: Reply) -> None:
-        """S1, S3, S4 and S5 after a request, and that nothing is done that was not committed."""
+        """Checks S1, S3, S4 and S5 after a request, and that binds and deletes were committed."""
         if request.method == "GET" or reply.status >= 300:
             return
         used: set[tuple[str, str]] = set()
         for pod in server.all("pods"):
             uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
             node, devices = place = place_of(pod)
-            if uid in self._strangers and (node or devices or "deletionTimestamp" in pod["metadata"]):
+            if uid in self._untouchable and (node or devices or "deletionTimestamp" in pod["metadata"]):
                 self.breaches.append(f"S4 or S5: {name} is touched")
             if not node:
                 continue
@@ -121,24 +121,24 @@ class Scene:
             self.breaches.append(f"Placement {parts[-1]} is deleted while the Lease names it")
 
     def find_problem(self, server: ApiServer) -> str:
-        """What is not as it must be in the end, or nothing."""
+        """What is wrong with the final state, or nothing."""
         bound = self.count_bound(server)
         for gang, size in self.sizes.items():
             if bound.get(gang, 0) not in (0, size):
                 return f"S2: {gang} has {bound[gang]} of {size}"
-        return self.find_wrong_end(bound) or self.find_leavings(server)
+        return self.find_wrong_end(bound) or self.find_left_over(server)
 
     def find_wrong_end(self, bound: dict[str, int]) -> str:
-        """S2 is kept; what else is to be reached."""
-        return "" if bound in ({"train": 8}, {"zeal": 2}) else f"L1: nobody has all GPUs, but {bound}"
+        """What is wrong with the outcome, where S2 holds."""
+        return "" if bound in ({"train": 8}, {"zeal": 2}) else f"L1: no gang has all GPUs: {bound}"
 
-    def find_leavings(self, server: ApiServer) -> str:
-        """What remains of commits."""
+    def find_left_over(self, server: ApiServer) -> str:
+        """What is left of commits."""
         names = [found["metadata"]["name"] for found in server.all(PLACEMENTS)]
         return f"left: the Lease names {committed(server)}, there are {names}" if names or committed(server) else ""
 
     def count_bound(self, server: ApiServer) -> dict[str, int]:
-        """How many members of each gang have nodes and are to stay there."""
+        """How many members of each gang are bound and not being deleted."""
         counts: dict[str, int] = {}
         for pod in server.all("pods"):
             if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]:
@@ -148,20 +148,20 @@ class Scene:
 
 
 class Start(Scene):
-    """A gang of eight starts, and another that wants the same GPUs waits."""
+    """A gang of eight starts, and another gang that needs the same GPUs waits."""
 
 
 class Restart(Scene):
-    """A gang of eight has lost a member and starts anew as a whole: its pods are made again."""
+    """A gang of eight has lost a member and is restarted as a whole: its pods are recreated."""
 
     def make_gangs(self, server: ApiServer) -> None:
-        """Seven run, the eighth is made again already."""
+        """Seven members run, the eighth is recreated already."""
         for number in range(8):
             self._make(server, number, bound=number > 0)
 
-    def go_on(self, server: ApiServer) -> None:
-        """A controller makes what has gone."""
-        super().go_on(server)
+    def tick(self, server: ApiServer) -> None:
+        """Also acts as a controller: recreates missing members."""
+        super().tick(server)
         there = {pod["metadata"]["name"] for pod in server.all("pods")}
         for number in range(8):
             if f"train-{number}" not in there:
@@ -169,23 +169,23 @@ class Restart(Scene):
 
     def _make(self, server: ApiServer, number: int, *, bound: bool) -> None:
         owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "train", "controller": True}
-        notes = {"gpu-scheduler.io/on-member-lost": "restart"}
+        annotations = {"gpu-scheduler.io/on-member-lost": "restart"}
         if bound:
-            notes["gpu-scheduler.io/devices"] = str(number % CARDS)
+            annotations["gpu-scheduler.io/devices"] = str(number % CARDS)
         where = {"nodeName": NODES[number // CARDS]} if bound else {}
-        pod = make_pod("train", number, 8, 1, annotations=notes, metadata={"ownerReferences": [owner]}, **where)
+        pod = make_pod("train", number, 8, 1, annotations=annotations, metadata={"ownerReferences": [owner]}, **where)
         server.create("pods", pod)
 
     def find_wrong_end(self, bound: dict[str, int]) -> str:
-        """All eight run."""
+        """All eight must run."""
         return "" if bound == {"train": 8} else f"L1: train has {bound}"
 
 
 class Preempt(Scene):
-    """A gang of eight makes another of lower priority go, which nobody makes again."""
+    """A gang of eight preempts another of lower priority, which is not recreated."""
 
     def make_gangs(self, server: ApiServer) -> None:
-        """The other runs."""
+        """The other gang runs at the start."""
         server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "high"}, "value": 9})
         for number, node in enumerate(NODES):
             devices = {"gpu-scheduler.io/devices": ",".join(map(str, range(CARDS)))}
@@ -194,7 +194,7 @@ class Preempt(Scene):
             server.create("pods", make_pod("train", number, 8, 1, priorityClassName="high"))
 
     def find_wrong_end(self, bound: dict[str, int]) -> str:
-        """The gang of high priority runs alone."""
+        """The gang of high priority must run alone."""
         return "" if bound == {"train": 8} else f"L1: train should run alone, but there are {bound}"
 
 
@@ -202,7 +202,7 @@ SCENES: dict[str, type[Scene]] = {"start": Start, "restart": Restart, "preempt":
 
 
 def committed(server: ApiServer) -> dict[str, str]:
-    """What the Lease names."""
+    """The Placements that the Lease names."""
     lease = server.get(LEASES, SYSTEM, "gpu-scheduler")
     text = ((lease or {}).get("metadata", {}).get("annotations") or {}).get("gpu-scheduler.io/committed", "")
     found: dict[str, str] = msgspec.json.decode(text) if text else {}

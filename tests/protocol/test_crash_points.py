@@ -1,4 +1,4 @@
-"""A leader that dies at any API call of a commit leaves a cluster in which the next one finishes what was promised."""
+"""A leader may die at any API call of a commit: the next one finishes what was committed."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from tests.protocol.deaths import at, play
 from tests.protocol.scenes import SCENES
 
 PAIRS = 8
-"""So many pairs are tried in each scene; `make crash-points` tries all."""
+"""How many pairs are tried in each scene; `make crash-points` tries all."""
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_nothing_is_broken_where_nobody_dies(scene: str) -> None:
+def test_no_promise_is_broken_without_a_death(scene: str) -> None:
     outcome = play(SCENES[scene]())
     assert not outcome.breaches, outcome.trace
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_gang_of_eight_survives_every_death_of_its_leader(part: int) -> None:
+def test_a_gang_of_eight_survives_every_death_of_its_leader(part: int) -> None:
     for death in list(find_deaths("start"))[part::4]:
-        story = try_deaths("start", death)
-        assert not story, story
+        trace = try_deaths("start", death)
+        assert not trace, trace
 
 
 @pytest.mark.parametrize("scene", ["restart", "preempt"])
 def test_deletes_are_finished_after_the_death_of_a_leader(scene: str) -> None:
     for death in random.Random(1).sample(list(find_deaths(scene)), 15):
-        story = try_deaths(scene, death)
-        assert not story, story
+        trace = try_deaths(scene, death)
+        assert not trace, trace
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_next_leader_may_die_too(scene: str) -> None:
+def test_the_next_leader_may_die_too(scene: str) -> None:
     chance = random.Random(2)
     firsts = chance.sample(list(find_deaths(scene)), PAIRS)
     for first in firsts:
         second = chance.choice(list(sort_deaths(play(SCENES[scene](), [at(first)]).points)))
-        story = try_deaths(scene, first, second)
-        assert not story, story
+        trace = try_deaths(scene, first, second)
+        assert not trace, trace
 
 
 async def _fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The commit protocol keeps its promises in every world that can be reached, and can do without none of its rules."""
+"""The commit protocol keeps its promises in every reachable world, and needs each of its rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_protocol_without_a_rule_breaks_a_promise(removal: Removal) -> None:
     assert verdict.breach.startswith(removal.breaks)
 
 
-def test_every_rule_is_taken_away_once() -> None:
+def test_every_rule_is_removed_once() -> None:
     assert {removal.rule for removal in REMOVALS} == set(RULES)
 
 

@@ -1,4 +1,4 @@
-"""Mutants are what they say and come by their seeds; tests tell those they catch from those that change nothing."""
+"""Mutants are deterministic by seed, and trials distinguish mutants that tests kill from those that survive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.protocol.equivalents import EQUIVALENT, Equivalent
 from tests.protocol.mutants import (
-    APART,
+    IRRELEVANT,
     PACKAGE,
     Index,
     find_again,
@@ -27,7 +27,7 @@ from tests.protocol.mutants import (
 )
 from tests.protocol.mutators import choose_mutants, find_mutants
 from tests.protocol.plant import ROOT
-from tests.protocol.trials import Note, Trial, attempt, swap_of
+from tests.protocol.trials import Announce, Trial, attempt, swap_of
 
 CHANGES = {
     "a comparison": ("a < b", {"a <= b"}),
@@ -40,28 +40,28 @@ CHANGES = {
     "arithmetic": ("a + b // c", {"a - b // c", "a + b * c"}),
     "an operator among brackets": ("(a) - (b)", {"(a) + (b)"}),
     "a number": ("f(3)", {"f(4)"}),
-    "a truth": ("f(x=True)", {"f(x=False)"}),
-    "a choice": ("a if b else c", {"a if not (b) else c"}),
+    "a boolean argument": ("f(x=True)", {"f(x=False)"}),
+    "a conditional expression": ("a if b else c", {"a if not (b) else c"}),
     "a condition of a comprehension": ("[a for a in b if a]", {"[a for a in b if not (a)]"}),
     "an extreme": ("min(a, b)", {"max(a, b)"}),
     "an extreme of an array": ("a.any()", {"a.all()"}),
     "a default": ("a.get(b, c)", {"a.get(b)"}),
-    "a choice in a text": ("f'{a if b else c}'", {"f'{a if not (b) else c}'"}),
+    "a conditional expression in an f-string": ("f'{a if b else c}'", {"f'{a if not (b) else c}'"}),
     "letters beyond ASCII": ("f('äöü', a < b)", {"f('äöü', a <= b)"}),
-    "texts": ("a['b'] % ('c' + d)", {"a['b'] * ('c' + d)"}),
+    "strings": ("a['b'] % ('c' + d)", {"a['b'] * ('c' + d)"}),
 }
 
 STATEMENTS = {
     "a call": ("g()", {"pass"}),
     "an attribute": ("a.b = c", {"pass"}),
     "a sum": ("a += b", {"a -= b", "pass"}),
-    "an end": ("return", {"pass"}),
-    "a value": ("return a", {"return None"}),
-    "a lie": ("return False", {"return True"}),
-    "the truth": ("return True", {"return False", "return None"}),
-    "nothing": ("return None", set()),
+    "a bare return": ("return", {"pass"}),
+    "a returned value": ("return a", {"return None"}),
+    "a false result": ("return False", {"return True"}),
+    "a true result": ("return True", {"return False", "return None"}),
+    "a returned None": ("return None", set()),
     "an error": ("raise a", {"pass"}),
-    "a turn": ("for a in b: continue", {"for a in b: break"}),
+    "a continue": ("for a in b: continue", {"for a in b: break"}),
     "a loop": ("while a: break", {"while not (a): break", "while a: continue"}),
     "a condition": ("if a: b = c", {"if not (a): b = c"}),
 }
@@ -73,9 +73,9 @@ NO_BEHAVIOUR = {
     "exports": "__all__ = [1]",
     "slots": "class A:\n    __slots__ = (1,)",
     "imports for types": "if TYPE_CHECKING:\n    f(1)",
-    "how a class is built": "@dataclass(frozen=True)\nclass A(B, gc=False):\n    b: C",
+    "class structure": "@dataclass(frozen=True)\nclass A(B, gc=False):\n    b: C",
     "a log line": "_log.info('%d', 1 + a)",
-    "checks of itself": "assert a < b",
+    "an assertion": "assert a < b",
     "a check of lengths": "c = zip(a, b, strict=True)",
 }
 
@@ -95,11 +95,11 @@ def test_a_statement_is_changed_in_one_place(text: str, expected: set[str]) -> N
 
 
 @pytest.mark.parametrize("text", NO_BEHAVIOUR.values(), ids=NO_BEHAVIOUR)
-def test_what_is_no_behaviour_stays_as_it_is(text: str) -> None:
+def test_code_without_behaviour_is_not_changed(text: str) -> None:
     assert not find_mutants("a.py", f"{text}\n")
 
 
-def test_a_mutant_says_where_it_is_and_what_it_changes() -> None:
+def test_a_mutant_reports_its_position_and_its_change() -> None:
     text = "class A:\n    def b(self, c=0):\n        if c:\n            return [\n                c,\n            ]\n"
     found = find_mutants("a.py", text)
     assert [(mutant.function, mutant.lines, mutant.name, mutant.diff(text)) for mutant in found] == [
@@ -121,7 +121,7 @@ def test_the_same_seed_chooses_the_same_mutants(tmp_path: Path) -> None:
     assert choose_mutants(tmp_path, ["a.py"], 30, 1)[:20] == chosen
 
 
-def test_mutants_of_a_seed_stay_when_other_lines_are_edited(tmp_path: Path) -> None:
+def test_mutants_of_a_seed_do_not_depend_on_other_lines(tmp_path: Path) -> None:
     def choose(text: str) -> list[str]:
         (tmp_path / "a.py").write_text(text)
         return [mutant.diff(text) for mutant in choose_mutants(tmp_path, ["a.py"], 40, 1)]
@@ -132,7 +132,7 @@ def test_mutants_of_a_seed_stay_when_other_lines_are_edited(tmp_path: Path) -> N
     assert same[:36] == [diff for diff in after if "c = " not in diff][:36]
 
 
-def test_a_function_gets_new_code_only_where_that_is_all_that_changes() -> None:
+def test_a_function_gets_new_code_only_if_nothing_else_changes() -> None:
     text = "LIMIT = 1\n\ndef f(a=2):\n    return a + LIMIT\n"
     swapped = {
         mutant.diff(text).splitlines()[-1]: swap_of(mutant, text, "a.py") for mutant in find_mutants("a.py", text)
@@ -168,7 +168,7 @@ def test_grow():
 EXPECTED = {
     "LIMIT = 11": "killed",
     "def clip(a, most=4):": "killed",
-    "if a >= most:": "survived",  # what is clipped to the same is the same
+    "if a >= most:": "survived",  # clipping makes them equal
     "if not (a > most):": "killed",
     "return None": "killed",
     "return min(a - 1, LIMIT)": "killed",
@@ -181,7 +181,7 @@ EXPECTED = {
 
 @pytest.fixture
 def adding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with some code and its tests."""
+    """Writes a folder with some code and its tests."""
     (tmp_path / "src" / "sums").mkdir(parents=True)
     (tmp_path / "src" / "sums" / "adding.py").write_text(CODE)
     (tmp_path / "test_adding.py").write_text(TESTS)
@@ -190,16 +190,16 @@ def adding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_tests_tell_mutants_apart(adding: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_report_killed_and_surviving_mutants(adding: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, tests = ["src/sums/adding.py"], ["test_adding.py"]
     reach = find_reach(adding, files, tests, adding / "build", jobs=1)
     index = Index(adding, files, reach)
     mutants = find_mutants(files[0], CODE)
     trials = [Trial(number, mutant, index.find_tests(mutant, budget=10)) for number, mutant in enumerate(mutants)]
     results = list(try_mutants(trials, adding, tests, reach, jobs=1))
-    told = {(result.function, result.diff.splitlines()[-1][1:].strip()): result.status for result in results}
+    statuses = {(result.function, result.diff.splitlines()[-1][1:].strip()): result.status for result in results}
     assert {
-        line: status for (function, line), status in told.items() if (function, line) != ("forget", "return None")
+        line: status for (function, line), status in statuses.items() if (function, line) != ("forget", "return None")
     } == EXPECTED
     assert not report(results)
     assert "9 of 13 mutants killed" in capsys.readouterr().out
@@ -217,7 +217,7 @@ def test_tests_tell_mutants_apart(adding: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("known", EQUIVALENT, ids=[f"{known.function} {i}" for i, known in enumerate(EQUIVALENT)])
-def test_what_is_said_to_change_nothing_is_still_a_mutant_of_the_code(known: Equivalent) -> None:
+def test_every_equivalent_mutant_is_a_mutant_of_the_present_code(known: Equivalent) -> None:
     file = f"{PACKAGE}{known.file}"
     text = (ROOT / file).read_text()
     diffs = [squeeze(mutant.diff(text)) for mutant in find_mutants(file, text) if mutant.function == known.function]
@@ -225,48 +225,48 @@ def test_what_is_said_to_change_nothing_is_still_a_mutant_of_the_code(known: Equ
     assert known.reason
 
 
-def _end_by_sigkill(note: Note) -> None:
-    note("a test")
+def _end_by_sigkill(announce: Announce) -> None:
+    announce("a test")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _fail(note: Note) -> None:
+def _fail(announce: Announce) -> None:
     raise LookupError("nothing to change")
 
 
-def _fail_in_a_test(note: Note) -> None:
-    note("a test")
+def _fail_in_a_test(announce: Announce) -> None:
+    announce("a test")
     raise MemoryError
 
 
-ENDS: dict[str, tuple[str, Callable[[Note], object]]] = {
-    "all tests pass": ("survived", lambda note: os._exit(0)),
-    "a test fails": ("killed", lambda note: os._exit(1)),
+ENDS: dict[str, tuple[str, Callable[[Announce], object]]] = {
+    "all tests pass": ("survived", lambda announce: os._exit(0)),
+    "a test fails": ("killed", lambda announce: os._exit(1)),
     "a test breaks down": ("killed", _fail_in_a_test),
     "the trial fails before any test": ("error", _fail),
-    "somebody else ends it": ("error", _end_by_sigkill),
+    "it is killed from outside": ("error", _end_by_sigkill),
 }
 
 
 @pytest.mark.parametrize(("status", "run"), ENDS.values(), ids=ENDS)
-def test_a_trial_is_no_kill_when_it_fails_itself(status: str, run: Callable[[Note], object]) -> None:
+def test_a_trial_that_fails_outside_a_test_is_no_kill(status: str, run: Callable[[Announce], object]) -> None:
     text = "x = 1\n"
     trial = Trial(0, find_mutants("a.py", text)[0], [])
     assert attempt(run, trial, {}).status == status
 
 
-def test_no_mutants_are_no_success() -> None:
+def test_a_run_without_mutants_is_no_success() -> None:
     assert not report([])
 
 
 @pytest.mark.parametrize("wrong", ["--count 0", "--jobs 0", "--budget -1", "--again missing"])
-def test_what_would_try_nothing_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_select_nothing_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(wrong.split())
     assert f"error: {wrong}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("pattern", APART)
-def test_tests_that_are_left_out_exist(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", IRRELEVANT)
+def test_excluded_tests_exist(pattern: str) -> None:
     tests = [str(path.relative_to(ROOT)) for known in TRIED for path in ROOT.glob(known)]
     assert fnmatch.filter(tests, pattern)

@@ -1,4 +1,4 @@
-"""The planted bugs still fit the code: whether each is caught is tried by `make planted-bugs`."""
+"""The planted bugs still match the code; `make planted-bugs` checks whether tests catch them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_bug_can_be_planted(bug: Bug, tmp_path: Path) -> None:
     assert all((ROOT / suite).exists() for suite in bug.suites)
 
 
-def test_bug_that_no_longer_fits_is_named(tmp_path: Path) -> None:
+def test_bug_that_no_longer_matches_the_code_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("twice twice")
-    with pytest.raises(ValueError, match="its text is 2 times in a"):
+    with pytest.raises(ValueError, match="its text occurs 2 times in a"):
         plant(Bug("some bug", "", "a.py", "twice", "once", ()), tmp_path)
 
 
-def test_bugs_are_many_and_different() -> None:
+def test_there_are_many_different_bugs() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 30
 
 
@@ -39,22 +39,22 @@ ENDS: dict[str, tuple[int, str, str | None]] = {
     "a test fails": (1, "FAILED tests/test_a.py::test_b", "tests/test_a.py::test_b"),
     "a change that cannot be imported": (2, f"{CHANGED}:1: in <module>\n{ERROR}", "tests/test_a.py"),
     "a test that cannot be imported": (2, ERROR, "stops"),
-    "an option that pytest has not": (4, "", "stops"),
+    "an option that pytest does not know": (4, "", "stops"),
     "a file without tests": (5, "", "stops"),
-    "somebody ends it": (-9, CHANGED, "stops"),
+    "it is killed": (-9, CHANGED, "stops"),
 }
 
 
-def end_with(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
-    """Whatever is run ends like that."""
-    monkeypatch.setattr(subprocess, "run", lambda args, **more: subprocess.CompletedProcess(args, code, said, "why"))
+def end_with(monkeypatch: pytest.MonkeyPatch, code: int, output: str) -> None:
+    """Every subprocess ends with this code and output."""
+    monkeypatch.setattr(subprocess, "run", lambda args, **more: subprocess.CompletedProcess(args, code, output, "why"))
 
 
-@pytest.mark.parametrize(("code", "said", "caught"), ENDS.values(), ids=ENDS)
-def test_only_what_fails_for_the_bug_is_a_catch(
-    code: int, said: str, caught: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("code", "output", "caught"), ENDS.values(), ids=ENDS)
+def test_only_a_failure_caused_by_the_bug_is_a_catch(
+    code: int, output: str, caught: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_with(monkeypatch, code, said)
+    end_with(monkeypatch, code, output)
     if caught == "stops":
         with pytest.raises(SystemExit, match=f"tests/test_a.py\nended with {code}:\n.*why"):
             run_suite(ROOT, "tests/test_a.py", CHANGED)
@@ -63,7 +63,7 @@ def test_only_what_fails_for_the_bug_is_a_catch(
         assert (found.test if found else None) == caught
 
 
-def test_a_simulation_that_does_not_start_for_another_reason_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulator_that_fails_for_another_reason_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     end_with(monkeypatch, 1, f"{CHANGED}: NameError")
     assert run_seeds(ROOT, 1, 1, CHANGED) == ("does not start", 1)
     with pytest.raises(SystemExit, match="ended with 1"):
@@ -71,7 +71,7 @@ def test_a_simulation_that_does_not_start_for_another_reason_sees_nothing(monkey
 
 
 @pytest.mark.parametrize("wrong", ["99", "-1", "0 --seeds -1", "0 --jobs 0"])
-def test_what_cannot_be_planted_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(wrong.split())
     assert "error: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tries mutants: a process that has everything imported forks for each, and the child runs the tests in question."""
+"""Tries mutants: a process with everything imported forks for each mutant, and the child runs the relevant tests."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ OPTIONS = (
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # libraries are imported before pytest starts
 )
 MEMORY = 4 << 30
-"""What a mutant may take, in bytes."""
+"""Memory limit of a trial, in bytes."""
 
 _FAILED = 70
-"""The exit code of a trial that failed itself, and no test in it."""
+"""Exit code of a trial that failed outside a test."""
 
 
 class Trial(NamedTuple):
-    """A mutant, and the tests that run what it changes, in order."""
+    """A mutant, and the tests that run its lines, in order."""
 
     number: int
     mutant: Mutant
@@ -47,7 +47,7 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a trial ended, in which test or why, after how many tests."""
+    """How a trial ended, in which test or why, and after how many tests."""
 
     status: str
     test: str
@@ -55,14 +55,14 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-Note = Callable[[str], object]
-"""Says which test begins."""
+Announce = Callable[[str], object]
+"""Called with the name of each test that begins."""
 
-Tell = Callable[[Trial, Outcome], None]
+Report = Callable[[Trial, Outcome], None]
 
 
 def swap_of(mutant: Mutant, text: str, path: str) -> CodeType | None:
-    """The new code of the function that a mutant changes; None where the module must be imported with the change."""
+    """The new code of the changed function; None if the module has to be imported with the change."""
     changed = (compile(version, path, "exec", dont_inherit=True) for version in (text, mutant.apply(text)))
     functions = (
         max(
@@ -80,7 +80,7 @@ def swap_of(mutant: Mutant, text: str, path: str) -> CodeType | None:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module with another text than its file has."""
+    """Loads a module from a given text instead of its file."""
 
     def __init__(self, name: str, path: str, text: str) -> None:
         super().__init__(name, path)
@@ -91,7 +91,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module with another text."""
+    """Finds one module with the given text."""
 
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
@@ -105,21 +105,21 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Chosen:
-    """A pytest plugin that runs some tests, in an order, until one fails."""
+    """A pytest plugin that runs the given tests in order, until one fails."""
 
-    def __init__(self, names: list[str], note: Note) -> None:
+    def __init__(self, names: list[str], announce: Announce) -> None:
         self._names = names
-        self._note = note
+        self._announce = announce
 
     def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
         items = {item.nodeid: item for item in session.items}
-        run_items(session, [items[name] for name in self._names if name in items], self._note)
+        run_items(session, [items[name] for name in self._names if name in items], self._announce)
 
 
-def run_items(session: pytest.Session, items: list[pytest.Item], note: Note) -> NoReturn:
-    """Runs tests until one fails, and ends the process: 1 if one did."""
+def run_items(session: pytest.Session, items: list[pytest.Item], announce: Announce) -> NoReturn:
+    """Runs tests until one fails, and exits: with 1 if one did."""
     for item, following in zip(items, [*items[1:], None], strict=True):
-        note(item.nodeid)
+        announce(item.nodeid)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
             os._exit(1)
@@ -127,12 +127,12 @@ def run_items(session: pytest.Session, items: list[pytest.Item], note: Note) -> 
 
 
 class Server:
-    """A pytest plugin that, once all tests are collected, forks for each mutant and gives a function its new code."""
+    """A pytest plugin that, after collection, forks for each mutant and swaps the code of the changed function."""
 
-    def __init__(self, trials: list[tuple[Trial, CodeType]], reach: Reach, tell: Tell) -> None:
+    def __init__(self, trials: list[tuple[Trial, CodeType]], reach: Reach, report: Report) -> None:
         self._trials = trials
         self._reach = reach
-        self._tell = tell
+        self._report = report
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
@@ -147,22 +147,22 @@ class Server:
             targets = functions[new.co_filename, new.co_firstlineno, new.co_qualname]
             chosen = [items[name] for name in trial.tests if name in items]
             run = partial(_run_swapped, session, chosen, targets, new)
-            self._tell(trial, attempt(run, trial, self._reach))
+            self._report(trial, attempt(run, trial, self._reach))
         return True
 
 
 def _run_swapped(
-    session: pytest.Session, items: list[pytest.Item], targets: list[FunctionType], new: CodeType, note: Note
+    session: pytest.Session, items: list[pytest.Item], targets: list[FunctionType], new: CodeType, announce: Announce
 ) -> None:
     if not targets:
         raise LookupError(f"{new.co_qualname} of {new.co_filename} is not imported by any test")
     for function in targets:
         function.__code__ = new
-    run_items(session, items, note)
+    run_items(session, items, announce)
 
 
-def attempt(run: Callable[[Note], object], trial: Trial, reach: Reach) -> Outcome:
-    """Runs something that notes the tests it begins in a process of its own, which may neither hang nor grow."""
+def attempt(run: Callable[[Announce], object], trial: Trial, reach: Reach) -> Outcome:
+    """Runs a trial in a process of its own, with a time and a memory limit."""
     begun = time.monotonic()
     folder = tempfile.mkdtemp(prefix="mutant-")
     reading, writing = os.pipe()
@@ -171,7 +171,7 @@ def attempt(run: Callable[[Note], object], trial: Trial, reach: Reach) -> Outcom
         try:
             os.setpgid(0, 0)
             os.close(reading)
-            settle(folder, 60 + round(5 * sum(reach[name].seconds for name in trial.tests)))
+            isolate(folder, 60 + round(5 * sum(reach[name].seconds for name in trial.tests)))
             run(lambda name: os.write(writing, f"{name}\n".encode()))
         except BaseException as error:
             os.write(writing, f"! {type(error).__name__}: {error}".replace("\n", " ")[:500].encode() + b"\n")
@@ -183,8 +183,8 @@ def attempt(run: Callable[[Note], object], trial: Trial, reach: Reach) -> Outcom
     with open(reading, "rb", buffering=0) as pipe:
         rest = b""
         while True:
-            patience = 60 + 20 * (reach[begun_tests[-1]].seconds if begun_tests and begun_tests[-1] in reach else 3)
-            if not select.select([pipe], [], [], patience)[0]:
+            timeout = 60 + 20 * (reach[begun_tests[-1]].seconds if begun_tests and begun_tests[-1] in reach else 3)
+            if not select.select([pipe], [], [], timeout)[0]:
                 hangs = True
                 break
             data = pipe.read(65536)
@@ -202,48 +202,48 @@ def attempt(run: Callable[[Note], object], trial: Trial, reach: Reach) -> Outcom
     shutil.rmtree(folder, ignore_errors=True)
     last = begun_tests[-1] if begun_tests else ""
     testing = bool(begun_tests) and not begun_tests[0].startswith("!")
-    word = "timeout" if hangs else _name_end(os.waitstatus_to_exitcode(status), testing)
-    return Outcome(word, last, len(begun_tests), time.monotonic() - begun)
+    outcome = "timeout" if hangs else _name_end(os.waitstatus_to_exitcode(status), testing)
+    return Outcome(outcome, last, len(begun_tests), time.monotonic() - begun)
 
 
 def _name_end(code: int, testing: bool) -> str:
-    """How a trial ended by the exit code of its process, and by whether any test had begun."""
+    """The status of a trial, from the exit code of its process and whether a test had begun."""
     if code == -signal.SIGKILL:
-        return "error"  # somebody else did that, such as a system without memory
+        return "error"  # killed from outside, for example by a system that is out of memory
     known = {0: "survived", 1: "killed", -signal.SIGXCPU: "timeout"}
     return known.get(code, "killed" if testing else "error")
 
 
-def settle(folder: str, seconds: int) -> None:
-    """Makes this process one that leaves nothing behind and says nothing."""
+def isolate(folder: str, seconds: int) -> None:
+    """Sets the limits of this process, gives it its own temporary folder, and silences it."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    _hush()
+    _silence()
 
 
-def _hush() -> None:
-    """Nobody wants to hear of every test of every mutant."""
+def _silence() -> None:
+    """Discards the output of this process."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
 
-def run_fresh(trial: Trial, root: Path, note: Note) -> NoReturn:
-    """Imports the module with the change in it, then the tests, and runs them; ends the process."""
+def run_fresh(trial: Trial, root: Path, announce: Announce) -> NoReturn:
+    """Imports the module with the change, then the tests, and runs them; exits."""
     mutant = trial.mutant
     path = root / mutant.file
     name = ".".join(Path(mutant.file).relative_to("src").with_suffix("").parts)
     sys.meta_path.insert(0, _Finder(_Loader(name, str(path), mutant.apply(path.read_text()))))
     files = dict.fromkeys(test.split("::")[0] for test in trial.tests)
-    pytest.main([*OPTIONS, *files], plugins=[_Chosen(trial.tests, note)])
-    note("! the tests cannot be collected")  # they can without the change
+    pytest.main([*OPTIONS, *files], plugins=[_Chosen(trial.tests, announce)])
+    announce("! the tests cannot be collected")  # collection works without the change
     os._exit(1)
 
 
 def fork(work: Callable[[], int | None]) -> int:
-    """Does something in a process of its own, which ends with it and with the code that it returns."""
+    """Runs a function in a child process, which exits with the code that the function returns."""
     child = os.fork()
     if not child:
         code: int | None = _FAILED
@@ -257,12 +257,12 @@ def fork(work: Callable[[], int | None]) -> int:
 
 
 def _serve(tests: list[str], server: Server) -> None:
-    _hush()
+    _silence()
     pytest.main([*OPTIONS, *tests], plugins=[server])
 
 
-def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach, tell: Tell) -> None:
-    """Tries mutants one after the other; those that need a fresh import last, and this process stays without any."""
+def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach, report: Report) -> None:
+    """Tries mutants one after the other, those that need a fresh import last. This process itself imports no change."""
     swaps: list[tuple[Trial, CodeType]] = []
     fresh: list[Trial] = []
     for trial in trials:
@@ -272,13 +272,13 @@ def try_all(trials: Iterable[Trial], root: Path, tests: list[str], reach: Reach,
             fresh.append(trial)
         else:
             swaps.append((trial, new))
-    os.waitpid(fork(partial(_serve, tests, Server(swaps, reach, tell))), 0)
+    os.waitpid(fork(partial(_serve, tests, Server(swaps, reach, report))), 0)
     for trial in fresh:
-        tell(trial, attempt(partial(run_fresh, trial, root), trial, reach))
+        report(trial, attempt(partial(run_fresh, trial, root), trial, reach))
 
 
 def _runs_early(mutant: Mutant, function: CodeType, reach: Reach) -> bool:
-    """Whether a function runs while modules are imported: what it made by then would stay as it was."""
+    """Whether a function runs during imports; its results would not change with its code."""
     last = max(line for _, _, line in function.co_lines() if line is not None)
     early = reach[IMPORTING].lines.get(mutant.file, [])
     return any(function.co_firstlineno <= line <= last for line in early)

@@ -1,4 +1,4 @@
-"""What the model of the commit protocol is about: pods, requests, commits, who leads, and what may befall them."""
+"""The state of the commit protocol's model: pods, requests, commits, the leader, and the scenarios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOREIGN, TOUCHED, NAMELESS = "foreign", "touched", "bound without a record"
 
 
 class Pod(NamedTuple):
-    """A pod, or the place of one. What is made again under its name has another uid."""
+    """A pod, or the place of a deleted one. A recreated pod has another uid."""
 
     uid: int = 0
     state: str = PENDING
@@ -31,7 +31,7 @@ class Bind(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """An entry of a commit: this pod goes, for a restart of its gang or for another gang."""
+    """An entry of a commit: delete this pod, for a restart of its gang or in favour of another gang."""
 
     pod: int
     uid: int
@@ -50,7 +50,7 @@ Commit = tuple[Bind | Delete, ...]
 
 
 class Late(NamedTuple):
-    """A commit that a replaced leader has yet to write down."""
+    """A commit that a replaced leader has yet to write."""
 
     commit: Commit
 
@@ -59,8 +59,8 @@ Request = Bind | Delete | Raise | Late
 
 
 class Leader(NamedTuple):
-    """What a leader has in mind: pods as it last saw them (none before its list), open commits, and the one it is about
-    to commit. `holds` are gangs whose slots it keeps, where that is remembered and not derived."""
+    """The state of a leader: pods as last seen (None before its list), open commits, and the one that it is about to
+    commit. `holds` are gangs whose slots it keeps, if holds are remembered instead of derived."""
 
     seen: tuple[Pod, ...] | None
     open: frozenset[Commit]
@@ -69,20 +69,20 @@ class Leader(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything that is so."""
+    """The complete state of the model."""
 
     pods: tuple[Pod, ...]
     committed: frozenset[Commit] = frozenset()
     lost: frozenset[Commit] = frozenset()
-    flying: frozenset[Request] = frozenset()
+    in_flight: frozenset[Request] = frozenset()
     leader: Leader | None = None
     deletions: int = 0
     refusals: int = 0
-    makings: int = 0
+    recreations: int = 0
 
 
 class Gang(NamedTuple):
-    """Members by number; all of them are its minimum."""
+    """Members by number; its minimum is all of them."""
 
     members: tuple[int, ...]
     priority: int = 0
@@ -90,39 +90,39 @@ class Gang(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A cluster and what may befall it. Bare pods are made again by a person: nobody restarts them."""
+    """A cluster and the bounds of what happens to it. Bare pods are recreated by a user, not by a controller."""
 
     gangs: Mapping[str, Gang]
     gpus: int = 2
     deletions: int = 0
     refusals: int = 0
-    makings: int = 0
+    recreations: int = 0
     bare: bool = False
     foreign: bool = False
 
     @property
     def start(self) -> World:
-        """How it begins: every pod waits, but for those of high priority, who are yet to come."""
+        """The initial world: every pod waits, except those of high priority, which arrive later."""
         pods = tuple(
             Pod(state=GONE if gang.priority else PENDING) for gang in self.gangs.values() for _ in gang.members
         )
-        return World(pods, deletions=self.deletions, refusals=self.refusals, makings=self.makings)
+        return World(pods, deletions=self.deletions, refusals=self.refusals, recreations=self.recreations)
 
 
 TWO_PAIRS = {"g": Gang((0, 1)), "h": Gang((2, 3))}
 PAIR_AND_ONE = {"g": Gang((0, 1)), "h": Gang((2,))}
 SCENARIOS = {
     "two gangs want the same GPUs": Scenario(TWO_PAIRS),
-    "pods are deleted and made again": Scenario(PAIR_AND_ONE, deletions=1, makings=2),
-    "bare pods are deleted and made again": Scenario(PAIR_AND_ONE, deletions=1, makings=1, bare=True),
-    "pods are made again for another scheduler": Scenario(PAIR_AND_ONE, deletions=1, makings=1, foreign=True),
+    "pods are deleted and recreated": Scenario(PAIR_AND_ONE, deletions=1, recreations=2),
+    "bare pods are deleted and recreated": Scenario(PAIR_AND_ONE, deletions=1, recreations=1, bare=True),
+    "pods are recreated for another scheduler": Scenario(PAIR_AND_ONE, deletions=1, recreations=1, foreign=True),
     "binds are refused": Scenario(PAIR_AND_ONE, refusals=1),
-    "there is room for all, and binds are refused": Scenario(PAIR_AND_ONE, gpus=3, refusals=1),
-    "a gang of higher priority comes": Scenario({"g": Gang((0, 1)), "h": Gang((2, 3), 1)}, makings=4),
+    "all gangs fit, and binds are refused": Scenario(PAIR_AND_ONE, gpus=3, refusals=1),
+    "a gang of higher priority arrives": Scenario({"g": Gang((0, 1)), "h": Gang((2, 3), 1)}, recreations=4),
 }
 WIDER = {
-    "members of two pairs are deleted and made again": Scenario(TWO_PAIRS, deletions=1, makings=2),
+    "members of two pairs are deleted and recreated": Scenario(TWO_PAIRS, deletions=1, recreations=2),
     "binds of two pairs are refused": Scenario(TWO_PAIRS, gpus=3, refusals=1),
-    "pods are deleted twice and made again": Scenario(PAIR_AND_ONE, deletions=2, makings=2),
+    "pods are deleted twice and recreated": Scenario(PAIR_AND_ONE, deletions=2, recreations=2),
 }
 """Scenarios that take minutes."""
