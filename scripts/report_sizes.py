@@ -1,4 +1,4 @@
-"""Report files, functions and signatures that outgrew their room.
+"""Report files, functions and signatures that are too large.
 
 Soft limits are reported, hard limits fail the check. Usage: report_sizes.py [FOLDER ...] (default: src).
 """
@@ -14,20 +14,20 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Limit:
-    """The largest size that passes unmentioned, and the largest that passes at all."""
+    """The largest size that is not reported, and the largest that passes the check."""
 
     soft: int
     hard: int
 
 
-FILE_LINES = Limit(soft=400, hard=500)
-FUNCTION_LINES = Limit(soft=50, hard=70)
+FILE_LINES = Limit(soft=400, hard=400)
+FUNCTION_LINES = Limit(soft=50, hard=50)
 PARAMETERS = Limit(soft=6, hard=8)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is larger than its soft limit."""
+    """A file, function or signature that is larger than its soft limit."""
 
     place: str
     what: str
@@ -40,7 +40,7 @@ class Finding:
 
 
 def measure_file(path: Path) -> Iterator[Finding]:
-    """Yield what is too large in one Python file."""
+    """Yield the findings of one Python file."""
     source = path.read_text(encoding="utf-8")
     yield from judge(str(path), "lines in file", len(source.splitlines()), FILE_LINES)
     for function, name, is_method in walk_functions(ast.parse(source, filename=str(path))):
@@ -51,7 +51,7 @@ def measure_file(path: Path) -> Iterator[Finding]:
 
 
 def judge(place: str, what: str, size: int, limit: Limit) -> Iterator[Finding]:
-    """Yield a finding when the size is beyond the soft limit."""
+    """Yield a finding if the size is over the soft limit."""
     if size > limit.soft:
         yield Finding(place, what, size, limit)
 
@@ -70,7 +70,7 @@ def walk_functions(node: ast.AST, prefix: str = "", in_class: bool = False) -> I
 
 
 def count_parameters(function: FunctionNode, is_method: bool) -> int:
-    """Count what a caller may pass: everything but self or cls."""
+    """Count the parameters that a caller may pass, without self or cls."""
     arguments = function.args
     named = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
     starred = (arguments.vararg is not None) + (arguments.kwarg is not None)
@@ -79,7 +79,7 @@ def count_parameters(function: FunctionNode, is_method: bool) -> int:
 
 
 def print_table(findings: list[Finding]) -> None:
-    """Print the findings, worst kind first, aligned in columns."""
+    """Print the findings as a table, those over the hard limit first."""
     width = max(len(finding.place) for finding in findings)
     for finding in sorted(findings, key=lambda finding: (not finding.is_hard, finding.place)):
         limit = f"over the hard limit of {finding.limit.hard}" if finding.is_hard else f"more than {finding.limit.soft}"
