@@ -1,12 +1,12 @@
-"""Chaos on a real control plane: `python -m tests.chaos --kills 300 --others 100 --seed 1`.
+"""Chaos tests on a real control plane: `python -m tests.chaos --kills 300 --others 100 --seed 1`.
 
-Two schedulers and an operator serve more gangs than fit, while faults strike them by a seed, mostly in the middle of a
-commit. An observer with watches of its own judges the promises by what the API tells anybody. Last comes the calm:
-everything that fits must run, and nothing may be left over.
+Two schedulers and an operator serve more gangs than fit, while seeded faults hit them, mostly in the middle of a
+commit. An observer with its own watches checks the promises by what the API shows. After the faults everything that
+fits must run, and nothing may be left over.
 
-Time to heal: from the kill, or the beginning of a pause, or else the end of the fault, until a gang of two that was
-made at that moment (by the operator, if that was killed) is wholly bound, and every gang that the fault found half
-bound is whole or gone.
+Time to heal: from the kill or the start of a pause, for other faults from their end, until a gang of two that was
+created at that time (by the operator, if that was killed) is completely bound, and every gang that the fault left half
+bound is complete or gone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
-from tests.chaos.crowd import PROBE, Crowd, Party, ask_surely, make_probe
-from tests.chaos.faults import DEATHS, KINDS, OTHERS, Stage, struck
-from tests.chaos.judge import Judge, Wanted
+from tests.chaos.faults import DEATHS, KINDS, OTHERS, Stage, injected
+from tests.chaos.judge import ExpectedGang, Judge
+from tests.chaos.load import PROBE, LoadGang, LoadGenerator, ask_until_served, make_probe
 from tests.chaos.watching import Observer
 from tests.integration import running
 from tests.integration.live import Live
@@ -42,42 +42,44 @@ nodes:
   - {{prefix: {PROBE}, gpus: 16, runtime: simulated, labels: {{{PROBE}: "true"}},
      taints: [{{key: {PROBE}, effect: NoSchedule}}]}}
 """
-PATIENCE = 120.0
+HEAL_TIMEOUT = 120.0
 """How long a fault may take to heal, in seconds."""
 
-CALM = 300.0
-"""Everything that can run has run so long after the last fault, in seconds: promises L1 and L2."""
+LIVENESS_TIMEOUT = 300.0
+"""Every gang that can run has run this many seconds after the last fault: promises L1 and L2."""
 
-TIDY = 90.0
+CLEANUP_TIMEOUT = 90.0
 """How long after that anything may be left over, in seconds."""
 
-SETTLE = 1.0
-"""How long after a strike the observer may need to hear of what had landed by then, in seconds: less than a lease."""
+OBSERVER_LAG = 1.0
+"""How long after a fault the observer may need to see the last writes, in seconds: less than a lease."""
 
 
 class Chaos:
-    """One run: all that is needed for it, the faults one after the other, and what came of them."""
+    """One run: its cluster and programs, the faults one after the other, and the figures."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self.options = options
-        self._chance = random.Random(options.seed)
+        self._rng = random.Random(options.seed)
         (folder / "fleet.yaml").write_text(FLEET)
         self.cluster = Cluster(folder / "cluster", ("--runtime", "simulated", "--fleet", str(folder / "fleet.yaml")))
         stack.callback(self._end_cluster)
         self.cluster.start()
-        self.gangs: dict[str, Wanted] = {}
+        self.gangs: dict[str, ExpectedGang] = {}
         self.judge = Judge(self.gangs, self._is_degraded)
-        self._wires = [Live(self.cluster, "default") for _ in range(3)]
-        self._live, self._asking = self._wires[:2]
-        for wire in self._wires:
-            stack.callback(wire.http.close)
+        self._clients = [Live(self.cluster, "default") for _ in range(3)]
+        self._live, self._asking = self._clients[:2]
+        for client in self._clients:
+            stack.callback(client.http.close)
         self.observer = stack.enter_context(Observer(self.cluster, self.judge))
         self.stage = Stage(self.cluster, self.judge, options.lease, stack)
-        self.crowd = Crowd(self._wires[2], self.judge, self.gangs, random.Random(options.seed + 1), NODES * GPUS)
-        stack.callback(self.crowd.stop)
+        self.load = LoadGenerator(
+            self._clients[2], self.judge, self.gangs, random.Random(options.seed + 1), NODES * GPUS
+        )
+        stack.callback(self.load.stop)
         self.heals: dict[str, list[float]] = {}
         self.half: Counter[str] = Counter()
-        self.ambushed = 0
+        self.in_commit = 0
 
     def _end_cluster(self) -> None:
         if hasattr(self.cluster, "process") and self.cluster.process.poll() is None:
@@ -85,89 +87,90 @@ class Chaos:
 
     def _is_degraded(self, label: str) -> bool:
         name = label.partition(".")[2]
-        events = ask_surely(self._asking, "GET", self._asking.path("Event"))["items"]
-        told = {one["involvedObject"].get("name", "") for one in events if one["reason"] == "Degraded"}
-        return any(one == name or one.startswith(f"{name}-") for one in told)
+        events = ask_until_served(self._asking, "GET", self._asking.path("Event"))["items"]
+        reported = {one["involvedObject"].get("name", "") for one in events if one["reason"] == "Degraded"}
+        return any(one == name or one.startswith(f"{name}-") for one in reported)
 
-    # -- trouble
+    # -- faults
 
     def run(self) -> None:
-        """Lives through all faults and the calm after them; stops at the first breach."""
+        """Runs all faults and waits for the end state; stops at the first breach."""
         self.stage.start()
-        self.crowd.prepare()
-        self.crowd.start()
+        self.load.create_fixtures()
+        self.load.start()
         bag = ["kill"] * self.options.kills + ["kill-operator"] * (self.options.kills // 10)
         bag += [kind for kind in self.options.only or OTHERS for _ in range(self.options.others)]
-        self._chance.shuffle(bag)
+        self._rng.shuffle(bag)
         begun = time.monotonic()
         for number, kind in enumerate(bag, 1):
-            self._strike(number, kind)
+            self._run_fault(number, kind)
             if number % 10 == 0 or number == len(bag):
                 passed = time.monotonic() - begun
-                self._tell(f"{number}/{len(bag)} faults in {passed:.0f} s, {self._counts()}; {self._figures()}")
+                self._print(f"{number}/{len(bag)} faults in {passed:.0f} s, {self._counts()}; {self._figures()}")
             if self.judge.breaches:
                 return
             if time.monotonic() - begun > 60 * self.options.minutes:
-                self._tell(f"{self.options.minutes:g} minutes are over: no more faults")
+                self._print(f"{self.options.minutes:g} minutes have passed: no more faults")
                 break
-        self._be_calm()
+        self._wait_for_end_state()
         self._check_alive()
 
-    def _strike(self, number: int, kind: str) -> None:
-        chance = random.Random(self._chance.random())
-        if chance.random() < 0.75:  # a Deployment whose replicas fail one after the other; else faster than they start
+    def _run_fault(self, number: int, kind: str) -> None:
+        rng = random.Random(self._rng.random())
+        if rng.random() < 0.75:  # as in a Deployment; otherwise faster than the replicas start
             self._wait_ready()
         probe = make_probe(f"probe{number}", "pytorch" if kind == "kill-operator" else "annotation")
-        with struck(KINDS[kind], self.stage, chance) as ambushed:
+        with injected(KINDS[kind], self.stage, rng) as in_commit:
             since = time.monotonic()
             self.observer.trouble = not kind.startswith("kill")
-            self.judge.tell(f"FAULT {number}: {kind}{' in a commit' if ambushed else ''}")
-            self.ambushed += ambushed
+            self.judge.trace_line(f"FAULT {number}: {kind}{' in a commit' if in_commit else ''}")
+            self.in_commit += in_commit
             if kind in DEATHS:
-                self.crowd.make(probe, self._live)
-                self._revive(chance)
-            half = self._find_half(probe, since + (SETTLE if kind in DEATHS else SETTLE / 2))
+                self.load.make(probe, self._live)
+                self._restart_later(rng)
+            half = self._find_half_bound(probe, since + (OBSERVER_LAG if kind in DEATHS else OBSERVER_LAG / 2))
             healed = kind in DEATHS and self._wait_healed(kind, probe.wanted.label, half, since, 3 * self.options.lease)
         if kind not in DEATHS:
             since = time.monotonic()
-            half |= self._find_half(probe, since)
-            self.crowd.make(probe, self._live)
+            half |= self._find_half_bound(probe, since)
+            self.load.make(probe, self._live)
         self.half[kind] += bool(half)
         self.observer.trouble = False
-        self.judge.tell(f"fault {number} is over")
-        patience = PATIENCE + 3 * self.options.lease
-        if not healed and not self._wait_healed(kind, probe.wanted.label, half, since, patience):
-            self.judge.blame("L1", f"not healed: {probe.name}, {half & self.judge.half_started()}")
+        self.judge.trace_line(f"fault {number} is over")
+        timeout = HEAL_TIMEOUT + 3 * self.options.lease
+        if not healed and not self._wait_healed(kind, probe.wanted.label, half, since, timeout):
+            self.judge.report_breach("L1", f"not healed: {probe.name}, {half & self.judge.find_half_started()}")
 
     def _wait_ready(self) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + HEAL_TIMEOUT
         while not all(one.scheduler.is_ready() for one in self.stage.replicas):
             self._check_alive()
             if self.judge.breaches:
                 return
             if time.monotonic() > end:
-                self.judge.blame("L1", f"not all schedulers are ready after {PATIENCE:g} s")
+                self.judge.report_breach("L1", f"not all schedulers are ready after {HEAL_TIMEOUT:g} s")
                 return
             time.sleep(0.05)
 
-    def _find_half(self, probe: Party, until: float) -> set[str]:
-        """The gangs that a fault finds half bound, as soon as the observer has heard of one."""
+    def _find_half_bound(self, probe: LoadGang, until: float) -> set[str]:
+        """The gangs that a fault leaves half bound, as soon as the observer has seen one."""
         while True:
-            half = self.judge.half_started() - {probe.wanted.label}
+            half = self.judge.find_half_started() - {probe.wanted.label}
             if half or time.monotonic() > until:
                 return half
             time.sleep(0.02)
 
-    def _revive(self, chance: random.Random) -> None:
-        """The dead are started again, as a Deployment would, sooner or later."""
-        time.sleep(chance.uniform(0.0, 0.3))
+    def _restart_later(self, rng: random.Random) -> None:
+        """Restarts dead programs after a moment, as a Deployment would."""
+        time.sleep(rng.uniform(0.0, 0.3))
         self.stage.revive()
 
-    def _wait_healed(self, kind: str, probe: str, half: set[str], since: float, patience: float) -> bool:
-        """Whether a fault heals, or a promise is broken, so long after it; times it."""
-        while time.monotonic() - since < patience:
+    def _wait_healed(self, kind: str, probe: str, half: set[str], since: float, timeout: float) -> bool:
+        """Waits until a fault has healed or a promise is broken, and records the time; returns whether that happened
+        in time."""
+        while time.monotonic() - since < timeout:
             self._check_alive()
-            if self.judge.is_complete(probe) and not half & self.judge.half_started():
+            if self.judge.is_complete(probe) and not half & self.judge.find_half_started():
                 self.heals.setdefault(kind, []).append(time.monotonic() - since)
                 return True
             if self.judge.breaches:
@@ -176,43 +179,45 @@ class Chaos:
         return False
 
     def _check_alive(self) -> None:
-        for part in (self.crowd, self.observer):
+        for part in (self.load, self.observer):
             if part.failure is not None:
                 raise part.failure
         assert self.cluster.process.poll() is None, f"the cluster ended: {self.cluster.log.read_text()[-3000:]}"
-        # Nothing that was done to them makes our programs end.
+        # No fault makes our programs exit.
         for program in (*(replica.scheduler for replica in self.stage.replicas), self.stage.operator):
             code = program.process.poll() if program.process is not None else None
             if code not in (None, -signal.SIGKILL):
-                self.judge.blame("crash", f"a program ended with {code}: {program.text()[-3000:]}")
+                self.judge.report_breach("crash", f"a program ended with {code}: {program.text()[-3000:]}")
         self.stage.revive()
 
-    # -- calm
+    # -- the end state
 
-    def _be_calm(self) -> None:
-        """L1 and L2: everybody who can run does so, and nothing is left over."""
-        self.crowd.close()
+    def _wait_for_end_state(self) -> None:
+        """L1 and L2: every gang that can run does so, and nothing is left over."""
+        self.load.close()
         self.stage.revive()
-        end = time.monotonic() + CALM
-        while standing := self.crowd.standing:
+        end = time.monotonic() + LIVENESS_TIMEOUT
+        while remaining := self.load.remaining:
             self._check_alive()
             if self.judge.breaches:
                 return
             if time.monotonic() > end:
-                self.judge.blame("L1", f"after {CALM:g} s of calm there are: " + "; ".join(standing))
+                self.judge.report_breach(
+                    "L1", f"after {LIVENESS_TIMEOUT:g} s without faults these remain: " + "; ".join(remaining)
+                )
                 return
             time.sleep(0.2)
-        end = time.monotonic() + TIDY
-        while left := self.judge.left_over():
+        end = time.monotonic() + CLEANUP_TIMEOUT
+        while left := self.judge.find_left_over():
             self._check_alive()
             if time.monotonic() > end:
-                self.judge.blame("L2", f"left over after {TIDY:g} s: {', '.join(left)}")
+                self.judge.report_breach("L2", f"left over after {CLEANUP_TIMEOUT:g} s: {', '.join(left)}")
                 return
             time.sleep(0.2)
         self._compare()
 
     def _compare(self) -> None:
-        """What the schedulers remember is what the API has, and nothing they did not expect has happened to them."""
+        """The self-checks of the schedulers find no mismatch, and their logs no unexpected error."""
         for replica in self.stage.replicas:
             replica.scheduler.wait_ready()
             assert replica.scheduler.process is not None
@@ -221,22 +226,22 @@ class Chaos:
         self.check_logs()
 
     def check_logs(self) -> None:
-        """A traceback is a breach, and so is what a scheduler remembers wrongly."""
+        """A traceback in a log is a breach, and so is a mismatch found by a self-check."""
         for log in self.stage.logs():
             text = log.read_text(errors="replace")
-            for word in ("Traceback", "remembered wrongly"):
-                if word in text:
-                    self.judge.blame("crash", f"{log.name}: {text[text.index(word) - 500 :][:3000]}")
+            for text_found in ("Traceback", "remembered wrongly"):
+                if text_found in text:
+                    self.judge.report_breach("crash", f"{log.name}: {text[text.index(text_found) - 500 :][:3000]}")
                     return
 
-    # -- words
+    # -- output
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     def _counts(self) -> str:
-        return f"{self.judge.binds} binds, {self.crowd.done} gangs done, {self.judge.reigns} reigns"
+        return f"{self.judge.binds} binds, {self.load.done} gangs done, {self.judge.terms} terms"
 
     def _figures(self) -> str:
         shown = []
@@ -248,19 +253,19 @@ class Chaos:
         return ", ".join(shown)
 
     def summarize(self) -> bool:
-        """The story of a breach, if there was one, and the last line; whether all went well."""
+        """Prints the trace of a breach, if there was one, and the summary; returns whether there was none."""
         judge = self.judge
         for breach in judge.breaches:
-            self._tell(f"BREACH {breach}")
+            self._print(f"BREACH {breach}")
         if judge.breaches:
-            words = re.findall(r"[a-z]+\d+[-\w]*", judge.breaches[0])
-            self._tell("\n".join(judge.tell_of(["FAULT", "leads", *words])))
-        self._tell(
+            names = re.findall(r"[a-z]+\d+[-\w]*", judge.breaches[0])
+            self._print("\n".join(judge.find_lines(["FAULT", "leads", *names])))
+        self._print(
             f"chaos on Kubernetes {self.options.version}, seed {self.options.seed}, lease {self.options.lease:g} s: "
-            f"{sum(map(len, self.heals.values()))} faults healed, {self.ambushed} struck in a commit, "
-            f"{sum(self.half.values())} found a gang half bound; time to heal p50/p99: {self._figures()}; "
-            f"{self._counts()}, {self.crowd.unmade} not made whole by Kubernetes, {judge.gaps} gaps in watches, "
-            f"{judge.unproved} not judged for them; "
+            f"{sum(map(len, self.heals.values()))} faults healed, {self.in_commit} of them injected in a commit, "
+            f"{sum(self.half.values())} left a gang half bound; time to heal p50/p99: {self._figures()}; "
+            f"{self._counts()}, {self.load.not_recreated} not recreated by Kubernetes, {judge.gaps} gaps in watches, "
+            f"{judge.unmatched} binds not judged because of them; "
             f"{len(judge.breaches)} breaches"
         )
         return not judge.breaches
@@ -268,7 +273,7 @@ class Chaos:
 
 EXAMPLES = """
 examples:
-  python -m tests.chaos                                        ten deaths of the leader and some other faults
+  python -m tests.chaos                                        ten kills of the leader and some other faults
   python -m tests.chaos --kills 300 --others 100 --seed 1      many of all kinds
   python -m tests.chaos --kills 0 --others 5 --only pause      one kind of fault
 """
@@ -279,7 +284,7 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
         description=__doc__,
@@ -287,27 +292,27 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--kills", type=int, default=10, help="how often the leader is killed; the operator a tenth of it"
+        "--kills", type=int, default=10, help="how often the leader is killed; the operator is killed a tenth as often"
     )
-    parser.add_argument("--others", type=int, default=3, help="how often each other fault strikes")
+    parser.add_argument("--others", type=int, default=3, help="how often each other fault happens")
     parser.add_argument(
-        "--only", choices=OTHERS, action="append", help="of the other faults only this; may be repeated"
+        "--only", choices=OTHERS, action="append", help="only this one of the other faults; may be repeated"
     )
-    parser.add_argument("--seed", type=int, default=1, help="which faults, in which order, at which moments")
-    parser.add_argument("--lease", type=float, default=2.0, help="how long a silent leader is waited for, in seconds")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no faults any more after so long")
-    parser.add_argument("--version", default="1.35", choices=binaries.versions(), help="of Kubernetes")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy all logs there at the end")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults, their order and their moments")
+    parser.add_argument("--lease", type=float, default=2.0, help="duration of the leader lease in seconds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no more faults after this many minutes")
+    parser.add_argument("--version", default="1.35", choices=binaries.versions(), help="version of Kubernetes")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy all logs to this folder at the end")
     options = parser.parse_args(arguments)
     if min(options.kills, options.others) < 0 or not options.kills + options.others:
-        parser.error("--kills and --others must be 0 or more, and one of them more than 0: else nothing goes wrong")
+        parser.error("--kills and --others must be 0 or more, and one of them more than 0")
     if min(options.lease, options.minutes) <= 0:
         parser.error("--lease and --minutes must be more than 0")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs chaos to its end, or to the first breach: then the exit code is 1."""
+    """Runs until the end or the first breach; returns 1 after a breach."""
     options = parse(arguments)
     running.kubernetes = options.version
     signal.signal(signal.SIGTERM, _stop)
@@ -322,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     options.keep.mkdir(parents=True, exist_ok=True)
                     for log in (*folder.glob("*.log"), *chaos.cluster.folder.glob("*.log")):
                         shutil.copy(log, options.keep)
-                    (options.keep / "story.txt").write_text("\n".join(chaos.judge.story))
+                    (options.keep / "trace.txt").write_text("\n".join(chaos.judge.trace))
             good = chaos.summarize()
         return 0 if good else 1
     except KeyboardInterrupt:

@@ -1,8 +1,7 @@
-"""Judges a scheduler by what the API tells anybody: events of pods, nodes, the leader Lease and Placements.
+"""Checks the promises by what the API shows to every client: events of pods, nodes, the leader Lease and Placements.
 
-It knows what users asked for and believes nothing else; of the code that it judges it uses nothing. Pods come by one
-watch, so their order is exact. Leases and Placements come by others, which may be slower: what needs both is judged
-with a lag.
+The judge knows what users asked for, and uses none of the code that it judges. Pods come from one watch, so their order
+is exact. Leases and Placements come from others, which may be slower: checks that need both wait for a lag.
 """
 
 from __future__ import annotations
@@ -16,47 +15,47 @@ from dataclasses import dataclass, field
 from tests.integration.running import Json
 from tests.worlds.api_mirror import NodeState, PodState, read_node, read_pod
 
-HEAL = 60.0
-"""How long a gang may be half there while nothing goes wrong, in seconds: promise S2."""
+HALF_TIMEOUT = 60.0
+"""How long a started gang may stay below its minimum without a fault, in seconds: promise S2."""
 
 LAG = 10.0
-"""How much later than a pod's event that of a Lease or a Placement from before may come, in seconds."""
+"""How much later than an event of a pod an earlier event of a Lease or a Placement may arrive, in seconds."""
 
 OTHERS = "other-scheduler"
 COMMITTED, EPOCH = "gpu-scheduler.io/committed", "gpu-scheduler.io/epoch"
 _LEASE = "gpu-scheduler"
-_NEAR = 30.0
-"""How near to a gap in a watch, in seconds, what seems to be missing may only have been unheard."""
+_GAP_TOLERANCE = 30.0
+"""Within this many seconds of a gap in a watch a missing event may have been missed."""
 
 Slot = tuple[str, int]
 
 
 @dataclass
-class Wanted:
+class ExpectedGang:
     """A gang as its users know it."""
 
     label: str
     size: int
     minimum: int
-    hopeless: bool = False
-    """It must never start."""
+    must_not_start: bool = False
+    """Nothing of it may ever be bound."""
     ends_early: bool = False
-    """It is over as soon as one member has succeeded."""
-    given_up: bool = False
-    """Its users are about to delete it, or have done so."""
+    """It ends as soon as one member has succeeded."""
+    abandoned: bool = False
+    """Its users have deleted it, or are about to."""
 
 
 @dataclass
-class _Heard:
-    """What has been heard of a gang."""
+class _GangHistory:
+    """What the events have shown of a gang."""
 
     pods: dict[str, PodState] = field(default_factory=dict)
     began: int = 0
-    """The number of the event by which its first member got a node."""
+    """The number of the event in which its first member was bound."""
     complete: bool = False
     """It has had its minimum."""
     lost: bool = False
-    """A member that had a node has failed or was deleted."""
+    """A bound member has failed or was deleted."""
 
     @property
     def there(self) -> int:
@@ -69,7 +68,7 @@ class _Heard:
 
 @dataclass
 class _Name:
-    """A Placement that the Lease has named, from one of its versions to another."""
+    """A Placement in the Lease, from one version of the Lease to another."""
 
     since: int
     until: int | None = None
@@ -77,28 +76,30 @@ class _Name:
 
 @dataclass
 class _Commit:
-    """Names that came into the Lease together."""
+    """Placements that were committed together."""
 
     at: float
     names: list[str]
 
 
 class Judge:
-    """Hears events and holds `breaches` against the scheduler. All of it is under `lock`."""
+    """Receives events and collects `breaches`. Everything is guarded by `lock`."""
 
-    def __init__(self, wanted: Mapping[str, Wanted], is_degraded: Callable[[str], bool] = lambda label: False) -> None:
+    def __init__(
+        self, wanted: Mapping[str, ExpectedGang], is_degraded: Callable[[str], bool] = lambda label: False
+    ) -> None:
         self.lock = threading.RLock()
         self.breaches: list[str] = []
-        self.story: deque[str] = deque(maxlen=4000)
+        self.trace: deque[str] = deque(maxlen=4000)
         self.holder = ""
         self.epoch = 0
         self.committed: set[str] = set()
         self.placements: dict[str, int] = {}
-        """The Placements that are there, with their epochs."""
-        self.binds = self.reigns = self.gaps = self.unproved = 0
+        """The existing Placements, with their epochs."""
+        self.binds = self.terms = self.gaps = self.unmatched = 0
         self._wanted = wanted
         self._is_degraded = is_degraded
-        self._gangs: dict[str, _Heard] = {}
+        self._gangs: dict[str, _GangHistory] = {}
         self._pods: dict[str, PodState] = {}
         self._gang_of: dict[str, str] = {}
         self._nodes: dict[str, NodeState] = {}
@@ -108,63 +109,63 @@ class Judge:
         self._entries: dict[str, list[tuple[str, str, tuple[int, ...]]]] = {}
         self._written: dict[str, list[str]] = {}
         """The uids that every Placement binds."""
-        self._unproved: list[tuple[float, int, PodState]] = []
+        self._unmatched: list[tuple[float, int, PodState]] = []
         self._commits: deque[_Commit] = deque()
         self._decided: set[str] = set()
         self._half_since: dict[str, float] = {}
-        self._heard = 0
+        self._event_count = 0
         self._gap_at = -1e9
         self._now = 0.0
 
-    # -- what comes in
+    # -- events
 
-    def hear(self, resource: str, event: Json, at: float) -> None:
-        """Takes the next event of the watch of a resource; `GAP` says that some may be missing before the next."""
+    def on_event(self, resource: str, event: Json, at: float) -> None:
+        """Receives the next event of a watch. `GAP` means that events before the next one may be missing."""
         with self.lock:
-            self._heard += 1
+            self._event_count += 1
             self._now = at
             if event["type"] == "GAP":
                 self.gaps += 1
                 self._gap_at = at
-                self.tell(f"some events of {resource} may be missing")
+                self.trace_line(f"some events of {resource} may be missing")
             elif resource == "pods":
-                self._hear_pod(event["type"], event["object"])
+                self._on_pod(event["type"], event["object"])
             elif resource == "nodes":
                 self._nodes[event["object"]["metadata"]["name"]] = read_node(event["object"])
             elif resource == "placements":
-                self._hear_placement(event["type"], event["object"])
+                self._on_placement(event["type"], event["object"])
             elif event["object"]["metadata"]["name"] == _LEASE:
-                self._hear_lease(event["object"])
+                self._on_lease(event["object"])
 
-    def tell(self, what: str) -> None:
-        """Something for the story."""
-        self.story.append(f"{self._now:9.2f}  {what}")
+    def trace_line(self, what: str) -> None:
+        """Adds a line to the trace."""
+        self.trace.append(f"{self._now:9.2f}  {what}")
 
-    def blame(self, promise: str, what: str) -> None:
-        """A promise was broken."""
+    def report_breach(self, promise: str, what: str) -> None:
+        """Records a broken promise."""
         with self.lock:
             self.breaches.append(f"{promise}: {what}")
-            self.tell(f"BREACH {promise}: {what}")
+            self.trace_line(f"BREACH {promise}: {what}")
 
     # -- pods
 
-    def _hear_pod(self, kind: str, raw: Json) -> None:
+    def _on_pod(self, kind: str, raw: Json) -> None:
         try:
             pod = read_pod(raw)
         except ValueError as error:
-            self.blame("S3", f"what is recorded of {raw['metadata']['name']} cannot be read: {error}")
+            self.report_breach("S3", f"the annotations of {raw['metadata']['name']} are invalid: {error}")
             return
         old = self._pods.get(pod.uid)
         gone = kind == "DELETED"
-        self.tell(
+        self.trace_line(
             f"pod {pod.name} {kind.lower()} {pod.phase} at {pod.node or '-'} {pod.devices or ''}"
             f"{' deleting' if pod.deleting else ''} rv {pod.raw['metadata']['resourceVersion']}"
         )
         if pod.scheduler == OTHERS:
             if old is not None and not gone and old.raw != pod.raw:
-                self.blame("S5", f"somebody wrote to {pod.name}, which is another scheduler's")
+                self.report_breach("S5", f"{pod.name} of another scheduler was written to")
         else:
-            gang = self._gangs.setdefault(pod.gang, _Heard())
+            gang = self._gangs.setdefault(pod.gang, _GangHistory())
             self._gang_of[pod.uid] = pod.gang
             self._check_record(pod, old)
             self._follow(gang, old, pod, gone)
@@ -175,106 +176,106 @@ class Judge:
             if pod.node and (old is None or not old.node) and pod.scheduler != OTHERS:
                 self._check_bind(pod)
 
-    def _follow(self, gang: _Heard, old: PodState | None, pod: PodState, gone: bool) -> None:
-        """Keeps count of a gang, and of who left which GPU when."""
+    def _follow(self, gang: _GangHistory, old: PodState | None, pod: PodState, gone: bool) -> None:
+        """Updates the history of a gang, and which gang left which GPU when."""
         if gone:
             gang.pods.pop(pod.uid, None)
             if not gang.pods:
-                gang.began = 0  # whoever makes it again makes another
+                gang.began = 0  # a recreated gang is a new one
         else:
             gang.pods[pod.uid] = pod
         ended = gone or not pod.live
         if old is not None and old.node and old.live and ended:
             for device in old.devices:
-                self._freed[old.node, device] = (self._heard, pod.gang)
+                self._freed[old.node, device] = (self._event_count, pod.gang)
         if (old is not None and old.node) or pod.node:
             gang.lost |= pod.phase != "Succeeded" and (ended or pod.deleting)
         wanted = self._wanted.get(pod.gang)
         gang.complete |= wanted is not None and gang.there >= wanted.minimum
 
     def _check_record(self, pod: PodState, old: PodState | None) -> None:
-        """S3: what is recorded is valid, is what was asked for, and stays."""
+        """S3: recorded devices are valid, are those requested, and never change."""
         if not pod.node:
             if pod.devices:
-                self.blame("S3", f"{pod.name} has devices {pod.devices} and no node")
+                self.report_breach("S3", f"{pod.name} has devices {pod.devices} and no node")
             return
         known = self._recorded.setdefault(pod.uid, (pod.node, pod.devices))
         if known != (pod.node, pod.devices):
-            self.blame("S3", f"{pod.name} was at {known} and is at {(pod.node, pod.devices)}")
+            self.report_breach("S3", f"{pod.name} was at {known} and is at {(pod.node, pod.devices)}")
         node = self._nodes.get(pod.node)
         if (old is None or not old.node) and node is not None:
             good = len(set(pod.devices)) == len(pod.devices) == pod.gpus
             if not good or any(device >= node.capacity for device in pod.devices):
-                self.blame("S3", f"{pod.name} asks for {pod.gpus} GPUs and has {pod.devices} of {pod.node}")
+                self.report_breach("S3", f"{pod.name} asks for {pod.gpus} GPUs and has {pod.devices} of {pod.node}")
 
     def _check_bind(self, pod: PodState) -> None:
-        """S1, S2 and S4 when a pod has got a node."""
+        """Checks S1, S2 and S4 when a pod is bound."""
         self.binds += 1
         here = [one for one in self._pods.values() if one.node == pod.node and one.live]
         for device in pod.devices:
             users = [one.name for one in here if device in one.devices]
             if len(users) > 1:
-                self.blame("S1", f"GPU {device} of {pod.node} belongs to {', '.join(users)}")
+                self.report_breach("S1", f"GPU {device} of {pod.node} belongs to {', '.join(users)}")
         node = self._nodes.get(pod.node)
         used = sum(one.gpus for one in here)
         if node is not None and used > node.gpus:
-            self.blame("S1", f"{pod.node} has {node.gpus} GPUs, and {used} of them are used")
-        self._unproved.append((self._now, int(pod.raw["metadata"]["resourceVersion"]), pod))
+            self.report_breach("S1", f"{pod.node} has {node.gpus} GPUs, and {used} of them are used")
+        self._unmatched.append((self._now, int(pod.raw["metadata"]["resourceVersion"]), pod))
         wanted = self._wanted.get(pod.gang)
         if wanted is None:
             return
-        if wanted.hopeless:
-            self.blame("S4", f"{pod.name} was bound, and its gang is in another namespace or too large")
-        self._check_kept(pod, wanted)
+        if wanted.must_not_start:
+            self.report_breach("S4", f"{pod.name} was bound, and its gang must not start")
+        self._check_started_together(pod, wanted)
 
-    def _check_kept(self, pod: PodState, wanted: Wanted) -> None:
-        """S2: while a gang starts, its members get GPUs that were free for all of them when the first one got its own.
+    def _check_started_together(self, pod: PodState, wanted: ExpectedGang) -> None:
+        """S2: the members of a starting gang get GPUs that were all free when the first one was bound.
 
-        Who gets one that another gang has left since then was not decided together with the first: a gang that holds
-        GPUs and waits for more. That is only certain of gangs without surplus that have lost nobody.
+        A member with a GPU that another gang has left since then was not decided together with the first: the gang
+        would hold GPUs and wait for more. That is certain only for gangs without surplus that have lost no member.
         """
         gang = self._gangs[pod.gang]
         if not gang.began:
-            gang.began = self._heard
+            gang.began = self._event_count
         others = sum(one.counts for one in gang.pods.values() if one.uid != pod.uid)
         if gang.lost or wanted.minimum < wanted.size or others >= wanted.minimum:
             return
         for device in pod.devices:
-            at, who = self._freed.get((pod.node, device), (0, ""))
-            if at > gang.began and who != pod.gang:
-                self.blame("S2", f"{pod.gang} began below its minimum: {pod.name} got GPU {device} of {pod.node} "
-                                 f"when {who} had left it, after the first member was bound")  # fmt: skip
+            at, label = self._freed.get((pod.node, device), (0, ""))
+            if at > gang.began and label != pod.gang:
+                self.report_breach("S2", f"{pod.gang} began below its minimum: {pod.name} got GPU {device} "
+                                 f"of {pod.node} after {label} had left it, later than the first bind")  # fmt: skip
 
-    # -- the Lease and what it names
+    # -- the Lease and the Placements in it
 
-    def _hear_lease(self, lease: Json) -> None:
-        notes = lease["metadata"].get("annotations") or {}
+    def _on_lease(self, lease: Json) -> None:
+        annotations = lease["metadata"].get("annotations") or {}
         version = int(lease["metadata"]["resourceVersion"])
-        epoch, holder = int(notes.get(EPOCH, "0")), lease["spec"].get("holderIdentity", "")
+        epoch, holder = int(annotations.get(EPOCH, "0")), lease["spec"].get("holderIdentity", "")
         if epoch < self.epoch:
-            self.blame("fence", f"the epoch went back from {self.epoch} to {epoch}")
+            self.report_breach("fence", f"the epoch went back from {self.epoch} to {epoch}")
         if holder not in ("", self.holder) and epoch <= self.epoch and self.holder:
-            self.blame("fence", f"{holder} follows {self.holder} in the same epoch {epoch}")
+            self.report_breach("fence", f"{holder} follows {self.holder} in the same epoch {epoch}")
         if epoch > self.epoch:
-            self.reigns += 1
-            self.tell(f"{holder} leads, epoch {epoch}")
+            self.terms += 1
+            self.trace_line(f"{holder} leads, epoch {epoch}")
         self.epoch, self.holder = epoch, holder or self.holder
-        now = set(json.loads(notes.get(COMMITTED) or "{}"))
+        now = set(json.loads(annotations.get(COMMITTED) or "{}"))
         new = sorted(now - self.committed)
         for name in new:
             if name in self._names:
-                self.blame("fence", f"{name} was over, and is committed again")
-            elif not name.startswith(f"{epoch}-") and not self._may_be_unheard(self._now):
-                self.blame("fence", f"{name} was committed in epoch {epoch}")
+                self.report_breach("fence", f"{name} was carried out, and is committed again")
+            elif not name.startswith(f"{epoch}-") and not self._may_be_missed(self._now):
+                self.report_breach("fence", f"{name} was committed in epoch {epoch}")
             self._names[name] = _Name(version)
         for name in self.committed - now:
             self._names[name].until = version
         if new:
-            self.tell(f"committed {', '.join(new)} by {holder} rv {version}")
+            self.trace_line(f"committed {', '.join(new)} by {holder} rv {version}")
             self._commits.append(_Commit(self._now, new))
         self.committed = now
 
-    def _hear_placement(self, kind: str, found: Json) -> None:
+    def _on_placement(self, kind: str, found: Json) -> None:
         name, spec = found["metadata"]["name"], found["spec"]
         if kind == "DELETED":
             self.placements.pop(name, None)
@@ -283,34 +284,34 @@ class Judge:
         if name not in self._written:
             binds = spec.get("binds") or ()
             deleted = [f"delete {entry['name']}" for entry in spec.get("deletes") or ()]
-            self.tell(f"written {name}: {', '.join([*(entry['name'] for entry in binds), *deleted])}")
+            self.trace_line(f"written {name}: {', '.join([*(entry['name'] for entry in binds), *deleted])}")
             self._written[name] = [entry["uid"] for entry in binds]
             for entry in binds:
                 slot = name, entry["node"], tuple(sorted(entry.get("devices") or ()))
                 self._entries.setdefault(entry["uid"], []).append(slot)
 
-    # -- what is judged with a lag
+    # -- checks with a lag
 
-    def look(self, at: float, calm: float) -> None:
-        """Judges what only time tells. `calm` is the time by a clock that stands still while faults last."""
+    def check(self, at: float, calm: float) -> None:
+        """Runs the checks that depend on time. `calm` is the time without faults so far."""
         with self.lock:
             self._now = max(self._now, at)
             while self._commits and at - self._commits[0].at > LAG:
                 self._check_commit(self._commits.popleft())
-            self._unproved = [one for one in self._unproved if not self._prove(at, *one)]
-            late = self._find_late(calm)
+            self._unmatched = [one for one in self._unmatched if not self._find_commit(at, *one)]
+            late = self._find_overdue(calm)
         for label, what in late.items():
-            if not self._is_degraded(label):  # this takes long: others may hear and ask meanwhile
-                self.blame("S2", what)
+            if not self._is_degraded(label):  # slow: not under the lock
+                self.report_breach("S2", what)
 
     def _check_commit(self, commit: _Commit) -> None:
-        """S2: what starts has its minimum, all in one commit."""
+        """S2: a gang starts with its minimum, in one commit."""
         missing = [name for name in commit.names if name not in self._written]
         if missing:
-            if self._may_be_unheard(commit.at):
-                self.unproved += 1
+            if self._may_be_missed(commit.at):
+                self.unmatched += 1
             else:
-                self.blame("S2", f"committed without being written: {', '.join(missing)}")
+                self.report_breach("S2", f"committed without being written: {', '.join(missing)}")
             return
         starting: dict[str, int] = {}
         for uid in (uid for name in commit.names for uid in self._written[name]):
@@ -319,11 +320,11 @@ class Judge:
         for label, count in starting.items():
             wanted = self._wanted.get(label)
             if wanted is not None and label not in self._decided and count < wanted.minimum:
-                self.blame("S2", f"{count} members of {label} start, and its minimum is {wanted.minimum}")
+                self.report_breach("S2", f"{count} members of {label} start, and its minimum is {wanted.minimum}")
             self._decided.add(label)
 
-    def _prove(self, at: float, bound_at: float, version: int, pod: PodState) -> bool:
-        """Whether it is known why a pod was bound; a bind that nobody had committed then is a breach."""
+    def _find_commit(self, at: float, bound_at: float, version: int, pod: PodState) -> bool:
+        """Whether the commit of a bind is known; a bind without a commit at that time is a breach."""
         for name, node, devices in self._entries.get(pod.uid, ()):
             named = self._names.get(name)
             same = (node, devices) == (pod.node, tuple(sorted(pod.devices)))
@@ -331,36 +332,36 @@ class Judge:
                 return True
         if at - bound_at < LAG:
             return False
-        if self._may_be_unheard(bound_at):
-            self.unproved += 1
+        if self._may_be_missed(bound_at):
+            self.unmatched += 1
         else:
-            self.blame("fence", f"{pod.name} was bound to {pod.node} {pod.devices} at version {version}, and no commit "
-                                f"of that time says so: {self._entries.get(pod.uid)}")  # fmt: skip
+            self.report_breach("fence", f"{pod.name} was bound to {pod.node} {pod.devices} at {version} without a "
+                                f"commit at that time: {self._entries.get(pod.uid)}")  # fmt: skip
         return True
 
-    def _may_be_unheard(self, at: float) -> bool:
-        return abs(at - self._gap_at) < _NEAR
+    def _may_be_missed(self, at: float) -> bool:
+        return abs(at - self._gap_at) < _GAP_TOLERANCE
 
-    def _find_late(self, calm: float) -> dict[str, str]:
-        """S2: who is half there is made whole, starts anew, or is reported; who is late with it."""
+    def _find_overdue(self, calm: float) -> dict[str, str]:
+        """S2: a started gang below its minimum is completed, restarted or reported; returns those that are overdue."""
         half = {label for label in self._gangs if self._is_half(label)}
         self._half_since = {label: self._half_since.get(label, calm) for label in half}
         return {
             label: f"{label} has {self._gangs[label].there} of {self._wanted[label].minimum} for {calm - since:.0f} s"
             for label, since in self._half_since.items()
-            if calm - since > HEAL
+            if calm - since > HALF_TIMEOUT
         }
 
     def _is_half(self, label: str) -> bool:
         wanted, gang = self._wanted.get(label), self._gangs[label]
-        if wanted is None or wanted.given_up or not gang.started or gang.there >= wanted.minimum:
+        if wanted is None or wanted.abandoned or not gang.started or gang.there >= wanted.minimum:
             return False
         return not (wanted.ends_early and any(pod.phase == "Succeeded" for pod in gang.pods.values()))
 
-    # -- what others may ask
+    # -- queries
 
-    def half_started(self) -> set[str]:
-        """The gangs that some members have nodes of, and that never had their minimum; nobody has left them."""
+    def find_half_started(self) -> set[str]:
+        """Gangs with bound members that never had their minimum, and have lost no member."""
         with self.lock:
             return {label for label, gang in self._gangs.items()
                     if self._is_half(label) and not gang.complete and not gang.lost}  # fmt: skip
@@ -371,7 +372,7 @@ class Judge:
             return label in self._gangs and self._gangs[label].complete
 
     def is_lost(self, label: str) -> bool:
-        """Whether a member of a gang has failed or was deleted."""
+        """Whether a bound member of a gang has failed or was deleted."""
         with self.lock:
             return label in self._gangs and self._gangs[label].lost
 
@@ -381,19 +382,19 @@ class Judge:
             return list(self._gangs[label].pods.values()) if label in self._gangs else []
 
     def forget(self, label: str) -> None:
-        """A gang is gone, with all of its pods."""
+        """Removes a gang whose pods are all gone."""
         with self.lock:
             self._gangs.pop(label, None)
 
-    def left_over(self) -> list[str]:
-        """What is committed still, and Placements of former leaders."""
+    def find_left_over(self) -> list[str]:
+        """Placements that are still committed, and those of former leaders."""
         with self.lock:
             void = {name for name, epoch in self.placements.items() if epoch < self.epoch} - self.committed
             return [*(f"committed {name}" for name in sorted(self.committed)), *sorted(void)]
 
-    def tell_of(self, words: Iterable[str], most: int = 150) -> list[str]:
-        """The last lines of the story that have one of the words in them, and the very last ones whatever they say."""
+    def find_lines(self, names: Iterable[str], most: int = 150) -> list[str]:
+        """The last lines of the trace that contain one of the names, and the very last lines."""
         with self.lock:
-            lines = list(self.story)
-        chosen = [line for line in lines if any(word in line for word in words)]
+            lines = list(self.trace)
+        chosen = [line for line in lines if any(name in line for name in names)]
         return [*chosen[-most:], "...", *lines[-40:]]

@@ -1,4 +1,4 @@
-"""The judge of chaos can fail: every breach it must see, as the events that anybody would see of it."""
+"""The judge of the chaos tests notices every breach, given as the events that a client of the API sees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.judge import COMMITTED, EPOCH, HEAL, LAG, OTHERS, Judge, Wanted
+from tests.chaos.judge import COMMITTED, EPOCH, HALF_TIMEOUT, LAG, OTHERS, ExpectedGang, Judge
 from tests.integration.running import Json
 from tests.worlds.gangs import GANG
 
@@ -16,12 +16,12 @@ A, B = ("a-0", "a-1"), ("b-0", "b-1")
 
 
 class Scene:
-    """A judge of two gangs of two, and of what must never start, on one node of four GPUs. Every line is an event; a
-    second passes between two of them."""
+    """A judge of two gangs of two, and of one that must not start, on one node of four GPUs. Every line is an event;
+    a second passes between two events."""
 
     def __init__(self) -> None:
-        self.wanted = {name: Wanted(name, 2, 2) for name in ("a", "b")}
-        self.wanted["stranger"] = Wanted("stranger", 1, 1, hopeless=True)
+        self.wanted = {name: ExpectedGang(name, 2, 2) for name in ("a", "b")}
+        self.wanted["misfit"] = ExpectedGang("misfit", 1, 1, must_not_start=True)
         self.degraded: set[str] = set()
         self.judge = Judge(self.wanted, self.degraded.__contains__)
         self._versions = itertools.count(1)
@@ -33,11 +33,11 @@ class Scene:
         self.shrink(4)
 
     def shrink(self, gpus: int) -> Scene:
-        """The node has four GPUs, and so many to give."""
+        """Sets how many of the node's four GPUs are allocatable."""
         status = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": str(gpus)}}
-        return self._hear("nodes", "MODIFIED", {"name": "n"}, status=status)
+        return self._send_event("nodes", "MODIFIED", {"name": "n"}, status=status)
 
-    def _hear(self, resource: str, kind: str, meta: Json, **rest: Json) -> Scene:
+    def _send_event(self, resource: str, kind: str, meta: Json, **rest: Json) -> Scene:
         self._now += 1
         meta = {
             "namespace": "default",
@@ -45,7 +45,7 @@ class Scene:
             **meta,
             "resourceVersion": str(next(self._versions)),
         }
-        self.judge.hear(resource, {"type": kind, "object": {"metadata": meta, **rest}}, self._now)
+        self.judge.on_event(resource, {"type": kind, "object": {"metadata": meta, **rest}}, self._now)
         return self
 
     # -- pods
@@ -57,7 +57,7 @@ class Scene:
         spec["containers"] = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]
         labels = {GANG: name.partition("-")[0]}
         whole = {"name": name, "labels": labels, "annotations": notes, **(meta or {})}
-        return self._hear("pods", kind, whole, spec=spec, status={"phase": phase})
+        return self._send_event("pods", kind, whole, spec=spec, status={"phase": phase})
 
     def make(self, *names: str, scheduler: str = "gpu-scheduler") -> Scene:
         for name in names:
@@ -84,32 +84,32 @@ class Scene:
         pods = {pod.replace("_", "-"): list(devices) for pod, devices in entries.items()}
         binds = [{"uid": f"uid-{pod}", "name": pod, "node": "n", "devices": devices} for pod, devices in pods.items()]
         epoch = int(name.partition("-")[0])
-        return self._hear("placements", "ADDED", {"name": name}, spec={"epoch": epoch, "binds": binds})
+        return self._send_event("placements", "ADDED", {"name": name}, spec={"epoch": epoch, "binds": binds})
 
     def lease(self, *names: str, epoch: int = 0, holder: str = "") -> Scene:
         self.epoch, self.holder = epoch or self.epoch, holder or self.holder
         notes = {EPOCH: str(self.epoch), COMMITTED: json.dumps({name: f"uid-{name}" for name in names})}
         meta = {"name": "gpu-scheduler", "annotations": notes}
-        return self._hear("leases", "MODIFIED", meta, spec={"holderIdentity": self.holder})
+        return self._send_event("leases", "MODIFIED", meta, spec={"holderIdentity": self.holder})
 
     def commit(self, name: str, **entries: tuple[int, ...]) -> Scene:
-        """Writes, and names it in the Lease."""
+        """Writes a Placement, and commits it in the Lease."""
         return self.write(name, **entries).lease(name)
 
     def both(self) -> Scene:
-        """Gang a starts as it should."""
+        """Starts gang a correctly."""
         return self.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 0).bind("a-1", 1).lease()
 
     # -- time
 
     def wait(self, seconds: float, calm: bool = True) -> Scene:
-        self.judge.look(self._now, 0.0)
+        self.judge.check(self._now, 0.0)
         self._now += seconds
-        self.judge.look(self._now, seconds if calm else 0.0)
+        self.judge.check(self._now, seconds if calm else 0.0)
         return self
 
     def gap(self) -> Scene:
-        self.judge.hear("leases", {"type": "GAP", "object": {}}, self._now)
+        self.judge.on_event("leases", {"type": "GAP", "object": {}}, self._now)
         return self
 
     @property
@@ -118,12 +118,12 @@ class Scene:
 
 
 def half(scene: Scene) -> Scene:
-    """Gang a is committed, and one of its two has a node."""
+    """Commits gang a, and binds one of its two members."""
     return scene.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 0)
 
 
-def give_up(scene: Scene) -> Scene:
-    scene.wanted["a"].given_up = True
+def abandon(scene: Scene) -> Scene:
+    scene.wanted["a"].abandoned = True
     return scene
 
 
@@ -132,9 +132,9 @@ def report(scene: Scene) -> Scene:
     return scene
 
 
-Story = Callable[[Scene], Scene]
+Events = Callable[[Scene], Scene]
 
-GOOD: dict[str, Story] = {
+GOOD: dict[str, Events] = {
     "a gang starts and ends": lambda s: s.both().end("a-0").end("a-1").wait(LAG + 1),
     "a GPU is used again once its pod has ended": lambda s: (
         s.both().end("a-0").end("a-1").make(*B).commit("1-2-0", b_0=(0,), b_1=(1,)).bind("b-0", 0).bind("b-1", 1)
@@ -143,29 +143,29 @@ GOOD: dict[str, Story] = {
     "the next leader binds what the last one committed": lambda s: (
         half(s).lease("1-1-0", epoch=2, holder="second").bind("a-1", 1).lease().wait(LAG + 1)
     ),
-    "a gang that is made again when all of it was gone": lambda s: (
+    "a gang that is recreated after all of it was gone": lambda s: (
         s.both().end("a-0").end("a-1").remove("a-0", "Succeeded").remove("a-1", "Succeeded")
         .make(*B).commit("1-2-0", b_0=(2,), b_1=(3,)).bind("b-0", 2).bind("b-1", 3).end("b-0").end("b-1")
         .make("a-2", "a-3").commit("1-3-0", a_2=(2,), a_3=(3,)).bind("a-2", 2).bind("a-3", 3).wait(LAG + 1)
     ),
-    "a half gang is made whole in time": lambda s: half(s).wait(HEAL - 1).bind("a-1", 1).wait(HEAL),
-    "a half gang while faults last": lambda s: half(s).wait(HEAL + 1, calm=False),
-    "a half gang that its users take away": lambda s: give_up(half(s)).wait(HEAL + 1),
-    "a half gang that was reported": lambda s: report(half(s)).wait(HEAL + 1),
-    "a member that succeeded counts": lambda s: half(s).end("a-0").bind("a-1", 1).wait(HEAL + 1),
-    "a replacement gets what its predecessor had": lambda s: (
+    "a half gang is completed in time": lambda s: half(s).wait(HALF_TIMEOUT - 1).bind("a-1", 1).wait(HALF_TIMEOUT),
+    "a half-bound gang while faults last": lambda s: half(s).wait(HALF_TIMEOUT + 1, calm=False),
+    "a half-bound gang that its users delete": lambda s: abandon(half(s)).wait(HALF_TIMEOUT + 1),
+    "a half-bound gang that is reported": lambda s: report(half(s)).wait(HALF_TIMEOUT + 1),
+    "a member that succeeded counts": lambda s: half(s).end("a-0").bind("a-1", 1).wait(HALF_TIMEOUT + 1),
+    "a replacement gets the GPU of its predecessor": lambda s: (
         s.both().remove("a-0").make("a-2").commit("1-2-0", a_2=(0,)).bind("a-2", 0).wait(LAG + 1)
     ),
-    "a bind whose commit was not heard": lambda s: s.make(*A).gap().bind("a-0", 0).bind("a-1", 1).wait(LAG + 1),
+    "a bind whose commit was missed in a gap": lambda s: s.make(*A).gap().bind("a-0", 0).bind("a-1", 1).wait(LAG + 1),
     "a pod of another scheduler that is left alone": lambda s: s.make("foreign-0", scheduler=OTHERS).wait(LAG + 1),
 }  # fmt: skip
 
-BAD: dict[str, tuple[str, Story]] = {
-    "a GPU that two live pods have": (
+BAD: dict[str, tuple[str, Events]] = {
+    "a GPU of two live pods": (
         "S1",
         lambda s: s.both().make(*B).commit("1-2-0", b_0=(1,), b_1=(2,)).bind("b-0", 1),
     ),
-    "a GPU that is given away before its pod is gone": (
+    "a GPU that is reused before its pod is gone": (
         "S1",
         lambda s: (
             s.both().change("a-0", deletionTimestamp="now").make(*B).commit("1-2-0", b_0=(0,), b_1=(2,)).bind("b-0", 0)
@@ -175,28 +175,28 @@ BAD: dict[str, tuple[str, Story]] = {
         "S1",
         lambda s: s.both().shrink(1).make(*B).commit("1-2-0", b_0=(2,), b_1=(3,)).bind("b-0", 2),
     ),
-    "a gang that stays half bound": ("S2", lambda s: half(s).wait(HEAL + 1)),
-    "a gang that loses a member, and nobody does anything": ("S2", lambda s: s.both().remove("a-1").wait(HEAL + 1)),
+    "a gang that stays half bound": ("S2", lambda s: half(s).wait(HALF_TIMEOUT + 1)),
+    "a lost member without a replacement": ("S2", lambda s: s.both().remove("a-1").wait(HALF_TIMEOUT + 1)),
     "a gang that starts with less than its minimum": (
         "S2",
         lambda s: s.make(*A).commit("1-1-0", a_0=(0,)).bind("a-0", 0).wait(LAG + 1),
     ),
-    "a gang that waits for what another will leave": (
+    "a gang that holds GPUs and waits for those of another": (
         "S2",
         lambda s: s.both().make(*B).commit("1-2-0", b_0=(2,), b_1=(1,)).bind("b-0", 2).end("a-1").bind("b-1", 1),
     ),
-    "a commit that nobody wrote down": ("S2", lambda s: s.make(*A).lease("1-1-0").wait(LAG + 1)),
+    "a commit without a Placement": ("S2", lambda s: s.make(*A).lease("1-1-0").wait(LAG + 1)),
     "devices that change": ("S3", lambda s: s.both().bind("a-0", 3)),
     "devices without a node": ("S3", lambda s: s.make(*A).change("a-0", annotations={"gpu-scheduler.io/devices": "1"})),  # type: ignore[arg-type]
     "fewer devices than were asked for": ("S3", lambda s: s.make(*A).commit("1-1-0", a_0=(), a_1=(1,)).bind("a-0")),
-    "a device that the node has not": ("S3", lambda s: s.make(*A).commit("1-1-0", a_0=(9,), a_1=(1,)).bind("a-0", 9)),
-    "devices that are no numbers": (
+    "a device that does not exist": ("S3", lambda s: s.make(*A).commit("1-1-0", a_0=(9,), a_1=(1,)).bind("a-0", 9)),
+    "devices that are not numbers": (
         "S3",
         lambda s: s.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", "GPU-7"),  # type: ignore[arg-type]
     ),
     "a pod that joins another namespace's gang": (
         "S4",
-        lambda s: s.make("stranger-0").commit("1-1-0", stranger_0=(0,)).bind("stranger-0", 0),
+        lambda s: s.make("misfit-0").commit("1-1-0", misfit_0=(0,)).bind("misfit-0", 0),
     ),
     "a pod of another scheduler that is written to": (
         "S5",
@@ -206,54 +206,54 @@ BAD: dict[str, tuple[str, Story]] = {
         "S5",
         lambda s: s.make("foreign-0", scheduler=OTHERS).bind("foreign-0", 0),
     ),
-    "a bind that nobody committed": ("fence", lambda s: s.make(*A).bind("a-0", 0).bind("a-1", 1).wait(LAG + 1)),
-    "a bind to another place than was committed": (
+    "a bind without a commit": ("fence", lambda s: s.make(*A).bind("a-0", 0).bind("a-1", 1).wait(LAG + 1)),
+    "a bind to other devices than committed": (
         "fence",
         lambda s: s.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 2).bind("a-1", 1).wait(LAG + 1),
     ),
-    "a bind that was written down and never committed": (
+    "a bind in a Placement that was never committed": (
         "fence",
         lambda s: s.make(*A).write("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 0).bind("a-1", 1).wait(LAG + 1),
     ),
-    "a bind that is faster than its commit": (
+    "a bind before its commit": (
         "fence",
         lambda s: s.make(*A).write("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 0).lease("1-1-0").bind("a-1", 1)
         .wait(LAG + 1),
     ),
-    "a bind after its commit was over": (
+    "a bind after its commit was released": (
         "fence",
         lambda s: s.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 0).lease().bind("a-1", 1).wait(LAG + 1),
     ),
-    "a commit of an epoch that is over": (
+    "a commit of a past epoch": (
         "fence",
         lambda s: s.make(*A).lease().lease(epoch=2, holder="second").write("1-1-0", a_0=(0,), a_1=(1,)).lease("1-1-0"),
     ),
-    "a commit that was over and comes back": ("fence", lambda s: s.both().lease("1-1-0")),
+    "a released commit that is committed again": ("fence", lambda s: s.both().lease("1-1-0")),
     "two leaders of one epoch": ("fence", lambda s: s.lease().lease(holder="second")),
     "an epoch that goes back": ("fence", lambda s: s.lease(epoch=3).lease(epoch=2)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("story", GOOD)
-def test_the_judge_has_nothing_against(story: str) -> None:
-    assert GOOD[story](Scene()).judge.breaches == []
+@pytest.mark.parametrize("trace", GOOD)
+def test_the_judge_accepts(trace: str) -> None:
+    assert GOOD[trace](Scene()).judge.breaches == []
 
 
-@pytest.mark.parametrize("story", BAD)
-def test_the_judge_sees(story: str) -> None:
-    promise, events = BAD[story]
+@pytest.mark.parametrize("trace", BAD)
+def test_the_judge_notices(trace: str) -> None:
+    promise, events = BAD[trace]
     assert set(events(Scene()).broken) == {promise}
 
 
-def test_what_is_committed_or_written_by_former_leaders_is_left_over() -> None:
+def test_committed_placements_and_those_of_former_leaders_are_left_over() -> None:
     scene = Scene().make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).write("1-2-0").lease("1-1-0", epoch=2, holder="second")
-    assert scene.judge.left_over() == ["committed 1-1-0", "1-2-0"]
+    assert scene.judge.find_left_over() == ["committed 1-1-0", "1-2-0"]
 
 
 def test_a_gang_is_half_started_from_its_first_bind_to_its_last() -> None:
     scene = half(Scene())
-    assert scene.judge.half_started() == {"a"}
+    assert scene.judge.find_half_started() == {"a"}
     assert not scene.judge.is_complete("a")
     scene.bind("a-1", 1)
-    assert scene.judge.half_started() == set()
+    assert scene.judge.find_half_started() == set()
     assert scene.judge.is_complete("a")

@@ -1,4 +1,4 @@
-"""The observer's watches lose nothing: what they could not hear they find out, and say so."""
+"""The observer's watches lose nothing: after a gap they list again, and report the gap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def event(kind: str, name: str, version: int) -> Json:
 
 
 class Server:
-    """Lists and streams, one after the other; the connection breaks at the end of each stream."""
+    """Serves lists and streams, one after the other; the connection breaks at the end of each stream."""
 
     def __init__(self, lists: list[tuple[int, list[Json]]], streams: list[list[Json]]) -> None:
         self._lists = iter(lists)
@@ -46,37 +46,37 @@ class Server:
         pass
 
 
-class Ear(Judge):
-    """Writes down what a judge would hear."""
+class RecordingJudge(Judge):
+    """Records the events that a judge would get."""
 
     def __init__(self) -> None:
         super().__init__({})
-        self.words: list[str] = []
+        self.events: list[str] = []
 
-    def hear(self, resource: str, event: Json, at: float) -> None:
+    def on_event(self, resource: str, event: Json, at: float) -> None:
         meta = event["object"].get("metadata", {})
-        self.words.append(f"{event['type']} {meta.get('name', '')} {meta.get('resourceVersion', '')}".strip())
+        self.events.append(f"{event['type']} {meta.get('name', '')} {meta.get('resourceVersion', '')}".strip())
 
 
 def listen(server: Server) -> list[str]:
-    """What a watch tells until the server has nothing more to say."""
-    ear = Ear()
-    watch = Watch(server, "pods", ear)
+    """The events of a watch until the server has no more."""
+    judge = RecordingJudge()
+    watch = Watch(server, "pods", judge)
     watch.start()
     assert server.over.wait(60)
     watch.over.set()
     watch.join(60)
-    return ear.words
+    return judge.events
 
 
-def test_a_watch_that_breaks_is_taken_up_where_it_ended() -> None:
+def test_a_broken_watch_is_resumed_where_it_ended() -> None:
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
     server = Server([(5, [item("a", 3)])], [[event("MODIFIED", "a", 7)], [bookmark], [event("DELETED", "a", 11)]])
     assert listen(server) == ["ADDED a 3", "MODIFIED a 7", "DELETED a 11"]
     assert server.asked == ["5", "7", "9", "11"]
 
 
-def test_what_happened_in_a_gap_is_told_by_the_next_list() -> None:
+def test_the_next_list_shows_what_happened_in_a_gap() -> None:
     late = [item("d", 12), item("b", 11), item("a", 3)]
     server = Server([(5, [item("a", 3), item("b", 4), item("c", 5)]), (20, late)], [[event("ERROR", "", 0)], []])
     assert listen(server) == [
@@ -87,9 +87,9 @@ def test_what_happened_in_a_gap_is_told_by_the_next_list() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, AssertionError, OSError])
-def test_what_the_judge_raises_is_a_failure(error: type[Exception]) -> None:
+def test_an_exception_of_the_judge_is_a_failure(error: type[Exception]) -> None:
     class Bad(Judge):
-        def hear(self, resource: str, event: Json, at: float) -> None:
+        def on_event(self, resource: str, event: Json, at: float) -> None:
             if event["type"] == "MODIFIED":
                 raise error
 
@@ -99,7 +99,7 @@ def test_what_the_judge_raises_is_a_failure(error: type[Exception]) -> None:
     assert isinstance(watch.failure, error)
 
 
-def test_a_list_that_fails_is_asked_for_again() -> None:
+def test_a_failed_list_is_retried() -> None:
     class Starting(Server):
         refusals = 2
 

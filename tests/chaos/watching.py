@@ -1,4 +1,4 @@
-"""The observer's own watches, straight to the API server: every event goes to the judge, whatever happens meanwhile."""
+"""The observer's own watches, directly on the API server: the judge gets every event."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WATCHED = {
     "placements": PLACEMENTS,
     "pods": "/api/v1/pods",
 }
-_GLANCE = 0.1
+_POLL_PERIOD = 0.1
 _BROKEN = (OSError, ValueError, http.client.HTTPException, AssertionError)
-"""What a wire raises: an API server that starts answers all sorts of things at first."""
+"""What a request may raise: an API server that starts up may reply with anything."""
 
 
-class Wire(Protocol):
+class WatchClient(Protocol):
     """What a watch needs of an `Http`."""
 
     def ask(self, method: str, path: str) -> tuple[int, Json]: ...
@@ -35,15 +35,15 @@ class Wire(Protocol):
 
 
 class Watch(threading.Thread):
-    """One resource. A watch that ends is taken up where it ended; where the API no longer knows that far back, a list
-    tells what is different, and the judge is told of the gap."""
+    """Watches one resource. A watch that ends is resumed where it ended. If the API no longer has that version, the
+    watch lists again and reports a gap to the judge."""
 
-    def __init__(self, wire: Wire, resource: str, judge: Judge) -> None:
+    def __init__(self, client: WatchClient, resource: str, judge: Judge) -> None:
         super().__init__(name=f"watch of {resource}", daemon=True)
         self.listed = threading.Event()
         self.over = threading.Event()
         self.failure: BaseException | None = None
-        self._wire = wire
+        self._client = client
         self._resource = resource
         self._judge = judge
         self._known: dict[str, Json] = {}
@@ -56,26 +56,26 @@ class Watch(threading.Thread):
                     self._list()
                 if self._version:
                     self._follow()
-                self.over.wait(_GLANCE)
+                self.over.wait(_POLL_PERIOD)
         except BaseException as error:
             self.failure = error
-        self._wire.close()
+        self._client.close()
 
     def _list(self) -> None:
         try:
-            status, found = self._wire.ask("GET", WATCHED[self._resource])
+            status, found = self._client.ask("GET", WATCHED[self._resource])
         except _BROKEN:
             return
         if status != 200:
             return
         if self.listed.is_set():
-            self._tell("GAP", {})
+            self._send("GAP", {})
         now = {item["metadata"]["uid"]: item for item in found["items"]}
         for uid in self._known.keys() - now.keys():
-            self._tell("DELETED", self._known[uid])
+            self._send("DELETED", self._known[uid])
         changed = [item for uid, item in now.items() if _version(self._known.get(uid)) != _version(item)]
         for item in sorted(changed, key=lambda item: int(_version(item))):
-            self._tell("MODIFIED" if item["metadata"]["uid"] in self._known else "ADDED", item)
+            self._send("MODIFIED" if item["metadata"]["uid"] in self._known else "ADDED", item)
         self._known, self._version = now, found["metadata"]["resourceVersion"]
         self.listed.set()
 
@@ -91,18 +91,18 @@ class Watch(threading.Thread):
             elif event["type"] != "BOOKMARK":
                 self._known[item["metadata"]["uid"]] = item
             if event["type"] != "BOOKMARK":
-                self._tell(event["type"], item)
+                self._send(event["type"], item)
             if self.over.is_set():
                 return
 
     def _events(self) -> Iterator[Json]:
-        """What a watch says until the wire breaks; what is raised over an event goes to whoever raised it."""
+        """The events until the connection breaks. An exception of the code that handles an event is not suppressed."""
         path = f"{WATCHED[self._resource]}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
         with suppress(*_BROKEN):
-            yield from self._wire.follow(path)
+            yield from self._client.follow(path)
 
-    def _tell(self, kind: str, item: Json) -> None:
-        self._judge.hear(self._resource, {"type": kind, "object": item}, time.monotonic())
+    def _send(self, kind: str, item: Json) -> None:
+        self._judge.on_event(self._resource, {"type": kind, "object": item}, time.monotonic())
 
 
 def _version(item: Json | None) -> str:
@@ -110,37 +110,38 @@ def _version(item: Json | None) -> str:
 
 
 class Observer:
-    """Lets a judge hear all that is watched while a block runs, and look at the time.
+    """Within its block, sends all watched events to a judge, and has it check the time.
 
-    `calm` is a clock that stands still while somebody says that there is `trouble`."""
+    `calm` is the time without faults so far: it does not advance while `trouble` is set.
+    """
 
     def __init__(self, cluster: Cluster, judge: Judge) -> None:
         self.trouble = False
         self.judge = judge
         self._watches = [Watch(Http(cluster.folder), resource, judge) for resource in WATCHED]
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="observer", daemon=True)
+        self._thread = threading.Thread(target=self._check_time, name="observer", daemon=True)
         self._failure: BaseException | None = None
 
     @property
     def failure(self) -> BaseException | None:
-        """Why something is no longer heard or looked at."""
+        """Why the observer has stopped, if it has."""
         failures = (self._failure, *(watch.failure for watch in self._watches))
         return next((failure for failure in failures if failure is not None), None)
 
-    def _look(self) -> None:
+    def _check_time(self) -> None:
         calm, last = 0.0, time.monotonic()
         try:
             while not self._over.wait(0.5):
                 now = time.monotonic()
                 calm += 0.0 if self.trouble else now - last
                 last = now
-                self.judge.look(now, calm)
+                self.judge.check(now, calm)
         except BaseException as error:
             self._failure = error
 
     def __enter__(self) -> Observer:
-        # One after the other: what pods are judged by is known before the first of them.
+        # One after the other: what the checks of pods need is known before the first pod.
         for watch in self._watches:
             watch.start()
             assert watch.listed.wait(PATIENCE), f"{watch.name}: no list ({watch.failure})"
