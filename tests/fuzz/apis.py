@@ -1,4 +1,5 @@
-"""Requests to the local API server: bodies of every verb, and patches. It answers, and never with its own failure."""
+"""Requests to the local API server: bodies of every verb, and patches. It must reply, and never with an internal
+error."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def _ask(given: Input) -> str:
         reply = server.answer(_request(method, path, media, given.body))
     finally:
         server.close()
-    # A real API server answers some requests with 500, and so does this one; but not because something broke.
+    # A real API server answers some requests with 500, and so does this one, but not because of a bug.
     assert b'"reason":"InternalError"' not in reply.body, reply.body[:2000]
     if reply.status >= 300:
         raise Refused(f"{method} {reply.status}")
@@ -38,7 +39,7 @@ _FIRST = {
 
 
 def _post(path: str, version: str, found: Json) -> Input:
-    """Makes an object that is called b."""
+    """Builds a request that creates an object named b."""
     return Input(f"POST {path} application/json", dump({**found, "apiVersion": version, "metadata": {"name": "b"}}))
 
 
@@ -62,5 +63,5 @@ def _inputs() -> list[Input]:
     return made
 
 
-_ODD = [_post(_PODS, "v1", one) for one in pods() if "overhead" in one["spec"]]  # nobody but a RuntimeClass may say so
+_ODD = [_post(_PODS, "v1", one) for one in pods() if "overhead" in one["spec"]]  # only a RuntimeClass may set it
 TARGETS = (Target("local-api", _ask, _inputs(), odd=_ODD),)

@@ -1,4 +1,4 @@
-"""An API server's answers, written down beforehand and given without a socket."""
+"""Canned replies of an API server, served without a socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_scheduler.k8s.informer import Informer
 
 
 class Reply(NamedTuple):
-    """An answer; what a watch tells comes in pieces."""
+    """A reply; the events of a watch come in pieces."""
 
     body: bytes = b"{}"
     status: int = 200
@@ -24,22 +24,22 @@ class Reply(NamedTuple):
 
 
 Answer = Callable[[str, str, Mapping[str, str], bytes], Reply | None]
-"""The answer to a method, a path, its parameters and a body; None: from then on nobody answers."""
+"""The reply to a method, a path, its parameters and a body; None: no reply from then on."""
 
 
 class Canned:
-    """What aiohttp's session is to a client. `over` is set once all that is written down has been told."""
+    """Stands for aiohttp's session. `over` is set once all canned replies have been served."""
 
     def __init__(self, answer: Answer) -> None:
         self.over = asyncio.Event()
         self._answer = answer
 
     def client(self) -> Client:
-        """A client that is given the answers."""
+        """A client that gets the canned replies."""
         return Client(Connection("http://api", transport=lambda _agent: cast(aiohttp.ClientSession, self)))
 
     async def follow(self, informer: Informer[Any]) -> None:
-        """Lets an informer list and watch until all has been told; raises what ended it before."""
+        """Lets an informer list and watch until all replies are served; raises the error that ended it earlier."""
         self.over.clear()
         work, over = asyncio.ensure_future(informer.run()), asyncio.ensure_future(self.over.wait())
         await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
@@ -50,12 +50,12 @@ class Canned:
             raise AssertionError("the informer has ended by itself")
 
     def request(self, method: str, url: str, **given: Any) -> _Exchange:
-        """A request, answered when its block begins."""
+        """A request, which gets its reply when its block begins."""
         reply = self._answer(method, url.removeprefix("http://api"), given["params"] or {}, given["data"] or b"")
         return _Exchange(reply, self.over)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no socket is open."""
 
 
 class _Exchange:
@@ -88,4 +88,4 @@ class _Exchange:
         for piece in self._reply.pieces:
             yield piece
         if self._reply.pieces:
-            await self._stay_silent()  # a watch that ended would be opened anew, after a pause
+            await self._stay_silent()  # a watch that ended would be reopened after a pause

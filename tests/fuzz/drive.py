@@ -1,4 +1,5 @@
-"""Many inputs for one reader: each is made from the seed and its number, so any of them can be made again."""
+"""Generates many inputs for one target. Each is derived from the seed and its number, so any input can be generated
+again."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.fuzz.target import MOST, Failure, Input, Target, give, peak_memory
 
 @dataclass
 class Tally:
-    """What came of the inputs so far. `failures` are the first of each kind, with their numbers."""
+    """The results so far. `failures` holds the first input of each kind of failure, by number."""
 
     inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -31,19 +32,19 @@ class Tally:
 
 
 def make_input(target: Target, seed: int, number: int) -> Input:
-    """The input of a number: first those that others are made from, as they are, then changed ones."""
+    """The input with a number: first the valid ones unchanged, then damaged ones."""
     starts = target.starts
     if number < len(starts):
         return starts[number]
-    chance = random.Random(f"{seed} {target.name} {number}")
-    head, body = chance.choice(starts)
-    return Input(head, change(chance, body, [other.body for other in starts]))
+    rng = random.Random(f"{seed} {target.name} {number}")
+    head, body = rng.choice(starts)
+    return Input(head, change(rng, body, [other.body for other in starts]))
 
 
 def drive(
     target: Target, seed: int, *, count: int | None = None, before: Callable[[int], None] = lambda _number: None
 ) -> Iterator[Tally]:
-    """Gives inputs one after the other and tells after each how it stands; ends after `count`, else never."""
+    """Gives inputs one after the other and yields the tally after each; ends after `count` if that is set."""
     tally = Tally()
     begun: int | None = None
     for number in itertools.count() if count is None else range(count):
@@ -55,10 +56,10 @@ def drive(
             tally.failures.setdefault(failure, number)
             tally.outcomes[failure.how] += 1
         else:
-            tally.outcomes[outcome.word] += 1
+            tally.outcomes[outcome.result] += 1
             if outcome.seconds > tally.slowest:
                 tally.slowest, tally.slowest_input = outcome.seconds, number
-        # What the first inputs take is no growth: modules and tables are loaded with them.
+        # The memory of the first inputs is no leak: they load modules and tables.
         if begun is None and number >= 2 * len(target.starts):
             begun = peak_memory()
         tally.grown = peak_memory() - begun if begun is not None else 0
@@ -72,11 +73,11 @@ def drive(
             return
 
 
-# -- the smallest input that still fails
+# -- minimisation
 
 
 def minimise(target: Target, given: Input, failure: Failure, seconds: float = 20.0) -> Input:
-    """An input as small as can be found in some seconds that fails in the same way."""
+    """A smaller input that fails in the same way, searched for some seconds."""
     give_up = time.monotonic() + seconds
 
     def fails(body: bytes) -> bool:
@@ -89,15 +90,15 @@ def minimise(target: Target, given: Input, failure: Failure, seconds: float = 20
         return False
 
     if failure.how == "memory":
-        return given  # what has been taken is never given back, so nothing smaller could be told from it
+        return given  # the peak never falls, so a smaller input would show the same
     body = given.body
-    with suppress(ValueError, RecursionError):  # no JSON, or too deep to be taken apart
+    with suppress(ValueError, RecursionError):  # not JSON, or nested too deeply
         body = _cut_parts(body, json.loads(body), fails)
     return Input(given.head, _cut_bytes(body, fails))
 
 
 def _cut_parts(body: bytes, parsed: Any, fails: Callable[[bytes], bool]) -> bytes:
-    """Takes out of a JSON value whatever the failure does not need."""
+    """Removes the parts of a JSON value that the failure does not need."""
     smaller = True
     while smaller:
         smaller = False
@@ -124,12 +125,12 @@ def _without(found: Any, path: tuple[Any, ...]) -> Any:
             holder = holder[key]
         del holder[path[-1]]
     except (KeyError, IndexError, TypeError):
-        return None  # it went with something around it
+        return None  # removed together with a part around it
     return made
 
 
 def _cut_bytes(body: bytes, fails: Callable[[bytes], bool]) -> bytes:
-    """Takes out stretches of bytes, halving their length each time nothing can go."""
+    """Removes ranges of bytes, halving their length each time none can go."""
     size = len(body) // 2
     while size:
         at = 0

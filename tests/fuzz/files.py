@@ -1,4 +1,4 @@
-"""Files: kubeconfigs, settings, fleets; and what exec plugins print."""
+"""Files: kubeconfigs, settings, fleets; and the output of exec plugins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VERSION = "client.authentication.k8s.io/v1"
 
 @cache
 def _folder() -> Path:
-    """Where the files of this process are, with those that kubeconfigs name."""
+    """The folder for the files of this process, including those that kubeconfigs name."""
     made = tempfile.TemporaryDirectory(prefix="fuzz-")
     _kept.append(made)
     folder = Path(made.name)
@@ -81,16 +81,16 @@ def _read_file(given: Input) -> str:
     file.write_bytes(given.body)
     connection = load_connection(file)
     assert connection.server
-    # Whatever program a changed file names is not run here.
+    # Programs that a damaged file names are not run here.
     access = {} if isinstance(connection.credential, Plugin) else asyncio.run(connection.headers())
     return f"{type(connection.credential).__name__} {'TLS' if connection.ssl else 'plain'} {sorted(access)}"
 
 
 def _read_plugin(given: Input) -> str:
     """Runs a plugin that prints the input."""
-    said = _folder() / "said"
-    said.write_bytes(given.body)
-    plan = {"apiVersion": _VERSION, "command": "cat", "args": [str(said)]}
+    output = _folder() / "output"
+    output.write_bytes(given.body)
+    plan = {"apiVersion": _VERSION, "command": "cat", "args": [str(output)]}
     file = _folder() / "plugin-config"
     file.write_bytes(dump(_file([{"name": "u", "user": {"exec": {**plan, "interactiveMode": "Never"}}}])))
     return asyncio.run(_ask(load_connection(file)))
@@ -108,7 +108,7 @@ def _read_settings(given: Input) -> str:
         return f"{len(load_settings(file).scheduler_names)} names"
     except SettingsError as error:
         problems = error.problems
-    # A line for each.
+    # One line each.
     assert problems
     assert all(line.isprintable() and len(line) < LONGEST_LINE for line in problems), problems
     raise Refused("refused")
@@ -144,7 +144,7 @@ def _printed() -> list[Json]:
 _ODD = [
     Input("", body)
     for body in (
-        # What YAML has and JSON does not.
+        # YAML that has no JSON equivalent.
         b"clusters: &a [*a]\n",
         b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nclusters: [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n",
         b"current-context: 2020-99-99\n",
@@ -159,7 +159,7 @@ _ODD = [
 
 
 def _write(found: list[Any]) -> list[Input]:
-    """Files, as JSON and as YAML."""
+    """Files as JSON and as YAML."""
     return [Input("", body) for one in found for body in (dump(one), yaml.safe_dump(one).encode())]
 
 

@@ -1,4 +1,4 @@
-"""Jobs as the operator meets them: a job, its pods and its PodGroup, any of them damaged, and what is done about it."""
+"""Jobs as the operator reads them: a job, its pods and its PodGroup, any of them damaged, and the resulting actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[str, Kind] = {one.resources[0].kind: one for one in KINDS}
 
 
 def _read(given: Input) -> str:
-    """Looks at a job. The input is a list of the job, a PodGroup of its name, and its pods."""
+    """Reconciles a job. The input is a list of the job, a PodGroup of its name, and its pods."""
     kind = _KINDS[given.head]
     found = read_page(b'{"metadata":{"resourceVersion":"1"},"items":%b}' % given.body, RawObject).items or []
     if not found:
@@ -48,7 +48,7 @@ def _read(given: Input) -> str:
 
 
 def _carry(plan: Plan) -> None:
-    """All that is done about a job can be sent."""
+    """Every action for a job can be encoded."""
     assert len(plan.actions) < 100_000
     for action in plan.actions:
         msgspec.json.encode(msgspec.to_builtins(action, builtin_types=(bytes,), enc_hook=str))

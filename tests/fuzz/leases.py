@@ -1,4 +1,4 @@
-"""The leader's Lease and its Placements with whatever somebody else wrote into them, up to what a new leader does."""
+"""The leader Lease and its Placements with arbitrary content, up to the first steps of a new leader."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _read(given: Input) -> str:
 
 
 async def _take_over(given: Input) -> str:
-    """Acquires the Lease, reads what it promises, and goes on with that."""
+    """Acquires the Lease, reads the committed Placements, and rolls them forward."""
 
     def answer(method: str, path: str, _params: Mapping[str, str], body: bytes) -> Reply | None:
         if method == "PUT":

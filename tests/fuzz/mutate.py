@@ -1,4 +1,4 @@
-"""Inputs that are almost right: valid ones, changed in one to four places by a seeded chance."""
+"""Damages valid inputs: changes one to four places by a seeded random generator."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ WORDS = (
     *("2025-01-02T03:04:05Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59+23:59", "2025-13-45T99:99:99Z", "now"),
     *("0=node1:0,1", "0=node1:0\n0=node1:0", "18446744073709551616=n:0", "gpu-scheduler", "volcano", "x/y/z"),
 )
-"""What breaks readers: no numbers, odd numbers, other digits, controls, surrogates, long names, words of the API."""
+"""Strings that break parsers: invalid and odd numbers, other digits, controls, surrogates, long names, API terms."""
 
 
 class Text(str):
-    """JSON that is written as it stands, whatever it is."""
+    """JSON that is written verbatim, valid or not."""
 
 
 ODD: tuple[Any, ...] = (
@@ -98,34 +98,34 @@ ODD: tuple[Any, ...] = (
     ),
     *([], {}, [None], [[]], [{}], {"": ""}, {"name": 1}, [1, "a", None], {"a": {"b": {"c": []}}}, [0] * 2000),
 )
-"""Values of every type, and some that are no JSON at all or more than a reader expects."""
+"""Values of every type, and some that are not JSON or larger than a parser expects."""
 
 
-def change(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
-    """An input made of a valid one: mostly its parts are changed, at times its bytes; a few are noise."""
-    kind = chance.random()
+def change(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """Derives an input from a valid one: mostly by changing its parts, sometimes its bytes; a few are noise."""
+    kind = rng.random()
     if kind < 0.03:
-        return chance.randbytes(chance.choice((0, 1, 7, 64, 1000)))
+        return rng.randbytes(rng.choice((0, 1, 7, 64, 1000)))
     if kind < 0.2:
-        return _change_bytes(chance, data, others)
+        return _change_bytes(rng, data, others)
     try:
         found = json.loads(data) if data[:1] in (b"{", b"[") else None
     except (ValueError, RecursionError):
         found = None
     if found is None:
-        return _change_text(chance, data)
-    donors = [chance.choice(others)] if others else []
+        return _change_text(rng, data)
+    donors = [rng.choice(others)] if others else []
     try:
-        for _ in range(chance.choice((1, 1, 2, 3, 4))):
-            found = _change_part(chance, found, donors)
+        for _ in range(rng.choice((1, 1, 2, 3, 4))):
+            found = _change_part(rng, found, donors)
         written = write(found)
-    except RecursionError:  # deeper than can be walked through
+    except RecursionError:  # nested too deeply to walk through
         written = data
-    return _change_bytes(chance, written, others) if kind > 0.97 else written
+    return _change_bytes(rng, written, others) if kind > 0.97 else written
 
 
 def write(found: Any) -> bytes:
-    """A value as JSON. Pairs may repeat a key; texts that UTF-8 cannot have become bytes that it cannot have."""
+    """Encodes a value as JSON. Pairs may repeat a key; strings that UTF-8 cannot encode become invalid bytes."""
     return _write(found).encode("utf-8", "surrogateescape")
 
 
@@ -142,7 +142,7 @@ def _write(found: Any) -> str:
 
 
 class Pairs:
-    """An object with a key that stands there twice."""
+    """An object with a repeated key."""
 
     def __init__(self, found: dict[str, Any], name: str, value: Any) -> None:
         self.pairs = [*found.items(), (name, value)]
@@ -152,7 +152,7 @@ class Pairs:
 
 
 def _places(found: Any) -> list[tuple[Any, Any]]:
-    """Every place below a value, as what holds it and its key or number there."""
+    """Every place in a value, as its container and its key or index there."""
     places: list[tuple[Any, Any]] = []
     left = [found]
     while left:
@@ -164,86 +164,86 @@ def _places(found: Any) -> list[tuple[Any, Any]]:
     return places
 
 
-def _change_part(chance: random.Random, found: Any, donors: Sequence[bytes]) -> Any:
+def _change_part(rng: random.Random, found: Any, donors: Sequence[bytes]) -> Any:
     places = _places(found)
     if not places:
-        return deepcopy(chance.choice(ODD))
-    holder, key = chance.choice(places)
+        return deepcopy(rng.choice(ODD))
+    holder, key = rng.choice(places)
     old = holder[key]
-    way = chance.randrange(9)
+    way = rng.randrange(9)
     if way == 0:
         del holder[key]
     elif way == 1 and isinstance(old, str) and not isinstance(old, Text):
-        holder[key] = _change_word(chance, old)
+        holder[key] = _change_string(rng, old)
     elif way == 2:
-        holder[key] = chance.choice(WORDS)
+        holder[key] = rng.choice(WORDS)
     elif way == 3 and isinstance(holder, dict):
-        holder[chance.choice(WORDS)] = holder.pop(key)
+        holder[rng.choice(WORDS)] = holder.pop(key)
     elif way == 4:
-        other, place = chance.choice(places)
+        other, place = rng.choice(places)
         holder[key] = deepcopy(other[place])
     elif way == 5 and isinstance(old, dict) and old:
-        name = chance.choice(list(old))
-        holder[key] = Pairs(old, name, deepcopy(chance.choice(ODD)))
+        name = rng.choice(list(old))
+        holder[key] = Pairs(old, name, deepcopy(rng.choice(ODD)))
     elif way == 6 and isinstance(old, list) and old:
-        holder[key] = old * chance.choice((2, 2, 300)) if len(old) < 20 else old[:1]
+        holder[key] = old * rng.choice((2, 2, 300)) if len(old) < 20 else old[:1]
     elif way == 7 and donors:
-        holder[key] = _donate(chance, donors)
+        holder[key] = _donate(rng, donors)
     else:
-        holder[key] = deepcopy(chance.choice(ODD))
+        holder[key] = deepcopy(rng.choice(ODD))
     return found
 
 
-def _donate(chance: random.Random, donors: Sequence[bytes]) -> Any:
+def _donate(rng: random.Random, donors: Sequence[bytes]) -> Any:
     """A part of another input."""
     try:
-        places = _places(json.loads(chance.choice(donors)))
+        places = _places(json.loads(rng.choice(donors)))
     except (ValueError, RecursionError):
         return None
-    holder, key = chance.choice(places) if places else ([None], 0)
+    holder, key = rng.choice(places) if places else ([None], 0)
     return holder[key]
 
 
-def _change_word(chance: random.Random, word: str) -> str:
-    """A text with something else in it. One that is JSON itself, as annotations are, is changed as that."""
-    if word[:1] in ("{", "[") and chance.random() < 0.8:
-        return change(chance, word.encode("utf-8", "surrogatepass"), ()).decode("utf-8", "replace")
-    at = chance.randrange(len(word) + 1)
-    until = min(len(word), at + chance.choice((0, 1, 1, 4)))
-    return word[:at] + chance.choice(WORDS) + word[until:]
+def _change_string(rng: random.Random, text: str) -> str:
+    """Changes a string. A string that is JSON itself, as in annotations, is changed as JSON."""
+    if text[:1] in ("{", "[") and rng.random() < 0.8:
+        return change(rng, text.encode("utf-8", "surrogatepass"), ()).decode("utf-8", "replace")
+    at = rng.randrange(len(text) + 1)
+    until = min(len(text), at + rng.choice((0, 1, 1, 4)))
+    return text[:at] + rng.choice(WORDS) + text[until:]
 
 
 # -- text and bytes
 
 
-def _change_text(chance: random.Random, data: bytes) -> bytes:
+def _change_text(rng: random.Random, data: bytes) -> bytes:
     text = data.decode("utf-8", "surrogateescape")
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        text = _change_word(chance, text)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        text = _change_string(rng, text)
     return text.encode("utf-8", "surrogatepass")
 
 
-def _change_bytes(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+def _change_bytes(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
     found = bytearray(data)
-    for _ in range(chance.choice((1, 1, 2, 8))):
-        at = chance.randrange(len(found) + 1)
-        way = chance.randrange(7)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        at = rng.randrange(len(found) + 1)
+        way = rng.randrange(7)
         if way == 0:
             del found[at:]
         elif way == 1 and at < len(found):
-            found[at] ^= 1 << chance.randrange(8)
+            found[at] ^= 1 << rng.randrange(8)
         elif way == 2:
-            found[at:at] = chance.choice(
+            found[at:at] = rng.choice(
                 (b"\x00", b"\xff", b"\xc3\x28", b"\xed\xa0\x80", b"\n", b"\r\n", b'"', b"{", b"]")
             )
         elif way == 3:
-            del found[at : at + chance.choice((1, 2, 30))]
+            del found[at : at + rng.choice((1, 2, 30))]
         elif way == 4:
-            found[at:at] = found[at : at + chance.choice((1, 30, 500))] * chance.choice((1, 2, 20))
+            found[at:at] = found[at : at + rng.choice((1, 30, 500))] * rng.choice((1, 2, 20))
         elif way == 5 and others:
-            other = chance.choice(others)
-            start = chance.randrange(len(other) + 1)
+            other = rng.choice(others)
+            start = rng.randrange(len(other) + 1)
             found[at:at] = other[start : start + 200]
         else:
-            found[at:at] = chance.randbytes(chance.choice((1, 3, 40)))
+            found[at:at] = rng.randbytes(rng.choice((1, 3, 40)))
     return bytes(found)

@@ -1,7 +1,7 @@
-"""Objects of every kind that the scheduler watches, from an API server's bytes to its decisions.
+"""Objects of every kind that the scheduler watches, from the bytes of an API server to decisions.
 
-The damaged object stands between two good ones, once in a list and once in a watch. Whatever it is, the good ones must
-be seen, and pods beside it that have a node of their own must be placed.
+The damaged object stands between two good ones, once in a list and once in a watch. The good ones must always be seen,
+and pods beside it that have a node of their own must be placed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SERVED = Served((*(kind for dialect in DIALECTS for kind in dialect.resources[:
 
 
 def _neighbours() -> dict[str, list[Json]]:
-    """A gang of two that runs on a node of its own, and by a queue of its own, whatever else there is."""
+    """A gang of two with a node and a queue of its own."""
     mark = {"dedicated": "beside"}
     amounts = {"cpu": "8", "memory": "8Gi", "pods": "9", "nvidia.com/gpu": "2"}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -59,7 +59,7 @@ def _neighbours() -> dict[str, list[Json]]:
 
 _NEIGHBOURS = {plural: [dump(one) for one in found] for plural, found in _neighbours().items()}
 _AROUND = {"nodes": seeds.nodes()[0], **seeds.others()}
-"""What objects refer to: there in its good form unless it is the one that is damaged."""
+"""Objects that others refer to; present in valid form unless it is the damaged one."""
 
 
 def _lists(plural: str, damaged: bytes | None) -> bytes:
@@ -71,7 +71,7 @@ def _lists(plural: str, damaged: bytes | None) -> bytes:
 
 def _watches(plural: str, damaged: bytes) -> bytes:
     line = b'{"type":"ADDED","object":%b}\n'
-    # The neighbours come again, newer than the damaged one: those behind it on the same watch must arrive.
+    # The neighbours come again, newer than the damaged object: events after it on the same watch must arrive.
     again = [one.replace(b'"resourceVersion": "1', b'"resourceVersion": "2', 1) for one in _NEIGHBOURS.get(plural, [])]
     return b"".join(line % one for one in (damaged, *again))
 
@@ -98,7 +98,7 @@ def _script(given: Input) -> Canned:
 
 
 async def _follow(canned: Canned, see: Translator) -> None:
-    """Lists and watches every kind once, in the order in which a feed does."""
+    """Lists and watches every kind once, in the order of the cluster watcher."""
     *first, last = follow_required(see)
     async with canned.client() as client:
         for resource, form, handler in (*first, *follow_optional(see, _SERVED), last):
@@ -120,7 +120,7 @@ def _decide(see: Translator) -> tuple[Engine, list[Effect]]:
 
 
 def _tell(see: Translator, engine: Engine, effects: list[Effect]) -> None:
-    """All that would be written about the gangs."""
+    """Encodes everything that would be written about the gangs."""
     look = Lookout(engine.state, lambda: _NOW)
     for effect in effects:
         if isinstance(effect, Report):
@@ -134,7 +134,7 @@ def _tell(see: Translator, engine: Engine, effects: list[Effect]) -> None:
 
 
 def _is_json(body: bytes) -> bool:
-    """Whether a server could send it: one that sends anything else cannot be followed at all."""
+    """Whether a server could send it; a server that sends anything else cannot be watched at all."""
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Readers that are wrong on purpose: the fuzzer must find each of them out."""
+"""Targets with planted bugs: the fuzzer must find each of them."""
 
 from __future__ import annotations
 

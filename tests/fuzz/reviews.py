@@ -1,4 +1,4 @@
-"""AdmissionReviews, and what is answered to them."""
+"""AdmissionReviews, and the responses to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUPS = {
 
 
 def reviews() -> list[Json]:
-    """Reviews of all that the webhook is asked about."""
+    """Reviews of every kind that the webhook gets."""
     binding = {"kind": "Binding", "metadata": {"annotations": {f"{GROUP}/devices": "0"}}}
     found = [review(one) for one in pods()]
     found += [
@@ -49,12 +49,12 @@ def reviews() -> list[Json]:
 def _answer(given: Input) -> str:
     path: ReviewPath = "mutate" if given.head == "mutate" else "validate"
     got = answer(path, given.body, STRICT, NODES)
-    said = msgspec.json.decode(got.body)["response"]
-    assert said["allowed"] is got.allowed
+    response = msgspec.json.decode(got.body)["response"]
+    assert response["allowed"] is got.allowed
     assert len(got.body) < 16_384 + 64 * len(given.body)
-    lines = (*got.log, said.get("status", {}).get("message", ""), *said.get("warnings", ()))
+    lines = (*got.log, response.get("status", {}).get("message", ""), *response.get("warnings", ()))
     assert all(line.isprintable() and len(line) <= 4096 for line in lines)
-    return ("allowed" if got.allowed else "denied") + (", patched" if "patch" in said else "")
+    return ("allowed" if got.allowed else "denied") + (", patched" if "patch" in response else "")
 
 
 _PATHS = ("mutate", "validate")

@@ -1,4 +1,4 @@
-"""Valid objects to begin with: those of the examples and of the unit tests."""
+"""Valid objects to start from: those of the examples and of the unit tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BORN = "2025-01-02T03:04:05Z"
 
 @cache
 def examples() -> tuple[Json, ...]:
-    """Every object of the examples, as JSON has it."""
+    """Every object of the examples, as JSON."""
     files = sorted(ROOT.glob("examples/*/*.yaml"))
     return tuple(json.loads(json.dumps(found, default=str)) for file in files for found in _load(file) if found)
 
@@ -30,7 +30,7 @@ def _load(file: Path) -> Iterator[Any]:
 
 
 def stored(found: Json, number: int = 0, **meta: Any) -> Json:
-    """An object as an API server has it."""
+    """An object as an API server stores it."""
     given = found.get("metadata") or {}
     name = given.get("name") or f"made-{number}"
     added = {"namespace": "x", "uid": f"uid-{name}", "resourceVersion": str(100 + number), "creationTimestamp": _BORN}
@@ -38,7 +38,7 @@ def stored(found: Json, number: int = 0, **meta: Any) -> Json:
 
 
 def dump(found: Any) -> bytes:
-    """A value as JSON."""
+    """Encodes a value as JSON."""
     return json.dumps(found).encode()
 
 
@@ -156,17 +156,17 @@ def nodes() -> list[Json]:
 
 
 def groups() -> dict[str, list[Json]]:
-    """Gang objects by their dialect."""
-    told = {"status": "True", "reason": "a", "message": "b", "lastTransitionTime": _BORN}
+    """Gang objects by dialect."""
+    condition_fields = {"status": "True", "reason": "a", "message": "b", "lastTransitionTime": _BORN}
     notes = {
         f"{GROUP}/timeout-seconds": "60",
         f"{GROUP}/queue": "team",
         f"{GROUP}/topology": "required:rack,preferred:zone",
         f"{GROUP}/paused": "false",
-        f"{GROUP}/status": json.dumps([{"type": "GangScheduled", **told}]),
+        f"{GROUP}/status": json.dumps([{"type": "GangScheduled", **condition_fields}]),
         f"{GROUP}/notes": '{"target":["node1"]}',
     }
-    condition = {"type": "PodGroupScheduled", **told, "status": "False"}
+    condition = {"type": "PodGroupScheduled", **condition_fields, "status": "False"}
     status = {"phase": "Inqueue", "conditions": [condition], "running": 1, "succeeded": 0}
     meta = {"annotations": notes, **_owned_by("kubeflow.org/v1", "PyTorchJob")}
     return {
@@ -206,7 +206,7 @@ def _group_specs() -> dict[str, tuple[str, Json]]:
 
 
 def queues() -> list[Json]:
-    """Queues, ours and Volcano's: one form has the fields of both."""
+    """Queues, ours and Volcano's: one type has the fields of both."""
     amounts = {"cpu": "10", "nvidia.com/gpu": 4}
     ours = {"weight": 2, "quota": amounts, "limit": amounts, "borrowing": True, "preemption": True, "parent": "root"}
     volcano = {"weight": 1, "capability": amounts, "deserved": amounts, "guarantee": {"resource": amounts}}
@@ -219,7 +219,7 @@ def queues() -> list[Json]:
 
 
 def others() -> dict[str, Json]:
-    """One of each other kind that is watched, by its plural."""
+    """One object of each other watched kind, by its plural."""
     terms = {
         "required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "z", "operator": "In", "values": ["a"]}]}]}
     }

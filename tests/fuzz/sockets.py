@@ -1,4 +1,5 @@
-"""Bytes on a connection, whole, in pieces or broken off: a server answers or hangs up in time, and serves the next."""
+"""Bytes on a connection, whole, in pieces or cut short: a server replies or closes in time, and serves the next
+client."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from tests.unit.webhook.serving import head
 Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 _QUICK = 0.05
-"""What the webhook's server waits for here, in seconds, where it waits for seconds otherwise."""
+"""The timeouts of the webhook's server in these tests, in seconds."""
 _LATE = 20.0
-"""How long nobody may wait for it, in seconds."""
+"""The limit for a reply or a close, in seconds."""
 _PIECES = 5
 
 
 async def _send(open_one: Open, how: str, body: bytes, patience: float) -> bytes:
-    """What comes back first; nothing when the server hangs up, or when so many seconds pass."""
+    """Returns the first bytes of the reply; nothing if the server closes or the time is up."""
     reader, writer = await open_one()
     size = -(-len(body) // _PIECES) or 1 if how == "pieces" else len(body) or 1
     try:
@@ -48,21 +49,21 @@ async def _send(open_one: Open, how: str, body: bytes, patience: float) -> bytes
         writer.transport.abort()
 
 
-def _judge(word: str) -> str:
-    """The status, if it is that of a request that was understood."""
-    if not word.startswith(("1", "2")):
-        raise Refused(word)
-    return word
+def _require_success(status: str) -> str:
+    """Returns the status of a request that was understood."""
+    if not status.startswith(("1", "2")):
+        raise Refused(status)
+    return status
 
 
-def _status(said: bytes) -> str:
-    """The status of an answer, which is none of a server's own failures."""
-    if not said:
-        return "no answer"
-    assert said.startswith(b"HTTP/"), said[:300]
-    status = said.split(None, 2)[1].decode()
-    # aiohttp says 501 to a transfer coding that it does not know.
-    assert status[0] in "1234" or status == "501", said[:2000]
+def _status(reply: bytes) -> str:
+    """The status of a reply, which must not be an internal error."""
+    if not reply:
+        return "no reply"
+    assert reply.startswith(b"HTTP/"), reply[:300]
+    status = reply.split(None, 2)[1].decode()
+    # aiohttp replies 501 to an unknown transfer coding.
+    assert status[0] in "1234" or status == "501", reply[:2000]
     return status
 
 
@@ -81,9 +82,9 @@ def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def _ask_webhook(given: Input) -> str:
-    shorten_bad_requests()  # as all that have logs of their own do
+    shorten_bad_requests()  # as every process with its own logging does
     with patch.multiple(webhook, READ_TIMEOUT=_QUICK, _FIRST_REQUEST_TIMEOUT=_QUICK, _SHUTDOWN_TIMEOUT=_QUICK):
-        return _judge(asyncio.run(_speak_to_webhook(given)))
+        return _require_success(asyncio.run(_speak_to_webhook(given)))
 
 
 async def _speak_to_webhook(given: Input) -> str:
@@ -96,9 +97,9 @@ async def _speak_to_webhook(given: Input) -> str:
         def connect() -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
             return asyncio.open_connection("127.0.0.1", port, ssl=trust)
 
-        word = _status(await _send(connect, given.head, given.body, _LATE))
+        status = _status(await _send(connect, given.head, given.body, _LATE))
         assert _status(await _send(connect, "whole", _POSTED, _LATE)) == "200"
-    return word
+    return status
 
 
 _REVIEW = dump(review(mapped()))
@@ -122,8 +123,8 @@ def _reviews() -> list[bytes]:
 
 _ODD_REVIEWS = [
     head(content_length=str(webhook.MAX_REVIEW_BYTES + 1)) + _REVIEW,
-    head(content_length=str(2 * len(_REVIEW))) + _REVIEW,  # more is promised than comes
-    head(content_length=str(len(_REVIEW) // 2)) + _REVIEW,  # and less
+    head(content_length=str(2 * len(_REVIEW))) + _REVIEW,  # fewer bytes than Content-Length says
+    head(content_length=str(len(_REVIEW) // 2)) + _REVIEW,  # and more
     _POSTED[:60],
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 ]
@@ -133,7 +134,7 @@ _ODD_REVIEWS = [
 
 
 def _ask_api(given: Input) -> str:
-    return _judge(asyncio.run(_speak_to_api(given)))
+    return _require_success(asyncio.run(_speak_to_api(given)))
 
 
 async def _speak_to_api(given: Input) -> str:
@@ -143,11 +144,11 @@ async def _speak_to_api(given: Input) -> str:
             return asyncio.open_connection(found.client.host, found.client.port)
 
         try:
-            word = _status(await _send(connect, given.head, given.body, _QUICK))
+            status = _status(await _send(connect, given.head, given.body, _QUICK))
         except TimeoutError:
-            word = "silence"  # it waits for the rest, as long as somebody who is on this machine likes
+            status = "no reply"  # it waits for the rest without a limit: its clients are local
         assert await found.names(PODS) is not None
-    return word
+    return status
 
 
 def _requests(*asked: tuple[str, str]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What an API server sends, as bytes: the lines of a watch in any pieces, lists, errors, and what it serves."""
+"""The bytes of an API server: watch lines in arbitrary pieces, lists, errors and discovery."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BOOKMARK = {"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourc
 _GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "details": {"retryAfterSeconds": 1}}
 _LINE = b'{"type":"MODIFIED","object":{"metadata":{"name":"long","annotations":{"a":"'
 _LONG = 100 << 20
-"""The length of a line that never ends, in bytes."""
+"""The length of an endless line, in bytes."""
 
 
 def _watch(given: Input) -> str:
-    """Follows a watch that sends the input."""
-    told: list[Change[PodObject]] = []
+    """Reads a watch that sends the input."""
+    changes: list[Change[PodObject]] = []
     watches = iter((_Pieces(given),))
     first = dump({"metadata": {"resourceVersion": "1000"}, "items": pods()[:2]})
 
@@ -37,11 +37,11 @@ def _watch(given: Input) -> str:
         pieces = next(watches, None)
         return Reply(pieces=pieces) if pieces is not None else None
 
-    return asyncio.run(_follow(Canned(answer), told))
+    return asyncio.run(_follow(Canned(answer), changes))
 
 
 class _Pieces:
-    """The input in pieces that end anywhere; the head "long" is one line that goes on and on."""
+    """The input in arbitrary pieces; the head "long" stands for one endless line."""
 
     def __init__(self, given: Input) -> None:
         self._given = given
@@ -67,14 +67,14 @@ class _Pieces:
             at += size
 
 
-async def _follow(canned: Canned, told: list[Change[PodObject]]) -> str:
+async def _follow(canned: Canned, changes: list[Change[PodObject]]) -> str:
     async with canned.client() as client:
-        informer: Informer[PodObject] = Informer(client, PODS, PodObject, told.extend)
+        informer: Informer[PodObject] = Informer(client, PODS, PodObject, changes.extend)
         await canned.follow(informer)
     if informer.problem:
         assert len(informer.problem) < 10_000
         raise Refused("cut off")
-    kinds = sorted({change.kind.value for change in told})
+    kinds = sorted({change.kind.value for change in changes})
     return f"revision {'moved' if informer.revision > 1000 else 'stayed'}, {' '.join(kinds)}"
 
 
@@ -83,7 +83,7 @@ def _answers(given: Input) -> str:
 
 
 async def _ask(given: Input) -> str:
-    """Asks what is served, lists pods, and reads errors: the answer is the input."""
+    """Reads discovery, lists pods, and reads errors: the reply is the input."""
 
     def answer(_method: str, path: str, _params: Mapping[str, str], _body: bytes) -> Reply | None:
         return Reply(given.body if path in ("/apis", PODS.path()) else b'{"versions":["v1"],"resources":[]}')

@@ -1,4 +1,4 @@
-"""A reader under test, and one input given to it: understood, refused in one line, or a failure."""
+"""A fuzz target, and one input for it: understood, refused in one line, or a failure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import structlog
 
 LONGEST = 2.0
-"""The CPU time that one input may take, in seconds."""
+"""CPU time limit of one input, in seconds."""
 MOST_AT_ONCE, MOST = 96 << 20, 256 << 20
-"""The memory that one input may take, and that all of them together may leave behind, in bytes."""
+"""Memory limit of one input, and of the growth over all inputs, in bytes."""
 LONGEST_LINE = 8192
 
 _STATUS = Path("/proc/self/status")
 
 
 class Input(NamedTuple):
-    """What a reader is given. The head says how it is meant (a kind, a path) and is never changed."""
+    """The input of a target. The head says what the body is (a kind, a path) and is never damaged."""
 
     head: str
     body: bytes
@@ -34,9 +34,9 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """A reader. `read` says in a word what came of an input; `refusals` are the errors that it may raise instead.
+    """A parser under test. `read` returns a name for the result; `refusals` are the errors that it may raise instead.
 
-    `inputs` are valid, each must be understood. What is `odd` may be refused; it, too, is damaged further.
+    `inputs` are valid, and each must be understood. `odd` inputs may be refused; they are damaged further as well.
     """
 
     name: str
@@ -47,16 +47,17 @@ class Target:
 
     @property
     def starts(self) -> tuple[Input, ...]:
-        """All that damaged inputs are made from."""
+        """The inputs that damaged ones are derived from."""
         return (*self.inputs, *self.odd)
 
 
 class Refused(Exception):  # noqa: N818 - named for what happened
-    """What a reader raises about an input that was refused without an error, with the word for it."""
+    """Raised by a target for an input that was refused without an error, with a name for the refusal."""
 
 
 class Failure(Exception):  # noqa: N818 - named for what happened
-    """An input that broke its reader: how (crash, hang, memory), where, and all there is to see. One place is one."""
+    """An input that broke its target: how (crash, hang, memory), where, and the details. Failures at one place are
+    equal."""
 
     def __init__(self, how: str, where: str, details: str = "") -> None:
         super().__init__(how, where, details)
@@ -72,40 +73,40 @@ class Failure(Exception):  # noqa: N818 - named for what happened
 
 
 class _HangError(BaseException):
-    """The CPU time is used up."""
+    """The CPU time limit is exceeded."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an input, and what it cost."""
+    """The result of an input, and its cost."""
 
-    word: str
+    result: str
     seconds: float
     refused: bool
 
 
 def give(target: Target, given: Input) -> Outcome:
-    """Gives an input to its reader; raises Failure."""
+    """Gives an input to its target; raises Failure."""
     begun, before = time.process_time(), peak_memory()
     errors: list[BaseException] = []
     try:
-        with _listening(errors), _limited():
-            word, refused = _read(target, given)
+        with _collecting_logged_errors(errors), _limited():
+            result, refused = _read(target, given)
     except _HangError as error:
-        raise Failure("hang", _place(error), f"over {LONGEST:g} s of CPU time\n{_story(error)}") from None
+        raise Failure("hang", _place(error), f"over {LONGEST:g} s of CPU time\n{_format_error(error)}") from None
     except Exception as error:
-        raise Failure("crash", f"{type(error).__name__} at {_place(error)}", _story(error)) from None
+        raise Failure("crash", f"{type(error).__name__} at {_place(error)}", _format_error(error)) from None
     if errors:
         logged = errors[0]
-        raise Failure("crash", f"logged {type(logged).__name__} at {_place(logged)}", _story(logged))
+        raise Failure("crash", f"logged {type(logged).__name__} at {_place(logged)}", _format_error(logged))
     grown = peak_memory() - before
     if grown > MOST_AT_ONCE:
         raise Failure("memory", f"{target.name}", f"one input took {grown >> 20} MiB")
-    return Outcome(word, time.process_time() - begun, refused)
+    return Outcome(result, time.process_time() - begun, refused)
 
 
 def _read(target: Target, given: Input) -> tuple[str, bool]:
-    """What came of an input, and whether it was refused."""
+    """The result of an input, and whether it was refused."""
     try:
         return target.read(given), False
     except Refused as refused:
@@ -118,9 +119,9 @@ def _read(target: Target, given: Input) -> tuple[str, bool]:
 
 
 def peak_memory() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """The peak memory of this process, in bytes."""
     try:
-        # What getrusage says on Linux outlives exec: the size of a parent would hide all growth.
+        # On Linux the value of getrusage survives exec: the size of a parent would hide all growth.
         return int(_STATUS.read_bytes().partition(b"VmHWM:")[2].split(maxsplit=1)[0]) << 10
     except FileNotFoundError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -128,7 +129,7 @@ def peak_memory() -> int:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Ends the block when it has used too much CPU time; the clock on the wall does not count."""
+    """Interrupts the block when it has used too much CPU time; wall time does not count."""
 
     def end(*_: object) -> None:
         raise _HangError
@@ -143,24 +144,24 @@ def _limited() -> Iterator[None]:
 
 
 @contextmanager
-def _listening(errors: list[BaseException]) -> Iterator[None]:
-    """Notes the exceptions that somebody caught and logged: those are crashes too."""
+def _collecting_logged_errors(errors: list[BaseException]) -> Iterator[None]:
+    """Collects exceptions that were caught and logged: those count as crashes too."""
 
-    class Ear(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:
                 errors.append(record.exc_info[1])
 
-    def hear(_logger: Any, _method: str, entry: Any) -> Any:
+    def process(_logger: Any, _method: str, entry: Any) -> Any:
         found = sys.exc_info()[1] if entry.get("exc_info") else None
         if found is not None:
             errors.append(found)
         raise structlog.DropEvent
 
-    root, ear = logging.getLogger(), Ear()
+    root, handler = logging.getLogger(), Handler()
     config = structlog.get_config()
-    handlers, root.handlers = root.handlers, [ear]
-    structlog.configure(processors=[hear])
+    handlers, root.handlers = root.handlers, [handler]
+    structlog.configure(processors=[process])
     try:
         yield
     finally:
@@ -169,11 +170,11 @@ def _listening(errors: list[BaseException]) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the project an error comes from, so that two inputs with one cause are one failure."""
+    """The place in the project that an error comes from, so that inputs with one cause are one failure."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "gpu_scheduler" in frame.filename] or frames
     return f"{ours[-1].filename.rpartition('gpu_scheduler/')[2]}:{ours[-1].name}" if ours else "?"
 
 
-def _story(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return "".join(traceback.format_exception(error, limit=-12))[-6000:]

@@ -1,4 +1,4 @@
-"""Every reader that is fuzzed."""
+"""Every fuzz target."""
 
 from __future__ import annotations
 

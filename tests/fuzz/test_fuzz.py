@@ -1,4 +1,4 @@
-"""A few damaged inputs for every reader, always the same ones; and that the fuzzer sees what it is to find."""
+"""A few damaged inputs for every target, always the same ones; and the fuzzer finds planted bugs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNTS = {
     "webhook-http": 20,
     "local-http": 20,
 }
-"""How many inputs beyond those that they are made from; 40 for the others. More is what `make fuzz` is for."""
+"""How many damaged inputs; 40 for the others. `make fuzz` tries more."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -42,27 +42,27 @@ def test_damaged_inputs_are_understood_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_valid_inputs_are_understood(name: str) -> None:
     target = TARGETS[name]
-    assert not [(given, said.word) for given in target.inputs if (said := give(target, given)).refused]
+    assert not [(given, outcome.result) for given in target.inputs if (outcome := give(target, given)).refused]
 
 
-def test_inputs_are_made_from_the_seed_and_their_number_alone() -> None:
+def test_inputs_depend_on_the_seed_and_their_number_only() -> None:
     target = TARGETS["pods"]
     made = [make_input(target, 7, number) for number in range(200)]
     assert made == [make_input(target, 7, number) for number in range(200)]
     assert made[100:] != [make_input(target, 8, number) for number in range(100, 200)]
 
 
-# -- readers that are wrong on purpose
+# -- targets with planted bugs
 
 
-def test_a_crash_is_found_and_made_small() -> None:
+def test_a_crash_is_found_and_minimised() -> None:
     with pytest.raises(Failure) as caught:
         give(CRASH, NUMBERS[0])
     assert (caught.value.how, caught.value.where.partition(" ")[0]) == ("crash", "KeyError")
     assert minimise(CRASH, NUMBERS[0], caught.value) == Input("", b"7")
 
 
-def test_a_crash_by_something_deep_is_made_small_too() -> None:
+def test_a_crash_on_deeply_nested_input_is_minimised_too() -> None:
     deep = Input("", b'{"a":' * 900 + b"7" + b"}" * 900)
     with pytest.raises(Failure) as caught:
         give(CRASH, deep)
@@ -76,7 +76,7 @@ def test_a_hang_is_found_by_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_leak_is_found() -> None:
-    # In a process of its own: what another test took at most would hide it.
+    # In its own process: the peak memory of another test would hide the leak.
     program = (
         "from tests.fuzz import drive, planted\n"
         "drive.MOST = 20 << 20\n"
@@ -92,7 +92,7 @@ def test_a_refusal_of_two_lines_is_a_failure() -> None:
         give(RAMBLE, NUMBERS[0])
 
 
-def test_all_failures_of_a_kind_are_told_once() -> None:
+def test_failures_of_one_kind_are_reported_once() -> None:
     *_, last = drive(CRASH, 1, count=50)
     assert len(last.failures) == 1
     assert last.outcomes["crash"] > 1
@@ -102,33 +102,33 @@ def test_all_failures_of_a_kind_are_told_once() -> None:
 
 
 @pytest.mark.parametrize("file", ["missing", "README.md", "docs"])
-def test_what_was_not_kept_is_no_input_to_give_again(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_saved_inputs_can_be_replayed(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--replay", str(ROOT / file)])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith(f"{file} is no file with an input that failed\n")
+    assert capsys.readouterr().err.endswith(f"{file} is not a file with a failing input\n")
 
 
-def test_so_many_readers_as_there_are_cores_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
+def test_targets_share_the_time_and_run_one_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    polled: list[str] = []
 
-    def look(run: Run) -> None:
-        looks.append(run.target.name)
-        run.ended = looks.count(run.target.name) == 2
+    def poll(run: Run) -> None:
+        polled.append(run.target.name)
+        run.ended = polled.count(run.target.name) == 2
         assert run.seconds == 40
 
-    monkeypatch.setattr(Run, "look", look)
+    monkeypatch.setattr(Run, "poll", poll)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert main(["--seconds", "60", "--target", "map", "--target", "quantity", "--target", "fleet"]) == 0
-    assert looks == ["map", "quantity", "map", "quantity", "fleet", "fleet"]
+    assert polled == ["map", "quantity", "map", "quantity", "fleet", "fleet"]
 
 
 def test_a_run_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(Run, "look", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Run, "poll", Mock(side_effect=KeyboardInterrupt))
     assert main(["--target", "map"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 
 
-def test_an_input_that_was_kept_can_be_given_again(tmp_path: Path) -> None:
+def test_a_saved_input_can_be_loaded(tmp_path: Path) -> None:
     target, given = TARGETS["pods"], Input("pods list", b'{"a":\n\xff}')
     assert load(save(target, given, tmp_path)) == (target, given)

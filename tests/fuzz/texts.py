@@ -1,4 +1,4 @@
-"""Texts that people write: the gpu-scheduling-map and quantities."""
+"""Strings that users write: the gpu-scheduling-map and quantities."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _read_map(given: Input) -> str:
 
 
 def _read_quantity(given: Input) -> str:
-    """Reads a text, and compares with the amount that Kubernetes' own grammar gives it."""
+    """Reads a quantity, and compares it with the amount by Kubernetes' own grammar."""
     text = given.body.decode("utf-8", "surrogateescape")
     amount = _weigh(text)
     try:
@@ -54,9 +54,9 @@ def _read_quantity(given: Input) -> str:
 
 
 def _weigh(text: str) -> Fraction | None:
-    """The amount by the grammar in k8s.io/apimachinery's documentation, read letter by letter; None for none.
+    """The amount by the grammar in k8s.io/apimachinery's documentation, read character by character; None if invalid.
 
-    What Go's two ways of reading make of a number without digits is left to the tables of the unit tests.
+    Numbers without digits, which Go's two parsers treat differently, are left to the tables of the unit tests.
     """
     if len(text) > MAX_LENGTH:
         return None
