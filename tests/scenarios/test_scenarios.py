@@ -1,9 +1,9 @@
-"""Scenarios, one a file: what users write, and where it runs or why it waits. The scheduler and the operator are those
-of production; the API is the simulator's, in which an hour passes at once and nothing goes wrong.
+"""Scenarios, one per file: what users create, and where it runs or why it waits. The scheduler and the operator are the
+production ones; the API is that of the fault simulator, without faults and with a virtual clock.
 
-`fleet` is what `gpu-scheduler up --fleet` reads. Each of the `steps` may `create` objects, make `pods`, `delete` pods
-or let them `succeed`. Then `seconds` pass, and `expect` names every pod that is `placed` (node and GPUs, or node alone)
-and every pod that `waits`, with words of the reason.
+`fleet` has the format of `gpu-scheduler up --fleet`. Each of the `steps` may `create` objects, create `pods`, `delete`
+pods or let them `succeed`. Then `seconds` pass, and `expect` names every pod that is `placed` (node and GPUs, or node
+only) and every pod that `waits`, with a part of its reason.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.worlds.trace import Trace
 Json = dict[str, Any]
 HERE = Path(__file__).parent
 SECONDS = 10.0
-"""How long everything has after a step, unless it says otherwise; what is lost is held for 15 s here."""
+"""How long a step waits unless it sets `seconds`; the slot of a lost member is held for 15 s here."""
 
 
 class Stage:
-    """A cluster in which the steps of a scenario happen."""
+    """A cluster that runs the steps of a scenario."""
 
     def __init__(self, loop: WorldLoop) -> None:
         self.server = ApiServer()
@@ -39,8 +39,8 @@ class Stage:
         self.failures: list[str] = []
         self._programs = Programs(loop, self.network, Trace(), self.failures.append)
 
-    def furnish(self, fleet: Path) -> None:
-        """Makes the nodes of a file, as `gpu-scheduler up --fleet` does."""
+    def create_nodes(self, fleet: Path) -> None:
+        """Creates the nodes of a file, as `gpu-scheduler up --fleet` does."""
         for spec in read_fleet(FleetSettings(fleet.parent, file=fleet)):
             capacity, allocatable = node_resources(spec, {})
             ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -50,8 +50,8 @@ class Stage:
             self._programs.add(name, schedules, 1.0)
 
     async def play(self, steps: list[Json]) -> None:
-        """Does one step after the other, and looks after each whether all is as it says."""
-        tending = asyncio.ensure_future(self._tend())
+        """Runs one step after the other, and checks the expectations after each."""
+        kubelets = asyncio.ensure_future(self._run_kubelets())
         for number, step in enumerate(steps, 1):
             for found in step.get("create", ()):
                 self._create(found)
@@ -64,7 +64,7 @@ class Stage:
                 self._set_phase(self._find(name), "Succeeded")
             await asyncio.sleep(step.get("seconds", SECONDS))
             self._check(f"step {number}", step["expect"])
-        tending.cancel()
+        kubelets.cancel()
 
     def _create(self, found: Json) -> None:
         group = found["apiVersion"].rpartition("/")[0]
@@ -75,13 +75,13 @@ class Stage:
 
     def _find(self, name: str) -> Json:
         found = self.server.get("pods", "default", name)
-        assert found is not None, f"{name} is not there"
+        assert found is not None, f"{name} does not exist"
         return found
 
     def _set_phase(self, pod: Json, phase: str) -> None:
         self.server.edit("pods", pod, lambda found: found["status"].update(phase=phase), "status")
 
-    async def _tend(self) -> None:
+    async def _run_kubelets(self) -> None:
         """What kubelets do: what is bound runs, and what is deleted goes."""
         while True:
             await asyncio.sleep(0.5)
@@ -100,23 +100,23 @@ class Stage:
         placed = wanted.get("placed", {})
         assert sorted(found) == sorted(placed), f"{where}: placed are {found}"
         if isinstance(placed, dict):
-            told = {name: place if " " in placed[name] else place.split()[0] for name, place in found.items()}
-            assert told == placed, where
+            shown = {name: place if " " in placed[name] else place.split()[0] for name, place in found.items()}
+            assert shown == placed, where
         waiting = {name: _reason(pod) for name, pod in live.items() if name not in found}
-        assert waiting.keys() == wanted.get("waits", {}).keys(), f"{where}: there wait {waiting}"
-        for name, words in wanted.get("waits", {}).items():
-            assert words in waiting[name], f"{where}: {name} waits: {waiting[name]}"
+        assert waiting.keys() == wanted.get("waits", {}).keys(), f"{where}: waiting are {waiting}"
+        for name, reason in wanted.get("waits", {}).items():
+            assert reason in waiting[name], f"{where}: {name} waits: {waiting[name]}"
         assert not self.failures, where
 
 
 def _make_pod(name: str, number: int, wanted: Json) -> Json:
     """One of `count` pods: with `gpus` each, of a gang of `gang` members if that is said, owned by a Job if `owned`."""
-    notes = (
+    annotations = (
         {"gpu-scheduler.io/gang": name, "gpu-scheduler.io/gang-min": str(wanted["gang"])} if "gang" in wanted else {}
     )
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": name, "controller": True}
     limits = {"nvidia.com/gpu": str(wanted["gpus"])} if "gpus" in wanted else {}
-    meta = {"name": f"{name}-{number}", "annotations": {**notes, **wanted.get("annotations", {})}}
+    meta = {"name": f"{name}-{number}", "annotations": {**annotations, **wanted.get("annotations", {})}}
     meta |= {"ownerReferences": [owner]} if wanted.get("owned") else {}
     containers = [{"name": "main", "image": "x", "resources": {"limits": limits}}]
     spec = {"schedulerName": "gpu-scheduler", "containers": containers, **wanted.get("spec", {})}
@@ -142,7 +142,7 @@ def test_scenario(file: Path, tmp_path: Path) -> None:
     with deterministic(loop, 1):
         stage = Stage(loop)
         try:
-            stage.furnish(tmp_path / "fleet.yaml")
+            stage.create_nodes(tmp_path / "fleet.yaml")
             loop.run_until_complete(loop.start(loop.root, stage.play(scenario["steps"])))
         finally:
             stage.network.disconnected = True
