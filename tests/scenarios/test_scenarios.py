@@ -82,7 +82,7 @@ class Stage:
         self.server.edit("pods", pod, lambda found: found["status"].update(phase=phase), "status")
 
     async def _run_kubelets(self) -> None:
-        """What kubelets do: what is bound runs, and what is deleted goes."""
+        """Acts as the kubelets: bound pods run, and deleted pods go."""
         while True:
             await asyncio.sleep(0.5)
             for pod in self.server.all("pods"):
@@ -110,7 +110,7 @@ class Stage:
 
 
 def _make_pod(name: str, number: int, wanted: Json) -> Json:
-    """One of `count` pods: with `gpus` each, of a gang of `gang` members if that is said, owned by a Job if `owned`."""
+    """One of `count` pods: with `gpus` each, of a gang of `gang` members if set, owned by a Job if `owned`."""
     annotations = (
         {"gpu-scheduler.io/gang": name, "gpu-scheduler.io/gang-min": str(wanted["gang"])} if "gang" in wanted else {}
     )
