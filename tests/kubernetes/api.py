@@ -1,4 +1,4 @@
-"""Plain requests to a Kubernetes API: what was sent is what the test says, and every answer is shown as it came."""
+"""Plain requests to a Kubernetes API: a test controls what is sent, and gets every reply unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 @dataclass(frozen=True)
 class Access:
-    """Where an API is and how to sign in."""
+    """The address of an API, and the credentials for it."""
 
     server: str
     authorization: str | None
@@ -31,8 +31,8 @@ class Access:
 
 
 def read_access(kubeconfig: Path) -> Access:
-    """What a kubeconfig says, with its plugins run and its files read."""
-    from kubernetes import client, config  # large: not for those who know where their API is
+    """Reads a kubeconfig, runs its plugins and reads its files."""
+    from kubernetes import client, config  # large: not imported by tests that have an address already
 
     found: Any = client.Configuration()
     load_kubeconfig: Any = config.load_kube_config
@@ -48,19 +48,19 @@ def read_access(kubeconfig: Path) -> Access:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API said."""
+    """A reply of the API."""
 
     code: int
     body: Json
 
     @property
     def reason(self) -> str:
-        """The machine-readable reason of a refusal."""
+        """The machine-readable reason of an error."""
         return str(self.body.get("reason", ""))
 
     @property
     def message(self) -> str:
-        """The words of a refusal."""
+        """The message of an error."""
         return str(self.body.get("message", ""))
 
 
@@ -92,23 +92,23 @@ class Api:
 
     @property
     def server(self) -> str:
-        """Where the API is."""
+        """The address of the API."""
         return self._access.server
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The connections."""
+        """The HTTP session."""
         assert self._session is not None, "use it as `async with Api(access) as api`"
         return self._session
 
     async def ask(self, method: str, path: str, body: Json | None = None, **headers: str) -> Answer:
-        """One request. `content_type` means Content-Type, `impersonate_user` Impersonate-User."""
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Sends a request. `content_type` means Content-Type, `impersonate_user` Impersonate-User."""
+        sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
-            told.setdefault("content-type", "application/json")
+            sent_headers.setdefault("content-type", "application/json")
         data = None if body is None else io.BytesIO(json.dumps(body).encode())
         timeout = aiohttp.ClientTimeout(total=60)
-        async with self.session.request(method, path, data=data, headers=told, timeout=timeout) as reply:
+        async with self.session.request(method, path, data=data, headers=sent_headers, timeout=timeout) as reply:
             text = await reply.text()
             try:
                 return Answer(reply.status, json.loads(text))
@@ -116,7 +116,7 @@ class Api:
                 return Answer(reply.status, {"message": text})
 
     async def must(self, method: str, path: str, body: Json | None = None, **headers: str) -> Json:
-        """One request, which succeeds; what came back."""
+        """Sends a request that has to succeed; returns the body."""
         answer = await self.ask(method, path, body, **headers)
         assert answer.code < 300, f"{method} {path}: {answer.code} {answer.message}"
         return answer.body
@@ -138,7 +138,7 @@ async def _one(event: Json) -> AsyncIterator[Json]:
 
 
 async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[Json]:
-    """An event a line. Lines may be longer than the reader's own limit for them."""
+    """One event per line. Lines may be longer than the reader's own limit."""
     rest = b""
     async for piece in stream.iter_any():
         *lines, rest = (rest + piece).split(b"\n")

@@ -31,7 +31,7 @@ def versions() -> list[str]:
 
 
 def full_version(minor: str) -> str:
-    """The release that stands for a minor version: 1.35 -> 1.35.8."""
+    """The patch release of a minor version: 1.35 -> 1.35.8."""
     path = SOURCE / f"v{minor}.mod"
     if not path.exists():
         raise BuildError(f"--version: there is no {minor}; there are {', '.join(versions())}")
@@ -42,7 +42,7 @@ def full_version(minor: str) -> str:
 
 
 def build(minor: str) -> Path:
-    """The folder with the programs of a version; they are built if they are not there yet."""
+    """The folder with the programs of a version; builds them if they are missing."""
     full = full_version(minor)
     folder = cache() / full / _fingerprint(minor)
     if not _complete(folder):
@@ -54,13 +54,13 @@ def build(minor: str) -> Path:
 
 
 def cache() -> Path:
-    """Where programs are kept that were built once."""
+    """The folder in which built programs are kept."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "gpu-scheduler" / "kubernetes"
 
 
 def _fingerprint(minor: str) -> str:
-    """Changes with whatever decides what is built."""
+    """A digest of everything that affects the build."""
     found = hashlib.sha256()
     for path in (*sorted(SOURCE.glob("*.go")), SOURCE / f"v{minor}.mod", SOURCE / f"v{minor}.sum"):
         found.update(path.read_bytes())
@@ -73,7 +73,7 @@ def _complete(folder: Path) -> bool:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Two that need the same programs do not build them twice."""
+    """Holds a lock, so that two processes do not build the same programs."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,20 +90,20 @@ def _compile(minor: str, full: str, folder: Path) -> None:
 
 
 def need_go(modules: Path) -> str:
-    """What to do where there is no Go."""
+    """Exits with instructions if Go is not installed."""
     needed = re.search(r"^go (\d+\.\d+)", modules.read_text(), re.MULTILINE)
     version = needed[1] if needed else ""
     return f"Go {version} or newer is needed: install it from https://go.dev/dl and put it on the PATH"
 
 
 def go_build(what: str, modules: Path, target: Path, arguments: list[str], minutes: str) -> None:
-    """Builds one program of a Go module into a file, which appears when it is whole."""
+    """Builds one program of a Go module into a file, which appears when it is complete."""
     if not shutil.which("go"):
         raise BuildError(need_go(modules))
-    _say(f"Building {what} (once; {minutes} minutes on two free cores) ...")
+    _print(f"Building {what} (once; {minutes} minutes on two free cores) ...")
     made = target.with_name(f"{target.name}-{os.getpid()}")
     command = ["nice", "-n", "19", "go", "build", "-v", "-trimpath", "-o", str(made), *arguments]
-    # Without cgo no C compiler is needed; a workspace or flags of the caller's must not change what is built.
+    # Without cgo no C compiler is needed; a workspace or flags of the caller must not change the build.
     settings = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-buildvcs=false"}
     begun = time.monotonic()
     try:
@@ -111,15 +111,15 @@ def go_build(what: str, modules: Path, target: Path, arguments: list[str], minut
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)
-    _say(f"Built {what} in {time.monotonic() - begun:.0f} s: {target.parent}")
+    _print(f"Built {what} in {time.monotonic() - begun:.0f} s: {target.parent}")
 
 
 _VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
 def _run(command: list[str], folder: Path, settings: dict[str, str]) -> None:
-    """Runs the compiler and tells how far it is."""
-    begun = told = time.monotonic()
+    """Runs the compiler and prints its progress."""
+    begun = reported = time.monotonic()
     last: deque[str] = deque(maxlen=20)
     fetched = compiled = 0
     with subprocess.Popen(
@@ -132,9 +132,9 @@ def _run(command: list[str], folder: Path, settings: dict[str, str]) -> None:
                 fetched += line.startswith("go: downloading")
                 compiled += not line.startswith("go: ")
                 now = time.monotonic()
-                if now - told >= _TELL_EVERY:
-                    told = now
-                    _say(f"  {now - begun:.0f} s: {fetched} modules fetched, {compiled} packages compiled")
+                if now - reported >= _TELL_EVERY:
+                    reported = now
+                    _print(f"  {now - begun:.0f} s: {fetched} modules fetched, {compiled} packages compiled")
         except BaseException:
             process.terminate()
             raise
@@ -143,12 +143,12 @@ def _run(command: list[str], folder: Path, settings: dict[str, str]) -> None:
 
 
 def _link(folder: Path) -> None:
-    """Gives the one binary the names by which it knows what to be."""
+    """Links the one binary under the names that select its programs."""
     for name in PROGRAMS:
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to("controlplane")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Our charts and the Helm that installs them, built from its Go module once."""
+"""Our charts, and the Helm that installs them, built once from its Go module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent / "helm"
 
 
 def helm() -> Path:
-    """The program; it is built if it is not there yet."""
+    """The path of Helm; builds it if it is missing."""
     modules = SOURCE / "go.mod"
     found = re.search(r"^\thelm\.sh/helm/v3 v(\S+)", modules.read_text(), re.MULTILINE)
     if found is None:
@@ -37,23 +37,25 @@ def helm() -> Path:
 
 
 class HelmError(Exception):
-    """Helm said no; the message is what it printed."""
+    """Helm failed; the message is its output."""
 
 
 def run_helm(*arguments: str | Path, values: Json | None = None, kubeconfig: Path | None = None) -> str:
-    """What Helm prints. `values` are on top of the chart's own; without a kubeconfig it must not need a cluster."""
+    """Runs Helm and returns its output. `values` override those of the chart; without a kubeconfig no cluster is
+    needed."""
     command = [str(helm()), *map(str, arguments)]
     if values is not None:
         command += ["--values", "-"]
     settings = {**os.environ, "KUBECONFIG": str(kubeconfig or os.devnull), "HELM_PLUGINS": os.devnull}
-    told = json.dumps(values or {})
-    done = subprocess.run(command, input=told, env=settings, capture_output=True, text=True, check=False)
+    text = json.dumps(values or {})
+    done = subprocess.run(command, input=text, env=settings, capture_output=True, text=True, check=False)
     if done.returncode:
         raise HelmError(done.stderr + done.stdout)
     return done.stdout
 
 
 def render(chart: str, namespace: str, values: Json | None = None) -> list[Json]:
-    """Every object of a chart on the oldest Kubernetes that it is for, without its definitions and tests."""
-    told = ["template", chart, str(CHARTS / chart), "--namespace", namespace, "--skip-tests", "--kube-version=1.30.0"]
-    return [found for found in yaml.safe_load_all(run_helm(*told, values=values or {})) if found]
+    """Every object of a chart on the oldest supported Kubernetes, without definitions and tests."""
+    arguments = ("template", chart, str(CHARTS / chart), "--namespace", namespace, "--skip-tests")
+    output = run_helm(*arguments, "--kube-version=1.30.0", values=values or {})
+    return [found for found in yaml.safe_load_all(output) if found]

@@ -1,10 +1,10 @@
-"""A cluster like the one of `gpu-scheduler up`, with its flags and its files, but with a real control plane inside.
+"""A cluster like the one of `gpu-scheduler up`, with its flags and files, but with a real control plane inside.
 
 The integration tests start it in place of the local cluster: `pytest tests/integration --cluster=kubernetes`. Its nodes
-are the local cluster's node agent. The scheduler and the operator sign in as their accounts in the chart, which may do
-what charts/gpu-scheduler/files say and nothing else.
+are the local cluster's node agent. The scheduler and the operator use their service accounts of the chart, which have
+the permissions in charts/gpu-scheduler/files and no others.
 
-SIGUSR1 kills kube-apiserver and starts it again, SIGUSR2 etcd with it; running.json counts how often that is over.
+SIGUSR1 kills and restarts kube-apiserver, SIGUSR2 etcd as well; running.json counts the finished restarts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Api, Json
 from tests.kubernetes.control_plane import ControlPlane, StartError
-from tests.kubernetes.furnished import furnish
+from tests.kubernetes.initial_store import write_initial_store
 from tests.kubernetes.nodes import HttpClient, running_nodes
 from tests.kubernetes.volumes import provide_volumes
 
 SYSTEM = "gpu-scheduler-system"
 ACCOUNTS = {"scheduler": "gpu-scheduler", "operator": "gpu-scheduler-operator"}
-"""Who signs in with a kubeconfig of its own, by its account in the chart."""
+"""Programs with a kubeconfig of their own, by their service account in the chart."""
 _RESTARTED = {signal.SIGUSR1: ("kube-apiserver",), signal.SIGUSR2: ("etcd", "kube-apiserver")}
 _FLAGS = {
     "kube-controller-manager": ["--node-monitor-grace-period=40s", "--node-monitor-period=1s"],
@@ -38,7 +38,7 @@ _FLAGS = {
 
 
 async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event) -> None:
-    """Gives the cluster nodes and volumes, says where it is, and goes on until told to stop."""
+    """Gives the cluster nodes and volumes, announces its address, and runs until signalled."""
     async with Api(plane.access) as api:
         client = HttpClient(api)
         config = json.loads(plane.kubeconfig().read_text())
@@ -57,7 +57,7 @@ async def run(plane: ControlPlane, settings: FleetSettings, stop: asyncio.Event)
 
 
 def announce(plane: ControlPlane, restarts: int) -> None:
-    """Says where the cluster is, and how often its API server was started again."""
+    """Writes the address of the cluster, and how often its API server was restarted."""
     announced = {"pid": os.getpid(), "server": plane.server, "restarts": restarts}
     file = plane.folder / "running.json"
     file.with_suffix(".new").write_text(json.dumps(announced))
@@ -65,7 +65,7 @@ def announce(plane: ControlPlane, restarts: int) -> None:
 
 
 class Restarts:
-    """Kills programs and starts them again, one restart after the other, beside the nodes, which go on."""
+    """Kills and restarts programs, one restart after the other, while the nodes keep running."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -88,7 +88,7 @@ class Restarts:
 
 
 async def sign_in(api: Api, account: str) -> str:
-    """A token of one of our accounts."""
+    """A token of one of our service accounts."""
     path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
     found: Json = await api.must("POST", path, {"spec": {"expirationSeconds": 7200}})
     token: str = found["status"]["token"]
@@ -122,20 +122,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--audit", action="store_true", help="write every request to audit.log")
     parser.add_argument("--strict-owners", action="store_true", help="owned objects need a right to their owner")
     parser.add_argument("--without-controller", metavar="NAME", help="one that kube-controller-manager does not run")
-    told = vars(parser.parse_args(arguments))
-    version, folder, _ = told.pop("version"), told.pop("data_dir"), told.pop("port")
+    options = vars(parser.parse_args(arguments))
+    version, folder, _ = options.pop("version"), options.pop("data_dir"), options.pop("port")
     flags = dict(_FLAGS)
-    flags["kube-apiserver"] = [] if told.pop("audit") else ["--audit-log-path="]
-    if told.pop("strict_owners"):
+    flags["kube-apiserver"] = [] if options.pop("audit") else ["--audit-log-path="]
+    if options.pop("strict_owners"):
         flags["kube-apiserver"].append("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
-    if left_out := told.pop("without_controller"):
+    if left_out := options.pop("without_controller"):
         flags["kube-controller-manager"] = [*flags["kube-controller-manager"], f"--controllers=*,-{left_out}"]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    told |= {"file": told.pop("fleet"), "kubernetes": version, "read_device_claim": read_device_claim}
-    settings = FleetSettings(folder=folder / "pods", **told)
+    options |= {"file": options.pop("fleet"), "kubernetes": version, "read_device_claim": read_device_claim}
+    settings = FleetSettings(folder=folder / "pods", **options)
     try:
         if not (folder / "ports.json").exists():
-            furnish(version, folder)
+            write_initial_store(version, folder)
         with ControlPlane(version, folder=folder, more=flags) as plane:
             asyncio.run(_until_signalled(plane, settings))
     except (binaries.BuildError, StartError) as error:

@@ -1,4 +1,4 @@
-"""The ways in which the chart is set up in tests."""
+"""The combinations of chart values in the tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COMBINATIONS: dict[str, Json] = {
             "extraArgs": ["--lease-duration=6"],
         },
         "serviceAccount": {"annotations": {"example.com/identity": "gpu"}},
-        "podAnnotations": {"gpu-scheduler.io/simulate-duration": "0.2"},  # a node that pretends ends them after that
+        "podAnnotations": {"gpu-scheduler.io/simulate-duration": "0.2"},  # a simulated node ends them after that
         "podLabels": {"team": "ml"},
         "priorityClassName": "",
         "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -62,4 +62,4 @@ COMBINATIONS: dict[str, Json] = {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     },
 }
-"""Values by what is special about them."""
+"""Chart values by name of the combination."""

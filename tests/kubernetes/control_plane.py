@@ -1,8 +1,9 @@
-"""A real control plane on this machine: etcd, kube-apiserver and kube-controller-manager, kube-scheduler if asked for.
+"""A real control plane on this machine: etcd, kube-apiserver and kube-controller-manager, and optionally
+kube-scheduler.
 
-As a script it runs a command with KUBECONFIG set and ends with its exit code:
+As a script it runs a command with KUBECONFIG set, and returns its exit code:
 
-    python -m tests.kubernetes.control_plane --version 1.35 -- kubectl get nodes
+python -m tests.kubernetes.control_plane --version 1.35 -- kubectl get nodes
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.kubernetes.flags import Settings, command_line, health_check, prepare
 
 CORE = ("etcd", "kube-apiserver", "kube-controller-manager")
 PATIENCE = 120.0
-"""How long a program may take to be ready on a busy machine; an idle one needs less than ten seconds."""
+"""How long a program may take to become ready on a busy machine; an idle one needs less than ten seconds."""
 
 ADMIN = "admin"
 USERS: Mapping[str, Sequence[str]] = {
@@ -42,19 +43,19 @@ USERS: Mapping[str, Sequence[str]] = {
     "gpu-scheduler": (),
     "nobody": (),
 }
-"""Who may sign in by token, with their groups. RBAC knows masters and the two programs; others need roles."""
+"""Users with tokens, and their groups. RBAC has rules for masters and the two programs; others need roles."""
 
 
 class StartError(Exception):
-    """A program did not become ready; the message ends with its last words."""
+    """A program did not become ready; the message ends with its last log lines."""
 
 
 class ControlPlane:
-    """A cluster without nodes, from `with` to the end of its block; everything it had is gone afterwards.
+    """A cluster without nodes for the length of a `with` block; removed afterwards.
 
-    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win. Without controllers
-    nothing happens to objects but what requests do. A `folder` is kept: the next cluster in it has the objects,
-    addresses and tokens of the last one.
+    `more` adds flags by program: {"kube-scheduler": ["--v=4"]}. They come last, so they win. Without controllers only
+    requests change objects. A given `folder` is kept: the next cluster in it has the same objects, addresses and
+    tokens.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ControlPlane:
         self._bin = Path()
         self._settings: Settings | None = None
 
-    # -- life
+    # -- start and stop
 
     def __enter__(self) -> ControlPlane:
         self._bin = binaries.build(self.minor)
@@ -96,19 +97,19 @@ class ControlPlane:
         self.close()
 
     def close(self) -> None:
-        """Ends every program and removes the folder, unless it is to be kept."""
+        """Ends every program and removes the folder, unless it is kept."""
         for program in reversed(list(self._running)):
             self.stop(program)
         if not self._kept:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, program: str) -> None:
-        """Starts one of the programs and waits until it is ready; one that was stopped finds what it left."""
+        """Starts one of the programs and waits until it is ready; a stopped one finds its data again."""
         assert self._settings is not None, "the control plane has not been entered"
         assert program not in self._running, f"{program} is running"
         self._wait_free(self._settings.ports[program])
         command = [*command_line(program, self._settings), *self._more.get(program, ())]
-        # Each is a session of its own: Ctrl-C is for the tests, which then end the programs in order.
+        # Each program has its own session: Ctrl-C reaches the tests, which then end the programs in order.
         settings = {**os.environ, "CONTROLPLANE_PARENT": str(os.getpid())}
         with open(self.log(program), "ab") as log:
             self._running[program] = subprocess.Popen(
@@ -123,7 +124,7 @@ class ControlPlane:
         self._wait(program)
 
     def stop(self, program: str) -> None:
-        """Ends one of the programs without warning: what they keep is thrown away, or must survive this."""
+        """Kills one of the programs: its data is discarded, or must survive this."""
         process = self._running.pop(program)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -131,7 +132,7 @@ class ControlPlane:
 
     @staticmethod
     def _wait_free(port: int) -> None:
-        """Waits for a program that was left behind by a killed test: it ends by itself soon."""
+        """Waits for a program that a killed test has left behind; it ends by itself soon."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             with socket.socket() as probe, suppress(OSError):
@@ -148,9 +149,9 @@ class ControlPlane:
         check = health_check(program, self._settings)
         while not self._answers(*check):
             if process.poll() is not None:
-                raise StartError(f"{program} ended with {process.returncode}:\n{self._last_words(program)}")
+                raise StartError(f"{program} ended with {process.returncode}:\n{self._last_log_lines(program)}")
             if time.monotonic() > end:
-                raise StartError(f"{program} is not ready after {PATIENCE:g} s:\n{self._last_words(program)}")
+                raise StartError(f"{program} is not ready after {PATIENCE:g} s:\n{self._last_log_lines(program)}")
             time.sleep(0.1)
 
     def _answers(self, port: int, path: str, secure: bool) -> bool:
@@ -167,18 +168,18 @@ class ControlPlane:
         except (OSError, http.client.HTTPException):
             return False
 
-    def _last_words(self, program: str) -> str:
+    def _last_log_lines(self, program: str) -> str:
         lines = self.log(program).read_text(errors="replace").splitlines()
         return "\n".join(lines[-30:])
 
-    # -- what tests ask for
+    # -- for tests
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
-        """A file that signs one of USERS in."""
+        """The kubeconfig of one of USERS."""
         return self.folder / f"{user.replace(':', '-')}.kubeconfig"
 
     def log(self, program: str) -> Path:
-        """What a program printed."""
+        """The output of a program."""
         return self.folder / f"{program}.log"
 
     @property
@@ -189,22 +190,23 @@ class ControlPlane:
 
     @property
     def access(self) -> Access:
-        """How an administrator reaches it."""
+        """The address and the credentials of an administrator."""
         token = json.loads(self.kubeconfig().read_text())["users"][0]["user"]["token"]
         return Access(self.server, f"Bearer {token}", ssl.create_default_context(cafile=str(self.folder / "ca.crt")))
 
     @property
     def audit_log(self) -> Path:
-        """Every request that was answered: a JSON object a line, with user, verb, object and code."""
+        """Every served request: one JSON object per line, with user, verb, object and code."""
         return self.folder / "audit.log"
 
     def pid(self, program: str) -> int:
-        """The process of a program, for measuring it."""
+        """The process of a program, for measurements."""
         return self._running[program].pid
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes programs speak to this cluster, with the kubectl of its version first on the PATH."""
+        """Environment variables for programs that use this cluster, with the kubectl of its version first on the
+        PATH."""
         return {
             **os.environ,
             "KUBECONFIG": str(self.kubeconfig()),
@@ -218,28 +220,28 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command against a control plane; its exit code."""
+    """Runs a command against a control plane; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.control_plane")
     parser.add_argument("--version", required=True, choices=binaries.versions())
     parser.add_argument("--scheduler", action="store_true", help="run kube-scheduler too")
     parser.add_argument("--keep-logs", type=Path, metavar="FOLDER", help="copy all logs there at the end")
     parser.add_argument("command", nargs="*", help="what to run; without it, the programs are only built")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, _stop)
     try:
-        if not told.command:
-            sys.stdout.write(f"{binaries.build(told.version)}\n")
+        if not options.command:
+            sys.stdout.write(f"{binaries.build(options.version)}\n")
             return 0
-        with ControlPlane(told.version, scheduler=told.scheduler) as plane:
+        with ControlPlane(options.version, scheduler=options.scheduler) as plane:
             try:
-                return _run(told.command, plane.environment)
+                return _run(options.command, plane.environment)
             finally:
-                if told.keep_logs:
-                    told.keep_logs.mkdir(parents=True, exist_ok=True)
+                if options.keep_logs:
+                    options.keep_logs.mkdir(parents=True, exist_ok=True)
                     for log in plane.folder.glob("*.log"):
-                        shutil.copy(log, told.keep_logs)
+                        shutil.copy(log, options.keep_logs)
     except (binaries.BuildError, StartError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -248,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command to its end. Ctrl-C reaches it too, and it may take its time to clean up."""
+    """Runs a command to its end. Ctrl-C reaches it too, and it may clean up."""
     process = subprocess.Popen(command, env=environment)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The files and flags with which the programs of a control plane start."""
+"""The files and flags of the programs of a control plane."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _APIS = {
     "1.35": ("scheduling.k8s.io/v1alpha1",),
     "1.37": ("scheduling.k8s.io/v1beta1",),
 }
-"""What native gangs need to be switched on, by version."""
+"""Feature gates and APIs for native gangs, by version."""
 
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -36,7 +36,7 @@ _AUDIT_POLICY = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Where everything is."""
+    """The addresses and files of a control plane."""
 
     folder: Path
     minor: str
@@ -53,7 +53,7 @@ class Settings:
 
 
 def prepare(folder: Path, minor: str, users: Mapping[str, Sequence[str]]) -> Settings:
-    """Writes certificates, keys, tokens and kubeconfigs; what a folder has of them is used as it is."""
+    """Writes certificates, keys, tokens and kubeconfigs; existing ones are kept."""
     known = folder / "ports.json"
     if known.exists():
         return Settings(folder, minor, json.loads(known.read_text()))
@@ -72,11 +72,11 @@ def prepare(folder: Path, minor: str, users: Mapping[str, Sequence[str]]) -> Set
 
 
 def _write_secrets(folder: Path, users: Mapping[str, Sequence[str]]) -> None:
-    """What does not depend on where the programs listen."""
+    """Writes the secrets that do not depend on addresses."""
     authority = certificates.make_authority("test CA")
     authority.write(folder / "ca.crt", folder / "ca.key")
     certificates.issue(authority, "kube-apiserver", NAMES).write(folder / "server.crt", folder / "server.key")
-    # Service account tokens are signed with a key of their own; the certificate carries its public half.
+    # Service account tokens are signed with their own key; the certificate carries its public half.
     certificates.issue(authority, "service-accounts").write(folder / "accounts.crt", folder / "accounts.key")
     (folder / "audit-policy.json").write_text(json.dumps(_AUDIT_POLICY))
     lines = [f'{secrets.token_hex(16)},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items()]
@@ -84,8 +84,8 @@ def _write_secrets(folder: Path, users: Mapping[str, Sequence[str]]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that tests choose for themselves and those that the system gives to
-    clients. Every worker has its own: what two choose at once neither finds taken."""
+    """Free ports, below those that tests choose for themselves and those that the system gives to clients. Each
+    worker has its own range, because two that choose at once would find the same ports free."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw15").removeprefix("gw")) % 16
     ours = range(15_000 + worker, 20_000, 16)
     found: list[int] = []
@@ -114,7 +114,7 @@ def _kubeconfig(server: str, authority: str, user: str, token: str) -> Mapping[s
 
 
 def health_check(program: str, settings: Settings) -> tuple[int, str, bool]:
-    """Port and path that answer 200 once a program is ready, and whether it speaks TLS there."""
+    """Port and path that return 200 once a program is ready, and whether it uses TLS there."""
     path = {"etcd": "/health", "kube-apiserver": "/readyz"}.get(program, "/healthz")
     return settings.ports[program], path, program != "etcd"
 
@@ -140,7 +140,7 @@ def _etcd(settings: Settings) -> list[str]:
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
         "--log-level=warn",
-        # Its data is thrown away, and survives a killed process all the same; only a power cut could lose some.
+        # Its data is discarded later, but survives a killed process; only a power cut could lose some.
         "--unsafe-no-fsync=true",
     ]
 
@@ -171,7 +171,7 @@ def _apiserver(settings: Settings) -> list[str]:
         f"--runtime-config={','.join(f'{name}=true' for name in _APIS[settings.minor])}",
         f"--audit-policy-file={settings.path('audit-policy.json')}",
         f"--audit-log-path={settings.path('audit.log')}",
-        # Pods without processes do not call the API, so it needs no address that they could reach.
+        # Simulated pods do not call the API, so it needs no address that pods can reach.
         "--advertise-address=127.0.0.1",
         "--endpoint-reconciler-type=none",
     ]

@@ -1,6 +1,6 @@
-"""Writes the module files of a release: `python -m tests.kubernetes.modules 1.37.0` makes v1.37.mod and v1.37.sum.
+"""Writes the module files of a release: `python -m tests.kubernetes.modules 1.37.0` writes v1.37.mod and v1.37.sum.
 
-They are Kubernetes' own requirements, with the modules of its repository taken at the versions they are published as.
+They contain Kubernetes' own requirements, with the modules of its repository at their published versions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.kubernetes.binaries import SOURCE
 _NEAREST = {
     (f"k8s.io/{name}", "v0.37.0-rc.1"): "v0.37.0" for name in ("cri-streaming", "kube-proxy", "sample-apiserver")
 }
-"""Versions that the Go proxy refused (403), with the nearest that it gave. Nothing of them is compiled, but for the
-types of kube-proxy's configuration: the API's description of itself mentions them."""
+"""Versions that the Go proxy refused (403), with the nearest that it served. Nothing of them is compiled, except the
+configuration types of kube-proxy, which the API's OpenAPI document mentions."""
 
 
 def write_modules(release: str) -> None:
-    """Writes both files; the sums are checked by the Go checksum database as they come in."""
+    """Writes both files; the Go checksum database verifies the sums."""
     found = subprocess.run(
         ["go", "mod", "download", "-json", f"k8s.io/kubernetes@v{release}"],
         cwd=SOURCE,

@@ -1,6 +1,6 @@
-"""Nodes for a real control plane: the local cluster's own node agent, pointed at any Kubernetes API.
+"""Nodes for a real control plane: the local cluster's node agent, connected to any Kubernetes API.
 
-Pods go through their phases as their `gpu-scheduler.io/simulate-...` annotations tell them, without processes.
+Pods go through their phases by their `gpu-scheduler.io/simulate-...` annotations, without processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FAREWELL = 20.0
 
 
 class HttpClient:
-    """The client of the node agent (`embedded_kube.client.Client`), over HTTP."""
+    """The client of the node agent over HTTP; see `embedded_kube.client`."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -47,7 +47,7 @@ class HttpClient:
         return "/".join(part for part in (root, space, plural, name, subresource) if part)
 
     async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
-        """One request, sent again while the API cannot be reached: nodes outlive a restart of it."""
+        """Sends a request, and retries while the API is unreachable: nodes outlive its restarts."""
         while True:
             try:
                 answer = await self._api.ask(method, path, body)
@@ -59,21 +59,21 @@ class HttpClient:
         return answer.body
 
     async def get(self, resource: str, namespace: str, name: str) -> Json:
-        """One object."""
+        """Reads one object."""
         return await self._ask("GET", await self._path(resource, namespace, name))
 
     async def list(self, resource: str, namespace: str = "") -> list[Json]:
-        """All objects, of one namespace if given."""
+        """Reads all objects, of one namespace if given."""
         found: list[Json] = (await self._ask("GET", await self._path(resource, namespace)))["items"]
         return found
 
     async def create(self, resource: str, found: Json) -> Json:
-        """A new object, in the namespace it names."""
+        """Creates an object in the namespace that it names."""
         path = await self._path(resource, found["metadata"].get("namespace", ""))
         return await self._ask("POST", path, found)
 
     async def update(self, resource: str, found: Json, subresource: str = "") -> Json:
-        """A new version; fails with a conflict when the object has changed since it was read."""
+        """Updates an object; fails with a conflict if it has changed since it was read."""
         meta = found["metadata"]
         path = await self._path(resource, meta.get("namespace", ""), meta["name"], subresource)
         return await self._ask("PUT", path, found)
@@ -81,7 +81,7 @@ class HttpClient:
     async def edit(
         self, resource: str, namespace: str, name: str, change: Callable[[Json], Json], subresource: str = ""
     ) -> Json:
-        """What `change` makes of the latest version; it is called again when somebody else was faster."""
+        """Applies `change` to the latest version; repeated after a conflict."""
         while True:
             changed = change(await self.get(resource, namespace, name))
             try:
@@ -112,14 +112,14 @@ class HttpClient:
         return found.hostname or "", found.port or 443
 
     async def account_files(self, namespace: str, account: str) -> Json:
-        """What a pod of an account needs to reach the API."""
+        """The files that a pod of a service account needs to reach the API."""
         path = await self._path("serviceaccounts", namespace, account, "token")
         found = await self._ask("POST", path, {"spec": {"expirationSeconds": 3600}})
         trusted = await self.get("configmaps", namespace, "kube-root-ca.crt")
         return {"token": found["status"]["token"], "namespace": namespace, **trusted["data"]}
 
     async def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
-        """Everything there is as ADDED, then SYNCED, then every change as it happens, however often it is cut off."""
+        """Every existing object as ADDED, then SYNCED, then every change; reconnects when the connection breaks."""
         path = await self._path(resource)
         seen: dict[str, Json] = {}
         synced = False
@@ -143,7 +143,7 @@ class HttpClient:
                 yield event, item
 
     async def _follow(self, path: str, version: str) -> AsyncIterator[tuple[str, Json]]:
-        """Every change after a version, until the API no longer knows that far back."""
+        """Every change after a version, until the API no longer has that version."""
         while True:
             try:
                 async with self._api.watch(path, {"resourceVersion": version}) as events:
@@ -160,14 +160,14 @@ class HttpClient:
 
 @asynccontextmanager
 async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterator[list[str]]:
-    """Nodes that pods can be bound to, by name; ready and without taints. They are gone when the block ends.
+    """Within the block, nodes that pods can be bound to, by name; ready and without taints.
 
-    `group` is what a node group of a fleet file has: gpus, cpu, memory, pods, labels, taints, racks, zones, prefix.
+    `group` is a node group of a fleet file: gpus, cpu, memory, pods, labels, taints, racks, zones, prefix.
     """
-    told: Json = {"prefix": f"simulated-{secrets.token_hex(3)}-", "runtime": "simulated", "count": count, **group}
+    group_spec: Json = {"prefix": f"simulated-{secrets.token_hex(3)}-", "runtime": "simulated", "count": count, **group}
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
         file = Path(folder) / "fleet.json"  # JSON is YAML
-        file.write_text(json.dumps([told]))
+        file.write_text(json.dumps([group_spec]))
         client = HttpClient(api)
         names: list[str] = []
         try:
@@ -182,7 +182,7 @@ async def simulated_nodes(api: Api, count: int = 4, **group: Any) -> AsyncIterat
 
 @asynccontextmanager
 async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIterator[list[str]]:
-    """Nodes that run while the block does, from when they are ready; their names. The objects stay."""
+    """Runs nodes within the block, from when they are ready; yields their names. Their objects stay."""
     fleet = FleetRunner(client, settings)
     fleet.api, fleet.account_files = client.address, client.account_files
     wanted = {spec.name: {taint["key"] for taint in spec.group.taints} for spec in read_fleet(settings)}
@@ -194,7 +194,7 @@ async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIte
         yield list(wanted)
     finally:
         task.cancel()
-        await asyncio.wait((task,), timeout=_FAREWELL)  # an API server in trouble must not keep them
+        await asyncio.wait((task,), timeout=_FAREWELL)  # a failing API server must not keep them
 
 
 async def _until_registered(task: asyncio.Task[None], fleet: FleetRunner) -> None:

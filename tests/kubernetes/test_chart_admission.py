@@ -1,6 +1,6 @@
-"""What the chart makes a real API server refuse and change, with the webhook as a process beside it.
+"""What a real API server refuses and changes with the chart installed, with the webhook as a process beside it.
 
-The webhook is signed in as the chart's account for it, and makes its own certificate.
+The webhook uses the service account of the chart, and creates its own certificate.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import yaml
 
 from tests.integration.live import free_port
 from tests.kubernetes.api import MERGE, Access, Answer, Api, Json
-from tests.kubernetes.asking import Pods, binding, eventually, pod
 from tests.kubernetes.charts import CHARTS, run_helm
 from tests.kubernetes.cluster import sign_in
 from tests.kubernetes.combinations import SYSTEM
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.helpers import Pods, binding, eventually, pod
 from tests.kubernetes.webhooks import PROGRAM, Webhook, late_scheduler
 
 HOME = "chart-admission"
@@ -46,12 +46,12 @@ pytestmark = pytest.mark.xdist_group("charts")
 
 @pytest.fixture(scope="module")
 def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
-    """The chart, installed, and its webhook, which answers."""
+    """The installed chart, and its webhook, ready."""
     port = free_port()
-    told = ("gpu-scheduler", "--namespace", SYSTEM)
+    release = ("gpu-scheduler", "--namespace", SYSTEM)
     values = {"webhook": {"url": f"https://127.0.0.1:{port}"}}
     chart = CHARTS / "gpu-scheduler"
-    run_helm("install", *told, chart, "--create-namespace", values=values, kubeconfig=plane.kubeconfig())
+    run_helm("install", *release, chart, "--create-namespace", values=values, kubeconfig=plane.kubeconfig())
     kubeconfig = tmp_path_factory.mktemp("webhook") / "webhook.kubeconfig"
     kubeconfig.write_text(json.dumps(asyncio.run(_prepare(plane))))
     running = Webhook(kubeconfig, port)
@@ -61,12 +61,12 @@ def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield running
     finally:
         running.stop()
-        run_helm("uninstall", *told, kubeconfig=plane.kubeconfig())
+        run_helm("uninstall", *release, kubeconfig=plane.kubeconfig())
         asyncio.run(_clear(plane.access))
 
 
 async def _prepare(plane: ControlPlane) -> Json:
-    """Makes a namespace that pods can be made in; a kubeconfig that signs the webhook in."""
+    """Creates a namespace that is ready for pods; returns a kubeconfig of the webhook's account."""
     async with Api(plane.access) as api:
         await api.must("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
         account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
@@ -77,7 +77,7 @@ async def _prepare(plane: ControlPlane) -> Json:
 
 
 async def _clear(access: Access) -> None:
-    """Takes the namespace away: no node ends its pods, so that some day a controller would, under other tests."""
+    """Deletes the namespace and its pods: without nodes a controller would end them later, during other tests."""
     async with Api(access) as api:
         await api.must("DELETE", f"/api/v1/namespaces/{HOME}")
 
@@ -94,7 +94,7 @@ async def _exists(api: Api, path: str) -> bool:
 
 
 async def _wait(access: Access, minor: str, running: Webhook) -> None:
-    """Waits until the API server goes by the policies and trusts the webhook."""
+    """Waits until the API server enforces the policies and trusts the webhook."""
     async with Api(access) as api:
         wait = Ask(api, minor)
         await eventually(wait.is_guarded, "the policies")
@@ -102,7 +102,7 @@ async def _wait(access: Access, minor: str, running: Webhook) -> None:
 
 
 class Ask:
-    """Questions whose answer changes nothing."""
+    """Requests without lasting effect."""
 
     def __init__(self, api: Api, minor: str = "") -> None:
         self._api = api
@@ -114,8 +114,8 @@ class Ask:
         late = binding("nobody", "node1", annotations={"gpu-scheduling-map": "0=node1:0"})
         version, plural = GANGS[self._minor]
         gangs = f"/apis/scheduling.k8s.io/{version}/namespaces/{HOME}/{plural}"
-        told = {"metadata": {"name": "told", "annotations": {NOTES[0]: "{}"}}, "spec": gang_spec(plural)}
-        asked = [(PODS, forged, REFUSAL), (gangs, told, REFUSAL_OF_NOTES)]
+        forged_gang = {"metadata": {"name": "forged", "annotations": {NOTES[0]: "{}"}}, "spec": gang_spec(plural)}
+        asked = [(PODS, forged, REFUSAL), (gangs, forged_gang, REFUSAL_OF_NOTES)]
         asked.append((f"/api/v1/namespaces/{HOME}/bindings", late, "settled when the pod is made"))
         for path, body, refusal in asked:
             if refusal not in (await self._api.ask("POST", f"{path}?dryRun=All", body)).message:
@@ -123,7 +123,7 @@ class Ask:
         return True
 
     def is_answered(self, running: Webhook) -> Any:
-        """Whether pods of ours are let in."""
+        """Whether pods of ours are admitted."""
 
         async def look() -> bool:
             assert running.is_alive, f"the webhook ended: {running.log.read_text()}"
@@ -134,14 +134,14 @@ class Ask:
 
 @pytest.fixture
 async def admin(plane: ControlPlane, webhook: Webhook) -> AsyncIterator[Api]:
-    """The API of a cluster with the chart, as an administrator, who is not the scheduler."""
+    """The API of a cluster with the chart, as an administrator, not as the scheduler."""
     async with Api(plane.access) as found:
         yield found
 
 
 @pytest.fixture
 async def name(admin: Api) -> str:
-    """A pod that the scheduler has given devices."""
+    """A pod to which the scheduler has assigned devices."""
     found = f"given-{next(_numbers)}"
     await admin.must("POST", PODS, pod(found, meta={"annotations": {"free": "1"}}))
     await admin.must("PATCH", f"{PODS}/{found}", note(DEVICES, "0"), content_type=MERGE, impersonate_user=ACCOUNT)
@@ -158,7 +158,7 @@ def ours(name: str, *, meta: Json | None = None, **spec: Any) -> Json:
 
 
 async def send(api: Api, method: str, path: str, body: Json, **headers: str) -> Answer:
-    """One request; patches are merge patches."""
+    """Sends a request; patches are merge patches."""
     if method == "PATCH":
         headers["content_type"] = MERGE
     return await api.ask(method, path, body, **headers)
@@ -174,7 +174,7 @@ WRITES = {
     "with the node": ("POST", "/binding", binding("", "node1", annotations={DEVICES: "1"})),
     "of a container": ("POST", "/binding", binding("", "n", annotations={"visible-devices.gpu-scheduler.io/a": "1"})),
 }
-"""What the scheduler may write, and nobody else."""
+"""Annotations that only the scheduler may write."""
 
 INNOCENT = {
     "a note of one's own": ("PATCH", "", note("gpu-scheduler.io/gang", "mine")),
@@ -185,12 +185,12 @@ INNOCENT = {
 
 
 def named(body: Json, name: str) -> Json:
-    """A Binding has to have the name of its pod."""
+    """A Binding must have the name of its pod."""
     return {**body, "metadata": {**body["metadata"], "name": name}} if body.get("kind") == "Binding" else body
 
 
 @pytest.mark.parametrize(("method", "part", "body"), WRITES.values(), ids=WRITES)
-async def test_reserved_annotation_is_for_the_scheduler_alone(
+async def test_only_the_scheduler_may_write_reserved_annotations(
     admin: Api, name: str, method: str, part: str, body: Json
 ) -> None:
     path, body = f"{PODS}/{name}{part}", named(body, name)
@@ -203,14 +203,14 @@ async def test_reserved_annotation_is_for_the_scheduler_alone(
 
 
 @pytest.mark.parametrize(("method", "part", "body"), INNOCENT.values(), ids=INNOCENT)
-async def test_everything_else_about_such_a_pod_is_free(
+async def test_other_changes_of_such_a_pod_are_allowed(
     admin: Api, name: str, method: str, part: str, body: Json
 ) -> None:
     answer = await send(admin, method, f"{PODS}/{name}{part}", named(body, name))
     assert answer.code in (200, 201), answer.message
 
 
-async def test_pod_cannot_be_made_with_devices_that_nobody_gave_it(admin: Api) -> None:
+async def test_a_pod_cannot_be_created_with_devices(admin: Api) -> None:
     refused = await admin.ask("POST", PODS, pod("forged", meta={"annotations": {DEVICES: "0"}}))
     assert (refused.code, REFUSAL in refused.message) == (403, True)
 
@@ -221,7 +221,7 @@ def gang_spec(plural: str) -> Json:
     return {"podGroups": [gang]} if plural == "workloads" else {"schedulingPolicy": gang["policy"]}
 
 
-async def test_notes_of_a_gang_are_the_schedulers(admin: Api, plane: ControlPlane) -> None:
+async def test_only_the_scheduler_may_write_the_notes_of_a_gang(admin: Api, plane: ControlPlane) -> None:
     version, plural = GANGS[plane.minor]
     path = f"/apis/scheduling.k8s.io/{version}/namespaces/{HOME}/{plural}"
     written = await admin.must("POST", path, {"metadata": {"name": "job"}, "spec": gang_spec(plural)})
@@ -234,12 +234,12 @@ async def test_notes_of_a_gang_are_the_schedulers(admin: Api, plane: ControlPlan
     assert taken.code == 200, taken.message
     forged = await send(admin, "PATCH", f"{path}/job", note(NOTES[0], "forged"))
     assert (forged.code, REFUSAL_OF_NOTES in forged.message) == (403, True)
-    # Whoever replaces a gang by its own manifest loses the notes, and nothing is won by that.
+    # Replacing a gang by its own manifest removes the notes, which gains nothing.
     current = await admin.must("GET", f"{path}/job")
     assert current["metadata"]["annotations"].keys() >= {*NOTES}
 
     async def replaced() -> Json:
-        """What became of it; nothing when a controller was faster, such as the one that adds the finalizer."""
+        """The reply; nothing if a controller was faster, such as the one that adds the finalizer."""
         version = (await admin.must("GET", f"{path}/job"))["metadata"]["resourceVersion"]
         body = {**written, "metadata": {**written["metadata"], "resourceVersion": version}}
         answer = await admin.ask("PUT", f"{path}/job", body)
@@ -258,7 +258,7 @@ SETTLED = {
 
 @pytest.mark.parametrize("meta", SETTLED.values(), ids=SETTLED)
 @pytest.mark.parametrize("who", [{}, {"impersonate_user": ACCOUNT}], ids=["somebody", "the scheduler"])
-async def test_nobody_changes_with_a_bind_what_a_pod_was_made_with(
+async def test_a_bind_cannot_change_what_a_pod_was_created_with(
     admin: Api, name: str, meta: Json, who: dict[str, str]
 ) -> None:
     body = binding(name, "node1")
@@ -276,32 +276,32 @@ def variables(found: Json) -> list[Json]:
     return [one for one in found["spec"]["containers"][0].get("env", ()) if one["name"] == VARIABLE]
 
 
-async def test_pod_with_a_map_is_told_its_gpus(admin: Api, webhook: Webhook) -> None:
-    told = {"annotations": {"gpu-scheduling-map": "0=node1:0,1\n1=node2:2"}}
-    made = await admin.must("POST", PODS, ours("mapped-1", meta=told))
+async def test_a_pod_with_a_map_gets_its_gpus_as_variables(admin: Api, webhook: Webhook) -> None:
+    meta = {"annotations": {"gpu-scheduling-map": "0=node1:0,1\n1=node2:2"}}
+    made = await admin.must("POST", PODS, ours("mapped-1", meta=meta))
     assert variables(made) == [{"name": VARIABLE, "value": "2"}]
     assert f"Injecting {VARIABLE}=2 for pod mapped-1 (index 1)" in webhook.log.read_text()
 
 
-async def test_pod_that_asks_for_gpus_reads_what_the_scheduler_will_write(admin: Api) -> None:
+async def test_a_pod_that_requests_gpus_reads_the_annotation_of_the_scheduler(admin: Api) -> None:
     container = {"name": "main", "image": "any", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
     (found,) = variables(await admin.must("POST", PODS, ours("asks", containers=[container])))
     assert found["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.annotations['gpu-scheduler.io/visible-devices']"
 
 
-async def test_map_that_makes_no_sense_is_refused_by_its_line(admin: Api) -> None:
-    told = {"annotations": {"gpu-scheduling-map": "0=node1:0,1\n1=node2:x"}}
-    refused = await admin.ask("POST", PODS, ours("mapped-9", meta=told))
+async def test_an_invalid_map_is_refused_with_its_line(admin: Api) -> None:
+    meta = {"annotations": {"gpu-scheduling-map": "0=node1:0,1\n1=node2:x"}}
+    refused = await admin.ask("POST", PODS, ours("mapped-9", meta=meta))
     assert refused.code >= 400
     assert "line 2" in refused.message
 
 
-async def test_pods_of_others_are_not_looked_at(admin: Api) -> None:
-    told = {"annotations": {"gpu-scheduling-map": "nonsense"}}
-    assert variables(await admin.must("POST", PODS, pod("other-0", meta=told))) == []
+async def test_pods_of_other_schedulers_are_not_changed(admin: Api) -> None:
+    meta = {"annotations": {"gpu-scheduling-map": "nonsense"}}
+    assert variables(await admin.must("POST", PODS, pod("other-0", meta=meta))) == []
 
 
-async def test_pod_whose_name_is_generated_has_no_index(admin: Api) -> None:
+async def test_a_pod_with_a_generated_name_has_no_index(admin: Api) -> None:
     lines = "\n".join(f"{number}=node1:0" for number in range(10))
     body = ours("", meta={"generateName": "job-", "annotations": {"gpu-scheduling-map": lines}})
     del body["metadata"]["name"]
@@ -310,7 +310,7 @@ async def test_pod_whose_name_is_generated_has_no_index(admin: Api) -> None:
         assert (refused.code, "a generated name gives it none" in refused.message) == (422, True), refused.message
 
 
-async def test_pod_that_becomes_ours_too_late_is_refused(admin: Api) -> None:
+async def test_a_pod_that_becomes_ours_after_our_webhook_is_refused(admin: Api) -> None:
     meta = {"annotations": {"gpu-scheduling-map": "0=node1:0"}, "labels": {"late": "yes"}}
     async with late_scheduler(admin, HOME, "gpu-scheduler"):
 
@@ -323,35 +323,35 @@ async def test_pod_that_becomes_ours_too_late_is_refused(admin: Api) -> None:
     assert (refused.code, f"{VARIABLE} must be 0," in refused.message) == (422, True), refused.message
 
 
-async def test_stateful_set_of_a_gang_starts_its_pods_at_once(admin: Api) -> None:
+async def test_a_stateful_set_of_a_gang_becomes_parallel(admin: Api) -> None:
     labels = {"app": "gang"}
     template = ours("x", meta={"labels": labels, "annotations": {"gpu-scheduler.io/gang-min": "2"}})
     spec = {"replicas": 2, "serviceName": "gang", "selector": {"matchLabels": labels}, "template": template}
     body = {"metadata": {"name": "gang"}, "spec": spec}
     made = await admin.must("POST", SETS, body)
     assert made["spec"]["podManagementPolicy"] == "Parallel"
-    # Its own manifest is applied again and again, with the default written out or not.
+    # Its manifest is applied repeatedly, with and without the default value.
     for again in ({**spec, "replicas": 3}, {**spec, "podManagementPolicy": "OrderedReady"}):
         changed = await admin.must("PUT", f"{SETS}/gang", {**body, "spec": again})
         assert changed["spec"]["podManagementPolicy"] == "Parallel"
 
 
-async def test_pods_of_the_check_get_the_gpus_of_its_map(admin: Api, plane: ControlPlane) -> None:
-    told = ("check", "--namespace", HOME)
+async def test_the_pods_of_the_check_chart_get_the_gpus_of_its_map(admin: Api, plane: ControlPlane) -> None:
+    release = ("check", "--namespace", HOME)
     chart = CHARTS / "gpu-scheduler-check"
-    await asyncio.to_thread(run_helm, "install", *told, chart, kubeconfig=plane.kubeconfig())
+    await asyncio.to_thread(run_helm, "install", *release, chart, kubeconfig=plane.kubeconfig())
     for number, devices in enumerate(("0,1", "2", "0,1,2")):
         path = f"{PODS}/check-gpu-scheduler-check-{number}"
         await eventually(partial(_exists, admin, path), path)
         assert variables(await admin.must("GET", path)) == [{"name": VARIABLE, "value": devices}]
     (test,) = yaml.safe_load_all(
-        await asyncio.to_thread(run_helm, "get", "hooks", *told, kubeconfig=plane.kubeconfig())
+        await asyncio.to_thread(run_helm, "get", "hooks", *release, kubeconfig=plane.kubeconfig())
     )
     await admin.must("POST", f"{PODS}?dryRun=All", test)
-    await asyncio.to_thread(run_helm, "uninstall", *told, kubeconfig=plane.kubeconfig())
+    await asyncio.to_thread(run_helm, "uninstall", *release, kubeconfig=plane.kubeconfig())
 
 
-async def test_webhook_that_is_gone_stops_our_pods_and_no_others(admin: Api, webhook: Webhook) -> None:
+async def test_without_the_webhook_only_our_pods_are_refused(admin: Api, webhook: Webhook) -> None:
     await admin.must("POST", PODS, ours("before"))
     webhook.stop()
     try:
@@ -369,10 +369,8 @@ async def test_webhook_that_is_gone_stops_our_pods_and_no_others(admin: Api, web
 # -- the accounts
 
 
-async def test_doctor_finds_nothing_wrong_with_the_schedulers_account(
-    admin: Api, plane: ControlPlane, tmp_path: Path
-) -> None:
-    """What `helm test` runs in a pod."""
+async def test_doctor_accepts_the_account_of_the_scheduler(admin: Api, plane: ControlPlane, tmp_path: Path) -> None:
+    """Runs what `helm test` runs in a pod."""
     settings = (await admin.must("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-scheduler"))["data"]
     config = json.loads(plane.kubeconfig().read_text())
     config["users"][0]["user"]["token"] = await sign_in(admin, "gpu-scheduler")
@@ -397,7 +395,7 @@ def allowed() -> set[tuple[str, str, str]]:
     return {one for rule in rules for one in product(rule["apiGroups"], rule["resources"], rule["verbs"])}
 
 
-async def test_the_webhooks_account_is_refused_nothing_and_uses_all_that_it_may(
+async def test_the_account_of_the_webhook_has_exactly_the_permissions_that_it_uses(
     admin: Api, plane: ControlPlane
 ) -> None:
     def requests() -> list[Json]:
@@ -408,5 +406,5 @@ async def test_the_webhooks_account_is_refused_nothing_and_uses_all_that_it_may(
         found = [line.get("objectRef", {}) | {"verb": line["verb"]} for line in requests()]
         return allowed() <= {(one.get("apiGroup", ""), one.get("resource", ""), one["verb"]) for one in found}
 
-    await eventually(used, f"all of {sorted(allowed())} to be used")  # watches are written down when they begin
+    await eventually(used, f"all of {sorted(allowed())} to be used")  # watches are audited when they begin
     assert [line for line in requests() if line["responseStatus"]["code"] == 403] == []

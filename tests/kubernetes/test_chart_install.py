@@ -1,4 +1,4 @@
-"""A release on a real API server, from its first to its last object."""
+"""The life of a release on a real API server, from its first to its last object."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from tests.kubernetes.api import MERGE, STRATEGIC, Api, Json
-from tests.kubernetes.asking import eventually
 from tests.kubernetes.charts import CHARTS, run_helm
 from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.helpers import eventually
 from tests.kubernetes.nodes import simulated_nodes
 
 RELEASE = "gpu-scheduler"
@@ -28,15 +28,15 @@ KINDS_OF_OTHERS = {
 OURS = ("placements.gpu-scheduler.io", "queues.gpu-scheduler.io")
 STAYS = {
     *(f"customresourcedefinitions/{name}" for name in OURS),
-    "apiservices/v1alpha1.gpu-scheduler.io",  # the API server's own entry for the two
+    "apiservices/v1alpha1.gpu-scheduler.io",  # the API server's own entries for the two
     f"namespaces/{SYSTEM}",
     "serviceaccounts/default",
     "configmaps/kube-root-ca.crt",
 }
-"""What Helm never deletes: definitions, and the namespace that --create-namespace made, with what every one has."""
+"""What Helm never deletes: definitions, and the namespace of --create-namespace with its default objects."""
 
 IGNORED = ("events", "leases", "endpoints", "endpointslices", "componentstatuses", "flowschemas", "ipaddresses")
-"""What the API server writes about itself, in its own time."""
+"""What the API server writes by itself at any time."""
 
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/gpu-scheduler-webhook-tls"
 CONFIGURATIONS = [
@@ -57,14 +57,14 @@ async def admin(plane: ControlPlane) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def machines(plane: ControlPlane) -> AsyncIterator[list[str]]:
-    """Two nodes, on which pods pretend to run."""
+    """Two nodes with simulated pods."""
     async with Api(plane.access) as own, simulated_nodes(own, 2) as names:
         yield names
 
 
 @pytest.fixture
 async def others(admin: Api) -> AsyncIterator[None]:
-    """The kinds of other projects that the chart can make, without their rules."""
+    """Kinds of other projects that the chart can create, without their schemas."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for name, kind in KINDS_OF_OTHERS.items():
         await admin.must("POST", path, define(name, kind))
@@ -87,7 +87,7 @@ def define(name: str, kind: str) -> Json:
 
 
 async def served(api: Api, name: str) -> bool:
-    """Whether a kind can be used, and the API server has its own entry for the kind's group."""
+    """Whether a kind is served, and the API server has its own entry for the kind's group."""
     plural, _, group = name.partition(".")
     paths = (f"/apis/{group}/v1/{plural}", f"/apis/apiregistration.k8s.io/v1/apiservices/v1.{group}")
     return all([(await api.ask("GET", path)).code == 200 for path in paths])
@@ -100,20 +100,20 @@ async def established(api: Api, name: str) -> bool:
 
 
 async def run(plane: ControlPlane, *arguments: str | Path, values: Json | None = None) -> str:
-    """Helm as an administrator, in our namespace."""
-    told = (*arguments, "--namespace", SYSTEM)
-    return await asyncio.to_thread(run_helm, *told, values=values, kubeconfig=plane.kubeconfig())
+    """Runs Helm as an administrator, in our namespace."""
+    full = (*arguments, "--namespace", SYSTEM)
+    return await asyncio.to_thread(run_helm, *full, values=values, kubeconfig=plane.kubeconfig())
 
 
 async def listing(api: Api, path: str) -> Json:
-    """A list, or nothing while the API server is not ready to serve a kind that is new."""
+    """A list, or nothing while the API server does not serve a new kind yet."""
     answer = await api.ask("GET", path)
     assert answer.code in (200, 404, 429), answer.message
     return answer.body if answer.code == 200 else {}
 
 
 async def list_all(api: Api, *, staying: bool = False) -> set[str]:
-    """Every object that there is, by resource and name; without those on their way out, if asked."""
+    """Every object, by resource and name; optionally without those being deleted."""
     groups = (await api.must("GET", "/apis"))["groups"]
     served = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     found: set[str] = set()
@@ -130,13 +130,15 @@ async def list_all(api: Api, *, staying: bool = False) -> set[str]:
     return found
 
 
-async def test_release_comes_changes_and_goes_without_a_trace(
+async def test_a_release_is_installed_upgraded_and_removed_completely(
     plane: ControlPlane, admin: Api, others: None, machines: list[str]
 ) -> None:
     before = await list_all(admin, staying=True)
     chart = CHARTS / "gpu-scheduler"
-    said = await run(plane, "install", RELEASE, chart, "--create-namespace", "--wait", values=COMBINATIONS["defaults"])
-    assert "schedulerName: gpu-scheduler" in said
+    output = await run(
+        plane, "install", RELEASE, chart, "--create-namespace", "--wait", values=COMBINATIONS["defaults"]
+    )
+    assert "schedulerName: gpu-scheduler" in output
     assert await ready(admin) == ["2/2"]
     for name in OURS:
         await eventually(partial(established, admin, name), f"{name} to be served")
@@ -157,19 +159,19 @@ async def test_release_comes_changes_and_goes_without_a_trace(
         after = await list_all(admin)
         return before <= after and STAYS <= after <= before | STAYS
 
-    # What controllers made for a release they take away in their own time.
+    # Controllers delete what they created for a release in their own time.
     await eventually(is_clean, "everything to be as it was before")
 
 
 async def ready(api: Api) -> list[str]:
-    """The pods of the scheduler as kubectl shows them: how many of their containers are ready."""
+    """The scheduler's pods as kubectl shows them: how many of their containers are ready."""
     path = f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector=app.kubernetes.io/name=gpu-scheduler"
     pods = [found["status"]["containerStatuses"] for found in (await api.must("GET", path))["items"]]
     return [f"{sum(one['ready'] for one in containers)}/{len(containers)}" for containers in pods]
 
 
 async def pretend_to_be_the_webhook(api: Api) -> None:
-    """Writes what the webhook writes when it makes a certificate."""
+    """Writes what the webhook writes when it creates a certificate."""
     await api.must("PATCH", SECRET, {"data": {"tls.key": base64.b64encode(b"key").decode()}}, content_type=MERGE)
     for path in CONFIGURATIONS:
         hooks = [{"name": hook["name"], "clientConfig": {"caBundle": CA}} for hook in await hooks_of(api, path)]
@@ -182,14 +184,15 @@ async def hooks_of(api: Api, path: str) -> list[Any]:
 
 
 async def kept(api: Api) -> bool:
-    """Whether that is still there, but for the webhook that only a cluster without the policy has."""
+    """Whether an object should remain; the guard webhook exists only in clusters without the policy."""
     hooks = [hook for path in CONFIGURATIONS for hook in await hooks_of(api, path) if hook["name"] != GUARD]
     secret = await api.must("GET", SECRET)
     return "tls.key" in secret.get("data", {}) and all(hook["clientConfig"].get("caBundle") == CA for hook in hooks)
 
 
 async def check_pods(api: Api, *more: Json) -> None:
-    """The API server would let these pods and every Deployment's in, under its strictest pod security standard."""
+    """The API server would admit these pods and those of every Deployment, under its strictest pod security
+    standard."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     await api.must("PATCH", f"/api/v1/namespaces/{SYSTEM}", {"metadata": {"labels": labels}}, content_type=MERGE)
     deployments = (await api.must("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments"))["items"]

@@ -1,4 +1,4 @@
-"""What Helm makes of our charts, in every way that they can be set up. No cluster is needed."""
+"""The objects that Helm renders from our charts, in every combination of values. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -130,29 +130,29 @@ def pick(objects: list[Json], name: str) -> Json:
 
 
 @pytest.mark.parametrize("chart", sorted(path.name for path in CHARTS.iterdir()))
-def test_helm_finds_nothing_to_say_about_a_chart(chart: str) -> None:
-    said = run_helm("lint", "--strict", CHARTS / chart)
-    assert "0 chart(s) failed" in said
-    assert "[WARNING]" not in said
+def test_helm_lint_accepts_a_chart(chart: str) -> None:
+    output = run_helm("lint", "--strict", CHARTS / chart)
+    assert "0 chart(s) failed" in output
+    assert "[WARNING]" not in output
 
 
 @each
-def test_combination_makes_these_objects_and_no_others(name: str, rendered: dict[str, list[Json]]) -> None:
+def test_a_combination_renders_exactly_these_objects(name: str, rendered: dict[str, list[Json]]) -> None:
     names = [name_of(found) for found in rendered[name]]
     assert len(names) == len(set(names))
     assert set(names) == MADE[name]
 
 
-def test_namespace_is_made_only_when_asked_for_and_never_with_a_given_ca() -> None:
+def test_the_namespace_is_rendered_only_on_request_and_never_with_a_given_ca() -> None:
     made = render("gpu-scheduler", SYSTEM, {"namespace": {"create": True}})
     assert pick(made, f"Namespace/{SYSTEM}")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     given = render("gpu-scheduler", SYSTEM, {"namespace": {"create": True}, "webhook": {"caBundle": CA}})
     assert {"Namespace", "Secret"}.isdisjoint(found["kind"] for found in given)
 
 
-@pytest.mark.parametrize(("values", "words"), REFUSED.values(), ids=REFUSED)
-def test_values_that_make_no_sense_are_refused_by_name(values: Json, words: str) -> None:
-    with pytest.raises(HelmError, match=words):
+@pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_values_are_refused_by_name(values: Json, message: str) -> None:
+    with pytest.raises(HelmError, match=message):
         render("gpu-scheduler", SYSTEM, values)
 
 
@@ -160,14 +160,14 @@ def test_values_that_make_no_sense_are_refused_by_name(values: Json, words: str)
 
 
 @each
-def test_only_the_schedulers_own_pod_has_its_name(name: str, rendered: dict[str, list[Json]]) -> None:
+def test_only_the_pod_of_the_scheduler_has_its_name(name: str, rendered: dict[str, list[Json]]) -> None:
     labels = [template["metadata"]["labels"]["app.kubernetes.io/name"] for template in pod_templates(rendered[name])]
     assert labels.count("gpu-scheduler") == 1
     assert len(labels) == len(set(labels))
 
 
 @each
-def test_services_and_budgets_select_pods_that_there_are(name: str, rendered: dict[str, list[Json]]) -> None:
+def test_services_and_budgets_select_existing_pods(name: str, rendered: dict[str, list[Json]]) -> None:
     pods = [template["metadata"]["labels"].items() for template in pod_templates(rendered[name])]
     for found in rendered[name]:
         spec = found.get("spec", {})
@@ -186,7 +186,7 @@ def test_services_and_budgets_select_pods_that_there_are(name: str, rendered: di
         ("no webhook", ["scheduler"]),
     ],
 )
-def test_the_webhook_is_a_second_container_unless_it_is_elsewhere(
+def test_the_webhook_is_a_second_container_unless_it_is_separate(
     name: str, containers: list[str], rendered: dict[str, list[Json]]
 ) -> None:
     spec = pick(rendered[name], "Deployment/gpu-scheduler")["spec"]["template"]["spec"]
@@ -198,13 +198,13 @@ def test_our_own_pods_never_depend_on_our_webhook(name: str, rendered: dict[str,
     for template in pod_templates(rendered[name]):
         assert "schedulerName" not in template["spec"]
     for hook in chain.from_iterable(found["webhooks"] for found in rendered[name] if "webhooks" in found):
-        (but,) = hook["namespaceSelector"]["matchExpressions"]
-        assert (but["key"], but["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
-        assert set(but["values"]) == {"kube-system", SYSTEM}
+        (excluded,) = hook["namespaceSelector"]["matchExpressions"]
+        assert (excluded["key"], excluded["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+        assert set(excluded["values"]) == {"kube-system", SYSTEM}
 
 
 @each
-def test_every_file_that_a_container_is_told_of_is_mounted(name: str, rendered: dict[str, list[Json]]) -> None:
+def test_every_file_in_the_arguments_of_a_container_is_mounted(name: str, rendered: dict[str, list[Json]]) -> None:
     for template in pod_templates(rendered[name]):
         volumes = {volume["name"] for volume in template["spec"].get("volumes", ())}
         for container in template["spec"]["containers"]:
@@ -217,19 +217,19 @@ def test_every_file_that_a_container_is_told_of_is_mounted(name: str, rendered: 
 
 
 @each
-def test_settings_are_such_as_the_program_reads(name: str, rendered: dict[str, list[Json]], tmp_path: Path) -> None:
+def test_the_program_can_read_the_rendered_settings(name: str, rendered: dict[str, list[Json]], tmp_path: Path) -> None:
     file = tmp_path / "scheduler.yaml"
     file.write_text(pick(rendered[name], "ConfigMap/gpu-scheduler")["data"]["scheduler.yaml"])
-    told: Any = COMBINATIONS[name].get("scheduler", {})
+    values: Any = COMBINATIONS[name].get("scheduler", {})
     found = load_settings(file)
     assert found.namespace == SYSTEM
-    assert list(found.scheduler_names) == told.get("schedulerNames", ["gpu-scheduler"])
-    for key, value in told.get("settings", {}).items():
+    assert list(found.scheduler_names) == values.get("schedulerNames", ["gpu-scheduler"])
+    for key, value in values.get("settings", {}).items():
         assert msgspec.json.decode(msgspec.json.encode(getattr(found, FIELDS[key].name))) == value
 
 
 @each
-def test_every_flag_of_a_container_is_one_that_its_program_knows(name: str, rendered: dict[str, list[Json]]) -> None:
+def test_every_flag_of_a_container_is_known_to_its_program(name: str, rendered: dict[str, list[Json]]) -> None:
     containers = chain.from_iterable(template["spec"]["containers"] for template in pod_templates(rendered[name]))
     for container in containers:
         program, command = container["command"]
@@ -243,9 +243,7 @@ def test_every_flag_of_a_container_is_one_that_its_program_knows(name: str, rend
 
 
 @each
-def test_every_role_is_bound_to_one_account_that_a_pod_or_nobody_has(
-    name: str, rendered: dict[str, list[Json]]
-) -> None:
+def test_every_role_is_bound_to_one_existing_account(name: str, rendered: dict[str, list[Json]]) -> None:
     objects = rendered[name]
     accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
     assert {template["spec"]["serviceAccountName"] for template in pod_templates(objects)} <= accounts
@@ -267,7 +265,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("gangs", GROUPS)
-def test_the_operator_may_make_gangs_of_the_kind_that_it_is_told(gangs: str) -> None:
+def test_the_operator_may_create_gangs_of_its_configured_kind(gangs: str) -> None:
     made = render("gpu-scheduler", SYSTEM, {"operator": {"enabled": True, "gangSchedulerName": gangs}})
     rules = pick(made, "ClusterRole/gpu-scheduler-operator-jobs")["rules"]
     assert {group for rule in rules if "podgroups" in rule["resources"] for group in rule["apiGroups"]} == GROUPS[gangs]
@@ -276,7 +274,7 @@ def test_the_operator_may_make_gangs_of_the_kind_that_it_is_told(gangs: str) -> 
 
 
 @pytest.mark.parametrize("install", [True, False])
-def test_the_operator_may_define_kinds_where_it_is_told_to(install: bool) -> None:
+def test_the_operator_may_install_definitions_only_if_configured(install: bool) -> None:
     made = render("gpu-scheduler", SYSTEM, {"operator": {"enabled": True, "installDefinitions": install}})
     rules = pick(made, "ClusterRole/gpu-scheduler-operator")["rules"]
     assert any("customresourcedefinitions" in rule["resources"] for rule in rules) == install
@@ -296,7 +294,7 @@ def client_of(values: Json) -> Json:
 
 
 @pytest.mark.parametrize("name", [name for name in COMBINATIONS if name != "no webhook"])
-def test_the_configurations_are_those_of_the_program(name: str, rendered: dict[str, list[Json]]) -> None:
+def test_the_webhook_configurations_equal_those_of_the_program(name: str, rendered: dict[str, list[Json]]) -> None:
     values: Any = COMBINATIONS[name]
     names = values.get("scheduler", {}).get("schedulerNames", ["gpu-scheduler"])
     guard = not values.get("admissionPolicy", {}).get("enabled", True)
@@ -310,7 +308,7 @@ def test_the_configurations_are_those_of_the_program(name: str, rendered: dict[s
         assert (trust == f"{SYSTEM}/gpu-scheduler-webhook") == ("certManager" in values.get("webhook", {}))
 
 
-def test_the_policies_are_those_of_the_program(rendered: dict[str, list[Json]]) -> None:
+def test_the_admission_policies_equal_those_of_the_program(rendered: dict[str, list[Json]]) -> None:
     for name, spec in make_policies(AdmissionPolicy(frozenset({"gpu-scheduler"}), ())).items():
         assert pick(rendered["defaults"], f"ValidatingAdmissionPolicy/{name}")["spec"] == spec
         binding = pick(rendered["defaults"], f"ValidatingAdmissionPolicyBinding/{name}")["spec"]
@@ -320,12 +318,12 @@ def test_the_policies_are_those_of_the_program(rendered: dict[str, list[Json]]) 
 # -- the check
 
 
-def test_pods_of_the_check_are_ours_and_start_at_once() -> None:
+def test_the_pods_of_the_check_chart_are_ours_and_start_in_parallel() -> None:
     made = render("gpu-scheduler-check", SYSTEM)
     spec = pick(made, "StatefulSet/gpu-scheduler-check")["spec"]
     assert (spec["replicas"], spec["podManagementPolicy"]) == (3, "Parallel")
     assert spec["template"]["spec"]["schedulerName"] == "gpu-scheduler"
-    told = spec["template"]["metadata"]["annotations"]["gpu-scheduling-map"]
-    assert told == "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"
+    device_map = spec["template"]["metadata"]["annotations"]["gpu-scheduling-map"]
+    assert device_map == "0=node1:0,1\n1=node2:2\n2=node3:0,1,2"
     headless = pick(made, f"Service/{spec['serviceName']}")["spec"]
     assert headless["clusterIP"] == "None"

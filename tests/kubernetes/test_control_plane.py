@@ -1,11 +1,11 @@
-"""What the scheduler relies on, asked of a real API server."""
+"""What the scheduler relies on, tested on a real API server."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.kubernetes.api import MERGE, Api, Json
-from tests.kubernetes.asking import Pods, eventually, pod
+from tests.kubernetes.helpers import Pods, eventually, pod
 
 GANG_API = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}
 ANNOTATION_LIMIT = 262_144
@@ -20,7 +20,7 @@ def pods(api: Api, namespace: str) -> Pods:
 
 @pytest.fixture
 def gangs(minor: str) -> str:
-    """Where the native gangs of this version are."""
+    """The API path of native gangs in this version."""
     if minor not in GANG_API:
         pytest.skip(f"Kubernetes {minor} has no native gangs that we know")
     return f"/apis/scheduling.k8s.io/{GANG_API[minor]}"
@@ -34,7 +34,7 @@ async def test_server_is_ready_and_says_its_version(api: Api, minor: str) -> Non
     assert minor >= "1.35"
 
 
-async def test_user_without_a_role_is_refused_until_a_role_allows_it(api: Api, namespace: str) -> None:
+async def test_a_user_is_refused_until_a_role_allows_the_request(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     refused = await api.ask("GET", path, impersonate_user="somebody")
     assert (refused.code, refused.reason) == (403, "Forbidden")
@@ -75,7 +75,7 @@ def _workload(**gang: object) -> Json:
     return {"metadata": {"name": "job"}, "spec": {"podGroups": [group]}}
 
 
-async def test_workload_of_135_drops_a_gang_timeout_and_strict_requests_are_refused(
+async def test_a_workload_of_135_drops_a_gang_timeout_and_refuses_strict_requests(
     api: Api, gangs: str, minor: str, namespace: str
 ) -> None:
     if minor != "1.35":
@@ -96,9 +96,7 @@ async def test_pod_of_135_keeps_its_workload_reference(pods: Pods, minor: str) -
     assert (await pods.create(pod("a", workloadRef=reference)))["spec"]["workloadRef"] == reference
 
 
-async def test_pod_group_is_protected_by_a_finalizer_and_can_be_deleted_all_the_same(
-    api: Api, gangs: str, minor: str, namespace: str
-) -> None:
+async def test_a_pod_group_with_a_finalizer_can_be_deleted(api: Api, gangs: str, minor: str, namespace: str) -> None:
     if minor in ("1.35", "1.36"):
         pytest.skip("the finalizer is new in 1.37")
     path = f"{gangs}/namespaces/{namespace}/podgroups"
@@ -148,7 +146,7 @@ async def test_bound_pod_cannot_be_bound_again(pods: Pods) -> None:
     assert "devices" not in (await pods.get("a"))["metadata"].get("annotations", {})
 
 
-async def test_binding_honours_the_uid_of_another_life_of_the_pod(pods: Pods) -> None:
+async def test_a_bind_with_the_uid_of_a_former_pod_is_refused(pods: Pods) -> None:
     old = (await pods.create(pod("a")))["metadata"]["uid"]
     await pods.delete("a")
     new = (await pods.create(pod("a")))["metadata"]["uid"]
@@ -176,7 +174,7 @@ async def test_binding_with_an_old_resource_version_fails_once_the_attempt_was_r
 # -- deleting
 
 
-async def test_body_of_a_delete_replaces_its_query(api: Api, pods: Pods) -> None:
+async def test_the_body_of_a_delete_replaces_its_query(api: Api, pods: Pods) -> None:
     for name in ("a", "b", "c"):
         await pods.create(pod(name))
         assert (await pods.bind(name, "node1")).code == 201
@@ -221,7 +219,7 @@ async def test_eviction_honours_a_disruption_budget(api: Api, pods: Pods, nodes:
 # -- limits and swaps
 
 
-async def test_lease_holds_so_many_bytes_of_annotations_and_not_one_more(api: Api, namespace: str) -> None:
+async def test_a_lease_has_a_limit_on_the_bytes_of_its_annotations(api: Api, namespace: str) -> None:
     path = f"{LEASES}/{namespace}/leases"
     full = {"committed": "x" * (ANNOTATION_LIMIT - len("committed"))}
     await api.must("POST", path, {"metadata": {"name": "leader", "annotations": full}, "spec": {}})
@@ -240,9 +238,7 @@ async def test_lease_swap_with_an_old_resource_version_is_a_conflict(api: Api, n
     assert (await api.must("GET", f"{path}/leader"))["spec"]["holderIdentity"] == "b"
 
 
-async def test_object_beyond_what_etcd_takes_is_refused_and_beyond_what_the_server_reads_too(
-    api: Api, pods: Pods
-) -> None:
+async def test_objects_beyond_the_limits_of_etcd_and_of_the_server_are_refused(api: Api, pods: Pods) -> None:
     def large(size: int) -> Json:
         return pod("a", containers=[{"name": "main", "image": "any", "args": ["x" * size]}])
 

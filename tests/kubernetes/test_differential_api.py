@@ -1,8 +1,8 @@
-"""The local API server answers as a real one does: the whole catalogue of bad inputs, and a few random sequences.
+"""The local API server replies as a real one does: the whole catalogue of bad inputs, and a few random sequences.
 
-    python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1
+python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1
 
-is the long form of this, and plays one seed again with `--sequences 1 --start SEED`.
+is the long form, and replays one seed with `--sequences 1 --start SEED`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SEEDS = range(1, 26)
 
 @pytest.fixture
 async def pair(minor: str) -> AsyncIterator[Pair]:
-    """Both servers, with nothing else that acts on objects."""
+    """Both servers, without anything else that changes objects."""
     if "CONTROL_PLANE_FOLDER" not in os.environ:
         pytest.skip("KUBECONFIG names a cluster whose controllers would interfere")
     async with servers(minor) as found:
         yield found
 
 
-async def test_both_servers_answer_alike(pair: Pair) -> None:
+async def test_both_servers_reply_alike(pair: Pair) -> None:
     report = Report()
     await run_catalogue(pair, report)
     await run_sequences(pair, SEEDS, report)

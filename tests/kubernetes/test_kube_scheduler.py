@@ -1,4 +1,4 @@
-"""kube-scheduler on a control plane of its own: native gangs, and a server that is killed and comes back."""
+"""kube-scheduler on its own control plane: native gangs, and an API server that is killed and restarted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.kubernetes.api import Api, Json, read_access
-from tests.kubernetes.asking import Pods, eventually, pod
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.helpers import Pods, eventually, pod
 from tests.kubernetes.nodes import simulated_nodes
 
 SIZE = 8
@@ -19,7 +19,7 @@ SIZE = 8
 
 @pytest.fixture
 def plane(minor: str) -> Iterator[ControlPlane]:
-    """A control plane that the test may start and stop parts of."""
+    """A control plane whose programs the test may start and stop."""
     if "CONTROL_PLANE_FOLDER" not in os.environ:
         pytest.skip("KUBECONFIG names a cluster that is not ours to stop")
     with ControlPlane(minor) as found:
@@ -39,14 +39,14 @@ class Cluster:
         return Pods(self.api, "default")
 
     async def start(self, program: str) -> None:
-        """Starts a program; meanwhile the nodes go on."""
+        """Starts a program; the nodes keep running."""
         await asyncio.to_thread(self.plane.start, program)
 
     async def phases(self) -> list[str]:
         return [item["status"]["phase"] for item in (await self.api.must("GET", self.pods.path))["items"]]
 
     async def gang(self) -> Json:
-        """Makes a native gang of SIZE; what a pod's spec says to be in it."""
+        """Creates a native gang of SIZE; returns the pod spec fields of its members."""
         policy = {"gang": {"minCount": SIZE}}
         group: Json
         if self.plane.minor == "1.35":
@@ -54,12 +54,12 @@ class Cluster:
                 "v1alpha1/namespaces/default/workloads",
                 {"podGroups": [{"name": "workers", "policy": policy}]},
             )
-            told: Json = {"workloadRef": {"name": "job", "podGroup": "workers"}}
+            fields: Json = {"workloadRef": {"name": "job", "podGroup": "workers"}}
         else:
             path, group = "v1beta1/namespaces/default/podgroups", {"schedulingPolicy": policy}
-            told = {"schedulingGroup": {"podGroupName": "job"}}
+            fields = {"schedulingGroup": {"podGroupName": "job"}}
         await self.api.must("POST", f"/apis/scheduling.k8s.io/{path}", {"metadata": {"name": "job"}, "spec": group})
-        return {**told, "schedulerName": "default-scheduler"}
+        return {**fields, "schedulerName": "default-scheduler"}
 
 
 @pytest.fixture
@@ -75,15 +75,15 @@ async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
             yield Cluster(plane, api, names)
 
 
-async def test_kube_scheduler_starts_a_native_gang_only_when_it_is_whole(cluster: Cluster) -> None:
-    told = await cluster.gang()
+async def test_kube_scheduler_starts_a_native_gang_only_when_it_is_complete(cluster: Cluster) -> None:
+    fields = await cluster.gang()
     await cluster.start("kube-scheduler")
     for number in range(SIZE - 1):
-        await cluster.pods.create(pod(f"pod{number}", **told))
+        await cluster.pods.create(pod(f"pod{number}", **fields))
     await cluster.pods.create(pod("alone", schedulerName="default-scheduler"))
     await cluster.pods.wait("alone", "Running")
     assert (await cluster.phases()).count("Running") == 1
-    await cluster.pods.create(pod(f"pod{SIZE - 1}", **told))
+    await cluster.pods.create(pod(f"pod{SIZE - 1}", **fields))
 
     async def all_running() -> bool:
         return await cluster.phases() == ["Running"] * (SIZE + 1)
@@ -91,7 +91,7 @@ async def test_kube_scheduler_starts_a_native_gang_only_when_it_is_whole(cluster
     await eventually(all_running, "the gang to run")
 
 
-async def test_killed_api_server_comes_back_with_everything_and_the_nodes_go_on(cluster: Cluster) -> None:
+async def test_a_killed_api_server_restarts_with_its_data_while_the_nodes_keep_running(cluster: Cluster) -> None:
     await cluster.pods.create(pod("before"))
     cluster.plane.stop("kube-apiserver")
     await asyncio.sleep(0.5)

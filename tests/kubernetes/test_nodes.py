@@ -1,11 +1,11 @@
-"""Nodes that pretend to run pods, on a real API server."""
+"""Nodes with simulated pods, on a real API server."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.kubernetes.api import Api
-from tests.kubernetes.asking import Pods, eventually, pod
+from tests.kubernetes.helpers import Pods, eventually, pod
 
 SIMULATE = "gpu-scheduler.io/simulate-"
 
@@ -30,7 +30,7 @@ async def test_nodes_are_ready_with_their_gpus_and_renewed_leases(api: Api, node
     await eventually(renewed, "the lease to be renewed")
 
 
-async def test_bound_pod_runs_and_succeeds_when_told(pods: Pods, nodes: list[str]) -> None:
+async def test_a_bound_pod_runs_and_succeeds_after_its_duration(pods: Pods, nodes: list[str]) -> None:
     await pods.create(pod("stays"))
     await pods.create(pod("ends", meta={"annotations": {f"{SIMULATE}duration": "0.5"}}, restartPolicy="Never"))
     for name in ("stays", "ends"):
@@ -50,7 +50,7 @@ async def test_pod_that_fails_reports_its_exit_code(pods: Pods, nodes: list[str]
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
-async def test_deleted_pod_takes_its_time_to_stop_and_is_gone(pods: Pods, nodes: list[str]) -> None:
+async def test_a_deleted_pod_stops_within_its_grace_period_and_is_removed(pods: Pods, nodes: list[str]) -> None:
     await pods.create(pod("a", meta={"annotations": {f"{SIMULATE}stop-delay": "3"}}))
     assert (await pods.bind("a", nodes[0])).code == 201
     await pods.wait("a", "Running")
@@ -64,9 +64,7 @@ async def test_deleted_pod_takes_its_time_to_stop_and_is_gone(pods: Pods, nodes:
     await eventually(gone, "the pod to be gone")
 
 
-async def test_job_of_a_real_controller_completes_on_them(
-    api: Api, pods: Pods, nodes: list[str], namespace: str
-) -> None:
+async def test_a_job_of_a_real_controller_completes(api: Api, pods: Pods, nodes: list[str], namespace: str) -> None:
     template = pod("", meta={"annotations": {f"{SIMULATE}duration": "0.1"}}, restartPolicy="Never")
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     spec = {"completions": 2, "parallelism": 2, "template": {k: template[k] for k in ("metadata", "spec")}}

@@ -1,4 +1,4 @@
-"""What starts the control plane leaves nothing behind, however it ends, and says what it lacks."""
+"""The control plane script leaves nothing behind, however it ends, and says what it lacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def started(minor: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The script with a running control plane, and that control plane's folder."""
     if "CONTROL_PLANE_FOLDER" not in os.environ:
         pytest.skip("these tests are for control planes that we start, and KUBECONFIG names another cluster")
-    command = ["sh", "-c", 'echo "$CONTROL_PLANE_FOLDER"; cat']  # cat ends with the test, whatever else does
+    command = ["sh", "-c", 'echo "$CONTROL_PLANE_FOLDER"; cat']  # cat ends with the test in any case
     with subprocess.Popen(
         [*SCRIPT, "--version", minor, "--", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as script:

@@ -1,4 +1,4 @@
-"""Volumes for a real control plane: folders, as the local cluster makes them for its own storage class."""
+"""Volumes for a real control plane: folders, as the local cluster creates them for its storage class."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _ASKED_OF = "volume.kubernetes.io/storage-provisioner"
 
 
 async def provide_volumes(client: HttpClient, folder: Path) -> None:
-    """What an external provisioner does; the control plane binds claims to what is made here. Runs until cancelled."""
+    """Acts as an external provisioner; the control plane binds claims to the volumes created here. Runs until
+    cancelled."""
     async with asyncio.TaskGroup() as group:
         group.create_task(_make(client, folder))
         group.create_task(_remove(client, folder))
 
 
 async def _make(client: HttpClient, folder: Path) -> None:
-    """A volume for every claim that asks for ours, on the node that its first pod was given."""
+    """Creates a volume for every claim of our storage class, on the node of its first pod."""
     async for event, found in client.watch(CLAIMS):
         if event in (SYNCED, "DELETED") or found["spec"].get("volumeName"):
             continue
@@ -44,7 +45,7 @@ async def _make(client: HttpClient, folder: Path) -> None:
 
 
 async def _remove(client: HttpClient, folder: Path) -> None:
-    """What nobody claims any more goes."""
+    """Deletes volumes whose claims are gone."""
     async for event, found in client.watch(VOLUMES):
         if event not in (SYNCED, "DELETED") and _is_left(found):
             name = found["metadata"]["name"]

@@ -24,7 +24,7 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigur
 
 
 class Webhook:
-    """`gpu-scheduler webhook` outside of the cluster. `log` is all that it has printed."""
+    """`gpu-scheduler webhook` outside the cluster. `log` is its output."""
 
     def __init__(self, kubeconfig: Path, port: int) -> None:
         self._command = [*PROGRAM, "webhook", "--kubeconfig", str(kubeconfig)]
@@ -34,12 +34,12 @@ class Webhook:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it and does not wait for it."""
+        """Starts the process without waiting for it."""
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """Ends it as a node does."""
+        """Ends the process as a kubelet does."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(60)
@@ -47,13 +47,13 @@ class Webhook:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
 
 @asynccontextmanager
 async def late_scheduler(api: Api, namespace: str, scheduler: str) -> AsyncIterator[None]:
-    """While it is entered, pods of a namespace with the label late=yes get a scheduler, after all other webhooks."""
+    """Within the block, pods of a namespace with the label late=yes get a scheduler, after all other webhooks."""
     made = make_pair(("127.0.0.1",), 86_400.0)
 
     async def rename(request: web.Request) -> web.Response:

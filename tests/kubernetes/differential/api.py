@@ -1,10 +1,10 @@
-"""The local API server against a real one: the same requests to both, every answer compared.
+"""Compares the local API server with a real one: sends the same requests to both, and compares every reply.
 
-    python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1    # all of it
-    python -m tests.kubernetes.differential.api --version 1.35 --sequences 1 --start 137     # one seed again
+python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1    # all of it python -m
+tests.kubernetes.differential.api --version 1.35 --sequences 1 --start 137     # one seed again
 
-Progress goes to standard error, the last line sums up, and the exit code is 1 when there is a difference that known.py
-does not explain.
+Progress goes to standard error, the last line is the summary, and the exit code is 1 if known.py does not explain a
+difference.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ AT_ONCE = 24
 
 @dataclass
 class Report:
-    """What all of it showed."""
+    """The results of a run."""
 
     problems: list[str] = field(default_factory=list)
     passing: int = 0
-    """Differences that were gone when the sequence was played again: a busy machine, not the server."""
+    """Differences that were gone when the sequence was replayed: caused by a busy machine, not by the server."""
     used: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     sequences: int = 0
     codes: Counter[int] = field(default_factory=Counter)
     marks: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Requests of the catalogue that are known to be answered otherwise, with the manner in which."""
+    """Requests of the catalogue with a known difference, and its manner."""
 
     def add(self, outcome: Outcome) -> None:
-        """Counts what was played."""
+        """Adds the outcome of a sequence."""
         self.sequences += 1
         self.requests += outcome.requests
         self.used.update(rule.why for rule in outcome.used)
         self.codes.update(outcome.codes)
 
     def unused(self, minor: str) -> list[Known]:
-        """Rules that explained nothing, and should go."""
+        """Rules that explained nothing, and should be removed."""
         return [rule for rule in KNOWN if rule.why not in self.used and re.fullmatch(rule.minor or ".*", minor)]
 
 
 async def run_catalogue(pair: Pair, report: Report) -> None:
-    """Every entry of the catalogue, each in a namespace of its own."""
+    """Plays every entry of the catalogue, each in its own namespace."""
     limit = asyncio.Semaphore(AT_ONCE)
     entries = catalogue(pair.minor)
     known = marks(pair.minor, entries)
@@ -79,7 +79,7 @@ async def run_catalogue(pair: Pair, report: Report) -> None:
 
 
 async def run_sequences(pair: Pair, seeds: Sequence[int], report: Report, most: int = 10) -> None:
-    """Random sequences by their seeds; after `most` problems no new ones are begun."""
+    """Plays random sequences by their seeds; starts no new one after `most` problems."""
     limit = asyncio.Semaphore(AT_ONCE)
     begun = time.monotonic()
 
@@ -111,40 +111,40 @@ async def _explain(pair: Pair, seed: int, steps: list[Step], finding: Finding, r
     sys.stderr.write(report.problems[-1] + "\n")
 
 
-async def _main(told: argparse.Namespace) -> Report:
+async def _main(options: argparse.Namespace) -> Report:
     report = Report()
-    async with servers(told.version) as pair:
-        if not told.no_catalogue:
+    async with servers(options.version) as pair:
+        if not options.no_catalogue:
             await run_catalogue(pair, report)
             sys.stderr.write(f"catalogue: {report.sequences} entries, {len(report.problems)} differences\n")
-        await run_sequences(pair, range(told.start, told.start + told.sequences), report, told.most)
+        await run_sequences(pair, range(options.start, options.start + options.sequences), report, options.most)
     return report
 
 
 def main() -> int:
-    """Runs what is asked for; 1 when something differs."""
+    """Runs what the command line asks for; returns 1 if something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.differential.api")
     parser.add_argument("--version", required=True, choices=binaries.versions())
     parser.add_argument("--sequences", type=int, default=100, help=f"how many, of {LENGTH} requests each")
     parser.add_argument("--start", type=int, default=1, help="the seed of the first one; the others follow")
     parser.add_argument("--no-catalogue", action="store_true", help="leave out the catalogue of bad inputs")
     parser.add_argument("--most", type=int, default=10, help="stop after so many differences")
-    told = parser.parse_args()
+    options = parser.parse_args()
     begun = time.monotonic()
-    report = asyncio.run(_main(told))
+    report = asyncio.run(_main(options))
     for problem in report.problems:
         sys.stdout.write(f"{problem}\n\n")
     for why, count in report.used.most_common():
         sys.stdout.write(f"known, {count} times: {why}\n")
-    for rule in report.unused(told.version):
+    for rule in report.unused(options.version):
         sys.stdout.write(f"known, but never seen: {rule.why}\n")
     if report.marks:
         manners = Counter(manner for manner, _ in report.marks)
-        sys.stdout.write(f"bad inputs known to be answered otherwise: {dict(manners)}\n")
+        sys.stdout.write(f"bad inputs with a known difference: {dict(manners)}\n")
     sys.stdout.write(f"answers by code: {dict(sorted(report.codes.items()))}\n")
     took = f"{time.monotonic() - begun:.0f} s"
     counts = f"{report.sequences} sequences, {report.requests} requests, {len(report.problems)} unexplained differences"
-    sys.stdout.write(f"Kubernetes {told.version}: {counts}, {report.passing} that passed, {took}\n")
+    sys.stdout.write(f"Kubernetes {options.version}: {counts}, {report.passing} that passed, {took}\n")
     return 1 if report.problems else 0
 
 

@@ -1,4 +1,5 @@
-"""The catalogue: objects that break a rule of their kind, one rule each, and a few that only look as if they did."""
+"""The catalogue: objects that break a rule of their kind, one rule each, and a few valid ones that look as if they
+did."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def _entries(prefix: str, path: str, table: Mapping[str, Any]) -> dict[str, Sequ
 
 
 def metadata() -> Entries:
-    """What any object's metadata may not say."""
+    """Invalid metadata of any object."""
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"}
     table: dict[str, Json] = {
         "no name": {},
@@ -466,7 +467,7 @@ def workloads() -> Entries:
 
 
 def others(minor: str) -> Entries:
-    """Everything else."""
+    """Every other kind."""
     found = _entries(
         "service",
         b.SERVICES,

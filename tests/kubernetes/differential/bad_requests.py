@@ -1,4 +1,4 @@
-"""The catalogue: requests that are wrong in themselves, whatever they are about."""
+"""The catalogue: requests that are invalid for every kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 
 
 def bodies() -> Entries:
-    """Bodies that cannot be read."""
+    """Bodies that cannot be decoded."""
     table = {
         "empty": "",
         "not json": "{",
@@ -73,7 +73,7 @@ def bodies() -> Entries:
 
 
 def paths() -> Entries:
-    """Paths and methods that mean nothing."""
+    """Unknown paths and methods."""
     places = (
         "/",
         "/nope",

@@ -1,4 +1,4 @@
-"""The catalogue: changes of objects that are not allowed, and patches that cannot be made."""
+"""The catalogue: forbidden changes of objects, and patches that cannot be applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CM = b.CONFIG_MAPS
 
 
 def immutable(minor: str) -> Entries:
-    """What may not change once it is made."""
+    """Immutable fields."""
     found: dict[str, Sequence[Step]] = {}
 
     def changes(kind: str, path: str, body: Json, table: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ def immutable(minor: str) -> Entries:
 
 
 def patches() -> Entries:
-    """Patches that do not fit."""
+    """Patches that cannot be applied."""
     path = f"{_CM}/x"
     first = post(_CM, {"metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "v"}})
     operations: dict[str, list[Json]] = {

@@ -1,4 +1,4 @@
-"""The catalogue: custom objects that break their schema, and definitions that break the rules for them."""
+"""The catalogue: custom objects that break their schema, and definitions that break the rules of definitions."""
 
 from __future__ import annotations
 

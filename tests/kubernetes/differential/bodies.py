@@ -66,7 +66,7 @@ def pod(name: str = "x", **spec: Any) -> Json:
 
 
 def pod_with(name: str = "x", **container: Any) -> Json:
-    """A pod whose one container says more."""
+    """A pod whose container has further fields."""
     return named(name, spec={"containers": [{**CONTAINER, **container}]})
 
 

@@ -1,4 +1,4 @@
-"""Requests that are wrong in a way of their own, and what an API must say to each: played in full every time."""
+"""The catalogue of invalid requests, each with one error of its own; all of them are played every time."""
 
 from __future__ import annotations
 

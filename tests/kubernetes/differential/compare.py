@@ -1,4 +1,4 @@
-"""Two answers to the same request: what differs, and what of it is known."""
+"""Compares two replies to the same request: what differs, and which differences are known."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ABSENT = "(absent)"
 
 @dataclass(frozen=True)
 class Difference:
-    """One place at which two answers differ."""
+    """One place at which two replies differ."""
 
     path: str
     real: Any
     local: Any
 
     def show(self) -> str:
-        """The difference as people read it."""
+        """The difference as text."""
         return f"  {self.path}\n    real:  {_short(self.real)}\n    local: {_short(self.local)}"
 
 
@@ -30,7 +30,7 @@ def _short(value: Any) -> str:
 
 
 def differences(real: Any, local: Any, path: str = "") -> list[Difference]:
-    """Everything that differs between two values."""
+    """Every difference between two values."""
     if isinstance(real, dict) and isinstance(local, dict):
         found = []
         for name in sorted({*real, *local}, key=str):
@@ -48,7 +48,7 @@ def differences(real: Any, local: Any, path: str = "") -> list[Difference]:
 
 
 def _outline(answer: Any) -> str:
-    """An answer in a line: what is left to say when one server refuses what the other does not."""
+    """A reply in one line, for when one server refuses what the other accepts."""
     body = answer["body"] if isinstance(answer["body"], dict) else {}
     if body.get("kind") != "Status" or body.get("status") != "Failure":
         return f"{answer['code']} {body.get('kind', '')}"
@@ -57,7 +57,7 @@ def _outline(answer: Any) -> str:
 
 
 def manner(real: Any, local: Any) -> str:
-    """In what two answers differ, in a word."""
+    """How two replies differ, in one word."""
     refused, refused_here = real["code"] >= 400, local["code"] >= 400
     if refused != refused_here:
         return "accepted" if refused else "refused"
@@ -65,18 +65,18 @@ def manner(real: Any, local: Any) -> str:
         return "code"
     if not refused:
         return "warnings" if real["body"] == local["body"] else "object"
-    return "words" if _wordless(real) == _wordless(local) else "causes"
+    return "message" if _without_message(real) == _without_message(local) else "causes"
 
 
-def _wordless(answer: Any) -> Any:
-    """A refusal without its words: what is left are code, reason, and which fields are wrong in what way."""
+def _without_message(answer: Any) -> Any:
+    """An error without its message: code, reason, and the invalid fields with their causes."""
     body = answer["body"] if isinstance(answer["body"], dict) else {}
     causes = {(one.get("field"), one.get("reason")) for one in body.get("causes", ())}
     return body.get("reason"), body.get("details"), causes
 
 
 def compare(minor: str, step: Step, real: Any, local: Any) -> tuple[list[Difference], list[Known]]:
-    """What differs without being known, and the rules that explained the rest."""
+    """The unknown differences, and the rules that explained the others."""
     if real["code"] != local["code"]:
         found = [Difference("answer", _outline(real), _outline(local))]
     else:

@@ -1,4 +1,4 @@
-"""The custom kinds that both servers have: the project's, those of Volcano and scheduler-plugins, and one more."""
+"""The custom kinds of both servers: the project's, those of Volcano and scheduler-plugins, and one more."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _WIDGET: Json = {
     },
 }
 
-# The same but for a word: of versions with the very same schema, none may have fields to select by.
+# The same except for a word: versions with identical schemas may not have selectable fields.
 _OLD_WIDGET: Json = {**_WIDGET, "description": "An older version."}
 
 _COLUMNS: list[Json] = [
@@ -99,7 +99,7 @@ WIDGETS: Json = {
 
 
 def definitions() -> list[Json]:
-    """All of them, as they are sent."""
+    """All definitions, as they are sent."""
     found = [*load_definitions(), WIDGETS]
     for manifest in MANIFESTS:
         text = files("embedded_kube").joinpath("manifests", manifest).read_text()

@@ -1,4 +1,5 @@
-"""Random sequences of requests, each made from its seed alone: what a client might send, with mistakes now and then."""
+"""Random sequences of requests, each derived from its seed alone: what a client might send, with occasional
+mistakes."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ _MANAGERS = ("m1", "m2", "m3")
 
 def sequence(minor: str, seed: int) -> list[Step]:
     """The requests of a seed."""
-    return _Maker(minor, random.Random(seed)).make()
+    return _Generator(minor, random.Random(seed)).make()
 
 
-class _Maker:
-    """One sequence: a few kinds, a few names of each, so that requests meet objects that earlier ones made."""
+class _Generator:
+    """One sequence: a few kinds and a few names of each, so that requests refer to objects of earlier ones."""
 
     def __init__(self, minor: str, luck: random.Random) -> None:
         self._luck = luck
@@ -137,7 +138,7 @@ class _Maker:
     def _create(self, kind: Sample, name: str) -> Step:
         made = self._object(kind, name)
         if not self._generated and self._chance(0.05):
-            self._generated = True  # a second one would come before or after it in lists as it pleases
+            self._generated = True  # a second one would have no fixed place in lists
             made["metadata"] = {**made["metadata"], "generateName": "gen-"}
             del made["metadata"]["name"]
         elif self._chance(0.06):
@@ -205,7 +206,7 @@ class _Maker:
         return b.strategic(f"{kind.path}/{name}", body, self._query())
 
     def _apply(self, kind: Sample, name: str) -> Step:
-        """Names of their own: what plain updates wrote has no owner on the local server, and so no conflicts."""
+        """Separate names: fields of plain updates have no owner on the local server, and so cause no conflicts."""
         if kind.applied is None:
             return self._merge(kind, name)
         name = kind.name(self._luck.choice(("s1", "s2")))
@@ -227,7 +228,7 @@ class _Maker:
         if not kind.statuses:
             return self._merge(kind, name)
         status = self._luck.choice(kind.statuses)
-        if kind.custom:  # other labels would be a new version there, with nothing new but who last wrote them
+        if kind.custom:  # other labels would be a new version there, with only the manager changed
             return b.merge(place, {"status": status})
         if self._chance(0.3):
             return b.put(place, {**self._object(kind, name), "status": status})

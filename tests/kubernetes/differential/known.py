@@ -1,7 +1,7 @@
-"""What is known to differ, and why it stays so: docs/local-cluster.md has the same list in words.
+"""The known differences, and why they stay: docs/local-cluster.md has the same list in words.
 
-A rule names the request, the place in the answer and both values, so that it cannot hide anything else. What single
-entries of the catalogue are answered otherwise is in known_bad_inputs.py, entry by entry.
+A rule names the request, the place in the reply and both values, so that it cannot hide anything else. Known
+differences of single entries of the catalogue are in known_bad_inputs.py, entry by entry.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tests.kubernetes.differential.steps import Step
 
 @dataclass(frozen=True)
 class Known:
-    """One known difference. Each pattern must match the whole text; of a value that is its text, "" matches any."""
+    """One known difference. Each pattern must match the whole text; for values "" matches anything."""
 
     why: str
     request: str = ""
-    """Of "METHOD path"."""
+    """Matches "METHOD path"."""
     path: str = ""
     real: str = ""
     local: str = ""
     minor: str = ""
 
     def explains(self, minor: str, step: Step, path: str, real: Any, local: Any) -> bool:
-        """Whether it is this one."""
+        """Whether this rule explains a difference."""
         asked = f"{step.method} {step.path}"
         pairs = ((self.minor, minor), (self.request, asked), (self.path, path), (self.real, real), (self.local, local))
         return all(not pattern or re.fullmatch(pattern, str(value), re.DOTALL) for pattern, value in pairs)
@@ -42,7 +42,7 @@ _GANGS = r"GET /apis/scheduling\.k8s\.io/\w+/namespaces/\$NS/(workloads|podgroup
 
 KNOWN: Sequence[Known] = (
     Known(
-        "1.37 names the part of a gang's policy that must stay, here the whole list of groups is named",
+        "1.37 names the immutable part of a gang's policy, we name the whole list of groups",
         r"(PUT|PATCH) /apis/scheduling\.k8s\.io/.*/workloads/.*",
         r"body\.causes",
         r".*'spec\.podGroupTemplates\[\d+\]\.schedulingPolicy\..*",
@@ -50,14 +50,14 @@ KNOWN: Sequence[Known] = (
         r"1\.37",
     ),
     Known(
-        "which of its owners cannot own is not told",
+        "we do not name the invalid owner",
         path=r"body\.causes\[\d+\]\.field",
         real=r"metadata\.ownerReferences\[\d+\]",
         local=r"metadata\.ownerReferences",
         minor=r"1\.37",
     ),
     Known(
-        "gangs have columns of their own",
+        "gangs have additional columns",
         _GANGS,
         r"body\.columnDefinitions",
         r".*'Name'.*'Age'.*",
@@ -65,14 +65,14 @@ KNOWN: Sequence[Known] = (
         r"1\.35",
     ),
     Known(
-        "gangs have columns of their own: their rows",
+        "gangs have additional columns: their rows",
         _GANGS,
         r"body\.rows\[\d+\]\.cells",
         r"\['[^,]*', 'AGE'\]",
         minor=r"1\.35",
     ),
     Known(
-        "what is wrong with a custom status is told from its top",
+        "errors in a custom status name the path from the top",
         r"(PATCH|PUT) .*/(widgets|queues|podgroups)/[^/]+/status",
         r"body\.causes\[\d+\]\.message",
         r"(Invalid value: .*: )(\w+) in body (.*)",

@@ -1,4 +1,4 @@
-"""Entries of the catalogue that the local API answers otherwise, with the reason why.
+"""Entries of the catalogue to which the local API replies differently, with the reasons.
 
 An entry that differs and is not here is a failure, and so is one that is here and does not differ.
 """
@@ -9,8 +9,8 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 
-class Otherwise(NamedTuple):
-    """Requests that are answered otherwise for one reason: names of entries, with the number of the request."""
+class KnownDifference(NamedTuple):
+    """Requests with a known difference, for one reason: names of entries, with the number of the request."""
 
     why: str
     manner: str
@@ -18,11 +18,11 @@ class Otherwise(NamedTuple):
     minor: str = ""
     """The only version that differs; "" for all that have the entry."""
     sometimes: bool = False
-    """Not each time."""
+    """Does not differ every time."""
 
 
 def marks(minor: str, entries: Container[str], always: bool = False) -> set[tuple[str, str]]:
-    """(manner, request) of everything that is known of a version, as far as the catalogue has it."""
+    """(manner, request) of everything known about a version, as far as the catalogue has it."""
     return {
         (group.manner, request)
         for group in BAD_INPUTS
@@ -32,19 +32,19 @@ def marks(minor: str, entries: Container[str], always: bool = False) -> set[tupl
     }
 
 
-BAD_INPUTS: Sequence[Otherwise] = (
-    Otherwise(
-        "apply does not check types first: mistakes are told as of other writes, unknown custom fields dropped",
+BAD_INPUTS: Sequence[KnownDifference] = (
+    KnownDifference(
+        "apply does not check types first: errors are those of other writes, unknown custom fields are dropped",
         "accepted",
         frozenset(("apply: custom #10",)),
     ),
-    Otherwise(
-        "a JSON patch may replace the whole object; a real server loses its name on the way",
+    KnownDifference(
+        "a JSON patch may replace the whole object; a real server loses its name",
         "accepted",
         frozenset(("json patch: root #2",)),
     ),
-    Otherwise(
-        "the option to delete what cannot be read is ignored: there is nothing that cannot be read",
+    KnownDifference(
+        "the option to delete undecodable objects is ignored: there are none",
         "accepted",
         frozenset(
             (
@@ -54,13 +54,13 @@ BAD_INPUTS: Sequence[Otherwise] = (
         ),
         "1.37",
     ),
-    Otherwise(
-        "1.37 checks how the node of a binding is spelt",
+    KnownDifference(
+        "1.37 validates the node name of a binding",
         "accepted",
         frozenset(("binding: bad node #2",)),
         "1.37",
     ),
-    Otherwise(
+    KnownDifference(
         "runtime classes and service accounts need not exist",
         "accepted",
         frozenset(
@@ -70,39 +70,39 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "events of events.k8s.io obey the rules of the older API",
+    KnownDifference(
+        "events of events.k8s.io follow the rules of the core API",
         "accepted",
         frozenset(("new event: bad type #1",)),
     ),
-    Otherwise(
-        "claims have no protection finalizer here, so they go at once",
+    KnownDifference(
+        "claims have no protection finalizer here, so they are removed at once",
         "refused",
         frozenset(("delete one: claim #3",)),
     ),
-    Otherwise(
-        "the option to delete what cannot be read is ignored: there is nothing that cannot be read",
+    KnownDifference(
+        "the option to delete undecodable objects is ignored: there are none",
         "refused",
         frozenset(("delete: ignore errors #3",)),
         "1.37",
     ),
-    Otherwise(
-        "more than one topology constraint is refused as the API's documentation says; 1.37 does not check it",
+    KnownDifference(
+        "more than one topology constraint is refused as documented; 1.37 does not check it",
         "refused",
         frozenset(("pod group: two constraints #1",)),
     ),
-    Otherwise(
-        "1.0 is no integer here",
+    KnownDifference(
+        "1.0 is not accepted as an integer",
         "refused",
         frozenset(("widget: size is whole #1",)),
     ),
-    Otherwise(
-        "wrong methods on custom kinds answer 405, a real server does something odd; HEAD is not served",
+    KnownDifference(
+        "wrong methods on custom kinds get 405, a real server behaves inconsistently; HEAD is not served",
         "refused",
         frozenset(("method: widget #7",)),
     ),
-    Otherwise(
-        "paths that do not exist: methods on discovery, no namespace, plain text for a 404",
+    KnownDifference(
+        "unknown paths: methods on discovery, no namespace, plain text for a 404",
         "refused",
         frozenset(
             (
@@ -116,8 +116,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "apply does not check types first: mistakes are told as of other writes, unknown custom fields dropped",
+    KnownDifference(
+        "apply does not check types first: errors are those of other writes, unknown custom fields are dropped",
         "code",
         frozenset(
             (
@@ -129,13 +129,13 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
+    KnownDifference(
         "runtime classes and service accounts need not exist",
         "code",
         frozenset(("pod: bad service account #1",)),
     ),
-    Otherwise(
-        "wrong methods on custom kinds answer 405, a real server does something odd; HEAD is not served",
+    KnownDifference(
+        "wrong methods on custom kinds get 405, a real server behaves inconsistently; HEAD is not served",
         "code",
         frozenset(
             (
@@ -150,8 +150,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "paths that do not exist: methods on discovery, no namespace, plain text for a 404",
+    KnownDifference(
+        "unknown paths: methods on discovery, no namespace, plain text for a 404",
         "code",
         frozenset(
             (
@@ -162,13 +162,13 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "parameters that cannot be read are told in other words, and a watch from no version with 400",
+    KnownDifference(
+        "invalid parameters have other messages, and a watch without a version gets 400",
         "code",
         frozenset(("query: watch=true&timeoutSeconds=1&resourceVersion=x #3",)),
     ),
-    Otherwise(
-        "claims have no protection finalizer here, so they go at once",
+    KnownDifference(
+        "claims have no protection finalizer here, so they are removed at once",
         "object",
         frozenset(
             (
@@ -187,7 +187,7 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
+    KnownDifference(
         "gangs have no protection finalizer here",
         "object",
         frozenset(
@@ -207,7 +207,7 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
+    KnownDifference(
         "no deprecated.daemonset.template.generation annotation",
         "object",
         frozenset(
@@ -219,7 +219,7 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
+    KnownDifference(
         "there are no node ports",
         "object",
         frozenset(
@@ -231,8 +231,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "a write that would only change owners is no new version",
+    KnownDifference(
+        "a write that only changes managers makes no new version",
         "object",
         frozenset(
             (
@@ -244,8 +244,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
         ),
         "1.35",
     ),
-    Otherwise(
-        "apply does not check types first: mistakes are told as of other writes, unknown custom fields dropped",
+    KnownDifference(
+        "apply does not check types first: errors are those of other writes, unknown custom fields are dropped",
         "object",
         frozenset(
             (
@@ -254,13 +254,13 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "a JSON patch may replace the whole object; a real server loses its name on the way",
+    KnownDifference(
+        "a JSON patch may replace the whole object; a real server loses its name",
         "object",
         frozenset(("json patch: root #3",)),
     ),
-    Otherwise(
-        "the option to delete what cannot be read is ignored: there is nothing that cannot be read",
+    KnownDifference(
+        "the option to delete undecodable objects is ignored: there are none",
         "object",
         frozenset(
             (
@@ -271,38 +271,38 @@ BAD_INPUTS: Sequence[Otherwise] = (
         ),
         "1.37",
     ),
-    Otherwise(
-        "1.37 checks how the node of a binding is spelt",
+    KnownDifference(
+        "1.37 validates the node name of a binding",
         "object",
         frozenset(("binding: bad node #3",)),
         "1.37",
     ),
-    Otherwise(
+    KnownDifference(
         "a dry run does not show the first status of a definition",
         "object",
         frozenset(("definition: good #1",)),
     ),
-    Otherwise(
-        "1.37 shows a value that was not given as 0",
+    KnownDifference(
+        "1.37 shows a missing value as 0",
         "object",
         frozenset(("priority: value missing #1",)),
         "1.37",
     ),
-    Otherwise(
-        "an empty list is a list here, a real server writes null",
+    KnownDifference(
+        "an empty list stays a list, a real server writes null",
         "object",
         frozenset(("table: /apis/discovery.k8s.io/v1/namespaces/$NS/endpointslices #1",)),
     ),
-    Otherwise(
-        "whether a last bookmark comes before a watch ends depends on the moment",
+    KnownDifference(
+        "a last bookmark before the end of a watch depends on timing",
         "object",
         frozenset(
             ("query: econds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true #3",)
         ),
         sometimes=True,
     ),
-    Otherwise(
-        "fields that are there twice are looked for only when fieldValidation asks for it, as kubectl does",
+    KnownDifference(
+        "duplicate fields are only found with fieldValidation, which kubectl sets",
         "warnings",
         frozenset(
             (
@@ -311,8 +311,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "fewer warnings: names of pods as host names, fractions of bytes, empty secrets, plain finalizers",
+    KnownDifference(
+        "fewer warnings: pod names as host names, fractional bytes, empty secrets, unqualified finalizers",
         "warnings",
         frozenset(
             (
@@ -326,8 +326,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "events of events.k8s.io obey the rules of the older API",
+    KnownDifference(
+        "events of events.k8s.io follow the rules of the core API",
         "causes",
         frozenset(
             (
@@ -336,8 +336,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "wrong methods on custom kinds answer 405, a real server does something odd; HEAD is not served",
+    KnownDifference(
+        "wrong methods on custom kinds get 405, a real server behaves inconsistently; HEAD is not served",
         "causes",
         frozenset(
             (
@@ -346,8 +346,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "paths that do not exist: methods on discovery, no namespace, plain text for a 404",
+    KnownDifference(
+        "unknown paths: methods on discovery, no namespace, plain text for a 404",
         "causes",
         frozenset(
             (
@@ -367,8 +367,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "gangs: required parts are told one by one, or at the place that holds them",
+    KnownDifference(
+        "gangs: missing fields are reported one by one, or at their parent",
         "causes",
         frozenset(
             (
@@ -385,14 +385,14 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "gangs: required parts are told one by one, or at the place that holds them",
+    KnownDifference(
+        "gangs: missing fields are reported one by one, or at their parent",
         "causes",
         frozenset(("workload: twice #1",)),
         "1.37",
     ),
-    Otherwise(
-        "definitions: rules are told of a version, upstream of the whole, and fewer follow from one mistake",
+    KnownDifference(
+        "definitions: errors name the version, upstream the whole, and have fewer consequential errors",
         "causes",
         frozenset(
             (
@@ -425,8 +425,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "who misuses a subresource of a custom object is not told its kind",
+    KnownDifference(
+        "errors about a subresource of a custom object do not name its kind",
         "causes",
         frozenset(
             (
@@ -437,8 +437,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "custom objects: what follows from a value of the wrong type is not told as well",
+    KnownDifference(
+        "custom objects: consequential errors of a wrong type are not reported",
         "causes",
         frozenset(
             (
@@ -451,14 +451,14 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "custom objects: what follows from a value of the wrong type is not told as well",
+    KnownDifference(
+        "custom objects: consequential errors of a wrong type are not reported",
         "causes",
         frozenset(("widget: size is a fraction #1",)),
         "1.37",
     ),
-    Otherwise(
-        "owners: 1.37 says which one is wrong, and what of it",
+    KnownDifference(
+        "owners: 1.37 names the invalid one and its field",
         "causes",
         frozenset(
             (
@@ -472,8 +472,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
         ),
         "1.37",
     ),
-    Otherwise(
-        "a bad generateName is told of the name that came of it",
+    KnownDifference(
+        "an invalid generateName is reported for the generated name",
         "causes",
         frozenset(
             (
@@ -482,8 +482,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "a selector that is wrong is told not to match, too; a real server says that it is no selector, or nothing",
+    KnownDifference(
+        "an invalid selector is also reported not to match; a real server reports it as invalid, or not at all",
         "causes",
         frozenset(
             (
@@ -498,8 +498,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "the field is named as the object has it, and an unknown word is always one that is not supported",
+    KnownDifference(
+        "the field is named by its JSON path, and an unknown value is always 'not supported'",
         "causes",
         frozenset(
             (
@@ -523,14 +523,14 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "the field is named as the object has it, and an unknown word is always one that is not supported",
+    KnownDifference(
+        "the field is named by its JSON path, and an unknown value is always 'not supported'",
         "causes",
         frozenset(("pod: share process and host pid #1",)),
         "1.37",
     ),
-    Otherwise(
-        "what is missing is told of what lacks it; a real server also tells what follows, or only that",
+    KnownDifference(
+        "a missing field is reported at its parent; a real server also reports the consequences, or only those",
         "causes",
         frozenset(
             (
@@ -547,8 +547,8 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "evictions that contradict themselves and namespaces that end are refused with fewer details",
+    KnownDifference(
+        "contradictory evictions and terminating namespaces are refused with fewer details",
         "causes",
         frozenset(
             (
@@ -558,9 +558,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "parameters that cannot be read are told in other words, and a watch from no version with 400",
-        "words",
+    KnownDifference(
+        "invalid parameters have other messages, and a watch without a version gets 400",
+        "message",
         frozenset(
             (
                 "query: fieldSelector=metadata.name #3",
@@ -583,9 +583,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "protobuf is not among the forms that can be had",
-        "words",
+    KnownDifference(
+        "protobuf is not listed as a supported format",
+        "message",
         frozenset(
             (
                 "accept: application/* #2",
@@ -602,9 +602,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "what is wrong with a configuration is told in other words",
-        "words",
+    KnownDifference(
+        "errors in a configuration have other messages",
+        "message",
         frozenset(
             (
                 "apply: malformed #1",
@@ -617,9 +617,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "what is wrong with a body that cannot be read is told in other words",
-        "words",
+    KnownDifference(
+        "errors in an undecodable body have other messages",
+        "message",
         frozenset(
             (
                 "binding: bad json #2",
@@ -635,9 +635,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "what is wrong with a patch is told in other words",
-        "words",
+    KnownDifference(
+        "errors in a patch have other messages",
+        "message",
         frozenset(
             (
                 "custom merge patch: list #2",
@@ -663,9 +663,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "what is wrong with the options of a delete is told in other words",
-        "words",
+    KnownDifference(
+        "errors in delete options have other messages",
+        "message",
         frozenset(
             (
                 "delete pod: grace is text #2",
@@ -678,9 +678,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "a value of the wrong type, a time or a name is described in other words",
-        "words",
+    KnownDifference(
+        "a wrong type, an invalid time or name has another message",
+        "message",
         frozenset(
             (
                 "affinity: node without terms #1",
@@ -698,9 +698,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "what is wrong with a Scale is told in other words, or of the object behind it",
-        "words",
+    KnownDifference(
+        "errors in a Scale have other messages, or name the object behind it",
+        "message",
         frozenset(
             (
                 "scale: deployment #18",
@@ -711,9 +711,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "gangs: required parts are told one by one, or at the place that holds them",
-        "words",
+    KnownDifference(
+        "gangs: missing fields are reported one by one, or at their parent",
+        "message",
         frozenset(
             (
                 "pod group: both #1",
@@ -725,9 +725,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "the same fields, described in other words",
-        "words",
+    KnownDifference(
+        "the same fields with other messages",
+        "message",
         frozenset(
             (
                 "container: bad resource name #1",
@@ -747,9 +747,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
             )
         ),
     ),
-    Otherwise(
-        "the same fields, described in other words",
-        "words",
+    KnownDifference(
+        "the same fields with other messages",
+        "message",
         frozenset(
             (
                 "role: no verbs #1",
@@ -759,9 +759,9 @@ BAD_INPUTS: Sequence[Otherwise] = (
         ),
         "1.35",
     ),
-    Otherwise(
-        "the same fields, described in other words",
-        "words",
+    KnownDifference(
+        "the same fields with other messages",
+        "message",
         frozenset(("update role binding: role #2",)),
         "1.37",
     ),

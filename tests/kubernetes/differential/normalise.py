@@ -1,4 +1,5 @@
-"""Answers without what two servers can never have in common: uids, versions, times, addresses, generated names."""
+"""Normalises replies: removes what two servers never have in common, such as uids, versions, times, addresses and
+generated names."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _GENERATED = re.compile(r"\bgen-[a-z0-9]{5}\b")
 _AGE = re.compile(r"<invalid>|\d+s|\d+m(\d+s)?")
 _NODE_PORT = range(30000, 32768)
 _WORDS = (
-    # Where etcd keeps an object, what another parser thinks of a text, what a token looks like inside, Go's own names.
+    # etcd keys, messages of other parsers, the content of tokens, Go's own type names.
     (re.compile(r"(if it was previously negative\)).*", re.DOTALL), r"\1"),
     (re.compile(r"Invalid value: (\{.*\}|\[\{.*\}\]): ", re.DOTALL), "Invalid value: {...}: "),
     (re.compile(r"StorageError: invalid object, Code: 4, Key: \S+, ResourceVersion: 0, AdditionalErrorMsg: "), ""),
@@ -32,14 +33,14 @@ NEARBY = timedelta(hours=1)
 
 @dataclass
 class Names:
-    """What one server calls things, in the order in which it named them first."""
+    """The names that one server uses, numbered in the order of their first use."""
 
     namespace: str
     _known: dict[str, dict[str, str]] = field(default_factory=dict)
     _versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def version(self, uid: str, version: str) -> str:
-        """The how-manieth version of an object it is: a write that changes nothing makes no new one."""
+        """The number of an object's version: a write without a change makes no new one."""
         known = self._versions.setdefault(uid, {})
         return known.setdefault(version, f"VERSION-{len(known) + 1}")
 
@@ -52,7 +53,7 @@ class Names:
         return _TIME.sub(_near, text)
 
     def message(self, text: str) -> str:
-        """The words of a refusal; versions in it are not in the order in which they were told."""
+        """The message of an error; versions in it are numbered by size."""
         for pattern, short in _WORDS:
             text = pattern.sub(short, text)
         return re.sub(r"\b\d{2,}\b", "NUMBER", self.text(text)) if "esource" in text else self.text(text)
@@ -70,9 +71,9 @@ def _near(found: re.Match[str]) -> str:
 
 
 def normalise(step: Step, reply: Reply, names: Names) -> Json:
-    """An answer as it is compared."""
+    """A reply as it is compared."""
     made: Json = {"code": reply.code}
-    # That a version of an API will be gone some day is told by a real server only.
+    # Only a real server warns of deprecated API versions.
     warnings = [names.text(text) for text in reply.warnings if " is deprecated in v1." not in text]
     if warnings:
         made["warnings"] = warnings
@@ -98,7 +99,7 @@ def _status(status: Json, names: Names) -> Json:
     details = dict(status.get("details") or {})
     causes = details.pop("causes", None)
     if causes:
-        # Some checks are made twice by a real server.
+        # A real server runs some checks twice.
         shown = {str(one): one for one in (_cause(cause, names) for cause in causes)}
         made["causes"] = [shown[text] for text in sorted(shown)]
     if status.get("reason") != "Invalid" or not causes:
@@ -110,7 +111,7 @@ def _status(status: Json, names: Names) -> Json:
 def _cause(cause: Json, names: Names) -> Json:
     shown = {name: names.message(str(value)) for name, value in cause.items()}
     if cause.get("field") == "patch":
-        # It quotes the whole object, in an order of its own.
+        # It quotes the whole object, in its own order.
         shown["message"] = re.sub(r'"(?:[^"\\]|\\.)*"', "OBJECT", shown["message"], count=1)
     return shown
 
@@ -149,6 +150,6 @@ def _object(value: Mapping[str, Any], names: Names) -> Json:
 
 
 def _managers(entries: list[Json], names: Names) -> Any:
-    """Who applied what. Entries of plain updates are a known difference: they are on the real server only."""
+    """Field managers of applies. Entries of plain updates are a known difference: only the real server has them."""
     applied = [_value({**entry, "time": ""}, names) for entry in entries if entry.get("operation") == "Apply"]
     return sorted(applied, key=lambda entry: json.dumps(entry, sort_keys=True))

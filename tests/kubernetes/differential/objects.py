@@ -1,4 +1,4 @@
-"""What random requests are about: for each kind, objects, changes of them, statuses, and what managers apply."""
+"""The objects of random requests: for each kind valid objects, changes, statuses, and applied configurations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _none(_luck: Luck) -> Sequence[Json]:
 
 @dataclass(frozen=True)
 class Sample:
-    """A kind and what is sent of it."""
+    """A kind and the objects that are sent of it."""
 
     path: str
     api_version: str
@@ -36,7 +36,7 @@ class Sample:
 
     @property
     def namespaced(self) -> bool:
-        """Whether its objects are in namespaces."""
+        """Whether it is namespaced."""
         return "$NS" in self.path
 
     @property
@@ -50,7 +50,7 @@ class Sample:
 
     @property
     def names(self) -> list[str]:
-        """The names that are asked for."""
+        """The names in requests."""
         return [self.name(name) for name in ("a", "b")]
 
 
@@ -309,7 +309,7 @@ def _service(luck: Luck) -> Json:
             {"clusterIP": "None"},
         )
     )
-    # Always with a selector: on a cluster of one family a headless one without it cannot be given one later.
+    # Always with a selector: on a single-stack cluster a headless service without one cannot get one later.
     return {"spec": {**spec, "selector": {"app": luck.choice("ab")}}}
 
 
@@ -594,5 +594,5 @@ def samples(minor: str) -> dict[str, Sample]:
     path, version = b.native(minor, "workloads"), b.native(minor, "workloads").split("/")[3]
     if minor == "1.35":
         return {**KINDS, "workloads": Sample(path, f"scheduling.k8s.io/{version}", "Workload", _native)}
-    # Not PodGroups: a finalizer that only a controller takes away would keep each of them on the real server.
+    # Not PodGroups: their finalizer, which only a controller removes, would keep each of them on the real server.
     return {**KINDS, "workloads": Sample(path, f"scheduling.k8s.io/{version}", "Workload", _native_templates)}

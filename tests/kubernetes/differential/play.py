@@ -1,4 +1,4 @@
-"""Plays sequences of requests on both servers, and makes those that fail as short as they can be."""
+"""Plays sequences of requests on both servers, and shortens those that fail."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.kubernetes.differential.compare import Difference, compare, manner
 from tests.kubernetes.differential.known import Known
 from tests.kubernetes.differential.normalise import Names, normalise
 from tests.kubernetes.differential.servers import Pair
-from tests.kubernetes.differential.steps import Reply, Step, Told, send
+from tests.kubernetes.differential.steps import Reply, ServerValues, Step, send
 
 _numbers = itertools.count(1)
 
-# Tokens are mounted by a real server only, so nobody gets any.
+# Only a real server mounts tokens, so pods opt out.
 _SETUP = (
     Step("POST", "/api/v1/namespaces", {"metadata": {"name": "$NS"}}),
     Step(
@@ -30,7 +30,7 @@ _SETUP = (
 
 @dataclass(frozen=True)
 class Finding:
-    """A request that was answered differently."""
+    """A request with different replies."""
 
     number: int
     step: Step
@@ -38,10 +38,10 @@ class Finding:
     real: Reply
     local: Reply
     manner: str = ""
-    """In what the answers differ: see known_bad_inputs.py."""
+    """How the replies differ: see known_bad_inputs.py."""
 
     def show(self) -> str:
-        """The finding as people read it."""
+        """The finding as text."""
         lines = [
             f"step {self.number + 1}: {self.step.show()}",
             f"  codes: real {self.real.code}, local {self.local.code}",
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass
 class Outcome:
-    """What playing a sequence showed."""
+    """The outcome of a sequence."""
 
     findings: list[Finding] = field(default_factory=list)
     used: list[Known] = field(default_factory=list)
@@ -63,12 +63,12 @@ class _Side:
     """One server in one sequence."""
 
     def __init__(self, namespace: str) -> None:
-        self.told = Told(namespace)
+        self.values = ServerValues(namespace)
         self.names = Names(namespace)
 
 
 async def play(pair: Pair, steps: Sequence[Step], *, to_the_end: bool = False) -> Outcome:
-    """Sends every request to both, until they differ in a way that is not known."""
+    """Sends every request to both servers, until they differ in an unknown way."""
     namespace = f"d{next(_numbers)}-{os.getpid()}"
     sides = (_Side(namespace), _Side(namespace))
     outcome = Outcome()
@@ -91,7 +91,7 @@ async def play(pair: Pair, steps: Sequence[Step], *, to_the_end: bool = False) -
 
 async def _ask(pair: Pair, step: Step, sides: tuple[_Side, _Side]) -> tuple[Reply, Reply]:
     real, local = sides
-    return await asyncio.gather(send(pair.real, step, real.told), send(pair.local, step, local.told))
+    return await asyncio.gather(send(pair.real, step, real.values), send(pair.local, step, local.values))
 
 
 def _normalised(step: Step, replies: tuple[Reply, Reply], sides: tuple[_Side, _Side]) -> tuple[Any, Any]:
@@ -100,7 +100,7 @@ def _normalised(step: Step, replies: tuple[Reply, Reply], sides: tuple[_Side, _S
 
 
 async def shrink(pair: Pair, steps: Sequence[Step], finding: Finding) -> tuple[list[Step], Finding]:
-    """The shortest sequence that still ends with the servers differing, and how."""
+    """The shortest sequence that still ends in a difference, and that difference."""
     kept = list(steps[: finding.number + 1])
     size = max(1, len(kept) // 2)
     while True:

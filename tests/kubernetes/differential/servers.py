@@ -1,4 +1,4 @@
-"""The two servers: a real API server without controllers, and the local one, in a process of its own, without its own.
+"""The two servers: a real API server without controllers, and the local one, in its own process, without controllers.
 
 As a script it is the local one: it prints the path of a kubeconfig once it serves, and ends with its standard input.
 """
@@ -20,14 +20,14 @@ from embedded_kube.node import FleetSettings
 from embedded_kube.storage.name_cooldown import FreedNames
 from gpu_scheduler.gangs.definitions import load_definitions
 from tests.kubernetes.api import Api, read_access
-from tests.kubernetes.asking import eventually
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.differential.definitions import definitions
+from tests.kubernetes.helpers import eventually
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Both, ready for requests."""
+    """Both servers, ready for requests."""
 
     minor: str
     real: Api
@@ -36,7 +36,7 @@ class Pair:
 
 @asynccontextmanager
 async def servers(minor: str) -> AsyncIterator[Pair]:
-    """Starts both; they have the same custom kinds."""
+    """Starts both with the same custom kinds."""
     with ControlPlane(minor, controllers=False) as plane, _local(minor) as kubeconfig:
         async with Api(read_access(plane.kubeconfig())) as real, Api(read_access(kubeconfig)) as local:
             pair = Pair(minor, real, local)
@@ -45,7 +45,7 @@ async def servers(minor: str) -> AsyncIterator[Pair]:
 
 
 async def _define(pair: Pair) -> None:
-    """Makes the custom kinds that are missing, and waits until they are served; neither has a storage class."""
+    """Creates the missing custom kinds, and waits until they are served; neither server has a storage class."""
     await pair.local.must("DELETE", "/apis/storage.k8s.io/v1/storageclasses/standard")
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for definition in definitions():
@@ -70,9 +70,9 @@ def _local(minor: str) -> Iterator[Path]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            told = process.stdout.readline().strip()
-            assert told, "the local API server did not start"
-            yield Path(told)
+            path = process.stdout.readline().strip()
+            assert path, "the local API server did not start"
+            yield Path(path)
         finally:
             process.stdin.close()
             process.wait(30)
@@ -84,7 +84,7 @@ async def _serve(minor: str) -> None:
         home.lock()
         fleet = FleetSettings(folder=home.pods, nodes=1, kubernetes=minor)
         cluster = LocalCluster(Settings(home, fleet, minor, definitions=load_definitions()))
-        cluster.api.freed = FreedNames()  # a rest would only cost time: nobody here waits like kubectl
+        cluster.api.freed = FreedNames()  # a grace period would only cost time
         try:
             authority, port = await cluster.start_api()
             kubeconfig = home.write_kubeconfig(f"https://127.0.0.1:{port}", authority)

@@ -1,9 +1,9 @@
-"""Requests that can be sent to any server, and what each server has told so far.
+"""Requests that can be sent to any server, and the values that each server has assigned so far.
 
-A step may speak of what only the server knows. In its path and body these words are replaced before it is sent:
+A step may refer to values of the server. These placeholders in its path and body are replaced before it is sent:
 
     $NS              the sequence's namespace; names of objects outside of namespaces begin with it
-    $UID(path)       the uid of the object at a path, as the server last told it
+    $UID(path)       the uid of the object at a path, as in the latest reply
     $RV(path)        its resourceVersion, or that of a list
     $FIRST(path)     the first resourceVersion that was seen of it
     $CONTINUE        the latest continue token
@@ -29,7 +29,7 @@ _UNKNOWN = {"UID": "00000000-0000-0000-0000-000000000000", "RV": "0", "FIRST": "
 
 @dataclass(frozen=True)
 class Step:
-    """A request. A body that is text is sent as it is."""
+    """A request. A text body is sent unchanged."""
 
     method: str
     path: str
@@ -38,14 +38,14 @@ class Step:
     accept: str = JSON
 
     def show(self) -> str:
-        """The request as people read it."""
+        """The request as text."""
         body = "" if self.body is None else self.body if isinstance(self.body, str) else json.dumps(self.body)
         extra = "".join(f" {name}: {value}" for name, value in self._unusual())
         return f"{self.method} {self.path}{extra} {body[:2000]}".rstrip()
 
     def _unusual(self) -> list[tuple[str, str]]:
-        told = [("content-type", self.type if self.body is not None else JSON), ("accept", self.accept)]
-        return [(name, value) for name, value in told if value != JSON]
+        headers = [("content-type", self.type if self.body is not None else JSON), ("accept", self.accept)]
+        return [(name, value) for name, value in headers if value != JSON]
 
     @property
     def place(self) -> str:
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answered."""
+    """The reply of a server."""
 
     code: int
     body: Any
@@ -68,8 +68,8 @@ class Reply:
 
 
 @dataclass
-class Told:
-    """What one server has told in a sequence."""
+class ServerValues:
+    """What the replies of one server have shown in a sequence."""
 
     namespace: str
     versions: dict[str, list[str]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Told:
     token: str = ""
 
     def fill_in(self, text: str) -> str:
-        """Text with what this server knows in place of the words for it."""
+        """Replaces the placeholders in a text by the values of this server."""
 
         def put(found: re.Match[str]) -> str:
             word = found[1] or found[3]
@@ -94,7 +94,7 @@ class Told:
         return _WORD.sub(put, text)
 
     def learn(self, step: Step, reply: Reply) -> None:
-        """Remembers versions and uids."""
+        """Stores versions and uids of a reply."""
         meta = reply.object.get("metadata")
         if reply.code >= 300 or not isinstance(meta, dict):
             return
@@ -114,16 +114,16 @@ def _object_path(place: str, name: Any) -> str:
     return head if last in ("status", "scale", "binding", "eviction") and last != name else place
 
 
-async def send(api: Api, step: Step, told: Told) -> Reply:
-    """One request to one server."""
+async def send(api: Api, step: Step, values: ServerValues) -> Reply:
+    """Sends one request to one server."""
     headers = {"accept": step.accept}
     data = None
     if step.body is not None:
         text = step.body if isinstance(step.body, str) else json.dumps(step.body)
-        data = io.BytesIO(told.fill_in(text).encode())
+        data = io.BytesIO(values.fill_in(text).encode())
         headers["content-type"] = step.type
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    path = told.fill_in(step.path)
+    path = values.fill_in(step.path)
     try:
         async with api.session.request(step.method, path, data=data, headers=headers, timeout=timeout) as answer:
             text = await answer.text()
@@ -131,7 +131,7 @@ async def send(api: Api, step: Step, told: Told) -> Reply:
             reply = Reply(answer.status, _read(text), warnings)
     except TimeoutError:
         reply = Reply(0, f"no answer within {PATIENCE:g} s")
-    told.learn(step, reply)
+    values.learn(step, reply)
     return reply
 
 

@@ -1,12 +1,12 @@
-"""Random clusters: nodes, the pods on them, namespaces, claims and volumes, and pods to find a place for.
+"""Random clusters: nodes, the pods on them, namespaces, claims and volumes, and pods to place.
 
-Kept narrow on purpose, each for a reason of our own:
+Deliberately narrower than Kubernetes, each for a reason:
 
-- a node that is not ready carries the node controller's taint: until it does only we keep pods away;
-- a node whose devices we assign has no pods with GPUs of which nobody recorded the indices, and one kind of GPUs;
-- a pod asks for one kind of GPUs: for two it is refused with that reason;
-- a storage class that waits for a consumer makes its volumes: choosing among those made by hand is left to people;
-- nothing is attached too often, and no claim is for one pod alone: attaching refuses these (see decoding).
+- a node that is not ready carries the node controller's taint: until then only we repel pods;
+- a node whose devices we assign has no pods with GPUs without recorded indices, and one kind of GPUs;
+- a pod requests one kind of GPUs: we refuse a request for two with that reason;
+- a storage class that waits for a consumer creates its volumes: we do not choose among volumes created by hand;
+- no attach limit is exceeded, and no claim is ReadWriteOncePod: attaching refuses those (see decoding).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.kubernetes.fitting.pods import (
     TAINT_KEYS,
     UNSCHEDULABLE,
     ZONE,
-    PodMaker,
+    PodGenerator,
 )
 
 Json = dict[str, Any]
@@ -37,19 +37,19 @@ _BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
 
 @dataclass(frozen=True)
 class Case:
-    """A cluster and a pod to find a place for."""
+    """A cluster and a pod to place."""
 
     cluster: Json
     pods: list[Json]
 
 
 def make_case(seed: int, minor: str) -> Case:
-    """The same for the same seed and version."""
+    """Builds a case; the same for the same seed and version."""
     random = Random(seed)
     names = tuple(f"n{i}" for i in range(1, random.choice((2, 3, 4, 6, 8)) + 1))
-    harsh = random.choice((0.0, 0.0, 0.3, 0.8))  # how many nodes keep pods away
+    harsh = random.choice((0.0, 0.0, 0.3, 0.8))  # how many nodes repel pods
     nodes = [_node(random, name, harsh) for name in names]
-    maker = PodMaker(random, names, minor)
+    maker = PodGenerator(random, names, minor)
     cluster: Json = {"namespaces": [_namespace(random, name) for name in NAMESPACES], "nodes": nodes}
     crowd = random.choice((0, 4, 8, 16))
     cluster["pods"] = [_placed(random, maker, nodes, f"old{i}", minor) for i in range(crowd)]
@@ -111,7 +111,7 @@ def _node(random: Random, name: str, harsh: float) -> Json:
 
 
 def _taints(random: Random, ready: str, harsh: float) -> list[Json]:
-    """Taints of all kinds, and those that the node controller puts on nodes that are not ready."""
+    """Taints of all kinds, and those of the node controller for nodes that are not ready."""
     found: dict[tuple[str, str], Json] = {}
     for _ in range(random.choice((1, 2)) if random.random() < harsh / 2 else 0):
         key, effect = random.choice(TAINT_KEYS), random.choice(EFFECTS)
@@ -123,8 +123,8 @@ def _taints(random: Random, ready: str, harsh: float) -> list[Json]:
     return list(found.values())
 
 
-def _placed(random: Random, maker: PodMaker, nodes: list[Json], name: str, minor: str) -> Json:
-    """A pod that is somewhere already, in any phase of its life."""
+def _placed(random: Random, maker: PodGenerator, nodes: list[Json], name: str, minor: str) -> Json:
+    """A pod that is bound already, in any phase."""
     pod = maker.make(name, few=True)
     node = random.choice(nodes)
     pod["spec"]["nodeName"] = node["metadata"]["name"] if random.random() < 0.97 else "gone"
@@ -144,7 +144,7 @@ def _placed(random: Random, maker: PodMaker, nodes: list[Json], name: str, minor
 
 
 def resize(random: Random, pod: Json, minor: str) -> None:
-    """Puts a pod in the middle of a resize: all its containers hold more than they ask for, or all of them less.
+    """Puts a pod into a resize: all its containers hold more than they request, or all of them less.
 
     (1.35 adds up the larger of both per container, later versions take the larger of both sums. After an infeasible
     resize these do not count init containers any more that have ended.)
@@ -160,7 +160,7 @@ def resize(random: Random, pod: Json, minor: str) -> None:
                 status.setdefault(field, []).append({"image": "", "imageID": "", "ready": True, **given})
     ending = any("restartPolicy" not in container for container in spec.get("initContainers", ()))
     if "resources" in spec and minor != "1.35":
-        ending = True  # infeasible, 1.37 would forget what the status of the whole does not name
+        ending = True  # for an infeasible one 1.37 would drop what the pod-level status does not name
         held = dict.fromkeys(("cpu", "memory"), "0" if up else "20")
         status |= {"resources": {"requests": held}, "allocatedResources": held}
     if random.random() < 0.5:

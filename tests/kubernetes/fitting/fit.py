@@ -1,8 +1,8 @@
-"""Our fit rules against kube-scheduler's Filter plugins, on random clusters.
+"""Compares our fit rules with kube-scheduler's Filter plugins, on random clusters.
 
-    python -m tests.kubernetes.fitting.fit --version 1.35 --cases 5000 --start 1
+python -m tests.kubernetes.fitting.fit --version 1.35 --cases 5000 --start 1
 
-A case is one pod and one cluster. The last line sums up; the exit code is 1 when a case differs.
+A case is one pod and one cluster. The last line is the summary; the exit code is 1 if a case differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Tally:
-    """What a run has come to."""
+    """The results of a run."""
 
     cases: int = 0
     invalid: int = 0
@@ -41,7 +41,7 @@ class Tally:
 
 
 def compare(kube: KubeFit, cases: int, start: int) -> Tally:
-    """Runs so many cases from a seed on; differences are told as the smallest cluster that shows them."""
+    """Runs cases from a seed on; prints differences as the smallest cluster that shows them."""
     tally = Tally()
     seed = start
     while tally.cases < cases:
@@ -57,16 +57,16 @@ def compare(kube: KubeFit, cases: int, start: int) -> Tally:
                 tally.pairs += len(case.cluster["nodes"])
                 tally.accepted += len(theirs["accepted"])
                 if any(_differences(answer["cluster"], theirs)):
-                    tally.differences.append(_tell(kube, seed, Case(case.cluster, [case.pods[number]])))
+                    tally.differences.append(_print_difference(kube, seed, Case(case.cluster, [case.pods[number]])))
         seed += 1
     return tally
 
 
 def _differences(cluster: Json, theirs: Json) -> Iterator[str]:
-    """Nodes on which one accepts the pod and the other does not, with the reason."""
+    """Nodes that only one of both accepts, with the reason."""
     try:
         verdicts = ours.place(cluster, theirs["pod"])
-    except Exception as error:  # whatever it is, it is a difference that has to be shown
+    except Exception as error:  # any exception is a difference to report
         yield f"ours fails: {error!r}"
         return
     for name, refusal in sorted(verdicts.items()):
@@ -74,8 +74,8 @@ def _differences(cluster: Json, theirs: Json) -> Iterator[str]:
             yield f"{name}: ours {refusal or 'accepts'}, theirs {theirs.get('refused', {}).get(name, 'accepts')}"
 
 
-def _tell(kube: KubeFit, seed: int, case: Case) -> str:
-    """A difference, shrunk to what is needed to see it."""
+def _print_difference(kube: KubeFit, seed: int, case: Case) -> str:
+    """Prints a difference, shrunk to what is needed to see it."""
 
     def differs(smaller: Json) -> bool:
         if not is_narrow(smaller["cluster"]):

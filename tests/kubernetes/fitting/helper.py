@@ -1,4 +1,4 @@
-"""Kubernetes' own answers, from its own code: the program kube-fit, asked line by line."""
+"""Asks Kubernetes' own code: the program kube-fit, one request per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class HelperError(Exception):
-    """The question was wrong, or the program has ended."""
+    """The request was invalid, or the program has ended."""
 
 
 class KubeFit:
@@ -35,16 +35,16 @@ class KubeFit:
         self._process.communicate()  # it ends with its input
 
     def place(self, cluster: Json, pods: list[Json]) -> Json:
-        """For each pod, the nodes that pass all Filter plugins; everything as the API server would have it."""
+        """For each pod, the nodes that pass all Filter plugins; objects get the API server's defaults."""
         return self._ask({"cluster": cluster, "pods": pods})
 
     def requests(self, pods: list[Json]) -> list[Json]:
-        """For each pod, what it asks for as a whole."""
+        """For each pod, its total requests."""
         found: list[Json] = self._ask({"pods": pods})["pods"] if pods else []
         return found
 
     def quantities(self, texts: list[str]) -> list[Json]:
-        """For each text, whether it is a quantity and how much it is."""
+        """For each text, whether it is a quantity, and its amount."""
         found: list[Json] = self._ask({"quantities": texts})["quantities"]
         return found
 

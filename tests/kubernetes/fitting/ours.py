@@ -1,4 +1,4 @@
-"""Our answers, by the way that objects take in the running scheduler: JSON, translator, engine."""
+"""Our results, computed as in the running scheduler: JSON, translator, engine."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NAMES: dict[Resource, str] = {
     NODES: "nodes",
     PODS: "pods",
 }
-"""Where a kind's objects stand in a cluster."""
+"""The key of a kind's objects in a cluster."""
 
 _NOW = 1_700_000_000.0
 
 
 def place(cluster: Json, pod: Json) -> dict[str, str]:
-    """For every node, why it refuses the pod; "" where it is accepted."""
+    """For every node, why it refuses the pod; "" if it accepts it."""
     engine = _engine({**cluster, "pods": [*(cluster.get("pods") or ()), pod]})
     asking = engine.state.pods[pod["metadata"]["uid"]]
     verdicts = {name: _refusal(engine, asking, slot) for name, slot in engine.state.cluster.table.slots.items()}
@@ -40,7 +40,7 @@ def place(cluster: Json, pod: Json) -> dict[str, str]:
 
 
 def requests(pod: Json) -> tuple[dict[str, int], str]:
-    """What a pod asks for, and why it cannot be had at all."""
+    """The requests of a pod, and why they can never be satisfied."""
     found = next(iter(_engine({"pods": [pod]}).state.pods.values()))
     return dict(found.shape.request), " ".join(gate.subject for gate in found.gates)
 
@@ -72,7 +72,7 @@ def _refusal(engine: Engine, pod: Pod, slot: int) -> str:
 
 
 def _check_decision(engine: Engine, pod: Pod, accepted: set[str]) -> None:
-    """The pod is decided for a node that accepts it, whenever there is one."""
+    """Checks that the pod is placed on a node that accepts it, if there is one."""
     commits = [effect for effect in engine.run_cycle(_NOW) if isinstance(effect, Commit)]
     chosen = {bind.node for commit in commits for bind in commit.binds if bind.uid == pod.uid}
     assert (chosen <= accepted and chosen) or not (chosen or accepted), f"decided for {chosen} out of {accepted}"

@@ -1,4 +1,4 @@
-"""Random pods that use every rule about where a pod may go, from few enough words that rules meet."""
+"""Random pods that use every placement rule, from few enough values that rules interact."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _RULES = (
     *("podAffinity", "podAntiAffinity", "podAntiAffinity", "spread", "spread", "ports", "ports"),
 )
 _LASTING = ("ports", "podAntiAffinity", "podAntiAffinity")
-"""What a pod that has its node still asks of others."""
+"""The rules of a bound pod that affect others."""
 
 
-class PodMaker:
-    """Makes pods of one case for a version; `few` leaves out most rules, for pods that are in the cluster already."""
+class PodGenerator:
+    """Generates the pods of one case for a version; `few` leaves out most rules, for pods that are bound already."""
 
     def __init__(self, random: Random, nodes: tuple[str, ...], minor: str) -> None:
         self._random = random
         self._nodes = nodes
-        # 1.35 forgets the labels of namespaces when it asks whether the pod's own terms match: there In and Exists
-        # find namespaces in another way, while NotIn and DoesNotExist find all of them. Later versions do not.
+        # 1.35 ignores the labels of namespaces when it checks whether the pod matches its own terms: In and Exists then
+        # match namespaces in another way, NotIn and DoesNotExist match all. Later versions do not.
         self._namespace_operators = _OPERATORS[:2] if minor == "1.35" else _OPERATORS
 
     def make(self, name: str, few: bool = False) -> Json:
@@ -50,7 +50,7 @@ class PodMaker:
         labels = {"app": self._pick(APPS)} | ({"tier": self._pick(TIERS)} if self._chance(0.7) else {})
         rules = self._random.sample(_LASTING if few else _RULES, self._pick((0, 1) if few else (1, 1, 1, 2, 3, 6)))
         if "spread" in rules and self._chance(0.4):
-            rules.append(self._pick(("nodeSelector", "nodeAffinity", "tolerations")))  # the policies are about these
+            rules.append(self._pick(("nodeSelector", "nodeAffinity", "tolerations")))  # the policies refer to these
         spec: Json = {"schedulerName": "gpu-scheduler", **self._containers("ports" in rules, self._chance(0.5))}
         if "nodeSelector" in rules:
             spec["nodeSelector"] = self._node_labels()
@@ -77,10 +77,10 @@ class PodMaker:
         }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
-    # -- what it takes
+    # -- resources
 
     def _containers(self, ports: bool, light: bool) -> Json:
-        """Containers with what they ask for, and what belongs to all of them together; a `light` pod fits anywhere."""
+        """Containers with their requests, and pod-level resources; a `light` pod fits anywhere."""
         if light:
             container: Json = {"name": "a", "image": "image", "resources": {"requests": {"cpu": "10m"}, "limits": {}}}
             if ports:
@@ -146,7 +146,7 @@ class PodMaker:
     def _memory(self) -> str:
         return self._random.choice(("0", "1", "128Mi", "0.5Gi", "1Gi", "1e8", "1500m", "1G", "1.25Gi", "90000Ki"))
 
-    # -- which nodes
+    # -- node selection
 
     def _node_labels(self) -> dict[str, str]:
         key = self._pick((RACK, "disk"))
@@ -192,7 +192,7 @@ class PodMaker:
             found["values"] = [self._pick(words) for _ in range(self._random.randint(1, 3))]
         return found
 
-    # -- which other pods
+    # -- terms about other pods
 
     def _pod_term(self, labels: dict[str, str]) -> Json:
         found: Json = {"topologyKey": self._pick(TOPOLOGY)}

@@ -1,8 +1,8 @@
-"""Our quantities and pod requests against apimachinery's and kube-scheduler's, on random and on edge cases.
+"""Compares our quantities and pod requests with apimachinery's and kube-scheduler's, on random and on edge cases.
 
-    python -m tests.kubernetes.fitting.quantities --version 1.35 --cases 2000 --pods 500 --start 1
+python -m tests.kubernetes.fitting.quantities --version 1.35 --cases 2000 --pods 500 --start 1
 
-The last line sums up; the exit code is 1 when a case differs.
+The last line is the summary; the exit code is 1 if a case differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_scheduler.k8s.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, par
 from tests.kubernetes.fitting import ours
 from tests.kubernetes.fitting.clusters import resize
 from tests.kubernetes.fitting.helper import KubeFit
-from tests.kubernetes.fitting.pods import PodMaker
+from tests.kubernetes.fitting.pods import PodGenerator
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ EDGES = (*_WORDS.split(), "", "1 ", " 1", "1 k", "\u0661", "\uff11", "1\u200b", 
 
 
 def make_quantity(random: Random) -> str:
-    """A text that is a quantity, or nearly one."""
+    """A text that is a quantity, or almost one."""
     if random.random() < 0.15:
         return random.choice(EDGES)
     digits = "".join(random.choices("0123456789", k=random.choice((1, 1, 2, 3, 4, 7, 15, 18, 19, 20))))
@@ -56,12 +56,12 @@ def make_quantity(random: Random) -> str:
     if random.random() < 0.1:
         at = random.randint(0, len(text))
         text = text[:at] + random.choice("eEiKkm.+- 0x") + text[at + random.randint(0, 1) :]
-    # With an exponent beyond an int32 Go does not come to an end; we refuse those.
+    # With an exponent beyond int32 Go does not terminate; we refuse those.
     return text if not re.search("[eE][+-]?[0-9]{4}", text) else make_quantity(random)
 
 
 def quantity_difference(text: str, theirs: Json) -> str | None:
-    """What we read otherwise, if anything."""
+    """What we read differently, or nothing."""
     try:
         nano = parse_nano(text)
     except QuantityError:
@@ -86,28 +86,28 @@ _HUGE = re.compile("[MGTPE0-9]$")
 """Beyond 1000E the API server stores the digits and drops the rest; canonical() keeps the amount."""
 
 _EASY = re.compile(r"-[0-9]{1,15}(\.[0-9]{1,3})?[mkMGT]?")
-"""Negative amounts that Go reads without its exact path, in which signs are lost (k8s/quantity.py)."""
+"""Negative amounts that Go reads without its exact path, which loses signs (k8s/quantity.py)."""
 
 
 def _counts(text: str, nano: int) -> bool:
-    """Whether Go's answer is what it promises: beyond an int64 it wraps round, and see _EASY."""
+    """Whether Go's result is as documented: beyond int64 it wraps around, and see _EASY."""
     return abs(nano) < MAX_VALUE * 10**9 and (nano >= 0 or bool(_EASY.fullmatch(text)))
 
 
 def compare_quantities(kube: KubeFit, cases: int, start: int) -> list[str]:
-    """The differences among so many texts, the edges first."""
+    """The differences among some texts, edge cases first."""
     random = Random(start)
     texts = [*EDGES, *(make_quantity(random) for _ in range(cases))][:cases]
     pairs = zip(texts, kube.quantities(texts), strict=True)
     return [found for text, theirs in pairs if (found := quantity_difference(text, theirs))]
 
 
-# -- what pods ask for
+# -- pod requests
 
 
 def make_pods(random: Random, count: int, minor: str) -> Iterator[Json]:
     """Pods with containers of every kind, some of them running and being resized."""
-    maker = PodMaker(random, ("n1", "n2"), minor)
+    maker = PodGenerator(random, ("n1", "n2"), minor)
     for number in range(count):
         pod = maker.make(f"p{number}", few=True)
         if random.random() < 0.3:
@@ -117,7 +117,7 @@ def make_pods(random: Random, count: int, minor: str) -> Iterator[Json]:
 
 
 def compare_requests(kube: KubeFit, cases: int, start: int) -> tuple[int, list[str]]:
-    """How many valid pods were compared, and which of them ask for something else here than there."""
+    """How many valid pods were compared, and those whose requests differ."""
     random = Random(start)
     compared, found = 0, []
     while compared < cases:

@@ -1,4 +1,4 @@
-"""Makes JSON smaller as long as it still shows what is looked for."""
+"""Shrinks JSON as long as it still shows a failure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 Json = dict[str, Any]
 _KEPT = ("metadata", "uid", "status", "schedulerName", "capacity")
-"""What every object of a real server has, as well as whole conditions."""
+"""Fields that every object of a real server has, and complete conditions."""
 
 
 def shrink(value: Json, shows: Callable[[Json], bool]) -> Json:
-    """The value without every part that can be left out, larger parts first; its own keys stay."""
+    """The value without every removable part, larger parts first; its top-level keys stay."""
     shrunk = True
     while shrunk:
         shrunk = False
@@ -24,7 +24,7 @@ def shrink(value: Json, shows: Callable[[Json], bool]) -> Json:
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every part; of lists the last item first, so that the ways to the others stay right."""
+    """The path of every part; in lists the last item first, so that the other paths stay valid."""
     keys: list[Any] = []
     if isinstance(value, dict):
         keys = list(value)
@@ -36,7 +36,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def _without(value: Any, path: tuple[Any, ...]) -> Any:
-    """A copy without one part; None when it is not there any more."""
+    """A copy without one part; None if the part is gone already."""
     key, rest = path[0], path[1:]
     there = key in value if isinstance(value, dict) else isinstance(value, list) and key < len(value)
     if not there:

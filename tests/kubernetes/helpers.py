@@ -1,4 +1,4 @@
-"""What tests on a real API ask for again and again."""
+"""Helpers for tests on a real API: waiting, pods, binds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.kubernetes.api import Answer, Api, Json
 Found = TypeVar("Found")
 
 PATIENCE = 180.0
-"""How long anything may take on a busy machine."""
+"""Timeout of every wait, in seconds; enough for a busy machine."""
 
 
 async def eventually(look: Callable[[], Awaitable[Found]], what: str, patience: float = PATIENCE) -> Found:
-    """Looks again and again until it finds something; what it found."""
+    """Polls until the function returns something, and returns it."""
     end = asyncio.get_running_loop().time() + patience
     while True:
         found = await look()
@@ -26,13 +26,13 @@ async def eventually(look: Callable[[], Awaitable[Found]], what: str, patience: 
 
 
 def pod(name: str, *, meta: Json | None = None, **spec: Any) -> Json:
-    """A pod that no scheduler looks at, unless `schedulerName` says otherwise."""
+    """A pod without a scheduler, unless `schedulerName` is given."""
     plain = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "any"}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **(meta or {})}, "spec": {**plain, **spec}}
 
 
 def binding(name: str, node: str, **meta: Any) -> Json:
-    """A Binding of a pod; `meta` is what its metadata says beside the name."""
+    """A Binding of a pod; `meta` is further metadata."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, **meta}, "target": target}
 
@@ -45,15 +45,15 @@ class Pods:
         self.path = f"/api/v1/namespaces/{namespace}/pods"
 
     async def create(self, found: Json) -> Json:
-        """Makes a pod."""
+        """Creates a pod."""
         return await self._api.must("POST", self.path, found)
 
     async def get(self, name: str) -> Json:
-        """A pod as it is now."""
+        """Reads a pod."""
         return await self._api.must("GET", f"{self.path}/{name}")
 
     async def bind(self, name: str, node: str, **meta: Any) -> Answer:
-        """Gives a pod a node."""
+        """Binds a pod to a node."""
         return await self._api.ask("POST", f"{self.path}/{name}/binding", binding(name, node, **meta))
 
     async def delete(self, name: str, **options: Any) -> Answer:
@@ -65,7 +65,7 @@ class Pods:
         return (await self._api.ask("GET", f"{self.path}/{name}")).code == 404
 
     async def wait(self, name: str, phase: str) -> Json:
-        """Waits until a pod is in a phase; the pod."""
+        """Waits until a pod is in a phase; returns the pod."""
 
         async def look() -> Json | None:
             found = await self.get(name)

@@ -1,4 +1,5 @@
-"""What the local cluster has from the start, and the chart's accounts: made once for a version, and copied."""
+"""The initial store of a cluster: the objects of the local cluster and the accounts of the chart, built once per
+version."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from embedded_kube.errors import ApiError
 from gpu_scheduler.gangs.definitions import load_definitions
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Access, Api, Json
-from tests.kubernetes.asking import eventually
 from tests.kubernetes.charts import CHARTS, render
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.helpers import eventually
 from tests.kubernetes.nodes import HttpClient
 
 SYSTEM = "gpu-scheduler-system"
@@ -30,14 +31,14 @@ _RESOURCES = {
     "RoleBinding": "rolebindings.rbac.authorization.k8s.io",
 }
 _DECIDE = ("files/*-rules.yaml", "templates/roles.yaml", "templates/_helpers.tpl")
-"""The files of the chart that decide what its accounts may do."""
+"""The files of the chart that define the permissions of its accounts."""
 
 _KEPT = ("ca.*", "server.*", "accounts.*", "tokens.csv", "audit-policy.json", "etcd")
 
 
-def furnish(version: str, folder: Path) -> None:
-    """Fills the folder of a control plane that has never run: its secrets and its store."""
-    made = binaries.build(version) / f"furnished-{_fingerprint()}"
+def write_initial_store(version: str, folder: Path) -> None:
+    """Fills the folder of a control plane that has never run: secrets and store."""
+    made = binaries.build(version) / f"initial-store-{_fingerprint()}"
     if not made.exists():
         with binaries.only_one(made.parent):
             if not made.exists():
@@ -46,7 +47,7 @@ def furnish(version: str, folder: Path) -> None:
 
 
 def _fingerprint() -> str:
-    """Changes with whatever is in the store from the start."""
+    """A digest of everything in the initial store."""
     found = hashlib.sha256(json.dumps([first_objects(), load_definitions()]).encode())
     for path in sorted(path for pattern in _DECIDE for path in (CHARTS / "gpu-scheduler").glob(pattern)):
         found.update(path.read_bytes())
@@ -54,7 +55,7 @@ def _fingerprint() -> str:
 
 
 def _accounts() -> list[Json]:
-    """The accounts of the chart, and what they may do."""
+    """The service accounts of the chart, and their permissions."""
     values = {"webhook": {"separate": True}, "operator": {"enabled": True}}
     return [found for found in render("gpu-scheduler", SYSTEM, values) if found["kind"] in _RESOURCES]
 
@@ -68,7 +69,7 @@ def _make(version: str, made: Path) -> None:
             asyncio.run(_create_all(plane.access))
         for path in (path for pattern in _KEPT for path in plane_folder.glob(pattern)):
             (shutil.copytree if path.is_dir() else shutil.copy)(path, kept / path.name)
-        (kept / "etcd/member/wal/0.tmp").unlink(missing_ok=True)  # room for what is to come, and large
+        (kept / "etcd/member/wal/0.tmp").unlink(missing_ok=True)  # preallocated space, and large
         kept.rename(made)
 
 
@@ -80,7 +81,7 @@ async def _create_all(access: Access) -> None:
                 await bootstrap(client, lambda: None, load_definitions())
                 break
             except ApiError as error:
-                if error.code != 404:  # a kind that was defined just now is served a moment later
+                if error.code != 404:  # a new kind is served a moment later
                     raise
                 await asyncio.sleep(0.1)
         for found in _accounts():
