@@ -32,12 +32,13 @@ import aiohttp
 from aiohttp import web
 
 from embedded_kube.admission.admission import Admission
-from embedded_kube.api import Api, Options
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable
+from embedded_kube.registry.options import RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.server.server import ADMIN, Serving, make_app
+from embedded_kube.server.server import ADMIN, ApiServerConfig, make_app
 from embedded_kube.server.tokens import Tokens
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kinds
 from embedded_kube.storage.store import Store
 from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.base import certificates
@@ -58,15 +59,15 @@ Json = dict[str, Any]
 async def serve(folder: Path) -> None:
     """Serves until it is stopped; writes its port to the folder."""
     store = Store(folder / "state.db")
-    kinds = Kinds(built_in(VERSION))
+    kinds = KindTable(builtin_kinds(VERSION))
     schemas = Schemas(VERSION)
     admission = Admission(store, kinds, schemas)
-    api = Api(store, kinds, schemas, admission.admit, admission.check)
+    api = ObjectRegistry(store, kinds, schemas, admission.admit, admission.validate)
     tokens = Tokens({TOKEN: ADMIN}, "secret")
     for name in ("default", "fan-out"):
-        await api.create(api.find("namespaces"), "", {"metadata": {"name": name}}, Options())
+        await api.create(api.find("namespaces"), "", {"metadata": {"name": name}}, RequestOptions())
     handlers = make_subresources(api, {}, schemas, tokens)
-    app = make_app(api, Serving(schemas, VERSION, tokens, subresources=handlers))
+    app = make_app(api, ApiServerConfig(schemas, VERSION, tokens, subresources=handlers))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     authority = certificates.make_authority()

@@ -1,4 +1,4 @@
-"""The project's own parts, such as the scheduler: programs of this machine that run as pods on a node of their own."""
+"""Add-ons: programs of this machine, such as a scheduler, that run as Deployments on the control-plane node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING
-from embedded_kube.client import Client
-from embedded_kube.errors import ApiError
+from embedded_kube.client import ClusterClient
+from embedded_kube.errors import StatusError
 from embedded_kube.node.fleet import CONTROL_PLANE
 from embedded_kube.storage.store import Json
 
@@ -21,73 +21,78 @@ DEPLOYMENTS = "deployments.apps"
 CONFIGURATIONS = {MUTATING: "MutatingWebhookConfiguration", VALIDATING: "ValidatingWebhookConfiguration"}
 _NAME = "app.kubernetes.io/name"
 _MANAGER = {"app.kubernetes.io/managed-by": "gpu-scheduler-up"}
-_RETRY = 1.0
+_RETRY_INTERVAL = 1.0
 
 _log = logging.getLogger(__name__)
 
-Admit = Callable[[str], Path]
-"""Writes a kubeconfig for a service account; where it is."""
+WriteKubeconfig = Callable[[str], Path]
+"""Writes the kubeconfig of a service account and returns its path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
-    """What makes a part an admission webhook: its port on this machine, and what tells the API server to ask it."""
+class AddonWebhook:
+    """The admission webhook of an add-on: its port on this machine and its webhook configurations."""
 
     port: int
     configure: Callable[[Json], Sequence[Json]]
-    """The webhook configurations, for a given clientConfig."""
+    """Makes the webhook configurations for a clientConfig."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A Deployment of one pod, and the service account of its name."""
+class Addon:
+    """A Deployment of one pod, and a service account of the same name."""
 
     name: str
     container: str
     command: tuple[str, ...]
     image: str
-    """What the pod says it runs; the node starts `command` on this machine and ignores it."""
-    hook: Hook | None = None
+    """The image in the pod spec; the node ignores it and runs `command` on this machine."""
+    webhook: AddonWebhook | None = None
 
 
-async def run_parts(client: Client, parts: Collection[Part], admit: Admit, trust: str) -> None:
-    """Brings the parts' objects up to date, and removes those of parts that an earlier start had."""
+async def deploy_addons(
+    client: ClusterClient, addons: Collection[Addon], write_kubeconfig: WriteKubeconfig, authority: str
+) -> None:
+    """Creates or updates the objects of the add-ons, and deletes those of add-ons that an earlier start had.
+
+    `authority` is the CA certificate (PEM) of the webhooks.
+    """
     while True:
         try:
-            await _put_configurations(client, parts, trust)
-            await _remove_others(client, {part.name for part in parts})
-            for part in parts:
-                meta = {"name": part.name, "namespace": NAMESPACE, "labels": dict(_MANAGER)}
-                await put(client, "serviceaccounts", {"metadata": meta})
-                await put(client, DEPLOYMENTS, _deployment(part, admit(part.name)))
+            await _apply_webhook_configurations(client, addons, authority)
+            await _delete_others(client, {addon.name for addon in addons})
+            for addon in addons:
+                meta = {"name": addon.name, "namespace": NAMESPACE, "labels": dict(_MANAGER)}
+                await create_or_update(client, "serviceaccounts", {"metadata": meta})
+                await create_or_update(client, DEPLOYMENTS, _deployment(addon, write_kubeconfig(addon.name)))
             return
-        except ApiError as error:  # the namespace is on its way out, or a webhook of the user's is in the way
-            _log.warning("%s: %s; trying again", NAMESPACE, error.message)
-            await asyncio.sleep(_RETRY)
+        except StatusError as error:  # the namespace is terminating, or a webhook of the user refuses the object
+            _log.warning("deploying add-ons to %s failed: %s; retrying", NAMESPACE, error.message)
+            await asyncio.sleep(_RETRY_INTERVAL)
 
 
-async def put(client: Client, resource: str, wanted: Json) -> None:
-    """Creates an object, or gives the existing one this one's fields; of its spec, those that this one has."""
+async def create_or_update(client: ClusterClient, resource: str, wanted: Json) -> None:
+    """Creates an object, or updates its top-level fields. Fields of the spec that `wanted` does not name are kept."""
     try:
         await client.create(resource, deepcopy(wanted))
-    except ApiError as error:
+    except StatusError as error:
         if error.reason != "AlreadyExists":
             raise
         meta = wanted["metadata"]
 
-        def update(found: Json) -> Json:
+        def update(obj: Json) -> Json:
             fields = {name: value for name, value in wanted.items() if name != "metadata"}
             if "spec" in fields:
-                fields["spec"] = {**found["spec"], **fields["spec"]}
-            return {**found, **fields}
+                fields["spec"] = {**obj["spec"], **fields["spec"]}
+            return {**obj, **fields}
 
         await client.edit(resource, meta.get("namespace", ""), meta["name"], update)
 
 
-async def _put_configurations(client: Client, parts: Collection[Part], trust: str) -> None:
-    """Tells the API server whom to ask; a webhook of an earlier start would refuse everything for ever."""
-    bundle = base64.b64encode(trust.encode()).decode()
-    hooks = [part.hook for part in parts if part.hook is not None]
+async def _apply_webhook_configurations(client: ClusterClient, addons: Collection[Addon], authority: str) -> None:
+    """Creates or updates the webhook configurations. Those of an earlier start go: their webhooks no longer answer."""
+    bundle = base64.b64encode(authority.encode()).decode()
+    hooks = [addon.webhook for addon in addons if addon.webhook is not None]
     clients = [(hook, {"url": f"https://127.0.0.1:{hook.port}", "caBundle": bundle}) for hook in hooks]
     wanted = [found for hook, address in clients for found in hook.configure(address)]
     for resource, kind in CONFIGURATIONS.items():
@@ -98,11 +103,11 @@ async def _put_configurations(client: Client, parts: Collection[Part], trust: st
                 await client.delete(resource, "", meta["name"])
         for found in named.values():
             labels = {**found["metadata"].get("labels", {}), **_MANAGER}
-            await put(client, resource, {**found, "metadata": {**found["metadata"], "labels": labels}})
+            await create_or_update(client, resource, {**found, "metadata": {**found["metadata"], "labels": labels}})
 
 
-async def _remove_others(client: Client, names: set[str]) -> None:
-    # All of it at once: with the node gone, nobody would confirm the end of the pods for a while.
+async def _delete_others(client: ClusterClient, names: set[str]) -> None:
+    # With grace period 0: without their node, no kubelet would confirm that the pods have ended.
     for resource in (DEPLOYMENTS, "replicasets.apps", "pods"):
         for found in await client.list(resource, NAMESPACE):
             meta = found["metadata"]
@@ -111,13 +116,13 @@ async def _remove_others(client: Client, names: set[str]) -> None:
                 await client.delete(resource, NAMESPACE, meta["name"], grace=0)
 
 
-def _deployment(part: Part, kubeconfig: Path) -> Json:
-    labels = {_NAME: part.name, **_MANAGER}
+def _deployment(addon: Addon, kubeconfig: Path) -> Json:
+    labels = {_NAME: addon.name, **_MANAGER}
     container = {
-        "name": part.container,
-        "image": part.image,
-        "command": list(part.command),
-        # A file instead of the account's mounted one: that needs namespaces, which not every machine has.
+        "name": addon.container,
+        "image": addon.image,
+        "command": list(addon.command),
+        # A kubeconfig on the host: mounting the service account needs mount namespaces, which not every machine has.
         "env": [
             {"name": "KUBECONFIG", "value": str(kubeconfig)},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -126,16 +131,16 @@ def _deployment(part: Part, kubeconfig: Path) -> Json:
     pod = {
         "nodeName": CONTROL_PLANE,
         "hostNetwork": True,
-        "serviceAccountName": part.name,
+        "serviceAccountName": addon.name,
         "priorityClassName": "system-cluster-critical",
         "terminationGracePeriodSeconds": 5,
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
     }
     return {
-        "metadata": {"name": part.name, "namespace": NAMESPACE, "labels": labels},
+        "metadata": {"name": addon.name, "namespace": NAMESPACE, "labels": labels},
         "spec": {
-            # How many there are is for the user to say: `kubectl scale` outlives a restart.
+            # No replicas: what the user sets with `kubectl scale` survives a restart.
             "strategy": {"type": "Recreate", "rollingUpdate": None},
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},

@@ -1,4 +1,4 @@
-"""What a fresh cluster has before anybody asks: namespaces, priority classes, a storage class, the gang kinds."""
+"""The objects of a new cluster: namespaces, priority classes, a storage class, CRDs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from importlib.resources import files
 
 import yaml
 
-from embedded_kube.addons import NAMESPACE, put
-from embedded_kube.client import Client
-from embedded_kube.errors import ApiError
+from embedded_kube.addons import NAMESPACE, create_or_update
+from embedded_kube.client import ClusterClient
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", NAMESPACE)
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 MANIFESTS = ("volcano.yaml", "scheduler-plugins.yaml")
-"""In this order, so that `kubectl get podgroups` means Volcano's where the version has none of its own."""
+"""In this order, so that `kubectl get podgroups` means Volcano's in versions without a built-in PodGroup."""
 
 
 def first_objects() -> list[tuple[str, Json]]:
-    """Resources and objects, in the order in which they are made."""
+    """The resources and objects, in the order of their creation."""
     found: list[tuple[str, Json]] = [("namespaces", _named(name)) for name in NAMESPACES]
     for name, value in (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)):
         found.append(("priorityclasses.scheduling.k8s.io", {**_named(name), "value": value}))
@@ -42,23 +42,22 @@ def _named(name: str) -> Json:
 
 
 async def bootstrap(
-    client: Client,
+    client: ClusterClient,
     serve_definitions: Callable[[], None],
     definitions: Iterable[Json] = (),
     foreign: Iterable[Json] = (),
 ) -> None:
-    """Makes what is missing; what somebody changed or an earlier start made is left as it is.
+    """Creates the objects that are missing; existing ones are left unchanged.
 
-    `definitions` are the project's own CRDs: an older version's are brought up to date. `foreign` are those of kinds
-    that others define: whoever brought theirs keeps it.
+    `definitions` are CRDs that are also updated if they exist. `foreign` are CRDs of other projects, which are not.
     """
     for resource, found in [*first_objects(), *((CRDS, definition) for definition in foreign)]:
         serve_definitions()
         try:
             await client.create(resource, found)
-        except ApiError as error:
+        except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
     for definition in definitions:
-        await put(client, CRDS, definition)
+        await create_or_update(client, CRDS, definition)
     serve_definitions()

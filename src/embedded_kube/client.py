@@ -1,21 +1,22 @@
-"""How the cluster's own parts (controllers, nodes) use the API: the same verbs and checks as over HTTP, without it."""
+"""The client of controllers and nodes: the same verbs and checks as over HTTP, in process."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from embedded_kube.api import Api, DeleteOptions, Options
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.options import DeleteOptions, RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.storage.store import Json
 
 SYNCED = "SYNCED"
-"""The event of a watch that says: all that existed when it began has been told."""
+"""The watch event that follows the initial objects."""
 
 
-class Client(Protocol):
-    """Resources are named as in `kubectl api-resources`: "pods", "deployments.apps". Errors are ApiError."""
+class ClusterClient(Protocol):
+    """Resources are named as in `kubectl api-resources`: "pods", "deployments.apps". Errors are StatusError."""
 
     async def get(self, resource: str, namespace: str, name: str) -> Json:
         """One object."""
@@ -23,76 +24,76 @@ class Client(Protocol):
     async def list(self, resource: str, namespace: str = "") -> list[Json]:
         """All objects, of one namespace if given."""
 
-    async def create(self, resource: str, found: Json) -> Json:
-        """A new object, in the namespace it names."""
+    async def create(self, resource: str, obj: Json) -> Json:
+        """Creates an object in the namespace of its metadata."""
 
-    async def update(self, resource: str, found: Json, subresource: str = "") -> Json:
-        """A new version; fails with a conflict when the object has changed since it was read."""
+    async def update(self, resource: str, obj: Json, subresource: str = "") -> Json:
+        """Updates an object; a conflict if it has changed since it was read."""
 
     async def edit(
         self, resource: str, namespace: str, name: str, change: Callable[[Json], Json], subresource: str = ""
     ) -> Json:
-        """What `change` makes of the latest version; it is called again when somebody else was faster."""
+        """Applies `change` to the latest version; calls it again after a conflict."""
 
     async def delete(
         self, resource: str, namespace: str, name: str, *, uid: str | None = None, grace: int | None = None
     ) -> None:
-        """Deletes an object; one that is gone already is fine."""
+        """Deletes an object; a missing object is no error."""
 
     def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
-        """Everything there is as ADDED, then SYNCED, then every change as it happens."""
+        """Yields all objects as ADDED, then SYNCED, then every change."""
 
 
-class LocalClient:
-    """The client inside the API server's own process."""
+class InProcessClient:
+    """The client inside the API server's process."""
 
-    def __init__(self, api: Api, user: str) -> None:
-        self._api = api
+    def __init__(self, registry: ObjectRegistry, user: str) -> None:
+        self._registry = registry
         self._user = user
 
-    def _kind(self, resource: str) -> Kind:
+    def _kind(self, resource: str) -> ServedKind:
         plural, _, group = resource.partition(".")
-        return self._api.find(plural, group)
+        return self._registry.find(plural, group)
 
     async def get(self, resource: str, namespace: str, name: str) -> Json:
-        return self._api.get(self._kind(resource), namespace, name)
+        return self._registry.get(self._kind(resource), namespace, name)
 
     async def list(self, resource: str, namespace: str = "") -> list[Json]:
-        return [entry.object() for entry in self._api.store.entries(resource, namespace)]
+        return [entry.object() for entry in self._registry.store.entries(resource, namespace)]
 
-    async def create(self, resource: str, found: Json) -> Json:
-        namespace = found["metadata"].get("namespace", "")
-        return (await self._api.create(self._kind(resource), namespace, found, Options(self._user)))[0]
+    async def create(self, resource: str, obj: Json) -> Json:
+        namespace = obj["metadata"].get("namespace", "")
+        return (await self._registry.create(self._kind(resource), namespace, obj, RequestOptions(self._user)))[0]
 
-    async def update(self, resource: str, found: Json, subresource: str = "") -> Json:
-        meta = found["metadata"]
-        options = Options(self._user, subresource=subresource)
+    async def update(self, resource: str, obj: Json, subresource: str = "") -> Json:
+        meta = obj["metadata"]
+        options = RequestOptions(self._user, subresource=subresource)
         kind = self._kind(resource)
-        return (await self._api.update(kind, meta.get("namespace", ""), meta["name"], found, options))[0]
+        return (await self._registry.update(kind, meta.get("namespace", ""), meta["name"], obj, options))[0]
 
     async def edit(
         self, resource: str, namespace: str, name: str, change: Callable[[Json], Json], subresource: str = ""
     ) -> Json:
-        def unpinned(found: Json) -> Json:
-            changed = change(found)
+        def unconditional(obj: Json) -> Json:
+            changed = change(obj)
             changed["metadata"].pop("resourceVersion", None)
             return changed
 
-        options = Options(self._user, subresource=subresource)
-        return (await self._api.change(self._kind(resource), namespace, name, unpinned, options))[0]
+        options = RequestOptions(self._user, subresource=subresource)
+        return (await self._registry.change(self._kind(resource), namespace, name, unconditional, options))[0]
 
     async def delete(
         self, resource: str, namespace: str, name: str, *, uid: str | None = None, grace: int | None = None
     ) -> None:
         kind = self._kind(resource)
         try:
-            await self._api.delete(kind, namespace, name, DeleteOptions(grace, uid), Options(self._user))
-        except ApiError as error:
+            await self._registry.delete(kind, namespace, name, DeleteOptions(grace, uid), RequestOptions(self._user))
+        except StatusError as error:
             if error.code != 404:
                 raise
 
     async def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
-        store = self._api.store
+        store = self._registry.store
         subscription = store.subscribe(resource)
         try:
             for entry in list(store.entries(resource)):
@@ -101,7 +102,7 @@ class LocalClient:
             while True:
                 await subscription.wait()
                 if subscription.overrun:
-                    raise RuntimeError(f"a watch of {resource} fell behind")
+                    raise RuntimeError(f"the watch of {resource} fell too far behind")
                 while subscription.pending:
                     change = subscription.pending.popleft()
                     yield change.kind, change.entry.object()

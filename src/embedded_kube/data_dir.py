@@ -1,4 +1,4 @@
-"""The cluster's folder on disk: who may read it, who runs in it, how to reach the one that does."""
+"""The data directory of a cluster: lock, database, certificates, token, kubeconfigs, record of the running cluster."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ OWN_FILES = (
 OWN_FOLDERS = ("pods", "volumes", "accounts", "webhook")
 
 
-class HomeError(Exception):
-    """The folder cannot be used; the message says why and what to do."""
+class DataDirError(Exception):
+    """The data directory cannot be used; the message says why and what to do."""
 
 
-def default_folder() -> Path:
-    """Where the cluster lives unless told otherwise."""
+def default_data_dir() -> Path:
+    """The data directory that commands use by default."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "gpu-scheduler" / "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What a running cluster says about itself."""
+class RunningCluster:
+    """The address of a running cluster, as other commands read it from the data directory."""
 
     pid: int
     server: str
@@ -56,8 +56,8 @@ class Running:
     node: str
 
 
-class Home:
-    """A data folder, readable by its owner only. `lock` makes sure that one cluster at a time uses it."""
+class DataDir:
+    """A data directory, readable by its owner only. `lock` ensures that one cluster at a time uses it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,12 +65,12 @@ class Home:
 
     @property
     def database(self) -> Path:
-        """Where objects are stored."""
+        """The SQLite database."""
         return self.path / "state.db"
 
     @property
     def kubeconfig(self) -> Path:
-        """What `KUBECONFIG` should name."""
+        """The administrator's kubeconfig."""
         return self.path / "kubeconfig"
 
     @property
@@ -80,29 +80,29 @@ class Home:
 
     @property
     def webhook(self) -> Path:
-        """The certificate that the webhook inside shows."""
+        """The folder of the add-on webhook's serving certificate."""
         return self.path / "webhook"
 
     def webhook_port(self) -> int:
-        """Where the webhook inside listens: the same port at every start, unless somebody else has it by now."""
+        """The port of the add-on webhook: the same at every start, unless another process uses it now."""
         kept = self.read("webhook/port") or ""
-        # Below those that the system gives to whoever asks for any port.
+        # Below the ephemeral port range.
         for port in (int(kept or 0), *random.SystemRandom().sample(range(20_000, 32_000), 100)):
             if port and _is_free(port):
                 self.write("webhook/port", str(port))
                 return port
-        raise HomeError("no port between 20000 and 32000 is free for the webhook; start without it: --no-webhook")
+        raise DataDirError("no port between 20000 and 32000 is free for the webhook; start without it: --no-webhook")
 
     def lock(self) -> None:
-        """Takes the folder for this process; says who has it when it is taken."""
+        """Locks the directory for this process; DataDirError names the process that holds it."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_ours()
             self.path.chmod(0o700)
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise HomeError(
-                f"--data-dir: cannot use {self.path}: {error.strerror}; name a folder you can write"
+            raise DataDirError(
+                f"--data-dir: cannot use {self.path}: {error.strerror}; choose a folder that you can write to"
             ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,40 +110,40 @@ class Home:
             os.close(handle)
             running = self.running()
             who = f" (process {running.pid}, {running.server})" if running is not None else ""
-            raise HomeError(
+            raise DataDirError(
                 f"a local cluster already runs in {self.path}{who}; stop it with: {self.command('down')}"
             ) from error
         self._lock = handle
 
     def command(self, name: str) -> str:
-        """A command about this folder that works when pasted, also where the program is not on the PATH."""
+        """A `gpu-scheduler` command line for this directory, usable even if the program is not on the PATH."""
         beside = Path(sys.executable).with_name("gpu-scheduler")
         program = str(beside) if shutil.which("gpu-scheduler") is None and beside.exists() else "gpu-scheduler"
-        words = [program, name]
-        if self.path.resolve() != default_folder().resolve():
-            words += ["--data-dir", str(self.path)]
-        return shlex.join(words)
+        arguments = [program, name]
+        if self.path.resolve() != default_data_dir().resolve():
+            arguments += ["--data-dir", str(self.path)]
+        return shlex.join(arguments)
 
     def _check_ours(self) -> None:
-        """Refuses somebody else's folder: it would be closed to others, and `reset` would delete in it."""
+        """Refuses a folder with other content: `lock` changes its mode, and `reset` deletes files in it."""
         if self.database.exists():
             return
         partial = tuple(f".{name}." for name in OWN_FILES)
         for entry in sorted(self.path.iterdir()):
             if entry.name not in OWN_FILES + OWN_FOLDERS and not entry.name.startswith(partial):
-                raise HomeError(
-                    f"--data-dir: {self.path} has something else in it ({entry.name}); name a new or empty folder"
+                raise DataDirError(
+                    f"--data-dir: {self.path} contains other files ({entry.name}); choose a new or empty folder"
                 )
 
     def unlock(self) -> None:
-        """Lets go of the folder."""
+        """Unlocks the directory."""
         if self._lock is not None:
             (self.path / "running.json").unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = None
 
     def is_locked(self) -> bool:
-        """Whether some process has the folder now."""
+        """Whether a process holds the lock."""
         try:
             handle = os.open(self.path / "lock", os.O_RDWR)
         except OSError:
@@ -156,19 +156,19 @@ class Home:
             os.close(handle)
         return False
 
-    def announce(self, running: Running) -> None:
-        """Lets other commands find the cluster that runs here."""
+    def announce(self, running: RunningCluster) -> None:
+        """Records the running cluster for other commands."""
         self.write("running.json", json.dumps(asdict(running)))
 
-    def running(self) -> Running | None:
-        """The cluster that announced itself here last."""
+    def running(self) -> RunningCluster | None:
+        """The cluster that was recorded last, or None."""
         try:
-            return Running(**json.loads((self.path / "running.json").read_text()))
+            return RunningCluster(**json.loads((self.path / "running.json").read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def token(self) -> str:
-        """The secret that clients show; made once."""
+        """The administrator's bearer token, created on first use."""
         try:
             return (self.path / "token").read_text().strip()
         except FileNotFoundError:
@@ -177,14 +177,14 @@ class Home:
             return token
 
     def read(self, name: str) -> str | None:
-        """A file of the folder, or None."""
+        """The text of a file in the directory, or None."""
         try:
             return (self.path / name).read_text()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, text: str) -> Path:
-        """Writes a file that only its owner may read, whole or not at all."""
+        """Writes a file atomically, readable by its owner only."""
         path = self.path / name
         path.parent.mkdir(mode=0o700, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -195,17 +195,17 @@ class Home:
         return path
 
     def write_kubeconfig(self, server: str, authority: str) -> Path:
-        """A kubeconfig with the server, its certificate authority and the token."""
+        """Writes the administrator's kubeconfig."""
         context = {"cluster": "local", "user": "local"}
         return self.write("kubeconfig", _kubeconfig(server, authority, self.token(), context))
 
     def write_account_kubeconfig(self, server: str, account: str, files: Mapping[str, str]) -> Path:
-        """The same for a service account, out of the files that its pods have; its place never changes."""
+        """Writes the kubeconfig of a service account, from its files in a pod; the path is always the same."""
         context = {"cluster": "local", "user": "local", "namespace": files["namespace"]}
         return self.write(f"accounts/{account}", _kubeconfig(server, files["ca.crt"], files["token"], context))
 
     def erase(self) -> None:
-        """Deletes what a cluster stores here, and nothing else: the folder may be anybody's."""
+        """Deletes the files of the cluster, and no others."""
         for name in OWN_FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in OWN_FILES:

@@ -1,4 +1,4 @@
-"""What the API server answers when it says no, as exceptions that know their Status object."""
+"""Errors of the API server: exceptions with the Status object that is sent, and constructors for each reason."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 
 class Cause(NamedTuple):
-    """One thing that is wrong with an object: which field, why, in what words."""
+    """One invalid field of an object (metav1.StatusCause)."""
 
     field: str
     message: str
     reason: str = "FieldValueInvalid"
 
 
-class ApiError(Exception):
-    """A refused request."""
+class StatusError(Exception):
+    """A request that failed with a Status object."""
 
     def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class ApiError(Exception):
         self.warnings: list[str] = []
 
     def status(self) -> dict[str, Any]:
-        """The Status object that is sent."""
+        """The Status object."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -41,104 +41,108 @@ class ApiError(Exception):
 
 
 @contextmanager
-def warned(warnings: list[str]) -> Iterator[None]:
-    """Who is refused hears what he was warned of, too."""
+def add_warnings(warnings: list[str]) -> Iterator[None]:
+    """Adds warnings to a StatusError that is raised inside."""
     try:
         yield
-    except ApiError as error:
+    except StatusError as error:
         error.warnings = [*warnings, *error.warnings]
         raise
 
 
-class UnreadableError(ApiError):
-    """A body is no JSON or YAML object at all."""
+class MalformedBodyError(StatusError):
+    """The body is not a JSON or YAML object."""
 
     def __init__(self, why: str) -> None:
         super().__init__(400, "BadRequest", why)
 
 
-class UndecodableError(ApiError):
-    """A body, or what a patch makes of an object, is not what its kind is made of."""
+class DecodingError(StatusError):
+    """The body, or a patched object, does not match the type of its kind."""
 
     def __init__(self, subject: str, problem: str) -> None:
         super().__init__(400, "BadRequest", f"{subject}: {problem}")
         self.problem = problem
 
 
-def _about(resource: str, group: str, name: str) -> dict[str, Any]:
+def _details(resource: str, group: str, name: str) -> dict[str, Any]:
     return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": resource}
 
 
-def _title(resource: str, group: str) -> str:
+def _qualified_name(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource
 
 
-def not_found(resource: str, group: str, name: str) -> ApiError:
+def not_found(resource: str, group: str, name: str) -> StatusError:
     """No such object."""
-    return ApiError(404, "NotFound", f'{_title(resource, group)} "{name}" not found', _about(resource, group, name))
+    return StatusError(
+        404, "NotFound", f'{_qualified_name(resource, group)} "{name}" not found', _details(resource, group, name)
+    )
 
 
-def already_exists(resource: str, group: str, name: str, deleting: bool = False) -> ApiError:
-    """There is one of that name."""
-    message = f'{"object is being deleted: " if deleting else ""}{_title(resource, group)} "{name}" already exists'
-    return ApiError(409, "AlreadyExists", message, _about(resource, group, name))
+def already_exists(resource: str, group: str, name: str, deleting: bool = False) -> StatusError:
+    """An object of that name exists."""
+    message = (
+        f'{"object is being deleted: " if deleting else ""}{_qualified_name(resource, group)} "{name}" already exists'
+    )
+    return StatusError(409, "AlreadyExists", message, _details(resource, group, name))
 
 
-def conflict(resource: str, group: str, name: str, why: str) -> ApiError:
-    """The object is not what the request supposed."""
-    message = f'Operation cannot be fulfilled on {_title(resource, group)} "{name}": {why}'
-    return ApiError(409, "Conflict", message, _about(resource, group, name))
+def conflict(resource: str, group: str, name: str, why: str) -> StatusError:
+    """The object has changed, or does not meet a precondition of the request."""
+    message = f'Operation cannot be fulfilled on {_qualified_name(resource, group)} "{name}": {why}'
+    return StatusError(409, "Conflict", message, _details(resource, group, name))
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def bad_request(message: str) -> ApiError:
-    """The request makes no sense."""
-    return ApiError(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    """The request is malformed."""
+    return StatusError(400, "BadRequest", message)
 
 
-def forbidden(resource: str, group: str, name: str, why: str) -> ApiError:
-    """The request makes sense and is not allowed."""
-    message = f'{_title(resource, group)} "{name}" is forbidden: {why}'
-    return ApiError(403, "Forbidden", message, _about(resource, group, name))
+def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
+    """The request is not allowed."""
+    message = f'{_qualified_name(resource, group)} "{name}" is forbidden: {why}'
+    return StatusError(403, "Forbidden", message, _details(resource, group, name))
 
 
-def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
-    """The object breaks rules of its kind; every broken one is named."""
+def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> StatusError:
+    """The object is invalid; every cause is listed."""
     found = list(causes)
     lines = [f"{cause.field}: {cause.message}" for cause in found]
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
-    details = _about(kind, group, name) if kind else {}
+    details = _details(kind, group, name) if kind else {}
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in found]
-    return ApiError(422, "Invalid", f'{_title(kind, group)} "{name}" is invalid: {text}', details)
+    return StatusError(422, "Invalid", f'{_qualified_name(kind, group)} "{name}" is invalid: {text}', details)
 
 
-def invalid_options(kind: str, *causes: Cause) -> ApiError:
-    """The parameters of a request are wrong: those of a CreateOptions, ListOptions and so on."""
+def invalid_options(kind: str, *causes: Cause) -> StatusError:
+    """The query parameters are invalid; `kind` is CreateOptions, ListOptions, and so on."""
     return invalid(kind, "meta.k8s.io", "", causes)
 
 
-def unnamed(message: str) -> ApiError:
-    """What a real server fails with where it forgot to say why: a 500 without a reason."""
-    return ApiError(500, "", message)
+def untyped(message: str) -> StatusError:
+    """A 500 without a reason: what a real server sends for a plain Go error."""
+    return StatusError(500, "", message)
 
 
-def gone(message: str) -> ApiError:
-    """The history that was asked for is no longer there."""
-    return ApiError(410, "Expired", message)
+def expired(message: str) -> StatusError:
+    """The resourceVersion is too old: its history is no longer stored."""
+    return StatusError(410, "Expired", message)
 
 
-def not_allowed(message: str = "the server does not allow this method on the requested resource") -> ApiError:
-    """The verb does not exist here."""
-    return ApiError(405, "MethodNotAllowed", message)
+def method_not_allowed(message: str = "the server does not allow this method on the requested resource") -> StatusError:
+    """The resource does not support the method."""
+    return StatusError(405, "MethodNotAllowed", message)
 
 
-def unsupported(message: str) -> ApiError:
-    """The body is of a kind that nobody reads here."""
-    return ApiError(415, "UnsupportedMediaType", message)
+def unsupported_media_type(message: str) -> StatusError:
+    """The media type of the body is not supported."""
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
-def internal(message: str) -> ApiError:
-    """Something behind the API failed."""
-    return ApiError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})
+def internal_error(message: str) -> StatusError:
+    """An internal error."""
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from embedded_kube.admission.admission import Admission
-from embedded_kube.api import SYSTEM, Api
-from embedded_kube.client import LocalClient
-from embedded_kube.errors import ApiError
+from embedded_kube.client import InProcessClient
+from embedded_kube.errors import StatusError
 from embedded_kube.node import FleetRunner, FleetSettings
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable
+from embedded_kube.registry.options import SYSTEM
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kinds
 from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.binding import bind
-from embedded_kube.subresources.kubelet import LogOptions, Terminal
+from embedded_kube.subresources.kubelet import ExecSession, PodLogOptions
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 
 TIMEOUT = 60.0
@@ -34,11 +35,11 @@ class Nodes:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.store = Store(folder / "state.db")
-        kinds = Kinds(built_in("1.35"))
+        kinds = KindTable(builtin_kinds("1.35"))
         schemas = Schemas("1.35")
         self.admission = Admission(self.store, kinds, schemas)
-        self.api = Api(self.store, kinds, schemas, self.admission.admit, self.admission.check)
-        self.client = LocalClient(self.api, SYSTEM)
+        self.api = ObjectRegistry(self.store, kinds, schemas, self.admission.admit, self.admission.validate)
+        self.client = InProcessClient(self.api, SYSTEM)
         chosen = {"nodes": 2, "cpu": "64", "memory": "256Gi", "back_off": 0.3, "back_off_limit": 0.6, **settings}
         self.fleet = FleetRunner(
             self.client, FleetSettings(folder=folder / "pods", read_device_claim=read_device_claim, **chosen)
@@ -104,7 +105,7 @@ class Nodes:
         async def ask() -> bool:
             try:
                 await self.pod(name)
-            except ApiError as error:
+            except StatusError as error:
                 return error.code == 404
             return False
 
@@ -118,7 +119,7 @@ class Nodes:
 
     async def until_log(self, name: str, text: str, **options: Any) -> str:
         async def ask() -> str | None:
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(StatusError):
                 found = await self.logs(name, **options)
                 return found if text in found else None
             return None
@@ -130,7 +131,7 @@ class Nodes:
     async def logs(self, name: str, container: str = "main", **options: Any) -> str:
         pod = await self.pod(name)
         kubelet = self.fleet.kubelets[pod["spec"]["nodeName"]]
-        pieces = [piece async for piece in kubelet.logs(pod, LogOptions(container, **options))]
+        pieces = [piece async for piece in kubelet.logs(pod, PodLogOptions(container, **options))]
         return b"".join(pieces).decode()
 
     async def execute(self, name: str, *command: str, stdin: bytes | None = None, tty: bool = False) -> tuple[int, str]:
@@ -144,7 +145,7 @@ class Nodes:
             if stdin is not None:
                 yield stdin
 
-        terminal = Terminal(command, "main", tty, feed() if stdin is not None else None, write)
+        terminal = ExecSession(command, "main", tty, feed() if stdin is not None else None, write)
         code = await self.fleet.kubelets[pod["spec"]["nodeName"]].execute(pod, terminal)
         return code, b"".join(output).decode()
 
@@ -152,7 +153,7 @@ class Nodes:
 
     async def begin(self) -> None:
         for name in ("default", "kube-node-lease", "other"):
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(StatusError):
                 await self.client.create("namespaces", {"metadata": {"name": name}})
         self.running = asyncio.create_task(self.fleet.run())
         await self.until(self._is_ready)

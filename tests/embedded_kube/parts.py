@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from embedded_kube.admission.admission import Admission
-from embedded_kube.api import Api, Options
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.registry.options import RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.storage.store import Json, Store
 
 
 class PassThrough:
     """A conversion that believes everything."""
 
-    def decode(self, kind: Kind, found: Json, field_validation: str) -> list[str]:
+    def decode(self, kind: ServedKind, found: Json, field_validation: str) -> list[str]:
         return []
 
-    def finish(self, _kind: Kind, _found: Json) -> None:
+    def prepare_for_create(self, _kind: ServedKind, _found: Json) -> None:
         pass
 
-    def validate(self, kind: Kind, found: Json, old: Json | None) -> None:
+    def validate(self, kind: ServedKind, found: Json, old: Json | None) -> None:
         return None
 
 
@@ -29,9 +30,9 @@ class Parts:
 
     def __init__(self) -> None:
         self.store = Store(None)
-        kinds = Kinds(built_in("1.35"))
+        kinds = KindTable(builtin_kinds("1.35"))
         self.admission = Admission(self.store, kinds, PassThrough())
-        self.api = Api(self.store, kinds, PassThrough(), self.admission.admit, self.admission.check)
+        self.api = ObjectRegistry(self.store, kinds, PassThrough(), self.admission.admit, self.admission.validate)
         self.store.write("namespaces", {"metadata": {"name": "default", "labels": {"team": "a"}}})
 
     async def close(self) -> None:
@@ -44,7 +45,7 @@ class Parts:
     async def create_with_warnings(self, resource: str, found: Json, **options: Any) -> tuple[Json, list[str]]:
         plural, _, group = resource.partition(".")
         kind = self.api.find(plural, group)
-        return await self.api.create(kind, "default" if kind.namespaced else "", found, Options(**options))
+        return await self.api.create(kind, "default" if kind.namespaced else "", found, RequestOptions(**options))
 
     def get(self, resource: str, name: str) -> Json:
         plural, _, group = resource.partition(".")
@@ -57,7 +58,7 @@ def make_pod(name: str = "train-0", **spec: Any) -> Json:
     return {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "x"}], **spec}}
 
 
-def find_kind(kinds: Kinds, api_version: str, name: str) -> Kind:
+def find_kind(kinds: KindTable, api_version: str, name: str) -> ServedKind:
     """The kind that an object says it is."""
     group, _, version = api_version.rpartition("/")
     return next(kind for kind in kinds if (kind.group, kind.version, kind.kind) == (group, version, name))

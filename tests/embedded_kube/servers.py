@@ -11,18 +11,21 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from embedded_kube.api import Api, Options
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.registry.options import RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.server.server import Serving, make_app
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.server.server import ApiServerConfig, make_app
 from embedded_kube.storage.store import Json, Store
 
 PODS = "/api/v1/namespaces/default/pods"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def admit_all(_op: str, _kind: Kind, found: Json, _old: Json | None, _options: Options) -> tuple[Json, list[str]]:
+async def admit_all(
+    _op: str, _kind: ServedKind, found: Json, _old: Json | None, _options: RequestOptions
+) -> tuple[Json, list[str]]:
     """Admission that changes nothing."""
     return found, []
 
@@ -30,7 +33,7 @@ async def admit_all(_op: str, _kind: Kind, found: Json, _old: Json | None, _opti
 class Speaker:
     """A client with an API behind it."""
 
-    def __init__(self, api: Api, client: TestClient[Any, Any]) -> None:
+    def __init__(self, api: ObjectRegistry, client: TestClient[Any, Any]) -> None:
         self.api = api
         self.client = client
 
@@ -61,17 +64,17 @@ class Speaker:
 
 
 @asynccontextmanager
-async def speaker(version: str = "1.35", kinds: tuple[Kind, ...] = (), **serving: Any) -> AsyncIterator[Speaker]:
+async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **serving: Any) -> AsyncIterator[Speaker]:
     """A server with a namespace "default", and a client of it."""
     store = Store(None)
-    table = Kinds(built_in(version))
+    table = KindTable(builtin_kinds(version))
     for kind in kinds:
         table.put(kind)
     schemas = Schemas(version)
-    api = Api(store, table, schemas, admit_all)
+    api = ObjectRegistry(store, table, schemas, admit_all)
     for name in ("default", "other"):
-        await api.create(api.find("namespaces"), "", {"metadata": {"name": name}}, Options())
-    app = make_app(api, Serving(schemas, version, **serving))
+        await api.create(api.find("namespaces"), "", {"metadata": {"name": name}}, RequestOptions())
+    app = make_app(api, ApiServerConfig(schemas, version, **serving))
     try:
         async with TestClient(TestServer(app)) as client:
             yield Speaker(api, client)
@@ -89,7 +92,7 @@ def pod(name: str, **spec: Any) -> Json:
     return {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "x"}], **spec}}
 
 
-def widget(version: str = "v1", group: str = "example.org", **more: Any) -> Kind:
+def widget(version: str = "v1", group: str = "example.org", **more: Any) -> ServedKind:
     """A custom kind that takes any content."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return Kind(group, version, "Widget", "widgets", crd_schema=schema, **more)
+    return ServedKind(group, version, "Widget", "widgets", crd_schema=schema, **more)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from embedded_kube.addons import NAMESPACE, Part
-from embedded_kube.client import LocalClient
-from embedded_kube.cluster import LocalCluster, Settings
-from embedded_kube.data_dir import Home
-from embedded_kube.errors import ApiError
+from embedded_kube.addons import NAMESPACE, Addon
+from embedded_kube.client import InProcessClient
+from embedded_kube.cluster import ClusterSettings, EmbeddedCluster
+from embedded_kube.data_dir import DataDir
+from embedded_kube.errors import StatusError
 from embedded_kube.node import FleetSettings
 from tests.embedded_kube.nodes import processes_with
 
@@ -39,13 +39,13 @@ WIDGETS: Json = {
 
 
 @contextlib.asynccontextmanager
-async def cluster(folder: Path, *commands: str, **nodes: Any) -> AsyncIterator[LocalClient]:
+async def cluster(folder: Path, *commands: str, **nodes: Any) -> AsyncIterator[InProcessClient]:
     """A cluster of one node whose scheduler is a shell command; without a command it has no scheduler."""
-    home = Home(folder)
+    home = DataDir(folder)
     home.lock()
     fleet = FleetSettings(folder=home.pods, nodes=1, back_off=0.1, **{"runtime": "simulated", **nodes})
-    parts = tuple(Part("gpu-scheduler", "scheduler", ("sh", "-c", command), "gpu-scheduler") for command in commands)
-    running = LocalCluster(Settings(home, fleet, definitions=(WIDGETS,), parts=parts))
+    parts = tuple(Addon("gpu-scheduler", "scheduler", ("sh", "-c", command), "gpu-scheduler") for command in commands)
+    running = EmbeddedCluster(ClusterSettings(home, fleet, definitions=(WIDGETS,), addons=parts))
     try:
         await running.start()
         yield running.client("test")
@@ -63,7 +63,7 @@ async def until(check: Any) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def ready_pod(client: LocalClient) -> Json:
+async def ready_pod(client: InProcessClient) -> Json:
     async def check() -> Json | None:
         for pod in await client.list("pods", NAMESPACE):
             conditions = pod.get("status", {}).get("conditions", ())
@@ -134,7 +134,7 @@ async def test_an_addon_has_the_kubeconfig_of_its_service_account(tmp_path: Path
         found = yaml.safe_load(text)
         assert found["contexts"][0]["context"]["namespace"] == NAMESPACE
         assert found["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")
-        assert found["users"][0]["user"]["token"] != Home(tmp_path).token()
+        assert found["users"][0]["user"]["token"] != DataDir(tmp_path).token()
         await client.get("serviceaccounts", NAMESPACE, "gpu-scheduler")
 
 
@@ -174,7 +174,7 @@ async def test_an_addon_that_is_no_longer_configured_is_removed_with_its_node(tm
             return names == {"node1"} and not await client.list("pods", NAMESPACE)
 
         assert await until(check)
-        with pytest.raises(ApiError, match="not found"):
+        with pytest.raises(StatusError, match="not found"):
             await client.get("deployments.apps", NAMESPACE, "gpu-scheduler")
 
 

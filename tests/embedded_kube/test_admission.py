@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.api import DeleteOptions, Options
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from tests.embedded_kube.parts import Parts, make_pod
 
 CLASSES = "priorityclasses.scheduling.k8s.io"
@@ -21,8 +21,8 @@ async def parts() -> AsyncIterator[Parts]:
     await made.close()
 
 
-async def refusal(coroutine: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+async def refusal(coroutine: Any) -> StatusError:
+    with pytest.raises(StatusError) as caught:
         await coroutine
     return caught.value
 
@@ -79,7 +79,7 @@ async def test_the_default_class_is_taken_by_pods_that_name_none_and_follows_cha
     spec = (await parts.create("pods", make_pod("second")))["spec"]
     assert (spec["priority"], spec["priorityClassName"]) == (7, "usual")
     await parts.api.delete(
-        parts.api.find("priorityclasses", "scheduling.k8s.io"), "", "usual", DeleteOptions(), Options()
+        parts.api.find("priorityclasses", "scheduling.k8s.io"), "", "usual", DeleteOptions(), RequestOptions()
     )
     assert (await parts.create("pods", make_pod("third")))["spec"]["priority"] == 0
 
@@ -106,7 +106,7 @@ async def test_an_update_without_priority_keeps_what_was_resolved(parts: Parts) 
     await parts.create(CLASSES, {"metadata": {"name": "high"}, "value": 1000})
     await parts.create("pods", make_pod(priorityClassName="high"))
     sent = make_pod(priorityClassName="high")
-    found, _ = await parts.api.update(parts.api.find("pods"), "default", "train-0", sent, Options())
+    found, _ = await parts.api.update(parts.api.find("pods"), "default", "train-0", sent, RequestOptions())
     assert found["spec"]["priority"] == 1000
 
 
@@ -117,7 +117,9 @@ async def test_a_second_default_class_is_refused(parts: Parts) -> None:
 
 
 async def test_the_first_namespaces_cannot_be_deleted(parts: Parts) -> None:
-    error = await refusal(parts.api.delete(parts.api.find("namespaces"), "", "default", DeleteOptions(), Options()))
+    error = await refusal(
+        parts.api.delete(parts.api.find("namespaces"), "", "default", DeleteOptions(), RequestOptions())
+    )
     assert error.code == 403
     assert error.message == 'namespaces "default" is forbidden: this namespace may not be deleted'
 
@@ -145,12 +147,12 @@ async def test_an_address_that_is_taken_outside_or_changed_is_refused_and_a_free
     assert "not in the valid range" in outside.message
     kind = parts.api.find("services")
     moved = await refusal(
-        parts.api.update(kind, "default", "api", make_service("api", clusterIP="10.96.0.2"), Options())
+        parts.api.update(kind, "default", "api", make_service("api", clusterIP="10.96.0.2"), RequestOptions())
     )
     assert "may not change once set" in moved.message
-    kept, _ = await parts.api.update(kind, "default", "api", make_service("api"), Options())
+    kept, _ = await parts.api.update(kind, "default", "api", make_service("api"), RequestOptions())
     assert kept["spec"]["clusterIP"] == "10.96.0.1"
-    await parts.api.delete(kind, "default", "api", DeleteOptions(), Options())
+    await parts.api.delete(kind, "default", "api", DeleteOptions(), RequestOptions())
     await parts.create("services", make_service("other", clusterIP="10.96.0.1"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedded_kube.admission.match_conditions import ConditionError, compile_condition
+from embedded_kube.admission.match_conditions import MatchConditionError, compile_condition
 
 VARIABLES = {
     "object": {
@@ -62,7 +62,7 @@ def test_conditions_are_answered(text: str, expected: bool) -> None:
 )
 def test_a_condition_about_what_is_not_there_has_no_answer(text: str) -> None:
     condition = compile_condition(text)
-    with pytest.raises(ConditionError):
+    with pytest.raises(MatchConditionError):
         condition(VARIABLES)
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.api import SYSTEM
-from embedded_kube.client import LocalClient
+from embedded_kube.client import InProcessClient
 from embedded_kube.controllers import run_controllers
 from embedded_kube.controllers.workloads import replicaset
-from embedded_kube.errors import internal
+from embedded_kube.errors import internal_error
+from embedded_kube.registry.options import SYSTEM
 from embedded_kube.storage.store import Json
 from tests.embedded_kube.world import World, deployment, job, running_world, stateful_set
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-class LateClient(LocalClient):
+class LateClient(InProcessClient):
     """A client whose watches lag behind."""
 
     async def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
@@ -168,7 +168,7 @@ async def test_creations_that_fail_are_reported_once_and_tried_again(monkeypatch
 
         async def refuse(resource: str, found: Json) -> Json:
             if resource == "pods" and broken:
-                raise internal("no room")
+                raise internal_error("no room")
             return await create(resource, found)
 
         monkeypatch.setattr(world.client, "create", refuse)

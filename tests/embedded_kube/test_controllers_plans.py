@@ -10,6 +10,7 @@ import pytest
 from embedded_kube.controllers.disruption import count_budget
 from embedded_kube.controllers.garbage_collector import GcAction, decide_gc_action
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
+from embedded_kube.controllers.machinery.hashes import short_hash
 from embedded_kube.controllers.machinery.objects import (
     COMPLETION_INDEX,
     DELETION_COST,
@@ -49,7 +50,7 @@ from embedded_kube.controllers.workloads.statefulset_plan import (
     StatefulSetGoal,
     plan_statefulset,
 )
-from embedded_kube.storage.labels import matches, short_hash
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 NOW = 1_000_000.0

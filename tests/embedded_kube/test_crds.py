@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.crds import accept, kinds_of, version_rank
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kind, Kinds
 from tests.embedded_kube.parts import find_kind
 
 Json = dict[str, Any]
@@ -74,11 +74,11 @@ def crd(**spec: Any) -> Json:
 
 def definition(found: Json, old: Json | None = None) -> list[str]:
     """The lines in which a CRD is refused."""
-    kind = find_kind(Kinds(built_in("1.35")), "apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    kind = find_kind(KindTable(builtin_kinds("1.35")), "apiextensions.k8s.io/v1", "CustomResourceDefinition")
     try:
         SCHEMAS.decode(kind, found, "Strict")
         SCHEMAS.validate(kind, found, old)
-    except ApiError as error:
+    except StatusError as error:
         return [f"{one['field']}: {one['message']}" for one in error.details.get("causes", [])] or [error.message]
     return []
 
@@ -90,11 +90,11 @@ def foo(**spec: Any) -> Json:
     return {"apiVersion": "x.io/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {"size": 1, **spec}}
 
 
-def causes(found: Json, kind: Kind = FOO) -> list[str]:
+def causes(found: Json, kind: ServedKind = FOO) -> list[str]:
     SCHEMAS.decode(kind, found, "Ignore")
     try:
         SCHEMAS.validate(kind, found, None)
-    except ApiError as error:
+    except StatusError as error:
         return [f"{one['field']}: {one['message']}" for one in error.details["causes"]]
     return []
 
@@ -136,7 +136,7 @@ def test_the_crds_that_every_cluster_has_are_accepted() -> None:
 
 
 def test_a_crd_is_established_unless_its_names_are_taken() -> None:
-    kinds = Kinds(built_in("1.35"))
+    kinds = KindTable(builtin_kinds("1.35"))
     status = accept(crd(), kinds, NOW)
     conditions = {one["type"]: one["status"] for one in status["conditions"]}
     assert conditions == {"NamesAccepted": "True", "Established": "True"}
@@ -144,7 +144,7 @@ def test_a_crd_is_established_unless_its_names_are_taken() -> None:
     assert status["acceptedNames"]["plural"] == "foos"
     again = accept({**crd(), "status": status}, kinds, "2026-01-01T00:00:00Z")
     assert again == status
-    kinds.put(Kind("x.io", "v1", "Bar", "bars", short_names=("fo",)))
+    kinds.put(ServedKind("x.io", "v1", "Bar", "bars", short_names=("fo",)))
     status = accept(crd(), kinds, NOW)
     assert {one["type"]: one["status"] for one in status["conditions"]}["Established"] == "False"
     assert '"fo" is already in use' in status["conditions"][0]["message"]
@@ -234,7 +234,7 @@ def test_unknown_fields_go_and_defaults_come() -> None:
         "items": [{"name": "a", "value": 0}],
         "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}},
     }
-    with pytest.raises(ApiError, match=r'Foo in version "v1" cannot be handled as a Foo: strict decoding error'):
+    with pytest.raises(StatusError, match=r'Foo in version "v1" cannot be handled as a Foo: strict decoding error'):
         SCHEMAS.decode(FOO, foo(junk=1), "Strict")
 
 

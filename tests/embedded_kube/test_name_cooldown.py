@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.name_cooldown import FreedNames
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.name_cooldown import NameCooldown
 from tests.embedded_kube.world import PATIENCE, running_world, stateful_set
 
 REST = 0.3
@@ -13,7 +13,7 @@ REST = 0.3
 
 async def test_the_successor_of_a_stateful_pod_lets_its_name_rest() -> None:
     async with running_world() as world:
-        world.api.freed = FreedNames(REST)
+        world.api.name_cooldown = NameCooldown(REST)
         await world.create("statefulsets.apps", stateful_set("db", 1))
         await world.until(lambda: len(world.pods()) == 1)
         before = world.pods()[0]["metadata"]["uid"]
@@ -28,7 +28,7 @@ async def test_the_successor_of_a_stateful_pod_lets_its_name_rest() -> None:
 
 async def test_a_name_rests_alone_and_only_for_its_kind_and_namespace() -> None:
     async with running_world() as world, asyncio.timeout(PATIENCE):
-        world.api.freed = FreedNames(3600)
+        world.api.name_cooldown = NameCooldown(3600)
         await world.create("namespaces", {"metadata": {"name": "other"}})
         await world.create("configmaps", {"metadata": {"name": "a"}})
         await world.delete("configmaps", "a")
@@ -40,10 +40,10 @@ async def test_a_name_rests_alone_and_only_for_its_kind_and_namespace() -> None:
 
 async def test_a_name_that_rests_may_be_given_to_somebody_else_meanwhile() -> None:
     async with running_world() as world:
-        world.api.freed = FreedNames(REST)
+        world.api.name_cooldown = NameCooldown(REST)
         await world.create("configmaps", {"metadata": {"name": "a"}})
         await world.delete("configmaps", "a")
         both = (world.create("configmaps", {"metadata": {"name": "a"}}) for _ in range(2))
         outcomes = await asyncio.gather(*both, return_exceptions=True)
-        refusals = [one.reason for one in outcomes if isinstance(one, ApiError)]
+        refusals = [one.reason for one in outcomes if isinstance(one, StatusError)]
         assert refusals == ["AlreadyExists"]

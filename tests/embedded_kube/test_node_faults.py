@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from embedded_kube.controllers.machinery import controller
-from embedded_kube.errors import ApiError, internal
+from embedded_kube.errors import StatusError, internal_error
 from embedded_kube.node import status_manager
 from embedded_kube.node.pods import terminal
 from embedded_kube.node.pods.log_writer import LogWriter
@@ -23,7 +23,7 @@ from embedded_kube.node.processes.message_socket import Message
 from embedded_kube.node.processes.network import AddressPool
 from embedded_kube.node.timers import Timers
 from embedded_kube.storage.store import Json
-from embedded_kube.subresources.kubelet import Terminal
+from embedded_kube.subresources.kubelet import ExecSession
 from tests.embedded_kube.nodes import TIMEOUT, Nodes, nodes, processes_with
 
 
@@ -126,7 +126,7 @@ def break_api(found: Nodes, monkeypatch: pytest.MonkeyPatch, method: str, resour
     async def failing(asked: str, *arguments: Any, **more: Any) -> Any:
         if asked == resource and len(failures) < times:
             failures.append(method)
-            raise internal("failed calling webhook")
+            raise internal_error("failed calling webhook")
         return await original(asked, *arguments, **more)
 
     monkeypatch.setattr(found.client, method, failing)
@@ -164,7 +164,7 @@ async def test_a_retried_status_does_not_overwrite_a_newer_one() -> None:
             written.append(status["phase"])
             if not failed.is_set():
                 failed.set()
-                raise internal("down")
+                raise internal_error("down")
             return {"metadata": {}}
 
     manager = status_manager.StatusManager(Client())  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ async def test_a_deleted_node_is_recreated_although_the_api_fails(
         async def is_back() -> bool:
             try:
                 node = await found.client.get("nodes", "", "node1")
-            except ApiError:
+            except StatusError:
                 return False
             return bool(node["status"].get("conditions"))
 
@@ -268,7 +268,7 @@ async def test_a_slow_client_gets_all_output_of_a_command(tmp_path: Path, monkey
             await asyncio.sleep(0.2)
 
         command = ("sh", "-c", "head -c 100000 /dev/zero")
-        code = await found.fleet.execute(await found.pod("web"), Terminal(command, "main", False, None, write))
+        code = await found.fleet.execute(await found.pod("web"), ExecSession(command, "main", False, None, write))
         assert (code, len(received)) == (0, 100_000)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.builtin import VERSIONS, built_in
-from embedded_kube.storage.kinds import Kind, Kinds
 
 GVK = "x-kubernetes-group-version-kind"
-CUSTOM = Kind(
+CUSTOM = ServedKind(
     "x.io",
     "v1",
     "Foo",
@@ -23,7 +23,7 @@ CUSTOM = Kind(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_document_of_the_index_describes_its_kinds_completely(version: str) -> None:
-    schemas, kinds = Schemas(version), Kinds((*built_in(version), CUSTOM))
+    schemas, kinds = Schemas(version), KindTable((*builtin_kinds(version), CUSTOM))
     index = schemas.openapi_v3_index(kinds)
     assert {"api/v1", "apis/apps/v1", "apis/x.io/v1"} <= set(index["paths"])
     for path, entry in index["paths"].items():
@@ -49,11 +49,11 @@ def _references(value: Any) -> list[str]:
 
 
 def test_a_group_version_that_is_not_served_has_no_document() -> None:
-    assert Schemas("1.35").openapi_v3("apis/none/v1", Kinds(built_in("1.35"))) is None
+    assert Schemas("1.35").openapi_v3("apis/none/v1", KindTable(builtin_kinds("1.35"))) is None
 
 
 def test_a_document_says_how_lists_are_patched_and_that_fields_are_validated() -> None:
-    kinds = Kinds(built_in("1.35"))
+    kinds = KindTable(builtin_kinds("1.35"))
     document = Schemas("1.35").openapi_v3("api/v1", kinds)
     assert document is not None
     containers = document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
@@ -66,7 +66,7 @@ def test_a_document_says_how_lists_are_patched_and_that_fields_are_validated() -
 
 
 def test_the_hash_of_a_document_changes_with_a_crd() -> None:
-    other = Kind("x.io", "v1", "Foo", "foos", crd_schema={"type": "object"})
+    other = ServedKind("x.io", "v1", "Foo", "foos", crd_schema={"type": "object"})
     schemas = Schemas("1.35")
-    first, second = (schemas.openapi_v3_index(Kinds((one,)))["paths"]["apis/x.io/v1"] for one in (CUSTOM, other))
+    first, second = (schemas.openapi_v3_index(KindTable((one,)))["paths"]["apis/x.io/v1"] for one in (CUSTOM, other))
     assert first != second

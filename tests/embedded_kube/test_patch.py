@@ -10,30 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.patching.patch import (
     APPLY_PATCH,
     JSON_PATCH,
     MERGE_PATCH,
     STRATEGIC_PATCH,
-    Patch,
+    PatchRequest,
     apply_patch,
     check_content_type,
     merge,
 )
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema import jsontext
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kind, Kinds
 from tests.embedded_kube.parts import find_kind
 
 Json = dict[str, Any]
 
 SCHEMAS = Schemas("1.35")
-KINDS = Kinds(built_in("1.35"))
+KINDS = KindTable(builtin_kinds("1.35"))
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ServedKind:
     api_version, _, kind = name.rpartition("/")
     return find_kind(KINDS, api_version, kind)
 
@@ -42,12 +42,12 @@ POD = kind_of("v1/Pod")
 DEPLOYMENT = kind_of("apps/v1/Deployment")
 
 
-def patched(content_type: str, old: Json | None, body: Any, kind: Kind = POD, **more: Any) -> Json:
-    patch = Patch(content_type, json.dumps(body).encode(), **more)
+def patched(content_type: str, old: Json | None, body: Any, kind: ServedKind = POD, **more: Any) -> Json:
+    patch = PatchRequest(content_type, json.dumps(body).encode(), **more)
     return apply_patch(patch, copy.deepcopy(old), kind, SCHEMAS)
 
 
-def strategic(old: Json, body: Json, kind: Kind = POD) -> Json:
+def strategic(old: Json, body: Json, kind: ServedKind = POD) -> Json:
     return patched(STRATEGIC_PATCH, old, body, kind)
 
 
@@ -120,7 +120,7 @@ def test_a_json_patch_is_applied_in_order() -> None:
     ],
 )
 def test_a_json_patch_that_does_not_fit_is_refused(body: Any, code: int) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         patched(JSON_PATCH, {"metadata": {"name": "a"}}, body)
     assert refused.value.code == code
 
@@ -139,14 +139,14 @@ def test_what_a_json_patch_replaces_need_not_be_there() -> None:
 
 
 def test_a_patch_of_an_unknown_type_is_refused() -> None:
-    with pytest.raises(ApiError) as refused:
-        check_content_type(Kind("", "v1", "Pod", "pods"), "application/json")
+    with pytest.raises(StatusError) as refused:
+        check_content_type(ServedKind("", "v1", "Pod", "pods"), "application/json")
     assert refused.value.code == 415
 
 
 def test_custom_resources_take_no_strategic_patch() -> None:
-    custom = Kind("x.io", "v1", "Foo", "foos", crd_schema={"type": "object"})
-    with pytest.raises(ApiError) as refused:
+    custom = ServedKind("x.io", "v1", "Foo", "foos", crd_schema={"type": "object"})
+    with pytest.raises(StatusError) as refused:
         check_content_type(custom, STRATEGIC_PATCH)
     assert refused.value.code == 415
     assert STRATEGIC_PATCH not in refused.value.message
@@ -226,7 +226,7 @@ def test_retain_keys_drops_the_other_members_of_a_union() -> None:
     ],
 )
 def test_a_malformed_strategic_patch_is_refused(body: Json, code: int) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         strategic(TWO, body)
     assert refused.value.code == code
 
@@ -302,7 +302,7 @@ def test_two_managers_conflict_only_over_values_that_differ() -> None:
     first = applied(None, deployment(replicas=2))
     shared = applied(first, deployment(replicas=2, paused=True), "other")
     assert shared["spec"] == {"replicas": 2, "paused": True}
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         applied(first, deployment(replicas=3), "other")
     assert (refused.value.code, refused.value.reason) == (409, "Conflict")
     assert refused.value.message == 'Apply failed with 1 conflict: conflict with "me": .spec.replicas'
@@ -354,7 +354,7 @@ def test_a_managers_status_is_kept_apart_from_its_spec() -> None:
     ],
 )
 def test_an_apply_that_says_too_little_is_refused(body: Any, manager: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         patched(APPLY_PATCH, None, body, DEPLOYMENT, field_manager=manager)
     assert refused.value.code in (400, 422)
 
@@ -362,7 +362,7 @@ def test_an_apply_that_says_too_little_is_refused(body: Any, manager: str) -> No
 def test_an_apply_may_be_written_in_yaml() -> None:
     meta = b"metadata: {name: d, annotations: {at: 2025-01-01}}\n"
     body = b"apiVersion: apps/v1\nkind: Deployment\n" + meta + b"spec: {replicas: 2}\n"
-    made = apply_patch(Patch(APPLY_PATCH, body, "me"), None, DEPLOYMENT, SCHEMAS)
+    made = apply_patch(PatchRequest(APPLY_PATCH, body, "me"), None, DEPLOYMENT, SCHEMAS)
     assert made["spec"]["replicas"] == 2
     assert made["metadata"]["annotations"] == {"at": "2025-01-01"}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.node.pods.environment import (
     ContainerConfigError,
     DownwardFields,
@@ -197,7 +197,7 @@ async def test_a_failed_init_container_fails_a_pod_that_never_restarts(tmp_path:
         await found.run("one", "echo never", initContainers=init, restartPolicy="Never")
         await found.until_phase("one", "Failed")
         assert (await found.container("one", "init"))["state"]["terminated"]["exitCode"] == 3
-        with pytest.raises(ApiError, match="waiting to start"):
+        with pytest.raises(StatusError, match="waiting to start"):
             await found.logs("one")
 
 
@@ -378,9 +378,9 @@ async def test_logs_have_timestamps_tails_and_limits(tmp_path: Path) -> None:
         moment, _, text = line.partition(" ")
         assert text == "a"
         assert moment.endswith("Z")
-        with pytest.raises(ApiError, match="not valid for pod one"):
+        with pytest.raises(StatusError, match="not valid for pod one"):
             await found.logs("one", "other")
-        with pytest.raises(ApiError, match="previous terminated container"):
+        with pytest.raises(StatusError, match="previous terminated container"):
             await found.logs("one", previous=True)
 
 
@@ -408,7 +408,7 @@ async def test_a_command_runs_inside_the_container(tmp_path: Path, isolate: bool
         assert await found.execute("one", "cat", stdin=b"through") == (0, "through")
         code, text = await found.execute("one", "sh", "-c", "test -t 0 && echo terminal", tty=True)
         assert (code, text.strip()) == (0, "terminal")
-        with pytest.raises(ApiError, match="executable file not found"):
+        with pytest.raises(StatusError, match="executable file not found"):
             await found.execute("one", "no-such-program")
 
 

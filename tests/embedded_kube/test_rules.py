@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
+from embedded_kube.registry.kinds import KindTable
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.builtin import VERSIONS, built_in
-from embedded_kube.storage.kinds import Kinds
 from tests.embedded_kube.parts import find_kind
 
 Json = dict[str, Any]
 Edit = Callable[[Json], Any]
 
 SCHEMAS = {version: Schemas(version) for version in VERSIONS}
-KINDS = {version: Kinds(built_in(version)) for version in VERSIONS}
+KINDS = {version: KindTable(builtin_kinds(version)) for version in VERSIONS}
 
 
 def causes(name: str, found: Json, old: Json | None = None, version: str = "1.35") -> list[str]:
@@ -30,10 +30,10 @@ def causes(name: str, found: Json, old: Json | None = None, version: str = "1.35
             SCHEMAS[version].decode(kind, one, "Strict")
             if kind_name == "Job":
                 one["metadata"].setdefault("uid", "u")
-                SCHEMAS[version].finish(kind, one)
+                SCHEMAS[version].prepare_for_create(kind, one)
     try:
         SCHEMAS[version].validate(kind, found, old)
-    except ApiError as error:
+    except StatusError as error:
         return [f"{cause['field']}: {cause['message']}" for cause in error.details["causes"]]
     return []
 
@@ -150,7 +150,7 @@ def test_every_broken_rule_of_a_pod_is_named(found: Json, expected: list[str]) -
 
 def test_a_refusal_counts_all_causes_in_one_message() -> None:
     kind = find_kind(KINDS["1.35"], "v1", "Pod")
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         SCHEMAS["1.35"].validate(kind, {"metadata": {"name": "a"}, "spec": {"containers": [{}]}}, None)
     assert refused.value.code == 422
     assert refused.value.message == (

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedded_kube.errors import ApiError
-from embedded_kube.schema.quantities import canonical, is_same
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.schema.quantities import canonical, is_equal
 from embedded_kube.schema.schemas import Schemas, parse_object
-from embedded_kube.storage.builtin import VERSIONS, built_in
-from embedded_kube.storage.kinds import Kind, Kinds
 from tests.embedded_kube.parts import find_kind
 
 Json = dict[str, Any]
 
 SCHEMAS = {version: Schemas(version) for version in VERSIONS}
-KINDS = {version: Kinds(built_in(version)) for version in VERSIONS}
+KINDS = {version: KindTable(builtin_kinds(version)) for version in VERSIONS}
 
 
-def kind_of(name: str, version: str = "1.35") -> Kind:
+def kind_of(name: str, version: str = "1.35") -> ServedKind:
     api_version, _, kind = name.rpartition("/")
     return find_kind(KINDS[version], api_version, kind)
 
@@ -41,7 +41,7 @@ def pod(**spec: Any) -> Json:
 def test_every_built_in_kind_of_every_version_has_a_type() -> None:
     for version in VERSIONS:
         for kind in KINDS[version]:
-            assert SCHEMAS[version].shape(kind).name, f"{version}: {kind.api_version} {kind.kind}"
+            assert SCHEMAS[version].type_schema(kind).name, f"{version}: {kind.api_version} {kind.kind}"
 
 
 def test_unknown_fields_are_pruned_and_named_as_asked_for() -> None:
@@ -55,7 +55,7 @@ def test_unknown_fields_are_pruned_and_named_as_asked_for() -> None:
     assert "bar" not in silent["spec"]["containers"][0]
     warned = schemas.decode(kind, copy.deepcopy(wrong), "Warn")
     assert sorted(warned) == ['unknown field "spec.containers[0].bar"', 'unknown field "spec.foo"']
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         schemas.decode(kind, pod(foo=1), "Strict")
     assert refused.value.code == 400
     assert refused.value.reason == "BadRequest"
@@ -71,13 +71,13 @@ def test_fields_that_appear_twice_are_named_and_the_last_one_counts() -> None:
     assert found["metadata"]["name"] == "b"
     assert sorted(warnings) == ['duplicate field "metadata.name"', 'duplicate field "spec.containers[0].image"']
     assert parse_object(body, kind, "Ignore")[1] == []
-    with pytest.raises(ApiError, match=r'strict decoding error: duplicate field "metadata\.name"'):
+    with pytest.raises(StatusError, match=r'strict decoding error: duplicate field "metadata\.name"'):
         parse_object(b'{"metadata": {"name": "a", "name": "b"}}', kind, "Strict")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"', b'{"metadata": 1}', b'{"a": NaN}', b"\xff"])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         parse_object(body, kind_of("v1/Pod"), "Warn")
     assert refused.value.code == 400
 
@@ -106,7 +106,7 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_with_its_field(found: Json, message: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         SCHEMAS["1.35"].decode(kind_of("v1/Pod"), found, "Ignore")
     assert refused.value.code == 400
     assert refused.value.message.startswith('Pod in version "v1" cannot be handled as a Pod: ')
@@ -208,7 +208,7 @@ def test_a_job_selects_its_pods_by_its_own_uid() -> None:
     template = pod(restartPolicy="Never")
     template["metadata"] = {"labels": {"app": "x"}}
     found = decoded("batch/v1/Job", {"metadata": {"name": "j", "uid": "u"}, "spec": {"template": template}})
-    SCHEMAS["1.35"].finish(kind_of("batch/v1/Job"), found)
+    SCHEMAS["1.35"].prepare_for_create(kind_of("batch/v1/Job"), found)
     spec = found["spec"]
     expected = {
         "completions": 1,
@@ -242,7 +242,7 @@ def test_a_job_with_a_generated_name_gets_its_labels_once_it_has_it() -> None:
     found = decoded("batch/v1/Job", job)
     assert "selector" not in found["spec"]
     found["metadata"]["name"] = "j-1"
-    SCHEMAS["1.35"].finish(kind_of("batch/v1/Job"), found)
+    SCHEMAS["1.35"].prepare_for_create(kind_of("batch/v1/Job"), found)
     labels = found["spec"]["template"]["metadata"]["labels"]
     assert labels["job-name"] == "j-1"
 
@@ -311,13 +311,13 @@ def test_native_gangs_have_the_form_of_their_version() -> None:
     found = decoded("scheduling.k8s.io/v1alpha1/Workload", old)["status"]["conditions"][0]
     assert (found["type"], found["status"]) == ("GangScheduled", "True")
     assert decoded("v1/Pod", pod(workloadRef={"name": "w", "podGroup": "g"}))["spec"]["workloadRef"]["name"] == "w"
-    with pytest.raises(ApiError, match=r'unknown field "spec\.schedulingGroup"'):
+    with pytest.raises(StatusError, match=r'unknown field "spec\.schedulingGroup"'):
         decoded("v1/Pod", pod(schedulingGroup={"podGroupName": "g"}))
     for version, name in (("1.36", "v1alpha2"), ("1.37", "v1beta1")):
         group = {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
         assert decoded(f"scheduling.k8s.io/{name}/PodGroup", group, version)["spec"]["schedulingPolicy"]
         decoded("v1/Pod", pod(schedulingGroup={"podGroupName": "g"}), version)
-        with pytest.raises(ApiError, match=r'unknown field "spec\.workloadRef"'):
+        with pytest.raises(StatusError, match=r'unknown field "spec\.workloadRef"'):
             decoded("v1/Pod", pod(workloadRef={"name": "w", "podGroup": "g"}), version)
 
 
@@ -358,13 +358,13 @@ def test_native_gangs_have_the_form_of_their_version() -> None:
 def test_quantities_are_stored_in_one_way(written: str, stored: str) -> None:
     assert canonical(written) == stored
     assert canonical(stored) == stored
-    assert is_same(written, stored)
+    assert is_equal(written, stored)
 
 
 def test_quantities_that_are_not_the_same_amount() -> None:
-    assert not is_same("1", "-1")
-    assert not is_same("1", "1001m")
-    assert is_same("-0", "0")
+    assert not is_equal("1", "-1")
+    assert not is_equal("1", "1001m")
+    assert is_equal("-0", "0")
 
 
 def test_times_are_stored_in_utc() -> None:
@@ -372,7 +372,7 @@ def test_times_are_stored_in_utc() -> None:
     assert decoded("v1/ConfigMap", {"metadata": meta})["metadata"]["creationTimestamp"] == "2025-01-01T00:00:00Z"
     lease = decoded("coordination.k8s.io/v1/Lease", {"spec": {"renewTime": "2025-01-01T02:00:00.500000+02:00"}})
     assert lease["spec"]["renewTime"] == "2025-01-01T00:00:00.500000Z"
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         decoded("coordination.k8s.io/v1/Lease", {"spec": {"renewTime": "2025-01-01T00:00:00Z"}})
 
 
@@ -398,7 +398,7 @@ json_values = st.recursive(
 def test_no_json_makes_decoding_or_validation_fail_otherwise_than_with_an_answer(found: Json) -> None:
     for kind in KINDS["1.37"]:
         made = copy.deepcopy(found)
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(StatusError):
             SCHEMAS["1.37"].decode(kind, made, "Ignore")
             once = copy.deepcopy(made)
             SCHEMAS["1.37"].decode(kind, made, "Strict")

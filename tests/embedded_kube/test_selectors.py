@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.errors import ApiError
-from embedded_kube.server.selectors import Selection, parse_labels
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kind, Kinds
-from embedded_kube.storage.store import Entry
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.server.selectors import SelectionPredicate, parse_labels
+from embedded_kube.storage.store import StoreEntry
 
-KINDS = Kinds(built_in("1.35"))
+KINDS = KindTable(builtin_kinds("1.35"))
 
 
-def entry(labels: dict[str, str] | None = None, namespace: str = "default", **found: Any) -> Entry:
+def entry(labels: dict[str, str] | None = None, namespace: str = "default", **found: Any) -> StoreEntry:
     found["metadata"] = {"name": "a", "namespace": namespace, "labels": labels or {}}
-    return Entry((namespace, "a"), 1, json.dumps(found).encode(), labels or {})
+    return StoreEntry((namespace, "a"), 1, json.dumps(found).encode(), labels or {})
 
 
-def kind(resource: str) -> Kind:
+def kind(resource: str) -> ServedKind:
     found = KINDS.of_resource(resource)
     assert found is not None
     return found
@@ -59,7 +59,7 @@ def test_label_selector_passes_the_objects_it_describes(text: str, labels: dict[
 
 @pytest.mark.parametrize("text", ["a=b=c", "a in x", "a in (b", ",", "a=1,", "=b", "a ~ b", "a=not valid", "size>big"])
 def test_text_that_is_no_label_selector_is_a_bad_request(text: str) -> None:
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(StatusError) as raised:
         parse_labels(text)
     assert raised.value.code == 400
 
@@ -84,24 +84,24 @@ def test_text_that_is_no_label_selector_is_a_bad_request(text: str) -> None:
     ],
 )
 def test_field_selector_passes_the_objects_it_describes(resource: str, text: str, found: Any, passes: bool) -> None:
-    assert Selection(kind(resource), "", "", text).matches(entry(**found)) is passes
+    assert SelectionPredicate(kind(resource), "", "", text).matches(entry(**found)) is passes
 
 
 @pytest.mark.parametrize(
     ("resource", "text"), [("pods", "spec.color=red"), ("configmaps", "data.x=1"), ("pods", "nothing")]
 )
 def test_field_that_cannot_be_selected_by_is_a_bad_request(resource: str, text: str) -> None:
-    with pytest.raises(ApiError) as raised:
-        Selection(kind(resource), "", "", text)
+    with pytest.raises(StatusError) as raised:
+        SelectionPredicate(kind(resource), "", "", text)
     assert raised.value.code == 400
 
 
 def test_custom_kind_can_be_selected_by_the_fields_it_declares() -> None:
-    custom = Kind("example.org", "v1", "Widget", "widgets", selectable=(".spec.color",), crd_schema={})
-    assert Selection(custom, "", "", "spec.color=red").matches(entry(spec={"color": "red"}))
-    assert not Selection(custom, "", "", "spec.color=red").matches(entry(spec={"color": "blue"}))
+    custom = ServedKind("example.org", "v1", "Widget", "widgets", selectable=(".spec.color",), crd_schema={})
+    assert SelectionPredicate(custom, "", "", "spec.color=red").matches(entry(spec={"color": "red"}))
+    assert not SelectionPredicate(custom, "", "", "spec.color=red").matches(entry(spec={"color": "blue"}))
 
 
 def test_selection_of_a_namespace_leaves_the_others_out() -> None:
-    assert Selection(kind("pods"), "default").matches(entry())
-    assert not Selection(kind("pods"), "default").matches(entry(namespace="other"))
+    assert SelectionPredicate(kind("pods"), "default").matches(entry())
+    assert not SelectionPredicate(kind("pods"), "default").matches(entry(namespace="other"))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.server import listing
-from embedded_kube.server.routes import User
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.server.request_info import UserInfo
 from tests.embedded_kube.servers import CONFIGMAPS, PODS, config_map, pod, speaker, widget
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -295,7 +295,7 @@ async def test_pages_show_the_state_of_the_first_one() -> None:
 async def test_continue_token_that_is_too_old_is_gone_and_a_wrong_one_bad() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
-        token = listing._write_token(listing._Token(0, "default", "a"))
+        token = listing._encode_token(listing._ContinueToken(0, "default", "a"))
         status, answer = await api.ask("GET", f"{CONFIGMAPS}?limit=1&continue={token}")
         assert (status, answer["reason"]) == (410, "Expired")
         assert (await api.ask("GET", f"{CONFIGMAPS}?limit=1&continue=nonsense"))[0] == 400
@@ -414,8 +414,8 @@ async def test_discovery_names_resources_with_their_short_names_and_subresources
 
 
 async def test_volcano_comes_before_scheduler_plugins_whichever_was_installed_first() -> None:
-    def group(name: str) -> Kind:
-        return Kind(name, "v1", "PodGroup", "podgroups", crd_schema={"type": "object"})
+    def group(name: str) -> ServedKind:
+        return ServedKind(name, "v1", "PodGroup", "podgroups", crd_schema={"type": "object"})
 
     async with speaker(kinds=(group("scheduling.x-k8s.io"), group("scheduling.volcano.sh"))) as api:
         groups = [item["name"] for item in (await api.ask("GET", "/apis"))[1]["groups"]]
@@ -448,7 +448,7 @@ async def test_openapi_has_a_document_for_every_group_version() -> None:
 
 
 async def test_token_is_asked_for_except_for_health_and_version() -> None:
-    async with speaker(tokens={"secret": User("me")}) as api:
+    async with speaker(tokens={"secret": UserInfo("me")}) as api:
         status, answer = await api.ask("GET", PODS)
         assert (status, answer["reason"]) == (401, "Unauthorized")
         assert (await api.ask("GET", PODS, headers={"Authorization": "Bearer wrong"}))[0] == 401
@@ -473,7 +473,7 @@ async def test_only_our_own_hosts_and_origins_are_served(headers: dict[str, str]
 
 
 async def test_reviews_say_who_asks_and_allow_everything() -> None:
-    async with speaker(tokens={"secret": User("me", ("system:masters",))}) as api:
+    async with speaker(tokens={"secret": UserInfo("me", ("system:masters",))}) as api:
         headers = {"Authorization": "Bearer secret"}
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         status, found = await api.ask("POST", who, {"kind": "SelfSubjectReview"}, headers=headers)
@@ -487,7 +487,7 @@ async def test_reviews_say_who_asks_and_allow_everything() -> None:
 
 
 async def test_impersonation_is_for_administrators() -> None:
-    async with speaker(tokens={"a": User("admin"), "b": User("bot", ("system:authenticated",))}) as api:
+    async with speaker(tokens={"a": UserInfo("admin"), "b": UserInfo("bot", ("system:authenticated",))}) as api:
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         headers = {"Authorization": "Bearer a", "Impersonate-User": "jane"}
         assert (await api.ask("POST", who, {}, headers=headers))[1]["status"]["userInfo"]["username"] == "jane"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.node.simulated import read_script
 from embedded_kube.node.timers import Timers
 from tests.embedded_kube.nodes import nodes
@@ -53,7 +53,7 @@ async def test_a_pod_runs_until_it_is_deleted(tmp_path: Path) -> None:
         assert status["podIP"].startswith("10.")
         assert {item["type"]: item["status"] for item in status["conditions"]}["Ready"] == "True"
         assert "simulated" in await found.logs("one")
-        with pytest.raises(ApiError, match="no process"):
+        with pytest.raises(StatusError, match="no process"):
             await found.execute("one", "true")
         await found.client.delete("pods", "default", "one")
         await found.until_gone("one")
@@ -122,7 +122,7 @@ async def test_the_last_status_is_written_despite_concurrent_writes(tmp_path: Pa
             await found.run(name, restartPolicy="Never", terminationGracePeriodSeconds=1)
             await found.until_phase(name, "Running")
             await found.client.delete("pods", "default", name)
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(StatusError):
                 for turn in range(50):
                     await found.client.edit("pods", "default", name, lambda pod, turn=turn: _count(pod, turn))  # type: ignore[misc]
                     await asyncio.sleep(0)

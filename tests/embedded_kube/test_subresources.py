@@ -12,17 +12,17 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from embedded_kube.api import Options
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.options import RequestOptions
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.server.metrics import Metrics
-from embedded_kube.server.routes import User
-from embedded_kube.server.server import Serving, make_app
+from embedded_kube.server.metrics import ApiServerMetrics
+from embedded_kube.server.request_info import UserInfo
+from embedded_kube.server.server import ApiServerConfig, make_app
 from embedded_kube.server.tokens import Tokens
-from embedded_kube.storage.kinds import Kind
 from embedded_kube.subresources.binding import bind
 from embedded_kube.subresources.eviction import evict
-from embedded_kube.subresources.kubelet import Kubelets, LogOptions, Terminal
+from embedded_kube.subresources.kubelet import ExecSession, Kubelets, PodLogOptions
 from embedded_kube.subresources.subresources import make_subresources
 from tests.embedded_kube.parts import Parts, make_pod
 
@@ -36,11 +36,11 @@ class Shell:
     """A kubelet whose containers are the machine itself."""
 
     def __init__(self) -> None:
-        self.asked: list[LogOptions] = []
+        self.asked: list[PodLogOptions] = []
         self.sizes: list[tuple[int, int]] = []
         self.ended: asyncio.Queue[str] = asyncio.Queue()
 
-    async def logs(self, pod: Json, options: LogOptions) -> AsyncIterator[bytes]:
+    async def logs(self, pod: Json, options: PodLogOptions) -> AsyncIterator[bytes]:
         self.asked.append(options)
         try:
             yield b"one\n"
@@ -52,7 +52,7 @@ class Shell:
         finally:
             self.ended.put_nowait("logs")
 
-    async def execute(self, pod: Json, terminal: Terminal) -> int:
+    async def execute(self, pod: Json, terminal: ExecSession) -> int:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*terminal.command, stdin=pipe, stdout=pipe, stderr=pipe)
         assert process.stdin is not None
@@ -75,18 +75,18 @@ class Shell:
                 await process.wait()
             self.ended.put_nowait(terminal.command[0])
 
-    async def _copy(self, stream: asyncio.StreamReader, channel: int, terminal: Terminal) -> None:
+    async def _copy(self, stream: asyncio.StreamReader, channel: int, terminal: ExecSession) -> None:
         while data := await stream.read(4096):
             await terminal.write(channel, data)
 
-    async def _feed(self, stream: asyncio.StreamWriter, terminal: Terminal) -> None:
+    async def _feed(self, stream: asyncio.StreamWriter, terminal: ExecSession) -> None:
         if terminal.stdin is not None:
             async for data in terminal.stdin:
                 stream.write(data)
                 await stream.drain()
         stream.close()
 
-    async def _size(self, terminal: Terminal) -> None:
+    async def _size(self, terminal: ExecSession) -> None:
         if terminal.sizes is not None:
             async for size in terminal.sizes:
                 self.sizes.append(size)
@@ -105,17 +105,17 @@ def shell() -> Shell:
 
 
 @pytest.fixture
-def metrics(parts: Parts) -> Metrics:
-    return Metrics("1.35", parts.store, parts.api.kinds)
+def metrics(parts: Parts) -> ApiServerMetrics:
+    return ApiServerMetrics("1.35", parts.store, parts.api.kinds)
 
 
 @pytest.fixture
-async def client(parts: Parts, shell: Shell, metrics: Metrics) -> AsyncIterator[TestClient[Any, Any]]:
+async def client(parts: Parts, shell: Shell, metrics: ApiServerMetrics) -> AsyncIterator[TestClient[Any, Any]]:
     kubelets: Kubelets = {"node1": shell}
-    tokens = Tokens({"secret": User("admin")}, "secret")
+    tokens = Tokens({"secret": UserInfo("admin")}, "secret")
     schemas = Schemas("1.35")
     table = make_subresources(parts.api, kubelets, schemas, tokens)
-    app = make_app(parts.api, Serving(schemas, tokens=tokens, subresources=table))
+    app = make_app(parts.api, ApiServerConfig(schemas, tokens=tokens, subresources=table))
     metrics.attach(app)
     async with TestClient(TestServer(app), headers=AUTHORIZATION) as made:
         yield made
@@ -169,7 +169,7 @@ async def test_a_bound_pod_is_not_bound_again(parts: Parts) -> None:
     await parts.create("pods", make_pod())
     bind(parts.api, "default", "train-0", to_node("node1"))
     for node in ("node1", "node2"):
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(StatusError) as caught:
             bind(parts.api, "default", "train-0", to_node(node))
         assert (caught.value.code, caught.value.reason) == (409, "Conflict")
         assert caught.value.message == (
@@ -178,7 +178,7 @@ async def test_a_bound_pod_is_not_bound_again(parts: Parts) -> None:
 
 
 async def test_a_binding_without_a_name_is_refused(parts: Parts) -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         bind(parts.api, "default", "", {"target": {"name": "n"}})
     assert (caught.value.code, caught.value.message) == (400, "Name parameter required.")
 
@@ -206,14 +206,14 @@ async def test_a_binding_that_cannot_be_is_refused_and_changes_nothing(
     for half, values in change.items():
         pod[half] |= values
     before = parts.store.write("pods", pod)
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         bind(parts.api, "default", "train-0", binding)
     assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
     assert parts.store.get("pods", "default", "train-0") is before
 
 
 async def test_a_pod_that_is_not_there_cannot_be_bound(parts: Parts) -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         bind(parts.api, "default", "train-0", to_node("n"))
     assert caught.value.code == 404
 
@@ -236,8 +236,8 @@ async def test_a_binding_made_for_an_older_version_loses_against_a_status_update
         return found
 
     kind = parts.api.find("pods")
-    await parts.api.change(kind, "default", "train-0", raise_attempt, Options(subresource="status"))
-    with pytest.raises(ApiError) as caught:
+    await parts.api.change(kind, "default", "train-0", raise_attempt, RequestOptions(subresource="status"))
+    with pytest.raises(StatusError) as caught:
         bind(parts.api, "default", "train-0", to_node("n", resourceVersion=pod["metadata"]["resourceVersion"]))
     assert caught.value.code == 409
 
@@ -319,12 +319,12 @@ async def test_a_budget_that_nobody_has_looked_at_yet_asks_to_come_back(
 async def test_a_pod_that_does_not_run_or_does_not_work_costs_the_budget_nothing(parts: Parts) -> None:
     await add_budget(parts, 0)
     await parts.create("pods", labelled())
-    await evict(parts.api, "default", "train-0", {}, Options())
+    await evict(parts.api, "default", "train-0", {}, RequestOptions())
     assert parts.store.count("pods") == 0
     broken = await run_pod(parts, labelled())
     broken["status"]["conditions"] = []
     parts.store.write("pods", broken)
-    await evict(parts.api, "default", "train-0", {}, Options())
+    await evict(parts.api, "default", "train-0", {}, RequestOptions())
     assert parts.get("pods", "train-0")["metadata"]["deletionTimestamp"]
 
 
@@ -332,12 +332,12 @@ async def test_a_pod_without_a_budget_is_simply_deleted_and_preconditions_hold(p
     await add_budget(parts, 0)
     await run_pod(parts)
     wrong = {"deleteOptions": {"preconditions": {"uid": "another"}}}
-    with pytest.raises(ApiError) as caught:
-        await evict(parts.api, "default", "train-0", wrong, Options())
+    with pytest.raises(StatusError) as caught:
+        await evict(parts.api, "default", "train-0", wrong, RequestOptions())
     assert caught.value.code == 409
-    await evict(parts.api, "default", "train-0", {"deleteOptions": {"dryRun": ["All"]}}, Options())
+    await evict(parts.api, "default", "train-0", {"deleteOptions": {"dryRun": ["All"]}}, RequestOptions())
     assert "deletionTimestamp" not in parts.get("pods", "train-0")["metadata"]
-    await evict(parts.api, "default", "train-0", {}, Options())
+    await evict(parts.api, "default", "train-0", {}, RequestOptions())
     assert parts.get("pods", "train-0")["metadata"]["deletionTimestamp"]
 
 
@@ -368,7 +368,7 @@ async def test_a_deployment_is_scaled_by_put_and_patch(parts: Parts, client: Tes
 async def test_a_kind_of_a_crd_is_scaled_by_its_own_paths(parts: Parts, client: TestClient[Any, Any]) -> None:
     paths = {"specReplicasPath": ".spec.workers.count", "statusReplicasPath": ".status.up"}
     paths["labelSelectorPath"] = ".status.selector"
-    kind = Kind("example.org", "v1", "Farm", "farms", subresources=("scale",), scale=paths)
+    kind = ServedKind("example.org", "v1", "Farm", "farms", subresources=("scale",), scale=paths)
     parts.api.kinds.put(kind)
     await parts.create("farms.example.org", {"metadata": {"name": "f"}, "status": {"up": 3, "selector": "a=b"}})
     path = "/apis/example.org/v1/namespaces/default/farms/f/scale"
@@ -384,7 +384,7 @@ async def test_logs_are_passed_on_as_they_come(parts: Parts, client: TestClient[
     await run_pod(parts)
     answer = await client.get(f"{POD}/log?follow=true&tailLines=5&timestamps=true&sinceSeconds=60&limitBytes=10")
     assert (answer.status, answer.content_type, await answer.text()) == (200, "text/plain", "one\ntwo\n")
-    assert shell.asked == [LogOptions("main", True, False, True, 5, 60, 10)]
+    assert shell.asked == [PodLogOptions("main", True, False, True, 5, 60, 10)]
 
 
 async def test_following_ends_when_nobody_listens_any_more(
@@ -566,7 +566,7 @@ async def test_a_token_of_a_service_account_is_one_that_the_server_accepts(
 
 
 def test_a_token_is_read_by_the_secret_it_was_made_with_and_not_after_its_time() -> None:
-    tokens = Tokens({"known": User("admin")}, "secret")
+    tokens = Tokens({"known": UserInfo("admin")}, "secret")
     token = tokens.issue("ns", "robot", "uid", 60)
     assert Tokens({}, "secret")[token].name == "system:serviceaccount:ns:robot"
     assert tokens["known"].name == "admin"
@@ -576,16 +576,16 @@ def test_a_token_is_read_by_the_secret_it_was_made_with_and_not_after_its_time()
     assert tokens.get("ä.b.c") is None
 
 
-def test_metrics_name_the_features_that_are_on(parts: Parts, metrics: Metrics) -> None:
+def test_metrics_name_the_features_that_are_on(parts: Parts, metrics: ApiServerMetrics) -> None:
     text = metrics.text()
     assert 'kubernetes_feature_enabled{name="WorkloadAwareScheduling",stage="ALPHA"} 1\n' in text
     assert 'kubernetes_feature_enabled{name="GangScheduling",stage="ALPHA"} 1\n' in text
-    newest = Metrics("1.37", parts.store, parts.api.kinds).text()
+    newest = ApiServerMetrics("1.37", parts.store, parts.api.kinds).text()
     assert ("GangScheduling" in newest, 'name="GenericWorkload",stage="BETA"' in newest) == (False, True)
 
 
 async def test_metrics_count_requests_objects_and_watchers(
-    parts: Parts, client: TestClient[Any, Any], metrics: Metrics
+    parts: Parts, client: TestClient[Any, Any], metrics: ApiServerMetrics
 ) -> None:
     await parts.create("pods", make_pod())
     for _ in range(2):

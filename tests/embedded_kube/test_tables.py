@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.printing.columns import FUNCTIONS
-from embedded_kube.printing.durations import human
+from embedded_kube.printing.columns import CELL_FUNCTIONS
+from embedded_kube.printing.durations import human_duration
 from embedded_kube.printing.jsonpath import compile_path
 from embedded_kube.printing.pod_columns import summarise
-from embedded_kube.printing.tables import Rows, definitions
-from embedded_kube.storage.builtin import VERSIONS, built_in
-from embedded_kube.storage.kinds import Column, Kind, Kinds
+from embedded_kube.printing.tables import RowPrinter, column_definitions
+from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
+from embedded_kube.registry.kinds import KindTable, PrinterColumn, ServedKind
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
-KINDS = Kinds(built_in("1.35"))
+KINDS = KindTable(builtin_kinds("1.35"))
 
 
 def ago(**length: float) -> str:
@@ -27,8 +27,8 @@ def shown(resource: str, found: dict[str, Any]) -> dict[str, Any]:
     kind = KINDS.of_resource(resource)
     assert kind is not None
     found.setdefault("metadata", {}).setdefault("name", "a")
-    cells = Rows(kind, "None").row(found, NOW)["cells"]
-    return dict(zip((column["name"] for column in definitions(kind)), cells, strict=True))
+    cells = RowPrinter(kind, "None").row(found, NOW)["cells"]
+    return dict(zip((column["name"] for column in column_definitions(kind)), cells, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def shown(resource: str, found: dict[str, Any]) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_length_of_time_is_written_as_kubectl_writes_it(seconds: float, text: str) -> None:
-    assert human(seconds) == text
+    assert human_duration(seconds) == text
 
 
 def container(state: dict[str, Any], ready: bool = False, name: str = "main", **more: Any) -> dict[str, Any]:
@@ -183,34 +183,34 @@ SCHEDULED = {"type": "PodGroupInitiallyScheduled", "status": "True"}
 def test_a_pod_group_is_shown_as_kubernetes_shows_it(conditions: list[Any], word: str) -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "workloadRef": {"workloadName": "train"}}
     found = {"metadata": {"name": "a"}, "spec": spec, "status": {"conditions": conditions}}
-    kinds = Kinds(built_in("1.37"))
+    kinds = KindTable(builtin_kinds("1.37"))
     kind = kinds.of_resource("podgroups.scheduling.k8s.io")
     assert kind is not None
-    assert [column["name"] for column in definitions(kind)] == ["Name", "Policy", "Workload", "Status", "Age"]
-    assert Rows(kind, "None").row(found, NOW)["cells"][:4] == ["a", "Gang", "train", word]
+    assert [column["name"] for column in column_definitions(kind)] == ["Name", "Policy", "Workload", "Status", "Age"]
+    assert RowPrinter(kind, "None").row(found, NOW)["cells"][:4] == ["a", "Gang", "train", word]
 
 
 def test_custom_kind_without_columns_shows_name_and_age() -> None:
-    kind = Kind("example.org", "v1", "Widget", "widgets", crd_schema={})
-    assert [column["name"] for column in definitions(kind)] == ["Name", "Age"]
+    kind = ServedKind("example.org", "v1", "Widget", "widgets", crd_schema={})
+    assert [column["name"] for column in column_definitions(kind)] == ["Name", "Age"]
 
 
 def test_custom_column_follows_its_path_and_is_empty_where_there_is_nothing() -> None:
     columns = (
-        Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
-        Column("Since", ".status.since", "date"),
-        Column("Size", ".spec.size", "integer"),
+        PrinterColumn("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        PrinterColumn("Since", ".status.since", "date"),
+        PrinterColumn("Size", ".spec.size", "integer"),
     )
-    kind = Kind("example.org", "v1", "Widget", "widgets", columns=columns, crd_schema={})
+    kind = ServedKind("example.org", "v1", "Widget", "widgets", columns=columns, crd_schema={})
     status = {"conditions": [{"type": "X", "status": "no"}, {"type": "Ready", "status": "True"}], "since": ago(days=3)}
-    row = Rows(kind, "None").row({"metadata": {"name": "w"}, "status": status}, NOW)
+    row = RowPrinter(kind, "None").row({"metadata": {"name": "w"}, "status": status}, NOW)
     assert row["cells"] == ["w", "True", "3d", None]
 
 
 def test_column_with_an_unreadable_path_is_empty() -> None:
-    columns = (Column("Deep", ".spec..name"), Column("Size", ".spec.size", "integer"))
-    kind = Kind("example.org", "v1", "Widget", "widgets", columns=columns, crd_schema={})
-    row = Rows(kind, "None").row({"metadata": {"name": "w"}, "spec": {"size": 2}}, NOW)
+    columns = (PrinterColumn("Deep", ".spec..name"), PrinterColumn("Size", ".spec.size", "integer"))
+    kind = ServedKind("example.org", "v1", "Widget", "widgets", columns=columns, crd_schema={})
+    row = RowPrinter(kind, "None").row({"metadata": {"name": "w"}, "spec": {"size": 2}}, NOW)
     assert row["cells"] == ["w", None, 2]
 
 
@@ -230,11 +230,13 @@ def test_path_finds_its_values(path: str, values: list[Any]) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_column_of_every_kind_can_show_an_empty_object(version: str) -> None:
-    for kind in built_in(version):
-        row = Rows(kind, "Metadata").row({"metadata": {"name": "a"}}, NOW)
-        assert len(row["cells"]) == len(definitions(kind))
+    for kind in builtin_kinds(version):
+        row = RowPrinter(kind, "Metadata").row({"metadata": {"name": "a"}}, NOW)
+        assert len(row["cells"]) == len(column_definitions(kind))
 
 
 def test_every_function_that_columns_name_exists_and_is_used() -> None:
-    used = {c.path[1:] for version in VERSIONS for k in built_in(version) for c in k.columns if c.path.startswith("=")}
-    assert used == set(FUNCTIONS)
+    used = {
+        c.path[1:] for version in VERSIONS for k in builtin_kinds(version) for c in k.columns if c.path.startswith("=")
+    }
+    assert used == set(CELL_FUNCTIONS)

@@ -143,7 +143,7 @@ async def test_revision_that_is_too_old_is_an_error_event_with_410(monkeypatch: 
         await api.create(CONFIGMAPS, config_map("a"))
         async with watching(api, "resourceVersion=1") as events:
             assert await events.names(1) == [("ADDED", "a")]
-        monkeypatch.setattr(api.api.store._resources["configmaps"], "forgotten", 10)
+        monkeypatch.setattr(api.api.store._resources["configmaps"], "compacted", 10)
         async with watching(api, "resourceVersion=1") as events:
             kind, found = await events.next()
             assert (kind, found["code"], found["reason"]) == ("ERROR", 410, "Expired")
@@ -171,7 +171,7 @@ async def test_initial_events_end_with_a_bookmark() -> None:
 
 
 async def test_bookmarks_come_in_between_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "BOOKMARK_EVERY", 0.05)
+    monkeypatch.setattr(watch, "BOOKMARK_INTERVAL", 0.05)
     async with speaker() as api, watching(api, "allowWatchBookmarks=true&timeoutSeconds=1") as events:
         made = await api.create("/api/v1/namespaces/other/configmaps", config_map("x"))
         seen = {found["metadata"]["resourceVersion"] for _, found in await events.rest()}
@@ -212,7 +212,7 @@ async def test_old_watch_path_and_watch_of_a_name_work() -> None:
 
 
 async def test_watcher_that_falls_behind_is_told_so_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BACKLOG", 3)
+    monkeypatch.setattr(store, "MAX_PENDING", 3)
     async with speaker() as api, watching(api) as events:
         kind = api.api.find("configmaps")
         for index in range(10):

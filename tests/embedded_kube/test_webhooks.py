@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING
-from embedded_kube.api import DeleteOptions, Options
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from embedded_kube.subresources.binding import bind
 from gpu_scheduler.base.certificates import issue, make_authority, server_context
 from tests.embedded_kube.parts import Parts, make_pod
@@ -84,8 +84,8 @@ async def install(
     await parts.create(resource, {"metadata": {"name": name}, "webhooks": [webhook]})
 
 
-async def refusal(coroutine: Awaitable[Any]) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+async def refusal(coroutine: Awaitable[Any]) -> StatusError:
+    with pytest.raises(StatusError) as caught:
         await coroutine
     return caught.value
 
@@ -262,14 +262,14 @@ async def test_a_rule_for_another_version_gets_the_object_in_that_version_unless
     parts: Parts, hooks: Hooks
 ) -> None:
     for version in ("v1", "v2"):
-        parts.api.kinds.put(Kind("example.org", version, "Widget", "widgets"))
+        parts.api.kinds.put(ServedKind("example.org", version, "Widget", "widgets"))
     hooks.answers["/"] = lambda _: patch(add("/spec", {"size": 1}))
     rules = [PODS | {"apiGroups": ["example.org"], "resources": ["widgets"]}]
     await install(parts, hooks.client("/"), rules=rules)
     await install(parts, hooks.client("/"), name="exact.example.org", rules=rules, matchPolicy="Exact")
     kind = parts.api.kinds.find("example.org", "v2", "widgets")
     assert kind is not None
-    found, _ = await parts.api.create(kind, "default", {"metadata": {"name": "w"}}, Options())
+    found, _ = await parts.api.create(kind, "default", {"metadata": {"name": "w"}}, RequestOptions())
     assert (found["apiVersion"], found["spec"]) == ("example.org/v2", {"size": 1})
     assert len(hooks.asked) == 1
     assert hooks.asked[0]["object"]["apiVersion"] == "example.org/v1"
@@ -328,8 +328,8 @@ async def test_updates_and_deletes_show_the_old_object(parts: Parts, hooks: Hook
         pod["metadata"]["labels"] = {"new": "yes"}
         return pod
 
-    await parts.api.change(kind, "default", "train-0", label, Options())
-    await parts.api.delete(kind, "default", "train-0", DeleteOptions(), Options())
+    await parts.api.change(kind, "default", "train-0", label, RequestOptions())
+    await parts.api.delete(kind, "default", "train-0", DeleteOptions(), RequestOptions())
     update, delete = hooks.asked
     assert (update["object"]["metadata"]["labels"], "labels" in update["oldObject"]["metadata"]) == (
         {"new": "yes"},
@@ -352,8 +352,8 @@ async def test_bindings_pass_webhooks_as_the_small_objects_they_are(parts: Parts
     await parts.create("pods", make_pod())
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "train-0", "namespace": "default"}}
     binding |= {"target": {"name": "node1"}}
-    options = Options(subresource="binding")
-    error = await refusal(parts.api.check("CREATE", parts.api.find("pods"), binding, None, options))
+    options = RequestOptions(subresource="binding")
+    error = await refusal(parts.api.validate_admission("CREATE", parts.api.find("pods"), binding, None, options))
     assert error.message.endswith("denied the request: not you")
     asked = hooks.asked[0]
     assert (asked["kind"]["kind"], asked["resource"]["resource"], asked["subResource"]) == (
@@ -369,7 +369,7 @@ async def test_webhook_configurations_are_out_of_the_reach_of_webhooks(parts: Pa
     await install(parts, hooks.client("/") | {"url": "https://127.0.0.1:1/"}, rules=[everything])
     plural, _, group = MUTATING.partition(".")
     kind = parts.api.find(plural, group)
-    await parts.api.delete(kind, "", "x.example.org", DeleteOptions(), Options())
+    await parts.api.delete(kind, "", "x.example.org", DeleteOptions(), RequestOptions())
     await parts.create("pods", make_pod())
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from embedded_kube.admission.admission import Admission
-from embedded_kube.api import SYSTEM, Api, DeleteOptions, Options, timestamp
-from embedded_kube.client import SYNCED, Client, LocalClient
+from embedded_kube.client import SYNCED, ClusterClient, InProcessClient
 from embedded_kube.controllers import ControllerSettings, run_controllers
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable
+from embedded_kube.registry.options import SYSTEM, DeleteOptions, RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kinds
 from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.binding import bind
 
@@ -40,12 +42,12 @@ class World:
 
     def __init__(self, path: Path | None = None, **settings: Any) -> None:
         self.store = Store(path)
-        self.kinds = Kinds(built_in("1.35"))
+        self.kinds = KindTable(builtin_kinds("1.35"))
         schemas = Schemas("1.35")
         self.admission = Admission(self.store, self.kinds, schemas)
-        self.api = Api(self.store, self.kinds, schemas, self.admission.admit, self.admission.check)
-        self.client = LocalClient(self.api, SYSTEM)
-        self.controllers_client: Client = self.client
+        self.api = ObjectRegistry(self.store, self.kinds, schemas, self.admission.admit, self.admission.validate)
+        self.client = InProcessClient(self.api, SYSTEM)
+        self.controllers_client: ClusterClient = self.client
         chosen = {
             "job_backoff": 0.0,
             "node_check": 0.05,
@@ -104,7 +106,7 @@ class World:
             found["metadata"].setdefault("namespace", "default")
         try:
             return await self.client.create(resource, found)
-        except ApiError as error:
+        except StatusError as error:
             if not exists or error.reason != "AlreadyExists":
                 raise
             return found
@@ -148,7 +150,7 @@ class World:
         plural, _, group = resource.partition(".")
         kind = self.api.find(plural, group)
         options = DeleteOptions(propagation=propagation)
-        await self.api.delete(kind, self._home(resource), name, options, Options())
+        await self.api.delete(kind, self._home(resource), name, options, RequestOptions())
 
     async def until(self, true: Callable[[], object], what: str = "") -> None:
         """Waits until something holds."""
@@ -191,7 +193,7 @@ class World:
             try:
                 turn += 1
                 await self._play(pod, turn)
-            except ApiError as error:
+            except StatusError as error:
                 if error.code not in (404, 409):
                     raise
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedded_kube.cluster import NAMES
+from embedded_kube.cluster import SERVER_NAMES
 from gpu_scheduler.base import certificates
 
 _GATES = {
@@ -75,7 +75,7 @@ def _write_secrets(folder: Path, users: Mapping[str, Sequence[str]]) -> None:
     """Writes the secrets that do not depend on addresses."""
     authority = certificates.make_authority("test CA")
     authority.write(folder / "ca.crt", folder / "ca.key")
-    certificates.issue(authority, "kube-apiserver", NAMES).write(folder / "server.crt", folder / "server.key")
+    certificates.issue(authority, "kube-apiserver", SERVER_NAMES).write(folder / "server.crt", folder / "server.key")
     # Service account tokens are signed with their own key; the certificate carries its public half.
     certificates.issue(authority, "service-accounts").write(folder / "accounts.crt", folder / "accounts.key")
     (folder / "audit-policy.json").write_text(json.dumps(_AUDIT_POLICY))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from embedded_kube.bootstrap import bootstrap, first_objects
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from gpu_scheduler.gangs.definitions import load_definitions
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Access, Api, Json
@@ -80,7 +80,7 @@ async def _create_all(access: Access) -> None:
             try:
                 await bootstrap(client, lambda: None, load_definitions())
                 break
-            except ApiError as error:
+            except StatusError as error:
                 if error.code != 404:  # a new kind is served a moment later
                     raise
                 await asyncio.sleep(0.1)

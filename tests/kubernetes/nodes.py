@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from embedded_kube.client import SYNCED
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.node.fleet import FleetSettings, read_fleet
 from embedded_kube.node.runner import FleetRunner
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
@@ -55,7 +55,7 @@ class HttpClient:
             except (aiohttp.ClientError, TimeoutError):
                 await asyncio.sleep(1)
         if answer.code >= 300:
-            raise ApiError(answer.code, answer.reason, answer.message, answer.body.get("details"))
+            raise StatusError(answer.code, answer.reason, answer.message, answer.body.get("details"))
         return answer.body
 
     async def get(self, resource: str, namespace: str, name: str) -> Json:
@@ -86,7 +86,7 @@ class HttpClient:
             changed = change(await self.get(resource, namespace, name))
             try:
                 return await self.update(resource, changed, subresource)
-            except ApiError as error:
+            except StatusError as error:
                 if error.reason != "Conflict":
                     raise
 
@@ -101,7 +101,7 @@ class HttpClient:
             options["gracePeriodSeconds"] = grace
         try:
             await self._ask("DELETE", await self._path(resource, namespace, name), options)
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise
 

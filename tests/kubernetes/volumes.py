@@ -10,7 +10,7 @@ from embedded_kube.client import SYNCED
 from embedded_kube.controllers.machinery.objects import read_full_object
 from embedded_kube.controllers.persistent_volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
 from embedded_kube.controllers.volume_binding import PROVISIONED_BY, SELECTED_NODE, new_volume
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from tests.kubernetes.api import Json
 from tests.kubernetes.nodes import HttpClient
 
@@ -39,7 +39,7 @@ async def _make(client: HttpClient, folder: Path) -> None:
         (folder / volume["metadata"]["name"]).mkdir(parents=True, exist_ok=True)
         try:
             await client.create(VOLUMES, volume)
-        except ApiError as error:
+        except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from embedded_kube.storage.store import Change, Json, Store
+from embedded_kube.storage.store import Json, Store, StoreChange
 from tests.worlds.gangs import GANG
 
 ENDED = ("Succeeded", "Failed")
@@ -112,7 +112,7 @@ class ApiMirror:
         if not self.behind:
             return
         self._revision = self._store.revision
-        changes: list[tuple[int, str, Change]] = []
+        changes: list[tuple[int, str, StoreChange]] = []
         for resource, queue in self._queues.items():
             while queue.pending:
                 change = queue.pending.popleft()
@@ -126,7 +126,7 @@ class ApiMirror:
             elif change.entry.name == "gpu-scheduler":
                 self._take_lease(change)
 
-    def _take_pod(self, change: Change) -> None:
+    def _take_pod(self, change: StoreChange) -> None:
         found = read_pod(change.entry.object())
         old = self.pods.get(found.uid)
         if change.kind == "DELETED":
@@ -140,7 +140,7 @@ class ApiMirror:
         for on_change in self.pod_handlers:
             on_change(old, now)
 
-    def _take_node(self, change: Change) -> None:
+    def _take_node(self, change: StoreChange) -> None:
         found = read_node(change.entry.object())
         old = self.nodes.get(found.name)
         # A node that comes back keeps its history: pods of its earlier life may still be there.
@@ -154,7 +154,7 @@ class ApiMirror:
         found.ready = found.ready and not gone
         self.nodes[found.name] = found
 
-    def _take_lease(self, change: Change) -> None:
+    def _take_lease(self, change: StoreChange) -> None:
         lease = change.entry.object()
         annotations = lease["metadata"].get("annotations") or {}
         text = annotations.get("gpu-scheduler.io/committed", "")

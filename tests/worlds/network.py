@@ -213,7 +213,7 @@ class Stream:
             self._network.close_stream(self)
             return
         injector = self._network.injector
-        data = b"".join(self.watch.take())
+        data = b"".join(self.watch.take_chunks())
         for fault, act in (("watch-stall", self._stall), ("watch-drop", self._drop), ("watch-gone", self._expire)):
             if injector.happens(fault):
                 self._trace_fault(fault)

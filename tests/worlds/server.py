@@ -11,19 +11,20 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from embedded_kube.admission.admission import Admission
-from embedded_kube.api import Api, DeleteOptions, Options
 from embedded_kube.bootstrap import CRDS, bootstrap
-from embedded_kube.client import LocalClient
-from embedded_kube.errors import ApiError
+from embedded_kube.client import InProcessClient
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.builtin_kinds import builtin_kinds
+from embedded_kube.registry.kinds import KindTable
+from embedded_kube.registry.options import DeleteOptions, RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.crds import accept, kinds_of
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.server.routes import Call
-from embedded_kube.server.server import Server, Serving
+from embedded_kube.server.encoders import ResponseEncoder
+from embedded_kube.server.request_info import RequestInfo
+from embedded_kube.server.server import ApiServerConfig, ApiServerHandler
 from embedded_kube.server.tokens import Tokens
-from embedded_kube.server.views import View
-from embedded_kube.server.watch import Lines, Watch, Watches
-from embedded_kube.storage.builtin import built_in
-from embedded_kube.storage.kinds import Kinds
+from embedded_kube.server.watch import WatchEventCache, WatchServer, WatchStream
 from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.gangs.definitions import load_definitions
@@ -50,7 +51,7 @@ class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
-    watch: Watch | None = None
+    watch: WatchStream | None = None
 
 
 class _ServerRequest:
@@ -73,20 +74,20 @@ class _ServerRequest:
 class _WatchResponse(web.Response):
     """The response to a watch."""
 
-    watch: Watch
+    watch: WatchStream
 
 
-class _Watches(Watches):
+class _Watches(WatchServer):
     """Opens watches; `Network` delivers their events."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._seen = store
-        self._known = Lines()
+        self._known = WatchEventCache()
 
-    async def serve(self, _request: web.Request, call: Call, view: View) -> web.StreamResponse:
+    async def serve(self, _request: web.Request, call: RequestInfo, view: ResponseEncoder) -> web.StreamResponse:
         answer = _WatchResponse()
-        answer.watch = Watch(self._seen, call, view, self._known)
+        answer.watch = WatchStream(self._seen, call, view, self._known)
         answer.watch.begin()
         return answer
 
@@ -100,9 +101,11 @@ class ApiServer:
         for resource, found in first:
             self.store.write(resource, {**found, "metadata": dict(found["metadata"])})
         admission = Admission(self.store, self.kinds, schemas)
-        self.api = Api(self.store, self.kinds, schemas, admission.admit, admission.check)
+        self.api = ObjectRegistry(self.store, self.kinds, schemas, admission.admit, admission.validate)
         subresources = make_subresources(self.api, {}, schemas, Tokens({}, ""))
-        self._server = Server(self.api, Serving(schemas, VERSION, subresources=subresources), _Watches(self.store))
+        self._server = ApiServerHandler(
+            self.api, ApiServerConfig(schemas, VERSION, subresources=subresources), _Watches(self.store)
+        )
 
     def close(self) -> None:
         """Closes the store."""
@@ -120,11 +123,11 @@ class ApiServer:
 
     # -- direct access for nodes, users and other schedulers
 
-    def attempt(self, act: Callable[..., object], *args: Any) -> ApiError | None:
+    def attempt(self, act: Callable[..., object], *args: Any) -> StatusError | None:
         """Calls a function on an object that may be gone or have changed; returns the ApiError in that case."""
         try:
             act(*args)
-        except ApiError as error:
+        except StatusError as error:
             if error.code not in (404, 409):
                 raise
             return error
@@ -143,7 +146,7 @@ class ApiServer:
         """Creates an object; raises ApiError if that is refused."""
         plural, _, group = resource.partition(".")
         namespace = found["metadata"].get("namespace", "")
-        return finish(self.api.create(self.api.find(plural, group), namespace, found, Options()))[0]
+        return finish(self.api.create(self.api.find(plural, group), namespace, found, RequestOptions()))[0]
 
     def edit(self, resource: str, found: Json, change: Callable[[Json], object], subresource: str = "") -> Json:
         """Changes an object; raises ApiError if it is gone or the change is refused."""
@@ -155,7 +158,7 @@ class ApiServer:
             return now
 
         kind = self.api.find(plural, group)
-        options = Options(subresource=subresource)
+        options = RequestOptions(subresource=subresource)
         return finish(self.api.change(kind, meta.get("namespace", ""), meta["name"], changed, options))[0]
 
     def delete(self, resource: str, found: Json, grace: int | None = None) -> None:
@@ -164,7 +167,7 @@ class ApiServer:
         meta = found["metadata"]
         options = DeleteOptions(grace=grace, uid=meta["uid"], propagation="Background")
         kind = self.api.find(plural, group)
-        finish(self.api.delete(kind, meta.get("namespace", ""), meta["name"], options, Options()))
+        finish(self.api.delete(kind, meta.get("namespace", ""), meta["name"], options, RequestOptions()))
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
@@ -178,13 +181,13 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 @cache
-def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
+def prepare() -> tuple[list[tuple[str, Json]], KindTable, Schemas]:
     """What every new cluster contains, built once: the same objects with the same names and uids."""
     store = Store(None)
-    kinds = Kinds(built_in(VERSION))
+    kinds = KindTable(builtin_kinds(VERSION))
     schemas = Schemas(VERSION)
     admission = Admission(store, kinds, schemas)
-    api = Api(store, kinds, schemas, admission.admit, admission.check)
+    api = ObjectRegistry(store, kinds, schemas, admission.admit, admission.validate)
 
     def serve_definitions() -> None:
         for entry in list(store.entries(CRDS)):
@@ -196,7 +199,9 @@ def prepare() -> tuple[list[tuple[str, Json]], Kinds, Schemas]:
                 store.write(CRDS, {**definition, "status": status})
 
     finish(
-        bootstrap(LocalClient(api, "system:bootstrap"), serve_definitions, load_definitions(), load_job_definitions())
+        bootstrap(
+            InProcessClient(api, "system:bootstrap"), serve_definitions, load_definitions(), load_job_definitions()
+        )
     )
     first = []
     for kind in kinds:

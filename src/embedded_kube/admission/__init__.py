@@ -1,1 +1,4 @@
-"""Admission: what the API server adds or refuses before a write, and calls to admission webhooks."""
+"""Admission: built-in mutations and checks of a request, and calls to admission webhooks.
+
+Rules that need only the object itself belong to validation/.
+"""

@@ -1,4 +1,4 @@
-"""Addresses for Services."""
+"""Allocation of cluster IPs for Services."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import ipaddress
 
 from embedded_kube import errors
 from embedded_kube.errors import Cause
-from embedded_kube.storage.followed import Followed
-from embedded_kube.storage.store import Entry, Json, Store
+from embedded_kube.storage.change_tracker import ChangeTracker
+from embedded_kube.storage.store import Json, Store, StoreEntry
 
 RANGE = ipaddress.IPv4Network("10.96.0.0/16")
 
-# The first addresses are those that people know by heart: the API itself and the name server.
+# The first addresses are left to well-known services: the API server and DNS.
 _FIRST_FREE = 256
 
 
-class ClusterAddresses:
-    """Gives every Service an address of its own. Node ports are not given out: there is nothing behind them."""
+class ClusterIpAllocator:
+    """Allocates a cluster IP for every Service. Node ports are not allocated: nothing would serve them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._followed = Followed(store, "services")
+        self._tracker = ChangeTracker(store, "services")
         self._used: dict[str, int] = {}
         self._next = _FIRST_FREE
 
     def assign(self, service: Json, old: Json | None) -> None:
-        """Fills in spec.clusterIP and what goes with it."""
+        """Sets spec.clusterIP and the fields that depend on it."""
         spec = service.setdefault("spec", {})
         if spec.get("type") == "ExternalName":
             was = (old or {}).get("spec", {})
             for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
                 if name in was and spec.get(name) == was[name]:
-                    del spec[name]  # what it had as another type it does not keep
+                    del spec[name]  # left from its previous type
             return
         before = (old or {}).get("spec", {}).get("clusterIP")
-        address = spec.get("clusterIP") or before or self._pick()
+        address = spec.get("clusterIP") or before or self._allocate()
         if before and address != before:
-            raise _refusal(service, f'Invalid value: ["{address}"]: may not change once set')
+            raise _invalid_ip(service, f'Invalid value: ["{address}"]: may not change once set')
         if address not in ("None", before):
             self._check(service, address)
         spec["clusterIP"] = address
@@ -46,24 +46,24 @@ class ClusterAddresses:
             if name in was:
                 spec.setdefault(name, was[name])
         if address == "None" and not spec.get("selector"):
-            # Nobody knows what addresses those will be that somebody else lists.
+            # The endpoints of a headless Service without selector may be of either family.
             spec.setdefault("ipFamilies", ["IPv4", "IPv6"])
             spec.setdefault("ipFamilyPolicy", "RequireDualStack")
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
 
-    def _pick(self) -> str:
-        self._catch_up()
+    def _allocate(self) -> str:
+        self._refresh()
         for _ in range(_FIRST_FREE, RANGE.num_addresses - 1):
-            # Going round, not from the start: requests in flight have been given theirs and not written them yet.
+            # Round-robin: addresses that were just allocated may not be stored yet.
             address = str(RANGE[self._next])
             self._next = self._next + 1 if self._next + 2 < RANGE.num_addresses else _FIRST_FREE
             if address not in self._used:
                 return address
-        raise errors.internal(f"failed to allocate a serviceIP: range {RANGE} is full")
+        raise errors.internal_error(f"failed to allocate a serviceIP: range {RANGE} is full")
 
     def _check(self, service: Json, address: str) -> None:
-        self._catch_up()
+        self._refresh()
         why = ""
         try:
             if ipaddress.ip_address(address) not in RANGE:
@@ -73,10 +73,10 @@ class ClusterAddresses:
         if not why and address in self._used:
             why = "provided IP is already allocated"
         if why:
-            raise _refusal(service, f'Invalid value: ["{address}"]: failed to allocate IP {address}: {why}')
+            raise _invalid_ip(service, f'Invalid value: ["{address}"]: failed to allocate IP {address}: {why}')
 
-    def _catch_up(self) -> None:
-        changes = self._followed.take()
+    def _refresh(self) -> None:
+        changes = self._tracker.take()
         if changes is None:
             self._used = {}
             for entry in self._store.entries("services"):
@@ -88,7 +88,7 @@ class ClusterAddresses:
             if change.kind != "DELETED":
                 self._count(change.entry, 1)
 
-    def _count(self, entry: Entry, by: int) -> None:
+    def _count(self, entry: StoreEntry, by: int) -> None:
         address = entry.object().get("spec", {}).get("clusterIP", "None")
         if address == "None":
             return
@@ -97,6 +97,6 @@ class ClusterAddresses:
             del self._used[address]
 
 
-def _refusal(service: Json, message: str) -> errors.ApiError:
+def _invalid_ip(service: Json, message: str) -> errors.StatusError:
     name = service["metadata"].get("name", "")
     return errors.invalid("Service", "", name, [Cause("spec.clusterIPs[0]", message)])

@@ -1,6 +1,6 @@
-"""Match conditions of webhooks: the part of CEL that compares fields, and a clear no to the rest.
+"""Match conditions of webhooks: the subset of CEL that compares fields; other expressions are refused.
 
-Known are `object`, `oldObject` and `request`, fields (`a.b`, `a["b"]`), text, numbers, true, false, null, lists,
+Supported are `object`, `oldObject` and `request`, fields (`a.b`, `a["b"]`), text, numbers, true, false, null, lists,
 `==`, `!=`, `in`, `&&`, `||`, `!`, `has()`, the methods startsWith, endsWith and contains, and `exists(name, ...)` over
 the items of a list or the keys of a map.
 """
@@ -20,7 +20,7 @@ SUPPORTED = (
 )
 
 _ROOTS = ("object", "oldObject", "request")
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _METHODS: dict[str, Callable[[str, str], bool]] = {
     "startsWith": str.startswith,
     "endsWith": str.endswith,
@@ -32,12 +32,12 @@ _TOKEN = re.compile(
 )
 
 
-class ConditionError(Exception):
-    """A condition that has no answer for this request, such as one about a field that is not there."""
+class MatchConditionError(Exception):
+    """A condition that cannot be evaluated for this request, for example because a field is missing."""
 
 
 def compile_condition(text: str) -> Callable[[Variables], bool]:
-    """A condition to ask of requests; ValueError says what is not understood."""
+    """Compiles a condition; ValueError names the unsupported part."""
     parser = _Parser(text)
     expression = parser.alternatives()
     if parser.kind != "end":
@@ -47,12 +47,12 @@ def compile_condition(text: str) -> Callable[[Variables], bool]:
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ConditionError("a condition must be true or false")
+        raise MatchConditionError("a condition must be true or false")
     return value
 
 
 class _Parser:
-    """Recursive descent over the tokens of one expression."""
+    """Recursive descent parser of one expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -62,7 +62,7 @@ class _Parser:
         self._advance()
 
     def unexpected(self) -> ValueError:
-        """What to raise at a token that does not belong here."""
+        """The error for an unexpected token."""
         found = repr(self.token) if self.token else "the end"
         return ValueError(f"{found} was not expected; only {SUPPORTED} are supported here")
 
@@ -135,8 +135,8 @@ class _Parser:
             return self._list()
         if self.kind != "word":
             raise self.unexpected()
-        if self.token in _WORDS:
-            return _constant(_WORDS[self._advance()])
+        if self.token in _LITERALS:
+            return _constant(_LITERALS[self._advance()])
         if self._take("has"):
             self._expect("(")
             present = self._path(existence=True)
@@ -153,7 +153,7 @@ class _Parser:
         return lambda v: [item(v) for item in items]
 
     def _path(self, existence: bool = False) -> Expression:
-        """A field of a variable; with `existence`, whether its last part is there."""
+        """A field of a variable; with `existence`, whether its last part exists."""
         root = self.token
         if root not in self._names:
             raise self.unexpected()
@@ -165,7 +165,7 @@ class _Parser:
                     raise self.unexpected()
                 name = self._advance()
                 if not existence and self._take("("):
-                    return self._method(_reach(root, parts), name)
+                    return self._method(_field(root, parts), name)
                 parts.append(_constant(name))
             elif self._take("["):
                 parts.append(self.alternatives())
@@ -173,10 +173,10 @@ class _Parser:
             else:
                 break
         if not existence:
-            return _reach(root, parts)
+            return _field(root, parts)
         if not parts:
             raise self.unexpected()
-        owner, last = _reach(root, parts[:-1]), parts[-1]
+        owner, last = _field(root, parts[:-1]), parts[-1]
         return lambda v: _contains(owner(v), last(v))
 
     def _method(self, subject: Expression, name: str) -> Expression:
@@ -191,7 +191,7 @@ class _Parser:
         def call(variables: Variables) -> bool:
             text, part = subject(variables), argument(variables)
             if not isinstance(text, str) or not isinstance(part, str):
-                raise ConditionError(f"{name} needs text")
+                raise MatchConditionError(f"{name} needs text")
             return method(text, part)
 
         return call
@@ -199,14 +199,14 @@ class _Parser:
     def _exists(self, subject: Expression) -> Expression:
         """`subject.exists(name, condition)`, from the name on."""
         name = self._advance() if self.kind == "word" else ""
-        if not name or name in _WORDS or name in self._names:
+        if not name or name in _LITERALS or name in self._names:
             raise self.unexpected()
         self._expect(",")
         self._names.append(name)
         condition = self.alternatives()
         self._names.remove(name)
         self._expect(")")
-        return lambda v: _find(subject(v), lambda item: condition({**v, name: item}))
+        return lambda v: _any(subject(v), lambda item: condition({**v, name: item}))
 
 
 def _constant(value: Any) -> Expression:
@@ -223,7 +223,7 @@ def _unquote(token: str) -> str:
         raise ValueError(f"{token} is not text that is understood") from None
 
 
-def _reach(root: str, parts: list[Expression]) -> Expression:
+def _field(root: str, parts: list[Expression]) -> Expression:
     def read(variables: Variables) -> Any:
         found = variables[root]
         for part in parts:
@@ -231,20 +231,20 @@ def _reach(root: str, parts: list[Expression]) -> Expression:
             try:
                 found = found[key]
             except (KeyError, IndexError, TypeError):
-                raise ConditionError(f"no such key: {key}") from None
+                raise MatchConditionError(f"no such key: {key}") from None
         return found
 
     return read
 
 
 def _either(left: Expression, right: Expression, decisive: bool) -> Expression:
-    """`||` (true decides) and `&&` (false decides): a side that decides hides what is wrong with the other."""
+    """`||` (true decides) and `&&` (false decides): an error of one side is ignored if the other side decides."""
 
     def evaluate(variables: Variables) -> bool:
         try:
             if _truth(left(variables)) is decisive:
                 return decisive
-        except ConditionError:
+        except MatchConditionError:
             if _truth(right(variables)) is decisive:
                 return decisive
             raise
@@ -253,16 +253,16 @@ def _either(left: Expression, right: Expression, decisive: bool) -> Expression:
     return evaluate
 
 
-def _find(whole: Any, condition: Callable[[Any], Any]) -> bool:
-    """Whether the condition is true of an item; one of which it is hides what is wrong with the others."""
+def _any(whole: Any, condition: Callable[[Any], Any]) -> bool:
+    """Whether the condition is true for an item; then errors for other items are ignored."""
     if not isinstance(whole, list | dict):
-        raise ConditionError("no such overload: `exists` needs a list or a map")
-    problem: ConditionError | None = None
+        raise MatchConditionError("no such overload: `exists` needs a list or a map")
+    problem: MatchConditionError | None = None
     for item in whole:
         try:
             if _truth(condition(item)):
                 return True
-        except ConditionError as error:
+        except MatchConditionError as error:
             problem = error
     if problem is not None:
         raise problem
@@ -270,11 +270,11 @@ def _find(whole: Any, condition: Callable[[Any], Any]) -> bool:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    # In Python True == 1; in CEL they are values of different types.
+    # In Python True == 1; in CEL they have different types.
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 def _contains(whole: Any, part: Any) -> bool:
     if not isinstance(whole, list | dict):
-        raise ConditionError("no such overload: `in` needs a list or a map")
+        raise MatchConditionError("no such overload: `in` needs a list or a map")
     return any(_equal(part, item) for item in whole)

@@ -1,4 +1,4 @@
-"""Webhook configurations as values, and which requests they are about."""
+"""Webhook configurations: parsing, validation, and matching of requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from embedded_kube.admission.match_conditions import ConditionError, Variables, compile_condition
+from embedded_kube.admission.match_conditions import MatchConditionError, Variables, compile_condition
 from embedded_kube.errors import Cause
-from embedded_kube.storage.kinds import Kind
-from embedded_kube.storage.labels import matches
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 GROUP = "admissionregistration.k8s.io"
@@ -22,7 +22,7 @@ VALIDATING = f"validatingwebhookconfigurations.{GROUP}"
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class Webhook:
     """One webhook of a configuration, with the defaults of the API filled in."""
 
     name: str
@@ -30,7 +30,7 @@ class Hook:
     rules: tuple[Json, ...]
     ignore_failure: bool
     exact: bool
-    """Whether only the versions that the rules name are meant, not their equivalents (matchPolicy)."""
+    """matchPolicy Exact: equivalent versions of a resource do not match."""
     namespaces: Json
     objects: Json
     timeout: int
@@ -39,8 +39,8 @@ class Hook:
     dry_runs: bool
 
     @classmethod
-    def read(cls, webhook: Json) -> Hook:
-        """A webhook of a configuration that passed `find_mistakes`."""
+    def read(cls, webhook: Json) -> Webhook:
+        """Parses a webhook of a valid configuration."""
         conditions = webhook.get("matchConditions") or []
         return cls(
             name=webhook["name"],
@@ -56,8 +56,10 @@ class Hook:
             dry_runs=webhook.get("sideEffects") in ("None", "NoneOnDryRun"),
         )
 
-    def find_kind(self, operation: str, kind: Kind, subresource: str, equivalents: tuple[Kind, ...]) -> Kind | None:
-        """The version of the kind in which this webhook wants to see the request; None when it does not."""
+    def find_kind(
+        self, operation: str, kind: ServedKind, subresource: str, equivalents: tuple[ServedKind, ...]
+    ) -> ServedKind | None:
+        """The version of the kind that the rules match; None if they do not match the request."""
         if any(_matches_rule(rule, operation, kind, subresource) for rule in self.rules):
             return kind
         if not self.exact:
@@ -66,30 +68,30 @@ class Hook:
                     return other
         return None
 
-    def selects(self, found: Json | None, old: Json | None, namespace_labels: Mapping[str, str] | None) -> bool:
-        """Whether the selectors match; None stands for an object in no namespace, which every one matches."""
+    def selects(self, obj: Json | None, old: Json | None, namespace_labels: Mapping[str, str] | None) -> bool:
+        """Whether the selectors match. `namespace_labels` is None for a cluster-scoped object, which always matches."""
         if namespace_labels is not None and not matches(self.namespaces, namespace_labels):
             return False
         if not self.objects:
             return True
-        present = [one for one in (found, old) if one is not None]
+        present = [one for one in (obj, old) if one is not None]
         return any(matches(self.objects, one.get("metadata", {}).get("labels") or {}) for one in present)
 
     def meets_conditions(self, variables: Variables) -> bool:
-        """Whether every match condition is true; ConditionError when one has no answer and none is false."""
-        problem: ConditionError | None = None
+        """Whether all match conditions are true; MatchConditionError if one fails and none is false."""
+        problem: MatchConditionError | None = None
         for name, condition in self.conditions:
             try:
                 if not condition(variables):
                     return False
-            except ConditionError as error:
-                problem = ConditionError(f"expression of matchCondition {name!r}: {error}")
+            except MatchConditionError as error:
+                problem = MatchConditionError(f"expression of matchCondition {name!r}: {error}")
         if problem is not None:
             raise problem
         return True
 
 
-def _matches_rule(rule: Json, operation: str, kind: Kind, subresource: str) -> bool:
+def _matches_rule(rule: Json, operation: str, kind: ServedKind, subresource: str) -> bool:
     return (
         _has(rule.get("operations"), operation)
         and _has(rule.get("apiGroups"), kind.group)
@@ -109,14 +111,14 @@ def _matches_resource(pattern: str, plural: str, subresource: str) -> bool:
     return resource in ("*", plural) and (sub == subresource or (sub == "*"))
 
 
-def _matches_scope(scope: str, kind: Kind) -> bool:
+def _matches_scope(scope: str, kind: ServedKind) -> bool:
     return scope == "*" or kind.namespaced == (scope == "Namespaced")
 
 
-def find_mistakes(resource: str, found: Json) -> Iterator[Cause]:
-    """What is wrong with a webhook configuration, beyond the types of its fields."""
+def configuration_causes(resource: str, obj: Json) -> Iterator[Cause]:
+    """The causes that make a webhook configuration invalid, beyond the types of its fields."""
     names: set[str] = set()
-    for index, webhook in enumerate(found.get("webhooks") or ()):
+    for index, webhook in enumerate(obj.get("webhooks") or ()):
         field = f"webhooks[{index}]"
         name = webhook.get("name", "")
         if name.count(".") < 2:
@@ -124,8 +126,8 @@ def find_mistakes(resource: str, found: Json) -> Iterator[Cause]:
         if name in names:
             yield Cause(f"{field}.name", f'Duplicate value: "{name}"', "FieldValueDuplicate")
         names.add(name)
-        yield from _choice_mistakes(webhook, field, resource)
-        yield from _client_mistakes(webhook.get("clientConfig") or {}, f"{field}.clientConfig")
+        yield from _enum_causes(webhook, field, resource)
+        yield from _client_config_causes(webhook.get("clientConfig") or {}, f"{field}.clientConfig")
         versions = webhook.get("admissionReviewVersions") or []
         if "v1" not in versions:
             yield _invalid(f"{field}.admissionReviewVersions", versions, "must include v1, the one version served here")
@@ -140,7 +142,7 @@ def find_mistakes(resource: str, found: Json) -> Iterator[Cause]:
                 yield _invalid(where, condition.get("expression", ""), str(error))
 
 
-_CHOICES = {
+_ENUMS = {
     "sideEffects": ("None", "NoneOnDryRun"),
     "failurePolicy": ("Fail", "Ignore"),
     "matchPolicy": ("Equivalent", "Exact"),
@@ -149,8 +151,8 @@ _CHOICES = {
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 
 
-def _choice_mistakes(webhook: Json, field: str, resource: str) -> Iterator[Cause]:
-    for name, choices in _CHOICES.items():
+def _enum_causes(webhook: Json, field: str, resource: str) -> Iterator[Cause]:
+    for name, choices in _ENUMS.items():
         value = webhook.get(name)
         if name == "sideEffects" and value is None:
             supported = "must specify one of None, NoneOnDryRun"
@@ -169,7 +171,7 @@ def _choice_mistakes(webhook: Json, field: str, resource: str) -> Iterator[Cause
             yield _unsupported(f"{where}.scope", rule["scope"], ("*", "Cluster", "Namespaced"))
 
 
-def _client_mistakes(client: Json, field: str) -> Iterator[Cause]:
+def _client_config_causes(client: Json, field: str) -> Iterator[Cause]:
     url, service = client.get("url"), client.get("service")
     if (url is None) == (service is None):
         yield Cause(field, "Required value: exactly one of url or service is required", "FieldValueRequired")
@@ -184,19 +186,19 @@ def _client_mistakes(client: Json, field: str) -> Iterator[Cause]:
     bundle = client.get("caBundle")
     if bundle:
         try:
-            trust(bundle)
+            client_tls_context(bundle)
         except (ValueError, ssl.SSLError) as error:
             yield _invalid(f"{field}.caBundle", bundle[:16] + "...", f"unable to load root certificates: {error}")
 
 
-def trust(bundle: str) -> ssl.SSLContext:
-    """A context that trusts the authorities in a caBundle, or those of the system when there is none."""
+def client_tls_context(bundle: str) -> ssl.SSLContext:
+    """The TLS context for calls to a webhook: trusts its caBundle, or the system's CAs if it is empty."""
     try:
         authorities = base64.b64decode(bundle, validate=True).decode("ascii")
     except (binascii.Error, UnicodeDecodeError):
         raise ValueError("it must be PEM certificates in base64") from None
     context = ssl.create_default_context(cadata=authorities or None)
-    # As API servers do: a self-signed certificate in the bundle is trusted itself, old-fashioned ones pass.
+    # As an API server does: trust a self-signed certificate in the bundle, and do not enforce RFC 5280 strictly.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

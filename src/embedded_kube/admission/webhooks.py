@@ -1,4 +1,4 @@
-"""Calling admission webhooks over TLS, with the words of a real API server when they refuse or fail."""
+"""Calls of admission webhooks over TLS, with the error messages of a real API server."""
 
 from __future__ import annotations
 
@@ -22,53 +22,54 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 from embedded_kube import errors
-from embedded_kube.admission.match_conditions import ConditionError
-from embedded_kube.admission.webhook_rules import GROUP, MUTATING, VALIDATING, Hook, trust
-from embedded_kube.api import Conversion, Options
+from embedded_kube.admission.match_conditions import MatchConditionError
+from embedded_kube.admission.webhook_rules import GROUP, MUTATING, VALIDATING, Webhook, client_tls_context
 from embedded_kube.patching import json_patch
-from embedded_kube.storage.followed import Followed
-from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.registry.options import RequestOptions
+from embedded_kube.registry.registry import Strategy
+from embedded_kube.storage.change_tracker import ChangeTracker
 from embedded_kube.storage.store import Json, Store
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
-_trust = lru_cache(maxsize=64)(trust)
+_tls_context = lru_cache(maxsize=64)(client_tls_context)
 
-Refine = Callable[[str, Kind, Json, Json | None, Options], None]
-"""The built-in half of admission, which has its say again after webhooks changed an object."""
+Reinvoke = Callable[[str, ServedKind, Json, Json | None, RequestOptions], None]
+"""The built-in admission, which runs again after a webhook changed the object."""
 
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
-_KEPT = ("uid", "namespace", "creationTimestamp", "resourceVersion", "generation", "deletionTimestamp")
+_IMMUTABLE_METADATA = ("uid", "namespace", "creationTimestamp", "resourceVersion", "generation", "deletionTimestamp")
 
 
 @dataclass(slots=True)
-class Request:
-    """What webhooks are asked about. `found` changes as mutating ones change it."""
+class AdmissionAttributes:
+    """A request to admission (compare admission.Attributes). Mutating webhooks replace `obj`."""
 
     operation: str
-    kind: Kind
-    found: Json
+    kind: ServedKind
+    obj: Json
     old: Json | None
-    options: Options
+    options: RequestOptions
 
     @property
     def name(self) -> str:
-        """The object's name; empty while it is still to be generated."""
-        return str(self.found.get("metadata", {}).get("name") or "")
+        """The object's name; "" if it is not generated yet."""
+        return str(self.obj.get("metadata", {}).get("name") or "")
 
     @property
     def namespace(self) -> str:
-        """The object's namespace; a namespace is in itself."""
+        """The object's namespace; of a namespace, its own name."""
         if self.kind.resource == "namespaces":
             return self.name
-        return str(self.found.get("metadata", {}).get("namespace") or "") if self.kind.namespaced else ""
+        return str(self.obj.get("metadata", {}).get("namespace") or "") if self.kind.namespaced else ""
 
-    def describe(self, shown: Kind) -> Json:
-        """Everything an AdmissionReview says, except the objects."""
+    def describe(self, matched: ServedKind) -> Json:
+        """The request of an AdmissionReview, without the objects."""
         options, subresource = self.options, self.options.subresource
-        group, _, version = self.found["apiVersion"].rpartition("/")
-        asked = {"group": group, "version": version, "kind": self.found["kind"]}
-        seen = {**asked, "version": shown.version} if asked["kind"] == shown.kind else asked
+        group, _, version = self.obj["apiVersion"].rpartition("/")
+        request_kind = {"group": group, "version": version, "kind": self.obj["kind"]}
+        seen = {**request_kind, "version": matched.version} if request_kind["kind"] == matched.kind else request_kind
         resource = {"group": self.kind.group, "version": self.kind.version, "resource": self.kind.plural}
         sent = {"dryRun": ["All"]} if options.dry_run else {}
         named = {"fieldManager": options.field_manager} if options.field_manager else {}
@@ -78,9 +79,9 @@ class Request:
         return {
             "uid": str(uuid.uuid4()),
             "kind": seen,
-            "resource": {**resource, "version": shown.version},
+            "resource": {**resource, "version": matched.version},
             **({"subResource": subresource} if subresource else {}),
-            "requestKind": asked,
+            "requestKind": request_kind,
             "requestResource": resource,
             **({"requestSubResource": subresource} if subresource else {}),
             **({"name": self.name} if self.name else {}),
@@ -91,30 +92,30 @@ class Request:
             "options": body,
         }
 
-    def objects(self, shown: Kind) -> Json:
-        """The objects, in the version in which a webhook wants them."""
-        new = None if self.operation == "DELETE" else self.found
-        return {"object": self._in_version(new, shown), "oldObject": self._in_version(self.old, shown)}
+    def objects(self, matched: ServedKind) -> Json:
+        """The objects of an AdmissionReview, in the version that the webhook matches."""
+        new = None if self.operation == "DELETE" else self.obj
+        return {"object": self._in_version(new, matched), "oldObject": self._in_version(self.old, matched)}
 
-    def _in_version(self, found: Json | None, shown: Kind) -> Json | None:
-        if found is None or shown is self.kind:
-            return found
-        return {**found, "apiVersion": shown.api_version}
-
-
-class CallError(Exception):
-    """A webhook that could not be asked, or whose answer makes no sense."""
+    def _in_version(self, obj: Json | None, matched: ServedKind) -> Json | None:
+        if obj is None or matched is self.kind:
+            return obj
+        return {**obj, "apiVersion": matched.api_version}
 
 
-class Webhooks:
-    """The webhooks that the store has configurations of. Close it to let go of its connections."""
+class WebhookCallError(Exception):
+    """A call that failed, or a response that is invalid."""
 
-    def __init__(self, store: Store, kinds: Kinds, conversion: Conversion) -> None:
+
+class WebhookDispatcher:
+    """Calls the webhooks of the stored configurations. `close` closes its connections."""
+
+    def __init__(self, store: Store, kinds: KindTable, strategy: Strategy) -> None:
         self._store = store
         self._kinds = kinds
-        self._conversion = conversion
-        self._followed = {resource: Followed(store, resource) for resource in (MUTATING, VALIDATING)}
-        self._hooks: dict[str, list[Hook]] = {}
+        self._strategy = strategy
+        self._trackers = {resource: ChangeTracker(store, resource) for resource in (MUTATING, VALIDATING)}
+        self._webhooks: dict[str, list[Webhook]] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -123,172 +124,172 @@ class Webhooks:
             await self._session.close()
             self._session = None
 
-    async def mutate(self, request: Request, refine: Refine) -> list[str]:
-        """Lets the mutating webhooks change the object, one after the other; returns their warnings."""
-        hooks = self._configured(MUTATING, request)
+    async def mutate(self, attributes: AdmissionAttributes, reinvoke: Reinvoke) -> list[str]:
+        """Calls the mutating webhooks one after the other; returns their warnings."""
+        webhooks = self._configured(MUTATING, attributes)
         warnings: list[str] = []
-        again: list[Hook] = []
-        seen: list[Hook] = []
+        again: list[Webhook] = []
+        seen: list[Webhook] = []
         changed = False
-        for hook in hooks:
-            # Asked one by one: what one webhook changes may be what the next one selects by.
-            if not self._matches(hook, request):
+        for webhook in webhooks:
+            # Matched one by one: a webhook may change what the next one selects by.
+            if not self._matches(webhook, attributes):
                 continue
-            if await self._ask(hook, request, warnings):
+            if await self._invoke(webhook, attributes, warnings):
                 changed = True
                 again += seen
                 seen = []
-            if hook.reinvoked:
-                seen.append(hook)
+            if webhook.reinvoked:
+                seen.append(webhook)
         if changed:
-            before = _encode(request.found)
-            refine(request.operation, request.kind, request.found, request.old, request.options)
-            again += seen if _encode(request.found) != before else []
-            for hook in hooks:
-                if any(hook is one for one in again) and self._matches(hook, request):
-                    await self._ask(hook, request, warnings)
+            before = _encode(attributes.obj)
+            reinvoke(attributes.operation, attributes.kind, attributes.obj, attributes.old, attributes.options)
+            again += seen if _encode(attributes.obj) != before else []
+            for webhook in webhooks:
+                if any(webhook is one for one in again) and self._matches(webhook, attributes):
+                    await self._invoke(webhook, attributes, warnings)
         return warnings
 
-    async def validate(self, request: Request) -> list[str]:
-        """Asks the validating webhooks, all at once; returns their warnings."""
-        hooks = [hook for hook in self._configured(VALIDATING, request) if self._matches(hook, request)]
-        if not hooks:
+    async def validate(self, attributes: AdmissionAttributes) -> list[str]:
+        """Calls the validating webhooks in parallel; returns their warnings."""
+        webhooks = [one for one in self._configured(VALIDATING, attributes) if self._matches(one, attributes)]
+        if not webhooks:
             return []
         warnings: list[str] = []
-        answers = await asyncio.gather(*(self._ask(h, request, warnings) for h in hooks), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+        calls = [self._invoke(webhook, attributes, warnings) for webhook in webhooks]
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
         return warnings
 
-    def _configured(self, resource: str, request: Request) -> list[Hook]:
-        """The webhooks that there are, in the order of their configurations."""
-        if self._followed[resource].is_stale():
+    def _configured(self, resource: str, attributes: AdmissionAttributes) -> list[Webhook]:
+        """The configured webhooks, in the order of their configurations."""
+        if self._trackers[resource].is_stale():
             configurations = [entry.object() for entry in self._store.entries(resource)]
-            self._hooks[resource] = [Hook.read(w) for c in configurations for w in c.get("webhooks") or ()]
-        # A webhook must never be able to stand in the way of removing it.
-        return self._hooks[resource] if request.kind.group != GROUP else []
+            self._webhooks[resource] = [Webhook.read(w) for c in configurations for w in c.get("webhooks") or ()]
+        # Webhooks are not called for webhook configurations, so that a broken webhook can be removed.
+        return self._webhooks[resource] if attributes.kind.group != GROUP else []
 
-    def _matches(self, hook: Hook, request: Request) -> bool:
-        return self._shown(hook, request) is not None and self._selects(hook, request)
+    def _matches(self, webhook: Webhook, attributes: AdmissionAttributes) -> bool:
+        return self._matched_kind(webhook, attributes) is not None and self._selects(webhook, attributes)
 
-    def _shown(self, hook: Hook, request: Request) -> Kind | None:
-        kind = request.kind
-        others = () if hook.exact else tuple(k for k in self._kinds if k.resource == kind.resource and k is not kind)
-        return hook.find_kind(request.operation, kind, request.options.subresource, others)
+    def _matched_kind(self, webhook: Webhook, attributes: AdmissionAttributes) -> ServedKind | None:
+        kind = attributes.kind
+        others = () if webhook.exact else tuple(k for k in self._kinds if k.resource == kind.resource and k is not kind)
+        return webhook.find_kind(attributes.operation, kind, attributes.options.subresource, others)
 
-    def _selects(self, hook: Hook, request: Request) -> bool:
+    def _selects(self, webhook: Webhook, attributes: AdmissionAttributes) -> bool:
         labels: dict[str, str] | None = None
-        if request.kind.resource == "namespaces":
-            labels = request.found["metadata"].get("labels") or {}
-        elif request.kind.namespaced:
-            home = self._store.get("namespaces", "", request.namespace)
-            labels = home.labels if home is not None else {}
-        return hook.selects(request.found, request.old, labels)
+        if attributes.kind.resource == "namespaces":
+            labels = attributes.obj["metadata"].get("labels") or {}
+        elif attributes.kind.namespaced:
+            namespace = self._store.get("namespaces", "", attributes.namespace)
+            labels = namespace.labels if namespace is not None else {}
+        return webhook.selects(attributes.obj, attributes.old, labels)
 
-    async def _ask(self, hook: Hook, request: Request, warnings: list[str]) -> bool:
-        """Asks one webhook; True when it changed the object. ApiError when it refuses, or fails and must not."""
-        shown = self._shown(hook, request)
-        if shown is None:
+    async def _invoke(self, webhook: Webhook, attributes: AdmissionAttributes, warnings: list[str]) -> bool:
+        """Calls one webhook; True if it changed the object. StatusError if it denies, or fails and must not."""
+        matched = self._matched_kind(webhook, attributes)
+        if matched is None:
             return False
-        review, objects = request.describe(shown), request.objects(shown)
-        kind, name = request.kind, request.name
+        review, objects = attributes.describe(matched), attributes.objects(matched)
+        kind, name = attributes.kind, attributes.name
         try:
-            if not hook.meets_conditions({"request": review, **objects}):
+            if not webhook.meets_conditions({"request": review, **objects}):
                 return False
-        except ConditionError as error:
-            if hook.ignore_failure:
+        except MatchConditionError as error:
+            if webhook.ignore_failure:
                 return False
             raise errors.forbidden(kind.plural, kind.group, name, str(error)) from error
-        if request.options.dry_run and not hook.dry_runs:
-            raise errors.bad_request(f'admission webhook "{hook.name}" does not support dry run')
+        if attributes.options.dry_run and not webhook.dry_runs:
+            raise errors.bad_request(f'admission webhook "{webhook.name}" does not support dry run')
         try:
-            response = await self._call(hook, {**review, **objects})
-        except CallError as error:
-            text = f'failed calling webhook "{hook.name}": {error}'
-            if hook.ignore_failure:
-                _log.warning("%s; going on because its failurePolicy is Ignore", text)
+            response = await self._call(webhook, {**review, **objects})
+        except WebhookCallError as error:
+            text = f'failed calling webhook "{webhook.name}": {error}'
+            if webhook.ignore_failure:
+                _log.warning("%s; ignored because of failurePolicy Ignore", text)
                 return False
-            raise errors.internal(text) from error
+            raise errors.internal_error(text) from error
         warnings += response.get("warnings") or []
         if not response.get("allowed"):
-            raise _denied(hook.name, response.get("status") or {})
-        return bool(response.get("patch")) and self._apply(request, shown, response)
+            raise _denied(webhook.name, response.get("status") or {})
+        return bool(response.get("patch")) and self._apply(attributes, matched, response)
 
-    def _apply(self, request: Request, shown: Kind, response: Json) -> bool:
-        if request.operation == "DELETE":
+    def _apply(self, attributes: AdmissionAttributes, matched: ServedKind, response: Json) -> bool:
+        if attributes.operation == "DELETE":
             return False
-        before = request.objects(shown)["object"]
+        before = attributes.objects(matched)["object"]
         try:
             operations = msgspec.json.decode(base64.b64decode(response["patch"], validate=True))
-            patched: Json = json_patch.patched(copy.deepcopy(before), operations)
-        except (binascii.Error, msgspec.DecodeError, json_patch.PatchError, AttributeError, TypeError) as error:
-            raise errors.internal(str(error)) from error
+            patched: Json = json_patch.apply_operations(copy.deepcopy(before), operations)
+        except (binascii.Error, msgspec.DecodeError, json_patch.JsonPatchError, AttributeError, TypeError) as error:
+            raise errors.internal_error(str(error)) from error
         if patched == before:
             return False
-        found = request.found
-        patched["apiVersion"], patched["kind"] = found["apiVersion"], found["kind"]
-        meta, was = patched.setdefault("metadata", {}), found.get("metadata", {})
-        for field in _KEPT if request.old is None else (*_KEPT, "name"):
+        obj = attributes.obj
+        patched["apiVersion"], patched["kind"] = obj["apiVersion"], obj["kind"]
+        meta, was = patched.setdefault("metadata", {}), obj.get("metadata", {})
+        for field in _IMMUTABLE_METADATA if attributes.old is None else (*_IMMUTABLE_METADATA, "name"):
             meta.pop(field, None)
             if field in was:
                 meta[field] = was[field]
-        if patched["kind"] == request.kind.kind:
-            self._conversion.decode(request.kind, patched, "Ignore")
-        request.found = patched
+        if patched["kind"] == attributes.kind.kind:
+            self._strategy.decode(attributes.kind, patched, "Ignore")
+        attributes.obj = patched
         return True
 
-    async def _call(self, hook: Hook, request: Json) -> Json:
-        """One exchange; CallError in the words of a real API server."""
-        url = f"{_address(hook)}?timeout={hook.timeout}s"
+    async def _call(self, webhook: Webhook, request: Json) -> Json:
+        """Sends an AdmissionReview; WebhookCallError has the message of a real API server."""
+        url = f"{_address(webhook)}?timeout={webhook.timeout}s"
         body = _encode({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request})
         try:
-            async with asyncio.timeout(hook.timeout):
-                status, answer = await self._post(url, body, hook.client.get("caBundle") or "")
+            async with asyncio.timeout(webhook.timeout):
+                status, answer = await self._post(url, body, webhook.client.get("caBundle") or "")
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise CallError(f'failed to call webhook: Post "{url}": {_reason(error)}') from error
+            raise WebhookCallError(f'failed to call webhook: Post "{url}": {_reason(error)}') from error
         if status == 404:
-            raise CallError("failed to call webhook: the server could not find the requested resource")
+            raise WebhookCallError("failed to call webhook: the server could not find the requested resource")
         if not 200 <= status < 300:
-            said = answer.decode(errors="replace")[:1024].replace('"', '\\"').strip()
-            text = f'an error on the server ("{said}") has prevented the request from succeeding'
-            raise CallError(f"failed to call webhook: {text}")
+            text = answer.decode(errors="replace")[:1024].replace('"', '\\"').strip()
+            text = f'an error on the server ("{text}") has prevented the request from succeeding'
+            raise WebhookCallError(f"failed to call webhook: {text}")
         return _read_response(answer, request["uid"])
 
     async def _post(self, url: str, body: bytes, bundle: str) -> tuple[int, bytes]:
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                resolver=_Services(self._store), use_dns_cache=False, limit=0, keepalive_timeout=60
+                resolver=_ServiceResolver(self._store), use_dns_cache=False, limit=0, keepalive_timeout=60
             )
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout())
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "kube-apiserver"}
         for last in (False, True):
             try:
                 async with self._session.post(
-                    url, data=body, headers=headers, ssl=_trust(bundle), allow_redirects=False
+                    url, data=body, headers=headers, ssl=_tls_context(bundle), allow_redirects=False
                 ) as response:
                     return response.status, await response.read()
             except aiohttp.ServerDisconnectedError:
-                # A kept connection may have been closed just now. Webhooks have no side effects that matter twice.
+                # The webhook closed a kept-alive connection. A second call is safe: webhooks have no side effects.
                 if last:
                     raise
         raise AssertionError("unreachable")
 
 
-class _Services(AbstractResolver):
-    """Finds `name.namespace.svc` through Services and Endpoints, every other name as usual."""
+class _ServiceResolver(AbstractResolver):
+    """Resolves `name.namespace.svc` by Services and Endpoints, and any other name by DNS."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._names: AbstractResolver | None = None
+        self._dns: AbstractResolver | None = None
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         parts = host.split(".")
         if len(parts) != 3 or parts[2] != "svc":
-            self._names = self._names or ThreadedResolver()
-            return await self._names.resolve(host, port, family)
+            self._dns = self._dns or ThreadedResolver()
+            return await self._dns.resolve(host, port, family)
         return [
             ResolveResult(
                 hostname=host,
@@ -302,12 +303,12 @@ class _Services(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        if self._names is not None:
-            await self._names.close()
+        if self._dns is not None:
+            await self._dns.close()
 
 
 def find_endpoints(store: Store, namespace: str, name: str, port: int) -> list[tuple[str, int]]:
-    """Addresses and ports behind a port of a service; OSError says why there are none."""
+    """The endpoints of a Service port; OSError if there are none."""
     service = store.get("services", namespace, name)
     if service is None:
         raise OSError(f'service "{name}" not found')
@@ -328,8 +329,8 @@ def find_endpoints(store: Store, namespace: str, name: str, port: int) -> list[t
     return found
 
 
-def _address(hook: Hook) -> str:
-    client = hook.client
+def _address(webhook: Webhook) -> str:
+    client = webhook.client
     if client.get("url"):
         return str(client["url"])
     service = client["service"]
@@ -338,7 +339,7 @@ def _address(hook: Hook) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why a call failed, as Go's HTTP client puts it."""
+    """The reason of a failed call, in the format of Go's HTTP client."""
     if isinstance(error, TimeoutError):
         return "context deadline exceeded"
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
@@ -355,30 +356,33 @@ def _reason(error: Exception) -> str:
 
 
 def _read_response(answer: bytes, uid: str) -> Json:
-    """The response of an AdmissionReview that answers this request."""
+    """The response of an AdmissionReview with this uid."""
     try:
         review: Any = msgspec.json.decode(answer)
     except msgspec.DecodeError as error:
-        raise CallError(f"failed to call webhook: couldn't get version/kind; json parse error: {error}") from error
+        raise WebhookCallError(
+            f"failed to call webhook: couldn't get version/kind; json parse error: {error}"
+        ) from error
     invalid = "received invalid webhook response: "
-    said = (review.get("apiVersion"), review.get("kind")) if isinstance(review, dict) else (None, None)
-    if said != ("admission.k8s.io/v1", "AdmissionReview"):
+    type_meta = (review.get("apiVersion"), review.get("kind")) if isinstance(review, dict) else (None, None)
+    if type_meta != ("admission.k8s.io/v1", "AdmissionReview"):
         wanted = "admission.k8s.io/v1, Kind=AdmissionReview"
-        raise CallError(f"{invalid}expected webhook response of {wanted}, got {said[0]}, Kind={said[1]}")
+        got = f"{type_meta[0]}, Kind={type_meta[1]}"
+        raise WebhookCallError(f"{invalid}expected webhook response of {wanted}, got {got}")
     response: Any = review.get("response")
     if not isinstance(response, dict):
-        raise CallError(f"{invalid}webhook response was absent")
+        raise WebhookCallError(f"{invalid}webhook response was absent")
     if response.get("uid") != uid:
-        raise CallError(f'{invalid}expected response.uid="{uid}", got "{response.get("uid", "")}"')
+        raise WebhookCallError(f'{invalid}expected response.uid="{uid}", got "{response.get("uid", "")}"')
     if response.get("patch") and response.get("patchType") is None:
-        raise CallError(f"{invalid}webhook returned response.patch but not response.patchType")
+        raise WebhookCallError(f"{invalid}webhook returned response.patch but not response.patchType")
     if response.get("patch") and response["patchType"] != "JSONPatch":
-        raise CallError(f'{invalid}webhook returned invalid response.patchType of "{response["patchType"]}"')
+        raise WebhookCallError(f'{invalid}webhook returned invalid response.patchType of "{response["patchType"]}"')
     return response
 
 
-def _denied(name: str, status: Json) -> errors.ApiError:
+def _denied(name: str, status: Json) -> errors.StatusError:
     text, reason, code = status.get("message"), status.get("reason") or "", status.get("code") or 0
     why = f": {text or reason}" if text or reason else " without explanation"
     message = f'admission webhook "{name}" denied the request{why}'
-    return errors.ApiError(code if code >= 400 else 400, reason, message, status.get("details"))
+    return errors.StatusError(code if code >= 400 else 400, reason, message, status.get("details"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.crd_finalizer import CrdFinalizer
 from embedded_kube.controllers.disruption import DisruptionController
 from embedded_kube.controllers.endpoints import EndpointsController
@@ -52,7 +52,7 @@ def _controllers(context: ControllerContext) -> list[Controller[Any]]:
     return [*made, NamespaceController(context, resources), GarbageCollector(context, resources)]
 
 
-async def run_controllers(client: Client, settings: ControllerSettings) -> None:
+async def run_controllers(client: ClusterClient, settings: ControllerSettings) -> None:
     """Runs every controller until cancelled. One that fails is logged and started again, the others go on."""
     async with asyncio.TaskGroup() as group:
 

@@ -12,7 +12,7 @@ from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
 from embedded_kube.controllers.machinery.informer import LocalInformer
 from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView, seconds
 from embedded_kube.controllers.workloads.rollout import scaled_value
-from embedded_kube.storage.labels import matches
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 BUDGETS = "poddisruptionbudgets.policy"

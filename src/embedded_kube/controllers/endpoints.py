@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
+from embedded_kube.controllers.machinery.hashes import short_hash
 from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView
 from embedded_kube.controllers.workloads.controller_ref import owner_reference
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.labels import short_hash
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 SERVICES = "services"
@@ -213,7 +213,7 @@ class EndpointsController(Controller[Key]):
         if held is None:
             try:
                 await self.context.create(resource, wanted)
-            except ApiError as error:
+            except StatusError as error:
                 if error.reason != "AlreadyExists" and "being terminated" not in error.message:
                     raise
             return

@@ -13,7 +13,7 @@ from embedded_kube.controllers.machinery.metadata_edits import with_finalizer, w
 from embedded_kube.controllers.machinery.objects import MetaView, ObjectView, OwnerView
 from embedded_kube.controllers.machinery.rest_mapper import RestMapper, RestMapping
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 FOREGROUND = "foregroundDeletion"
@@ -180,7 +180,7 @@ class GarbageCollector(Controller[str]):
         # The cache may be behind, and a wrong answer here deletes somebody's work: ask.
         try:
             live = await self.context.client.get(resource.name, namespace, owner.name)
-        except ApiError as error:
+        except StatusError as error:
             if error.code == 404:
                 return "gone"
             raise
@@ -202,7 +202,7 @@ class GarbageCollector(Controller[str]):
     async def _edit(self, found: GraphNode, change: partial[Json | None]) -> None:
         try:
             await self.context.edit(found.resource.name, found.item, change)
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise
 

@@ -11,7 +11,7 @@ from embedded_kube.controllers.machinery.controller import Controller, Controlle
 from embedded_kube.controllers.machinery.objects import FullObject, Key, ObjectView, read_object
 from embedded_kube.controllers.machinery.rest_mapper import RestMapper, RestMapping
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 NAMESPACES = "namespaces"
@@ -104,7 +104,7 @@ class NamespaceController(Controller[Key]):
             to_delete = [item for item in items if not item.meta.deleting]
             try:
                 await slow_start_batch([partial(self.context.delete, resource.name, item) for item in to_delete])
-            except ApiError as error:
+            except StatusError as error:
                 left.failures.append(f"{resource.name}: {error.message}")
             for item in await self._items(resource.name, namespace) if items else ():
                 left.resources[resource.name] += 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from embedded_kube.api import timestamp
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, set_condition
 from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
 from embedded_kube.controllers.machinery.objects import Key, NodeLeaseView, NodeView, PodView, TaintView
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 LEASE_NAMESPACE = "kube-node-lease"
@@ -133,7 +133,7 @@ class NodeLifecycleController(Controller[Key]):
     async def _unready(self, pod: PodView) -> None:
         try:
             await self.context.edit("pods", pod, _unready, "status")
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise
         self.warning(InvolvedObject("v1", "Pod", pod.meta), "NodeNotReady", "Node is not ready")

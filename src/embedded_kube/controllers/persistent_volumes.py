@@ -24,7 +24,7 @@ from embedded_kube.controllers.volume_binding import (
     new_volume,
     pick_volume,
 )
-from embedded_kube.errors import ApiError, conflict
+from embedded_kube.errors import StatusError, conflict
 from embedded_kube.storage.store import Json
 
 CLAIMS = "persistentvolumeclaims"
@@ -114,7 +114,7 @@ class VolumeClaimController(Controller[Key]):
             await asyncio.to_thread(_make_folder, folder / name)
             try:
                 await self.context.create(VOLUMES, wanted)
-            except ApiError as error:
+            except StatusError as error:
                 if error.reason != "AlreadyExists":
                     self.warning(about, "ProvisioningFailed", error.message)
                     raise

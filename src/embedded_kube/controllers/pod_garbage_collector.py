@@ -11,7 +11,7 @@ from embedded_kube.controllers.machinery.controller import Controller, Controlle
 from embedded_kube.controllers.machinery.objects import Key, NodeView, PodView
 from embedded_kube.controllers.node_lifecycle import LEASE_NAMESPACE
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -92,7 +92,7 @@ class PodGarbageCollector(Controller[Key]):
             return left
         try:
             await self.context.client.get("nodes", "", name)
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise
             await self._end_all(pods, "PodGC: node no longer exists")
@@ -120,7 +120,7 @@ class PodGarbageCollector(Controller[Key]):
             if not pod.ended:
                 await self.context.edit("pods", pod, partial(_failed, why=why), "status")
             await self.context.delete("pods", pod, grace=0)
-        except ApiError as error:
+        except StatusError as error:
             if error.code not in (404, 409):
                 raise
 

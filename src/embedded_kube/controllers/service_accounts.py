@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
 from embedded_kube.controllers.machinery.objects import Key, ObjectView
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 ACCOUNTS = "serviceaccounts"
@@ -52,7 +52,7 @@ class ServiceAccountController(Controller[Key]):
     async def _create(self, resource: str, found: Json) -> None:
         try:
             await self.context.create(resource, found)
-        except ApiError as error:
+        except StatusError as error:
             if error.reason != "AlreadyExists" and "being terminated" not in error.message:
                 raise
 

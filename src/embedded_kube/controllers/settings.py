@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.registry.kinds import ServedKind
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """Times are in seconds. The defaults are those of a Kubernetes control plane."""
 
-    kinds: Iterable[Kind]
+    kinds: Iterable[ServedKind]
     """The kinds that are served; those of CRDs are found as they appear and need not be in here."""
 
     volumes: Path | None = None

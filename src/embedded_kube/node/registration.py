@@ -8,11 +8,11 @@ import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from embedded_kube.api import timestamp
-from embedded_kube.client import SYNCED, Client
-from embedded_kube.errors import ApiError
+from embedded_kube.client import SYNCED, ClusterClient
+from embedded_kube.errors import StatusError
 from embedded_kube.node.agent import NodeState, apply_annotations
 from embedded_kube.node.fleet import FLEET_LABEL, node_labels, node_object, node_resources
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 LEASES = "leases.coordination.k8s.io"
@@ -29,7 +29,7 @@ _BATCH_SIZE = 50
 class NodeRegistrar:
     """Registers the nodes and keeps their Node objects and leases up to date."""
 
-    def __init__(self, client: Client, nodes: dict[str, NodeState], kubernetes: str) -> None:
+    def __init__(self, client: ClusterClient, nodes: dict[str, NodeState], kubernetes: str) -> None:
         self._client = client
         self._nodes = nodes
         self._version = f"v{kubernetes}.0"
@@ -113,7 +113,7 @@ class NodeRegistrar:
                 lease["spec"]["renewTime"] = moment
                 self._leases[name] = await self._client.update(LEASES, lease)
                 return
-        except ApiError:
+        except StatusError:
             pass  # the lease was changed or deleted: write it anew
         spec = {
             "holderIdentity": name,
@@ -128,7 +128,7 @@ class NodeRegistrar:
         }
         try:
             self._leases[name] = await self._client.create(LEASES, {**made, "spec": spec})
-        except ApiError as error:
+        except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
             self._leases[name] = await self._client.edit(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from embedded_kube import errors
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.machinery.controller import keep_running
 from embedded_kube.node.agent import NodeAgent, make_node
 from embedded_kube.node.fleet import FleetSettings, read_fleet
@@ -24,7 +24,7 @@ from embedded_kube.node.simulated import SimulationContext
 from embedded_kube.node.status_manager import StatusManager
 from embedded_kube.node.timers import Timers
 from embedded_kube.storage.store import Json
-from embedded_kube.subresources.kubelet import Kubelets, LogOptions, Terminal
+from embedded_kube.subresources.kubelet import ExecSession, Kubelets, PodLogOptions
 
 _SHUTDOWN_GRACE = 2.0
 """Seconds that processes have to stop when the cluster stops."""
@@ -39,7 +39,7 @@ class FleetRunner:
     reach the API server.
     """
 
-    def __init__(self, client: Client, settings: FleetSettings) -> None:
+    def __init__(self, client: ClusterClient, settings: FleetSettings) -> None:
         self._client = client
         self._settings = settings
         self._nodes = {spec.name: make_node(spec) for spec in read_fleet(settings)}
@@ -98,7 +98,7 @@ class FleetRunner:
     def _folder(self, pod: Json) -> Path:
         return self._settings.folder / str(pod["metadata"]["uid"])
 
-    async def logs(self, pod: Json, options: LogOptions) -> AsyncIterator[bytes]:
+    async def logs(self, pod: Json, options: PodLogOptions) -> AsyncIterator[bytes]:
         """Streams a container's log in pieces of any size."""
         name, uid = options.container, pod["metadata"]["uid"]
         _check_container(pod, name)
@@ -120,7 +120,7 @@ class FleetRunner:
         async for piece in read_logs(log_path(folder, name, attempt), options, has_ended):
             yield piece
 
-    async def execute(self, pod: Json, terminal: Terminal) -> int:
+    async def execute(self, pod: Json, terminal: ExecSession) -> int:
         """Runs a command in a container and returns its exit code."""
         name, uid = terminal.container, pod["metadata"]["uid"]
         _check_container(pod, name)

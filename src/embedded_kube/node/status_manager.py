@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.machinery.controller import keep_running
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject, LocalEventRecorder
 from embedded_kube.controllers.machinery.objects import MetaView
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.node.pods.containers import merge_status
 from embedded_kube.storage.store import Json
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 class StatusManager:
     """Writes pod statuses through the status subresource while `run` is running."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._recorder = LocalEventRecorder(client)
         self._pending: dict[str, tuple[Json, Json]] = {}
@@ -69,7 +69,7 @@ class StatusManager:
 
         def change(found: Json) -> Json:
             if found["metadata"]["uid"] != uid:
-                raise ApiError(404, "NotFound", "the pod was replaced by another one of its name")
+                raise StatusError(404, "NotFound", "the pod was replaced by another one of its name")
             found["status"] = merge_status(found.get("status") or {}, status)
             return found
 
@@ -123,4 +123,4 @@ class StatusManager:
 
 
 def _code(error: Exception) -> int:
-    return error.code if isinstance(error, ApiError) else 500
+    return error.code if isinstance(error, StatusError) else 500

@@ -1,7 +1,7 @@
-"""Server-side apply: a configuration is merged into the object, and what its manager no longer wants is removed.
+"""Server-side apply: merges a configuration into an object, and removes fields that its manager no longer applies.
 
-What managers applied is remembered in metadata.managedFields, as a real server does. Left out: fields that others set
-by plain updates and patches have no owner here, so applying over them is no conflict.
+Ownership is recorded in metadata.managedFields, as by a real server. Not implemented: fields set by plain updates and
+patches have no owner here, so applying over them is no conflict.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from embedded_kube.api import timestamp
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.defaults import DEFAULTS
-from embedded_kube.schema.quantities import is_same
-from embedded_kube.schema.shapes import ANY, Shape
+from embedded_kube.schema.quantities import is_equal
+from embedded_kube.schema.type_schema import ANY, TypeSchema
 from gpu_scheduler.k8s.quantity import QuantityError
 
 Json = dict[str, Any]
-Fields = dict[str, Any]
+FieldSet = dict[str, Any]
 """A set of fields as FieldsV1 writes it: f:name, k:{keys}, v:value, and "." for an item itself."""
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
-"""What of its metadata says which object a configuration is about, and is nobody's."""
+"""Metadata that identifies the object; it has no owner."""
 
 
-def apply_configuration(old: Json | None, applied: Json, shape: Shape, manager: tuple[str, str], force: bool) -> Json:
-    """The object that `applied` makes of `old` for a manager (its name, and the subresource it writes).
+def apply_configuration(
+    old: Json | None, applied: Json, schema: TypeSchema, manager: tuple[str, str], force: bool
+) -> Json:
+    """Applies a configuration for a manager (name, subresource); returns the new object.
 
-    409 when another manager applied a different value, unless forced.
+    A conflict (409) if another manager owns a field with a different value, unless `force` is set.
     """
     before: Json = old if old is not None else {}
     records: list[Json] = copy.deepcopy(before.get("metadata", {}).get("managedFields", []))
-    wanted = _fields_of(_without_identity(applied), shape)
+    wanted = _fields_of(_without_identity(applied), schema)
     mine = next((one for one in records if _owner(one) == manager), None)
     others = [one for one in records if one is not mine and one.get("operation") == "Apply"]
-    _check_conflicts((before, applied), wanted, others, shape, force)
-    made: Json = _merge(before, applied, shape)
+    _check_conflicts((before, applied), wanted, others, schema, force)
+    made: Json = _merge(before, applied, schema)
     dropped = _subtract(mine.get("fieldsV1", {}), wanted) if mine is not None else {}
     for other in others:
         dropped = _subtract(dropped, other.get("fieldsV1", {}))
-    _remove(made, dropped, shape)
+    _remove(made, dropped, schema)
     made.setdefault("metadata", {})["managedFields"] = _record(records, mine, manager, wanted, applied["apiVersion"])
     return made
 
@@ -52,7 +54,7 @@ def _owner(record: Json) -> tuple[str, str]:
 
 
 def _record(
-    records: list[Json], mine: Json | None, manager: tuple[str, str], wanted: Fields, api_version: str
+    records: list[Json], mine: Json | None, manager: tuple[str, str], wanted: FieldSet, api_version: str
 ) -> list[Json]:
     if mine is not None and mine.get("fieldsV1") == wanted:
         return records
@@ -79,44 +81,44 @@ def _without_identity(applied: Json) -> Json:
 # -- sets of fields
 
 
-def _child(shape: Shape, name: str) -> Shape:
-    if shape.type == "struct":
-        return shape.fields.get(name, ANY)
-    return shape.item if shape.item is not None else ANY
+def _child(schema: TypeSchema, name: str) -> TypeSchema:
+    if schema.type == "struct":
+        return schema.fields.get(name, ANY)
+    return schema.item if schema.item is not None else ANY
 
 
-def _is_granular(value: Any, shape: Shape) -> bool:
-    """Whether parts of a value have owners of their own."""
+def _is_granular(value: Any, schema: TypeSchema) -> bool:
+    """Whether the parts of a value have owners of their own."""
     if isinstance(value, dict):
-        return not shape.atomic
-    return isinstance(value, list) and shape.list_type in ("map", "set")
+        return not schema.atomic
+    return isinstance(value, list) and schema.list_type in ("map", "set")
 
 
-def _item_key(item: Any, shape: Shape) -> str:
-    """What tells an item of a list apart, as FieldsV1 writes it."""
-    if shape.list_type == "set" or not isinstance(item, dict):
+def _item_key(item: Any, schema: TypeSchema) -> str:
+    """The key of a list item, as FieldsV1 writes it."""
+    if schema.list_type == "set" or not isinstance(item, dict):
         return "v:" + json.dumps(item, separators=(",", ":"), sort_keys=True)
-    part = shape.item or ANY
+    part = schema.item or ANY
     known = {**part.defaults, **DEFAULTS.get(part.name, {})}
-    keys = {key: item.get(key, known.get(key)) for key in shape.keys}
+    keys = {key: item.get(key, known.get(key)) for key in schema.keys}
     return "k:" + json.dumps(keys, separators=(",", ":"), sort_keys=True)
 
 
-def _fields_of(value: Any, shape: Shape) -> Fields:
-    if not _is_granular(value, shape):
+def _fields_of(value: Any, schema: TypeSchema) -> FieldSet:
+    if not _is_granular(value, schema):
         return {}
     if isinstance(value, dict):
-        return {f"f:{name}": _fields_of(item, _child(shape, name)) for name, item in value.items()}
-    made: Fields = {}
+        return {f"f:{name}": _fields_of(item, _child(schema, name)) for name, item in value.items()}
+    made: FieldSet = {}
     for item in value:
-        key = _item_key(item, shape)
-        made[key] = {} if key.startswith("v:") else {".": {}, **_fields_of(item, shape.item or ANY)}
+        key = _item_key(item, schema)
+        made[key] = {} if key.startswith("v:") else {".": {}, **_fields_of(item, schema.item or ANY)}
     return made
 
 
-def _subtract(fields: Fields, other: Fields) -> Fields:
+def _subtract(fields: FieldSet, other: FieldSet) -> FieldSet:
     """The fields that are not in the other set."""
-    made: Fields = {}
+    made: FieldSet = {}
     for name, below in fields.items():
         if name not in other:
             made[name] = below
@@ -127,21 +129,21 @@ def _subtract(fields: Fields, other: Fields) -> Fields:
     return made
 
 
-def _leaves(fields: Fields, value: Any, shape: Shape, path: str) -> Iterator[tuple[str, Any]]:
-    """Every field of a set that has a value: its path as messages write it, and the value."""
+def _leaves(fields: FieldSet, value: Any, schema: TypeSchema, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of a set: path in the format of messages, and value."""
     for name, below in fields.items():
         if name == ".":
             continue
-        item, part = _step(value, shape, name)
-        where = path + _word(name)
+        item, part = _step(value, schema, name)
+        where = path + _format_step(name)
         if below:
             yield from _leaves(below, item, part, where)
         else:
             yield where, item
 
 
-def _word(name: str) -> str:
-    """A step of a path as messages write it."""
+def _format_step(name: str) -> str:
+    """A step of a path in the format of messages."""
     if name.startswith("f:"):
         return f".{name[2:]}"
     if name.startswith("v:"):
@@ -150,77 +152,79 @@ def _word(name: str) -> str:
     return "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in sorted(keys.items())) + "]"
 
 
-def _only(fields: Fields, paths: set[str], path: str) -> Fields:
+def _restrict(fields: FieldSet, paths: set[str], path: str) -> FieldSet:
     """The fields of a set that have these paths."""
-    made: Fields = {}
+    made: FieldSet = {}
     for name, below in fields.items():
-        where = path + _word(name) if name != "." else ""
-        kept = _only(below, paths, where) if below else {}
+        where = path + _format_step(name) if name != "." else ""
+        kept = _restrict(below, paths, where) if below else {}
         if kept or where in paths:
             made[name] = kept
     return made
 
 
-def _step(value: Any, shape: Shape, name: str) -> tuple[Any, Shape]:
+def _step(value: Any, schema: TypeSchema, name: str) -> tuple[Any, TypeSchema]:
     if name.startswith("f:"):
-        return (value.get(name[2:]) if isinstance(value, dict) else None), _child(shape, name[2:])
-    part = shape.item or ANY
+        return (value.get(name[2:]) if isinstance(value, dict) else None), _child(schema, name[2:])
+    part = schema.item or ANY
     items = value if isinstance(value, list) else []
-    return next((item for item in items if _item_key(item, shape) == name), None), part
+    return next((item for item in items if _item_key(item, schema) == name), None), part
 
 
-def _check_conflicts(values: tuple[Json, Json], wanted: Fields, others: list[Json], shape: Shape, force: bool) -> None:
+def _check_conflicts(
+    values: tuple[Json, Json], wanted: FieldSet, others: list[Json], schema: TypeSchema, force: bool
+) -> None:
     old, applied = values
     causes = []
     for other in others:
-        owned: Fields = other.get("fieldsV1", {})
+        owned: FieldSet = other.get("fieldsV1", {})
         taken = _intersect(wanted, owned)
-        mine, theirs = dict(_leaves(taken, applied, shape, "")), dict(_leaves(taken, old, shape, ""))
+        mine, theirs = dict(_leaves(taken, applied, schema, "")), dict(_leaves(taken, old, schema, ""))
         lost = [path for path, value in mine.items() if not _is_same(value, theirs.get(path))]
         causes += [
             {"reason": "FieldManagerConflict", "message": f'conflict with "{other["manager"]}"', "field": path}
             for path in lost
         ]
         if force and lost:
-            other["fieldsV1"] = _subtract(owned, _only(taken, set(lost), ""))
+            other["fieldsV1"] = _subtract(owned, _restrict(taken, set(lost), ""))
     if causes and not force:
-        raise ApiError(409, "Conflict", _describe(causes), {"causes": causes})
+        raise StatusError(409, "Conflict", _conflict_message(causes), {"causes": causes})
 
 
-def _describe(causes: list[Json]) -> str:
-    """Conflicts in words: one in a line, several by whom they are with."""
+def _conflict_message(causes: list[Json]) -> str:
+    """The message: a single conflict in one line, several grouped by manager."""
     if len(causes) == 1:
         return f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     by: dict[str, list[str]] = {}
     for cause in causes:
         by.setdefault(cause["message"].replace("conflict with", "conflicts with"), []).append(cause["field"])
-    told = "\n".join(
+    text = "\n".join(
         f"{who}:\n" + "\n".join(f"- {field}" for field in sorted(fields)) for who, fields in sorted(by.items())
     )
-    return f"Apply failed with {len(causes)} conflicts: {told}"
+    return f"Apply failed with {len(causes)} conflicts: {text}"
 
 
 def _is_same(applied: Any, stored: Any) -> bool:
-    """Whether a value as somebody wrote it is the stored one: quantities may be written in many ways."""
+    """Whether an applied value equals the stored one; quantities are compared by amount."""
     if applied == stored:
         return True
     if isinstance(applied, (dict, list, bool)) or not isinstance(stored, str):
         return False
     try:
-        return is_same(str(applied), stored)
+        return is_equal(str(applied), stored)
     except QuantityError:
         return False
 
 
-def _intersect(fields: Fields, other: Fields) -> Fields:
+def _intersect(fields: FieldSet, other: FieldSet) -> FieldSet:
     """The fields that are in both sets."""
-    made: Fields = {}
+    made: FieldSet = {}
     for name, below in fields.items():
         theirs = other.get(name)
         if theirs is None:
             continue
         both = _intersect(below, theirs)
-        # A field that one of them has whole and the other in parts ({} beside content) is not the same field.
+        # A field that is a leaf in one set and has children in the other is not the same field.
         if both or not (below or theirs):
             made[name] = both
     return made
@@ -229,58 +233,58 @@ def _intersect(fields: Fields, other: Fields) -> Fields:
 # -- values
 
 
-def _merge(old: Any, applied: Any, shape: Shape) -> Any:
-    if isinstance(applied, dict) and isinstance(old, dict) and not shape.atomic:
+def _merge(old: Any, applied: Any, schema: TypeSchema) -> Any:
+    if isinstance(applied, dict) and isinstance(old, dict) and not schema.atomic:
         made = dict(old)
         for name, value in applied.items():
             if value is None:
                 made.pop(name, None)
             else:
-                made[name] = _merge(made.get(name), value, _child(shape, name))
+                made[name] = _merge(made.get(name), value, _child(schema, name))
         return made
-    if isinstance(applied, list) and isinstance(old, list) and _is_granular(applied, shape):
-        return _merge_lists(old, applied, shape)
+    if isinstance(applied, list) and isinstance(old, list) and _is_granular(applied, schema):
+        return _merge_lists(old, applied, schema)
     return copy.deepcopy(applied)
 
 
-def _merge_lists(old: list[Any], applied: list[Any], shape: Shape) -> list[Any]:
+def _merge_lists(old: list[Any], applied: list[Any], schema: TypeSchema) -> list[Any]:
     def identity(item: Any) -> str:
-        return _item_key(item, shape)
+        return _item_key(item, schema)
 
     before = {identity(item): item for item in old}
     wanted = {identity(item): item for item in applied}
     left, right = list(before), list(wanted)
     made: list[Any] = []
-    # What only the object has stays in front of what only the configuration has, up to the next they share.
+    # Between two shared items, those of the object come before those of the configuration.
     while left or right:
         if left and left[0] not in wanted:
             made.append(before[left.pop(0)])
         elif left and left[0] not in right:
-            left.pop(0)  # it came earlier in the configuration
+            left.pop(0)  # already added, in the order of the configuration
         else:
             key = right.pop(0)
-            made.append(_merge(before.get(key), wanted[key], shape.item or ANY))
+            made.append(_merge(before.get(key), wanted[key], schema.item or ANY))
     return made
 
 
-def _remove(value: Any, fields: Fields, shape: Shape) -> None:
-    """Takes fields out of a value; what becomes empty by it goes too."""
+def _remove(value: Any, fields: FieldSet, schema: TypeSchema) -> None:
+    """Removes fields from a value, and parents that become empty."""
     for name, below in fields.items():
         if name.startswith("f:") and isinstance(value, dict):
             key = name[2:]
             if below and key in value:
                 value[key] = copy.copy(value[key])
-                _remove(value[key], below, _child(shape, key))
+                _remove(value[key], below, _child(schema, key))
                 if not value[key]:
                     del value[key]
             else:
                 value.pop(key, None)
         elif isinstance(value, list):
-            place = next((i for i, item in enumerate(value) if _item_key(item, shape) == name), None)
+            place = next((i for i, item in enumerate(value) if _item_key(item, schema) == name), None)
             if place is None:
                 continue
             if "." in below or not below:
                 del value[place]
             else:
                 value[place] = copy.copy(value[place])
-                _remove(value[place], below, shape.item or ANY)
+                _remove(value[place], below, schema.item or ANY)

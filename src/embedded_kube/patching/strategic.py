@@ -1,4 +1,4 @@
-"""Strategic merge patch: lists are merged by a key of their items, and a patch can say how ($patch and its kin)."""
+"""Strategic merge patch: merges lists by a key of their items; directives ($patch, $retainKeys, ...) control it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from embedded_kube import errors
-from embedded_kube.schema.shapes import ANY, Shape
+from embedded_kube.schema.type_schema import ANY, TypeSchema
 
 Json = dict[str, Any]
 
@@ -16,8 +16,8 @@ _ORDER = "$setElementOrder/"
 _DELETE = "$deleteFromPrimitiveList/"
 
 
-def merge_strategically(old: Json, patch: Json, shape: Shape) -> Json:
-    """What a strategic merge patch makes of an object; 400 when the patch is malformed."""
+def merge_strategically(old: Json, patch: Json, schema: TypeSchema) -> Json:
+    """Applies a strategic merge patch to an object; BadRequest (400) if the patch is malformed."""
     patch = dict(patch)
     directive = patch.pop(_PATCH, "merge")
     if directive == "replace":
@@ -26,7 +26,7 @@ def merge_strategically(old: Json, patch: Json, shape: Shape) -> Json:
     if directive == "delete":
         return {}
     if directive != "merge":
-        raise errors.unnamed(f'{_PATCH} must be "merge", "replace" or "delete", not {directive!r}')
+        raise errors.untyped(f'{_PATCH} must be "merge", "replace" or "delete", not {directive!r}')
     made = dict(old)
     _retain(made, patch)
     orders = {name.removeprefix(_ORDER): patch.pop(name) for name in list(patch) if name.startswith(_ORDER)}
@@ -36,17 +36,17 @@ def merge_strategically(old: Json, patch: Json, shape: Shape) -> Json:
         if value is None:
             made.pop(name, None)
         else:
-            made[name] = _merge_value(made.get(name), value, _child(shape, name), name)
+            made[name] = _merge_value(made.get(name), value, _child(schema, name), name)
     for name, order in orders.items():
         if isinstance(made.get(name), list):
-            made[name] = _reorder(made[name], old.get(name), order, _child(shape, name), name)
+            made[name] = _reorder(made[name], old.get(name), order, _child(schema, name), name)
     return made
 
 
-def _child(shape: Shape, name: str) -> Shape:
-    if shape.type == "struct":
-        return shape.fields.get(name, ANY)
-    return shape.item if shape.type == "map" and shape.item is not None else ANY
+def _child(schema: TypeSchema, name: str) -> TypeSchema:
+    if schema.type == "struct":
+        return schema.fields.get(name, ANY)
+    return schema.item if schema.type == "map" and schema.item is not None else ANY
 
 
 def _retain(made: Json, patch: Json) -> None:
@@ -69,17 +69,17 @@ def _delete_values(made: Json, name: str, values: Any) -> None:
         made[name] = [item for item in made[name] if item not in values]
 
 
-def _merge_value(old: Any, value: Any, shape: Shape, name: str) -> Any:
+def _merge_value(old: Any, value: Any, schema: TypeSchema, name: str) -> Any:
     if isinstance(value, dict):
-        return merge_strategically(old if isinstance(old, dict) else {}, value, shape)
-    if isinstance(value, list) and shape.merges:
+        return merge_strategically(old if isinstance(old, dict) else {}, value, schema)
+    if isinstance(value, list) and schema.merges:
         before = old if isinstance(old, list) else []
-        return _merge_items(before, value, shape, name) if shape.merge_key else _union(before, value)
+        return _merge_items(before, value, schema, name) if schema.merge_key else _union(before, value)
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def _clean(value: Any) -> Any:
-    """A value that is put in place as it is: its nulls and directives have nothing to act on."""
+    """A value that replaces the old one, without its nulls and directives."""
     if isinstance(value, dict):
         return {k: _clean(v) for k, v in value.items() if v is not None and not k.startswith("$")}
     return [_clean(item) for item in value] if isinstance(value, list) else value
@@ -93,34 +93,34 @@ def _union(old: list[Any], values: list[Any]) -> list[Any]:
     return order_items(made, values, old, lambda item: item)
 
 
-def _merge_items(old: list[Any], items: list[Any], shape: Shape, name: str) -> list[Any]:
-    key = shape.merge_key
+def _merge_items(old: list[Any], items: list[Any], schema: TypeSchema, name: str) -> list[Any]:
+    key = schema.merge_key
     for item in items:
         if not isinstance(item, dict):
-            raise errors.unnamed(f"{name}: a patch of this list must hold objects, not {item!r}")
+            raise errors.untyped(f"{name}: a patch of this list must hold objects, not {item!r}")
     if any(item.get(_PATCH) == "replace" for item in items):
         return [_clean(item) for item in items if _PATCH not in item]
     made = list(old)
     for item in items:
         if key not in item:
-            raise errors.unnamed(f"{name}: an item of the patch does not contain the declared merge key: {key}")
+            raise errors.untyped(f"{name}: an item of the patch does not contain the declared merge key: {key}")
         place = next((i for i, one in enumerate(made) if isinstance(one, dict) and one.get(key) == item[key]), None)
         if item.get(_PATCH) == "delete":
             made = [one for one in made if not (isinstance(one, dict) and one.get(key) == item[key])]
         elif place is None:
-            made.append(merge_strategically({}, item, shape.item or ANY))
+            made.append(merge_strategically({}, item, schema.item or ANY))
         else:
-            made[place] = merge_strategically(made[place], item, shape.item or ANY)
-    # Without $setElementOrder the patch's own order counts: what it adds comes before what it does not mention.
+            made[place] = merge_strategically(made[place], item, schema.item or ANY)
+    # Without $setElementOrder, the order of the patch counts, and its items come before the others.
     order = [item[key] for item in items if item.get(_PATCH) != "delete"]
     return order_items(made, order, old, lambda one: one.get(key) if isinstance(one, dict) else None)
 
 
-def _reorder(made: list[Any], old: Any, order: Any, shape: Shape, name: str) -> list[Any]:
-    """The list in the order that the patch asks for; items it does not know stay near their old neighbours."""
+def _reorder(made: list[Any], old: Any, order: Any, schema: TypeSchema, name: str) -> list[Any]:
+    """Sorts a list by $setElementOrder; items that it does not name keep their place relative to the others."""
     if not isinstance(order, list):
         raise errors.bad_request(f"{_ORDER}{name} must be a list, not {order!r}")
-    key = shape.merge_key
+    key = schema.merge_key
 
     def identity(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, dict) else item
@@ -129,7 +129,7 @@ def _reorder(made: list[Any], old: Any, order: Any, shape: Shape, name: str) -> 
 
 
 def order_items(items: list[Any], order: list[Any], before: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
-    """Items whose identity is in `order` in that order, the others where they were relative to them `before`."""
+    """Sorts the items in `order`; the others keep the position relative to them that they had in `before`."""
     was = [identity(item) for item in before]
     listed = sorted((item for item in items if identity(item) in order), key=lambda item: order.index(identity(item)))
     others = [item for item in items if identity(item) not in order]

@@ -1,1 +1,1 @@
-"""Printing: the tables that `kubectl get` shows."""
+"""Printing: the Table objects that `kubectl get` shows, with the columns of each kind."""

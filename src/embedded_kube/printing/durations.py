@@ -1,4 +1,4 @@
-"""How kubectl writes how long something took: 5m2s, 3h, 12d."""
+"""Durations as kubectl shows them: 5m2s, 3h, 12d (compare duration.HumanDuration)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def parse_time(text: str) -> datetime | None:
-    """A time as the API writes it, with or without a fraction."""
+    """Parses a time of the API, with or without a fraction; None if it is malformed."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -15,16 +15,16 @@ def parse_time(text: str) -> datetime | None:
 
 
 def age(text: str, now: datetime) -> str:
-    """How long ago a time was."""
+    """The duration since a time."""
     moment = parse_time(text)
-    return "<unknown>" if moment is None else human((now - moment).total_seconds())
+    return "<unknown>" if moment is None else human_duration((now - moment).total_seconds())
 
 
-def human(length: float) -> str:
-    """A length of time in the two largest units that matter."""
-    if length < -1:
+def human_duration(duration: float) -> str:
+    """Formats seconds in the two largest units."""
+    if duration < -1:
         return "<invalid>"
-    seconds = max(0, int(length))
+    seconds = max(0, int(duration))
     if seconds < 120:
         return f"{seconds}s"
     minutes = seconds // 60

@@ -1,4 +1,4 @@
-"""The part of JSONPath that printer columns and selectable fields use: names, indices, [-1:], [*] and [?(@.a=="b")]."""
+"""The subset of JSONPath of printer columns and selectable fields: names, indices, [-1:], [*] and [?(@.a=="b")]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 
 @lru_cache(maxsize=2048)
 def compile_path(text: str) -> Callable[[Any], list[Any]]:
-    """A function that gives every value at a path; raises ValueError for a path that it cannot read."""
+    """Compiles a path to a function that returns all values at it; ValueError for an unsupported path."""
     body = text.strip().removeprefix("{").removesuffix("}").strip().removeprefix("$")
     names = body.lstrip(".").split(".")
     if re.fullmatch(r"(\.?[\w\-]+)+", body):
@@ -36,8 +36,8 @@ def compile_path(text: str) -> Callable[[Any], list[Any]]:
         steps.append(_step(token))
         position = token.end()
 
-    def find(found: Any) -> list[Any]:
-        values = [found]
+    def find(obj: Any) -> list[Any]:
+        values = [obj]
         for step in steps:
             values = [inner for value in values for inner in step(value)]
         return values
@@ -46,12 +46,12 @@ def compile_path(text: str) -> Callable[[Any], list[Any]]:
 
 
 def _plain(names: tuple[str, ...]) -> Callable[[Any], list[Any]]:
-    def find(found: Any) -> list[Any]:
+    def find(obj: Any) -> list[Any]:
         for name in names:
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(obj, dict) or name not in obj:
                 return []
-            found = found[name]
-        return [found]
+            obj = obj[name]
+        return [obj]
 
     return find
 

@@ -1,4 +1,4 @@
-"""What `kubectl get` prints: objects as rows of a Table, with the columns of their kind."""
+"""Objects as rows of a meta.k8s.io/v1 Table, with the columns of their kind."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from embedded_kube.printing.columns import FUNCTIONS
+from embedded_kube.printing.columns import CELL_FUNCTIONS
 from embedded_kube.printing.durations import age
 from embedded_kube.printing.jsonpath import compile_path
-from embedded_kube.storage.kinds import Column, Kind
+from embedded_kube.registry.kinds import PrinterColumn, ServedKind
 from embedded_kube.storage.store import Json
 
 Cell = Callable[[Json, datetime], Any]
 
-_NAME = Column("Name", ".metadata.name", "name")
-_AGE = Column("Age", ".metadata.creationTimestamp", "date")
+_NAME = PrinterColumn("Name", ".metadata.name", "name")
+_AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 
 
-def columns_of(kind: Kind) -> tuple[Column, ...]:
-    """The columns of a kind: those it declares, or name and age; a CRD does not declare its name."""
+def columns_of(kind: ServedKind) -> tuple[PrinterColumn, ...]:
+    """The columns of a kind: those that it declares, or name and age; the name column is added to those of a CRD."""
     if kind.crd_schema is None and kind.columns:
         return kind.columns
     named = any(column.path == _NAME.path for column in kind.columns)
     return (*(() if named else (_NAME,)), *(kind.columns or (_AGE,)))
 
 
-def definitions(kind: Kind) -> list[Json]:
-    """The head of a Table."""
+def column_definitions(kind: ServedKind) -> list[Json]:
+    """The columnDefinitions of a Table."""
     return [
         {
             "name": column.name,
@@ -42,52 +42,52 @@ def definitions(kind: Kind) -> list[Json]:
 
 
 def _type(text: str) -> str:
-    """What a column is called; some say less than they show."""
+    """The public type of a column; some internal types map to string or date."""
     return {"name": "string", "age": "string", "count": "string", "moment": "date"}.get(text, text)
 
 
-class Rows:
-    """Makes the rows of a kind's Table; `include` is what goes with each row: Metadata, Object or None."""
+class RowPrinter:
+    """Makes the rows of a kind's Table. `include` is the includeObject parameter: Metadata, Object or None."""
 
-    def __init__(self, kind: Kind, include: str) -> None:
+    def __init__(self, kind: ServedKind, include: str) -> None:
         self._cells = _cells(columns_of(kind), kind.crd_schema is None)
         self._include = include
         self._pods = kind.resource == "pods"
 
-    def row(self, found: Json, now: datetime) -> Json:
-        """One object."""
-        made: Json = {"cells": [cell(found, now) for cell in self._cells]}
-        ended = _ENDED.get(found.get("status", {}).get("phase", "")) if self._pods else None
+    def row(self, obj: Json, now: datetime) -> Json:
+        """The row of one object."""
+        made: Json = {"cells": [cell(obj, now) for cell in self._cells]}
+        ended = _COMPLETED_CONDITIONS.get(obj.get("status", {}).get("phase", "")) if self._pods else None
         if ended:
             made["conditions"] = [{"type": "Completed", "status": "True", **ended}]
-        shown = {"None": None, "Object": found}
-        return {**made, "object": shown[self._include] if self._include in shown else partial(found)}
+        shown = {"None": None, "Object": obj}
+        return {**made, "object": shown[self._include] if self._include in shown else partial(obj)}
 
     def rows(self, objects: Iterable[Json]) -> list[Json]:
-        """Many objects, all at the same moment."""
+        """The rows of many objects, with the same current time."""
         now = datetime.now(UTC)
         return [self.row(found, now) for found in objects]
 
 
-_ENDED = {
+_COMPLETED_CONDITIONS = {
     "Succeeded": {"reason": "Succeeded", "message": "The pod has completed successfully."},
     "Failed": {"reason": "Failed", "message": "The pod failed."},
 }
-"""What a row says about a pod that is over, so that clients may leave it out."""
+"""The row condition of a pod that has ended, by which clients can hide it."""
 
 
-def partial(found: Json) -> Json:
-    """The metadata of an object alone."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": found["metadata"]}
+def partial(obj: Json) -> Json:
+    """The PartialObjectMetadata of an object."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-def table(heads: list[Json], rows: list[Json], meta: Json) -> Json:
-    """A Table."""
+def table(column_defs: list[Json], rows: list[Json], meta: Json) -> Json:
+    """Makes a Table."""
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": meta,
-        "columnDefinitions": heads,
+        "columnDefinitions": column_defs,
         "rows": rows,
     }
 
@@ -100,23 +100,23 @@ _MISSING = {
     **dict.fromkeys((f".status.nodeInfo.{name}" for name in ("osImage", "kernelVersion")), "<unknown>"),
     ".status.nodeInfo.containerRuntimeVersion": "<unknown>",
 }
-"""What a built-in kind shows by type or path where there is nothing; an empty text for all others."""
+"""The cell of a missing value in a table of a built-in kind, by path or column type; "" for all others."""
 
 
 @lru_cache(maxsize=512)
-def _cells(columns: tuple[Column, ...], built_in: bool) -> tuple[Cell, ...]:
+def _cells(columns: tuple[PrinterColumn, ...], built_in: bool) -> tuple[Cell, ...]:
     return tuple(_cell(column, built_in) for column in columns)
 
 
-def _cell(column: Column, built_in: bool) -> Cell:
+def _cell(column: PrinterColumn, built_in: bool) -> Cell:
     if column.path.startswith("="):
-        return FUNCTIONS[column.path[1:]]
+        return CELL_FUNCTIONS[column.path[1:]]
     find = _reader(column.path)
     missing: Any = _MISSING.get(column.path) or _MISSING.get(column.type, "") if built_in else None
     show: Callable[[list[Any], datetime], Any] = _SHOW.get(column.type, _as_text)
 
-    def cell(found: Json, now: datetime) -> Any:
-        values = find(found)
+    def cell(obj: Json, now: datetime) -> Any:
+        values = find(obj)
         if not values or values[0] is None or values[0] == "":
             return missing
         return show(values if built_in else values[:1], now)
@@ -128,7 +128,7 @@ def _reader(path: str) -> Callable[[Any], list[Any]]:
     try:
         return compile_path(path)
     except ValueError:
-        # A column that cannot be read stays empty: it must not cost the user the rest of the table.
+        # An invalid path makes an empty column, not an error for the whole table.
         return lambda _found: []
 
 

@@ -1,6 +1,6 @@
-"""From a shape to a function that makes JSON well-formed in place: unknown fields go, types are checked, defaults come.
+"""Decoding: compiles a type into a function that prunes unknown fields, checks types and sets defaults, in place.
 
-One pass over the object; every pod that is created or changed goes through it, so the common case must stay cheap.
+One pass over the object. Every pod that is created or changed goes through it, so the common case must stay cheap.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from embedded_kube.schema.quantities import canonical
-from embedded_kube.schema.shapes import Shape
+from embedded_kube.schema.type_schema import TypeSchema
 from gpu_scheduler.k8s.quantity import QuantityError
 
-Path = tuple[Any, str | int] | None
-"""Where a value is: its parent's path and its name or index. Made into text only when there is something to say."""
+FieldPath = tuple[Any, str | int] | None
+"""The path of a value: its parent's path and its name or index. It is formatted only for an error."""
 
-Reader = Callable[[Any, Path, list[str]], Any]
-"""(value, path, unknown fields found so far) -> the value as it is stored."""
+DecodeFunction = Callable[[Any, FieldPath, list[str]], Any]
+"""(value, path, paths of unknown fields so far) -> the value to store."""
 
-Complete = Callable[[dict[str, Any]], None]
-"""Fills in what depends on other fields of the same struct."""
+Defaulter = Callable[[dict[str, Any]], None]
+"""Sets defaults of a struct that depend on its other fields."""
 
 _BITS = {"int32": 2**31, "int64": 2**63}
 _SECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -32,18 +32,18 @@ _MICROSECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _QUANTITIES = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
-class MalformedError(Exception):
-    """A value that is not what its field holds."""
+class UnmarshalError(Exception):
+    """A value that does not match the type of its field."""
 
-    def __init__(self, path: Path, problem: str, wanted: str = "") -> None:
+    def __init__(self, path: FieldPath, problem: str, wanted: str = "") -> None:
         super().__init__(problem)
         self.path = path
         self.problem = problem
         self.wanted = wanted
         self.owner = ""
 
-    def sentence(self) -> str:
-        """What is wrong, as the API says it."""
+    def message(self) -> str:
+        """The message of a real API server."""
         if not self.wanted:
             return self.problem
         if self.path is None:
@@ -52,7 +52,7 @@ class MalformedError(Exception):
         return f"json: cannot unmarshal {self.problem} into Go struct field {self.owner}.{names} of type {self.wanted}"
 
 
-def _names(path: Path) -> list[str | int]:
+def _names(path: FieldPath) -> list[str | int]:
     names: list[str | int] = []
     while path is not None:
         path, name = path
@@ -60,16 +60,16 @@ def _names(path: Path) -> list[str | int]:
     return names[::-1]
 
 
-def write_path(path: Path) -> str:
-    """spec.containers[0].image."""
+def format_path(path: FieldPath) -> str:
+    """Formats a path: spec.containers[0].image."""
     text = ""
     for name in _names(path):
         text += f"[{name}]" if isinstance(name, int) else f".{name}" if text else name
     return text
 
 
-def say(value: Any) -> str:
-    """A JSON value in the words of an error message."""
+def json_type(value: Any) -> str:
+    """The JSON type of a value, as error messages name it."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, (int, float)):
@@ -78,40 +78,40 @@ def say(value: Any) -> str:
 
 
 class Decoders:
-    """Readers of shapes, each made once. `defaults` and `completions` are by the name of a struct."""
+    """Decode functions of type schemas, each compiled once. `defaults` and `defaulters` are keyed by struct name."""
 
-    def __init__(self, defaults: dict[str, dict[str, Any]], completions: dict[str, Complete]) -> None:
+    def __init__(self, defaults: dict[str, dict[str, Any]], defaulters: dict[str, Defaulter]) -> None:
         self._defaults = defaults
-        self._completions = completions
-        self._structs: dict[str, Reader] = {}
+        self._defaulters = defaulters
+        self._structs: dict[str, DecodeFunction] = {}
 
-    def reader(self, shape: Shape) -> Reader:
-        """The reader of a shape."""
-        if shape.type == "struct":
-            return self._structs.get(shape.name) or self._struct(shape)
-        if shape.type == "list":
-            return self._list(shape)
-        if shape.type == "map":
-            return self._map(shape)
-        return _SCALARS.get(shape.type) or _integer(shape.type)
+    def decoder(self, schema: TypeSchema) -> DecodeFunction:
+        """The decode function of a type."""
+        if schema.type == "struct":
+            return self._structs.get(schema.name) or self._struct(schema)
+        if schema.type == "list":
+            return self._list(schema)
+        if schema.type == "map":
+            return self._map(schema)
+        return _SCALARS.get(schema.type) or _integer(schema.type)
 
-    def _struct(self, shape: Shape) -> Reader:
-        scalars, fresh, holders = self._tables(shape)
+    def _struct(self, schema: TypeSchema) -> DecodeFunction:
+        scalars, copied, omitted_if_empty = self._tables(schema)
         nulls = {name for name, default in scalars if default is None}
-        plain = {name: _PLAIN[item.type] for name, item in shape.fields.items() if item.type in _PLAIN}
-        readers: dict[str, Reader] = {}
-        complete = self._completions.get(shape.name)
-        own_name, go_name = shape.own_name, shape.go_name
-        plain_type, find_reader = plain.get, readers.get
+        plain = {name: _PLAIN[item.type] for name, item in schema.fields.items() if item.type in _PLAIN}
+        decoders: dict[str, DecodeFunction] = {}
+        set_defaults = self._defaulters.get(schema.name)
+        struct_name, go_name = schema.struct_name, schema.go_name
+        plain_type, find_decoder = plain.get, decoders.get
 
-        def read(value: Any, path: Path, unknown: list[str]) -> Any:
+        def decode_value(value: Any, path: FieldPath, unknown: list[str]) -> Any:
             if type(value) is not dict:
-                raise MalformedError(path, say(value), go_name)
+                raise UnmarshalError(path, json_type(value), go_name)
             for name, default in scalars:
                 found = value.get(name)
                 if found is None or found == "":
                     value[name] = default
-            for name, default in fresh:
+            for name, default in copied:
                 if value.get(name) is None:
                     value[name] = deepcopy(default) if default else default.copy()
             drop: list[str] = []
@@ -119,183 +119,185 @@ class Decoders:
                 for name, item in value.items():
                     if plain_type(name) is type(item):
                         continue
-                    reader = find_reader(name)
-                    if reader is None:
-                        unknown.append(write_path((path, name)))
+                    decode = find_decoder(name)
+                    if decode is None:
+                        unknown.append(format_path((path, name)))
                         drop.append(name)
                     elif item is None:
                         if name not in nulls:
                             drop.append(name)
-                    elif not item and name in holders:
-                        reader(item, (path, name), unknown)
+                    elif not item and name in omitted_if_empty:
+                        decode(item, (path, name), unknown)
                         drop.append(name)
                     else:
-                        value[name] = reader(item, (path, name), unknown)
-            except MalformedError as error:
-                error.owner = error.owner or own_name
+                        value[name] = decode(item, (path, name), unknown)
+            except UnmarshalError as error:
+                error.owner = error.owner or struct_name
                 raise
             for name in drop:
                 del value[name]
-            if complete is not None:
-                complete(value)
+            if set_defaults is not None:
+                set_defaults(value)
             return value
 
-        self._structs[shape.name] = read
-        # The readers of the fields may lead back here, so they are made last.
-        for name, item in shape.fields.items():
-            readers[name] = self.reader(item)
-        return read
+        self._structs[schema.name] = decode_value
+        # Last, because the type of a field may contain this type.
+        for name, item in schema.fields.items():
+            decoders[name] = self.decoder(item)
+        return decode_value
 
-    def _tables(self, shape: Shape) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]], set[str]]:
-        """The default values that can be shared, those that cannot, and what is left out when it is empty."""
-        defaults = {**shape.defaults, **self._defaults.get(shape.name, {})}
-        # Where the API always writes a list, clients expect one.
-        for name in shape.required:
-            if shape.fields[name].type == "list" and name not in defaults:
+    def _tables(self, schema: TypeSchema) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]], set[str]]:
+        """Scalar defaults, defaults to copy (lists and maps), and the fields that are dropped when they are empty."""
+        defaults = {**schema.defaults, **self._defaults.get(schema.name, {})}
+        # Required lists are always written, because clients expect them.
+        for name in schema.required:
+            if schema.fields[name].type == "list" and name not in defaults:
                 defaults[name] = []
         scalars = [(name, value) for name, value in defaults.items() if not isinstance(value, (dict, list))]
-        fresh = [(name, value) for name, value in defaults.items() if isinstance(value, (dict, list))]
-        holders = {name for name, part in shape.fields.items() if part.type in ("list", "map")} - defaults.keys()
-        # That nobody owns anything any more must be told from silence about it.
-        holders.discard("managedFields")
-        return scalars, fresh, holders
+        copied = [(name, value) for name, value in defaults.items() if isinstance(value, (dict, list))]
+        omitted_if_empty = {
+            name for name, part in schema.fields.items() if part.type in ("list", "map")
+        } - defaults.keys()
+        # An empty managedFields, which resets it, is not the same as a missing one.
+        omitted_if_empty.discard("managedFields")
+        return scalars, copied, omitted_if_empty
 
-    def _list(self, shape: Shape) -> Reader:
-        assert shape.item is not None
-        read_item = self.reader(shape.item)
-        plain = _PLAIN.get(shape.item.type)
-        empty = _empty(shape.item)
-        go_name = shape.go_name
+    def _list(self, schema: TypeSchema) -> DecodeFunction:
+        assert schema.item is not None
+        decode_item = self.decoder(schema.item)
+        plain = _PLAIN.get(schema.item.type)
+        empty = _empty(schema.item)
+        go_name = schema.go_name
 
-        def read(value: Any, path: Path, unknown: list[str]) -> Any:
+        def decode_value(value: Any, path: FieldPath, unknown: list[str]) -> Any:
             if type(value) is not list:
-                raise MalformedError(path, say(value), go_name)
+                raise UnmarshalError(path, json_type(value), go_name)
             for index, item in enumerate(value):
                 if type(item) is plain:
                     continue
                 found = (empty.copy() if isinstance(empty, (dict, list)) else empty) if item is None else item
-                value[index] = read_item(found, (path, index), unknown)
+                value[index] = decode_item(found, (path, index), unknown)
             return value
 
-        return read
+        return decode_value
 
-    def _map(self, shape: Shape) -> Reader:
-        assert shape.item is not None
-        read_item = self.reader(shape.item)
-        plain = _PLAIN.get(shape.item.type)
-        empty = _empty(shape.item)
-        go_name = shape.go_name
+    def _map(self, schema: TypeSchema) -> DecodeFunction:
+        assert schema.item is not None
+        decode_item = self.decoder(schema.item)
+        plain = _PLAIN.get(schema.item.type)
+        empty = _empty(schema.item)
+        go_name = schema.go_name
 
-        def read(value: Any, path: Path, unknown: list[str]) -> Any:
+        def decode_value(value: Any, path: FieldPath, unknown: list[str]) -> Any:
             if type(value) is not dict:
-                raise MalformedError(path, say(value), go_name)
+                raise UnmarshalError(path, json_type(value), go_name)
             for name, item in value.items():
                 if type(item) is plain:
                     continue
                 found = (empty.copy() if isinstance(empty, (dict, list)) else empty) if item is None else item
                 try:
-                    value[name] = read_item(found, (path, name), unknown)
-                except MalformedError as error:
+                    value[name] = decode_item(found, (path, name), unknown)
+                except UnmarshalError as error:
                     if error.path == (path, name):
-                        error.path = path  # values of a map are not told apart
+                        error.path = path  # messages do not name the key of a map
                     raise
             return value
 
-        return read
+        return decode_value
 
 
-def _empty(shape: Shape) -> Any:
-    """What a null in a list or map is read as."""
-    return {"struct": {}, "map": {}, "list": [], "string": "", "bool": False, "any": None}.get(shape.type, 0)
+def _empty(schema: TypeSchema) -> Any:
+    """The zero value that a null in a list or map decodes to."""
+    return {"struct": {}, "map": {}, "list": [], "string": "", "bool": False, "any": None}.get(schema.type, 0)
 
 
-def _integer(name: str) -> Reader:
+def _integer(name: str) -> DecodeFunction:
     limit = _BITS[name]
 
-    def read(value: Any, path: Path, _: list[str]) -> Any:
+    def decode_value(value: Any, path: FieldPath, _: list[str]) -> Any:
         if type(value) is not int or not -limit <= value < limit:
-            raise MalformedError(path, f"number {value}" if type(value) in (int, float) else say(value), name)
+            raise UnmarshalError(path, f"number {value}" if type(value) in (int, float) else json_type(value), name)
         return value
 
-    return read
+    return decode_value
 
 
-def _string(value: Any, path: Path, _: list[str]) -> Any:
+def _string(value: Any, path: FieldPath, _: list[str]) -> Any:
     if type(value) is not str:
-        raise MalformedError(path, say(value), "string")
+        raise UnmarshalError(path, json_type(value), "string")
     return value
 
 
-def _bool(value: Any, path: Path, _: list[str]) -> Any:
+def _bool(value: Any, path: FieldPath, _: list[str]) -> Any:
     if type(value) is not bool:
-        raise MalformedError(path, say(value), "bool")
+        raise UnmarshalError(path, json_type(value), "bool")
     return value
 
 
-def _double(value: Any, path: Path, _: list[str]) -> Any:
+def _double(value: Any, path: FieldPath, _: list[str]) -> Any:
     if type(value) is not int and type(value) is not float:
-        raise MalformedError(path, say(value), "float64")
+        raise UnmarshalError(path, json_type(value), "float64")
     return value
 
 
-def _anything(value: Any, _path: Path, _: list[str]) -> Any:
+def _anything(value: Any, _path: FieldPath, _: list[str]) -> Any:
     return value
 
 
-def _int_or_string(value: Any, path: Path, _: list[str]) -> Any:
+def _int_or_string(value: Any, path: FieldPath, _: list[str]) -> Any:
     if type(value) is str or (type(value) is int and -(2**31) <= value < 2**31):
         return value
-    raise MalformedError(path, say(value), "intstr.IntOrString")
+    raise UnmarshalError(path, json_type(value), "intstr.IntOrString")
 
 
-def _quantity(value: Any, path: Path, _: list[str]) -> Any:
+def _quantity(value: Any, path: FieldPath, _: list[str]) -> Any:
     if type(value) is not str:
         if type(value) is not int and type(value) is not float:
-            raise MalformedError(path, _QUANTITIES)
+            raise UnmarshalError(path, _QUANTITIES)
         value = repr(value)
     try:
         return canonical(value)
     except QuantityError:
-        raise MalformedError(path, _QUANTITIES) from None
+        raise UnmarshalError(path, _QUANTITIES) from None
 
 
-def _bytes(value: Any, path: Path, _: list[str]) -> Any:
+def _bytes(value: Any, path: FieldPath, _: list[str]) -> Any:
     if type(value) is not str:
-        raise MalformedError(path, say(value), "[]uint8")
+        raise UnmarshalError(path, json_type(value), "[]uint8")
     try:
         binascii.a2b_base64(value.replace("\n", "").replace("\r", ""), strict_mode=True)
     except (binascii.Error, ValueError):
         wrong = re.match(r"[A-Za-z0-9+/\r\n]*", value)
-        raise MalformedError(path, f"illegal base64 data at input byte {wrong.end() if wrong else 0}") from None
+        raise UnmarshalError(path, f"illegal base64 data at input byte {wrong.end() if wrong else 0}") from None
     return value
 
 
-def _time(value: Any, path: Path, _: list[str]) -> Any:
-    found = _moment(value, path)
+def _time(value: Any, path: FieldPath, _: list[str]) -> Any:
+    found = _parse_time(value, path)
     return value if _SECONDS.fullmatch(value) else found.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _microtime(value: Any, path: Path, _: list[str]) -> Any:
-    found = _moment(value, path)
+def _microtime(value: Any, path: FieldPath, _: list[str]) -> Any:
+    found = _parse_time(value, path)
     if not _SIX_DIGITS.search(value):
-        raise MalformedError(path, f'parsing time "{value}" as "2006-01-02T15:04:05.000000Z07:00": cannot parse it')
+        raise UnmarshalError(path, f'parsing time "{value}" as "2006-01-02T15:04:05.000000Z07:00": cannot parse it')
     return value if _MICROSECONDS.fullmatch(value) else found.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _moment(value: Any, path: Path) -> datetime:
+def _parse_time(value: Any, path: FieldPath) -> datetime:
     if type(value) is not str:
-        raise MalformedError(path, say(value), "v1.Time")
+        raise UnmarshalError(path, json_type(value), "v1.Time")
     try:
         found = datetime.fromisoformat(value)
         if found.tzinfo is None or "T" not in value:
             raise ValueError
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise MalformedError(path, f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse it') from None
+        raise UnmarshalError(path, f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse it') from None
 
 
 _PLAIN: dict[str, type] = {"string": str, "bool": bool}
-_SCALARS: dict[str, Reader] = {
+_SCALARS: dict[str, DecodeFunction] = {
     "string": _string,
     "bool": _bool,
     "double": _double,

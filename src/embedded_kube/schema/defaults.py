@@ -1,7 +1,7 @@
-"""Plain values that the API server fills in: by type, so a pod template gets what a pod gets.
+"""Constant defaults by type, so that a pod template gets the defaults of a pod.
 
-They are put where a field is missing, null or "". None is written as null: times and lists that the API shows even when
-there are none. What depends on other fields is in completions.py.
+A default replaces a field that is missing, null or "". None is written as null: times and lists that the API always
+shows. Defaults that depend on other fields are in defaulting.py.
 """
 
 from __future__ import annotations

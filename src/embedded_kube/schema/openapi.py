@@ -1,4 +1,4 @@
-"""OpenAPI v3 documents of what is served, for `kubectl explain`, `kubectl apply` and its validation on the server."""
+"""OpenAPI v3 documents, which `kubectl explain` and `kubectl apply` read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from embedded_kube.schema.shapes import Shape, Types
-from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.schema.type_schema import TypeSchema, TypeTable
 
 Json = dict[str, Any]
 
@@ -42,13 +42,13 @@ _WRITE_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
 
 VERSION_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 EMPTY_VERSION_2 = b"\x0a\x032.0\x12\x12\x0a\x0aKubernetes\x12\x04v1.0\x42\x00"
-"""An OpenAPI v2 document (swagger, info, paths) that describes nothing: kubectl asks for one before it sends a List,
-skips what it does not find there, and leaves the validation to the server."""
+"""An empty OpenAPI v2 document (swagger, info, paths). kubectl requests one before it sends a List, skips kinds that it
+does not find there, and leaves validation to the server."""
 
 
-def index(kinds: Kinds) -> Json:
-    """Which documents there are; the hash lets clients keep the ones that did not change."""
-    found: dict[str, list[Kind]] = {}
+def index(kinds: KindTable) -> Json:
+    """The index of documents; clients cache a document by its hash."""
+    found: dict[str, list[ServedKind]] = {}
     for kind in kinds:
         found.setdefault(_root(kind), []).append(kind)
     return {
@@ -56,47 +56,47 @@ def index(kinds: Kinds) -> Json:
     }
 
 
-def _root(kind: Kind) -> str:
+def _root(kind: ServedKind) -> str:
     return f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}"
 
 
-def _hash(kinds: list[Kind]) -> str:
-    told = [(kind.plural, kind.kind, kind.namespaced, kind.subresources, kind.crd_schema) for kind in kinds]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32].upper()
+def _hash(kinds: list[ServedKind]) -> str:
+    content = [(kind.plural, kind.kind, kind.namespaced, kind.subresources, kind.crd_schema) for kind in kinds]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32].upper()
 
 
-def document(group_version: str, kinds: Kinds, types: Types) -> Json | None:
-    """The document of a group version ("apis/apps/v1", "api/v1"); None when nothing of it is served."""
+def document(group_version: str, kinds: KindTable, types: TypeTable) -> Json | None:
+    """The document of a group version ("apis/apps/v1", "api/v1"); None if it is not served."""
     wanted = group_version.removeprefix("apis/").removeprefix("api/")
     served = [kind for kind in kinds if kind.api_version == wanted]
     if not served:
         return None
-    pages: Json = {}
+    paths: Json = {}
     components = _Components(types)
     for kind in served:
-        pages.update(_paths(kind))
+        paths.update(_paths(kind))
         components.add_kind(kind)
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "unversioned"},
-        "paths": pages,
+        "paths": paths,
         "components": {"schemas": components.schemas},
     }
 
 
-def _paths(kind: Kind) -> Iterator[tuple[str, Json]]:
-    home = f"/{_root(kind)}/" + ("namespaces/{namespace}/" if kind.namespaced else "") + kind.plural
-    yield home, _operations(kind, {"get": "list", "post": "post", "delete": "deletecollection"})
+def _paths(kind: ServedKind) -> Iterator[tuple[str, Json]]:
+    collection = f"/{_root(kind)}/" + ("namespaces/{namespace}/" if kind.namespaced else "") + kind.plural
+    yield collection, _operations(kind, {"get": "list", "post": "post", "delete": "deletecollection"})
     one = {"get": "get", "put": "put", "patch": "patch", "delete": "delete"}
-    yield home + "/{name}", _operations(kind, one)
+    yield collection + "/{name}", _operations(kind, one)
     for name in kind.subresources:
         if name in ("status", "scale"):
-            yield f"{home}/{{name}}/{name}", _operations(kind, {"get": "get", "put": "put", "patch": "patch"})
+            yield f"{collection}/{{name}}/{name}", _operations(kind, {"get": "get", "put": "put", "patch": "patch"})
     if kind.namespaced:
         yield f"/{_root(kind)}/{kind.plural}", _operations(kind, {"get": "list"})
 
 
-def _operations(kind: Kind, verbs: dict[str, str]) -> Json:
+def _operations(kind: ServedKind, verbs: dict[str, str]) -> Json:
     about = {"group": kind.group, "version": kind.version, "kind": kind.kind}
     made: Json = {}
     for method, action in verbs.items():
@@ -112,14 +112,14 @@ def _operations(kind: Kind, verbs: dict[str, str]) -> Json:
 
 
 class _Components:
-    """The schemas of a document: those of its kinds and everything that they are made of."""
+    """The component schemas of a document: its kinds and all types that they use."""
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: TypeTable) -> None:
         self._types = types
         self.schemas: Json = {}
 
-    def add_kind(self, kind: Kind) -> None:
-        """Adds a kind under its own name."""
+    def add_kind(self, kind: ServedKind) -> None:
+        """Adds the schema of a kind."""
         about = {"group": kind.group, "version": kind.version, "kind": kind.kind}
         if kind.crd_schema is not None:
             name = ".".join([*reversed(kind.group.split(".")), kind.version, kind.kind])
@@ -129,59 +129,59 @@ class _Components:
             made["properties"] = {**made.get("properties", {}), **top, "metadata": metadata}
             self.schemas[name] = {**made, "x-kubernetes-group-version-kind": [about]}
             return
-        shape = self._types.kinds.get(f"{kind.api_version}/{kind.kind}")
-        if shape is not None:
-            self._write(shape)
-            self.schemas[_long_name(shape.name)]["x-kubernetes-group-version-kind"] = [about]
+        schema = self._types.kinds.get(f"{kind.api_version}/{kind.kind}")
+        if schema is not None:
+            self._write(schema)
+            self.schemas[_long_name(schema.name)]["x-kubernetes-group-version-kind"] = [about]
 
-    def _write(self, shape: Shape) -> Json:
-        """A shape as a schema; structs and special scalars as references."""
-        if shape.type == "struct":
-            name = _long_name(shape.name)
+    def _write(self, schema: TypeSchema) -> Json:
+        """Writes a type as an OpenAPI schema; structs and named scalars as references."""
+        if schema.type == "struct":
+            name = _long_name(schema.name)
             if name not in self.schemas:
-                self._write_struct(name, shape)
+                self._write_struct(name, schema)
             return _reference(name)
-        if shape.type in _NAMED:
-            name, schema = _NAMED[shape.type]
-            self.schemas.setdefault(name, schema)
+        if schema.type in _NAMED:
+            name, definition = _NAMED[schema.type]
+            self.schemas.setdefault(name, definition)
             return _reference(name)
-        if shape.type == "list" and shape.item is not None:
-            made: Json = {"type": "array", "items": self._write(shape.item)}
-            if shape.list_type:
-                made["x-kubernetes-list-type"] = shape.list_type
-            if shape.keys:
-                made["x-kubernetes-list-map-keys"] = list(shape.keys)
+        if schema.type == "list" and schema.item is not None:
+            made: Json = {"type": "array", "items": self._write(schema.item)}
+            if schema.list_type:
+                made["x-kubernetes-list-type"] = schema.list_type
+            if schema.keys:
+                made["x-kubernetes-list-map-keys"] = list(schema.keys)
             return made
-        if shape.type == "map" and shape.item is not None:
-            return {"type": "object", "additionalProperties": self._write(shape.item)}
-        return dict(_SCALARS[shape.type])
+        if schema.type == "map" and schema.item is not None:
+            return {"type": "object", "additionalProperties": self._write(schema.item)}
+        return dict(_SCALARS[schema.type])
 
-    def _write_struct(self, name: str, shape: Shape) -> None:
+    def _write_struct(self, name: str, schema: TypeSchema) -> None:
         made: Json = {"type": "object"}
         self.schemas[name] = made
         properties: Json = {}
-        for field, part in shape.fields.items():
-            properties[field] = {**self._write(part), **_patch_marks(part)}
-            if field in shape.defaults:
-                properties[field]["default"] = shape.defaults[field]
+        for field, part in schema.fields.items():
+            properties[field] = {**self._write(part), **_patch_extensions(part)}
+            if field in schema.defaults:
+                properties[field]["default"] = schema.defaults[field]
         if properties:
             made["properties"] = properties
-        if shape.required:
-            made["required"] = sorted(shape.required)
-        if shape.atomic:
+        if schema.required:
+            made["required"] = sorted(schema.required)
+        if schema.atomic:
             made["x-kubernetes-map-type"] = "atomic"
 
 
-def _patch_marks(shape: Shape) -> Json:
-    strategies = [name for name, used in (("merge", shape.merges), ("retainKeys", shape.retains)) if used]
-    marks: Json = {"x-kubernetes-patch-strategy": ",".join(strategies)} if strategies else {}
-    if shape.merge_key:
-        marks["x-kubernetes-patch-merge-key"] = shape.merge_key
-    return marks
+def _patch_extensions(schema: TypeSchema) -> Json:
+    strategies = [name for name, used in (("merge", schema.merges), ("retainKeys", schema.retains)) if used]
+    extensions: Json = {"x-kubernetes-patch-strategy": ",".join(strategies)} if strategies else {}
+    if schema.merge_key:
+        extensions["x-kubernetes-patch-merge-key"] = schema.merge_key
+    return extensions
 
 
 def _reference(name: str) -> Json:
-    # Inside allOf, so that marks may stand beside it.
+    # Inside allOf, because siblings of a bare $ref are ignored.
     return {"allOf": [{"$ref": f"#/components/schemas/{name}"}]}
 
 

@@ -1,4 +1,4 @@
-"""Quantities as the API server writes them back: "1.5Gi" becomes "1536Mi", 0.5 becomes "500m"."""
+"""The canonical form of quantities: "1.5Gi" becomes "1536Mi", 0.5 becomes "500m"."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ _DECIMAL = ("m", "", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _MILLI = -3
 _MOST_DIGITS = 18
-"""So many always fit an int64."""
+"""This many digits always fit an int64."""
 
 
 class _Amount(NamedTuple):
-    """digits * 10 ** power, without zeros at the end of the digits; at least milli."""
+    """digits * 10 ** power, without trailing zeros; rounded up to milli."""
 
     negative: bool
     digits: int
     power: int
 
 
-@lru_cache(maxsize=4096)  # the same few quantities are on every pod
+@lru_cache(maxsize=4096)  # pods repeat the same few quantities
 def canonical(text: str) -> str:
-    """A text as the API server stores it in a list of resources; finer than milli is rounded up.
-
-    Raises QuantityError for a text that is no quantity.
-    """
+    """A quantity as the API server stores it in a resource list; rounded up to milli. Raises QuantityError."""
     parts = split_quantity(text)
     amount = _read_amount(parts)
     if not amount.digits:
@@ -44,13 +41,13 @@ def canonical(text: str) -> str:
         digits, power = digits * 10, power - 1
     if parts.exponential:
         return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
-    # The API server forgets what is beyond exa, and with it all but the digits.
+    # There is no suffix beyond exa: the rest of the power is written as digits.
     beyond = max(0, power // 3 + 2 - len(_DECIMAL))
     return f"{sign}{digits * 1000**beyond}{_DECIMAL[power // 3 + 1 - beyond]}"
 
 
-def is_same(one: str, other: str) -> bool:
-    """Whether two texts stand for one amount. Raises QuantityError when one of them is no quantity."""
+def is_equal(one: str, other: str) -> bool:
+    """Whether two quantities are equal. Raises QuantityError."""
     return _read_amount(split_quantity(one)) == _read_amount(split_quantity(other))
 
 
@@ -69,7 +66,7 @@ def _read_amount(parts: Parts) -> _Amount:
 
 
 def _is_kept(parts: Parts) -> bool:
-    """Whether the API server takes the text for canonical, by rules of thumb that let "+5" and "5." pass."""
+    """Whether the API server takes the text as canonical; its fast path also accepts "+5" and "5."."""
     whole = parts.whole.lstrip("0") or "0"
     if parts.base == 2:
         short = len(whole) + parts.power * 3 // 10 < 15

@@ -1,144 +1,144 @@
-"""What makes objects well-formed: the schemas of one Kubernetes version and of the CRDs that are served with it."""
+"""Schemas of one Kubernetes version and of the served CRDs: decoding and validation of objects of every kind."""
 
 from __future__ import annotations
 
 from embedded_kube import errors
+from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema import openapi
-from embedded_kube.schema.completions import COMPLETIONS, NEWER, select_pods
-from embedded_kube.schema.decoding import Decoders, MalformedError, Reader
+from embedded_kube.schema.decoding import DecodeFunction, Decoders, UnmarshalError
+from embedded_kube.schema.defaulting import DEFAULTERS, VERSION_DEFAULTERS, generate_job_selector
 from embedded_kube.schema.defaults import DEFAULTS
 from embedded_kube.schema.jsontext import DuplicateFields, load
-from embedded_kube.schema.shapes import ANY, Shape, Types, crd_shape, load_types
-from embedded_kube.schema.structural import Structural
-from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.schema.structural import StructuralSchema
+from embedded_kube.schema.type_schema import ANY, TypeSchema, TypeTable, crd_type_schema, load_types
 from embedded_kube.storage.store import Json
-from embedded_kube.validation import rules
+from embedded_kube.validation.validator import ObjectValidator
 
 _METADATA = "meta.v1.ObjectMeta"
 
 
 class Schemas:
-    """Decodes and validates objects of every kind; the Conversion of api.py."""
+    """Decodes and validates objects of every kind; implements `Strategy` of registry.py."""
 
     def __init__(self, version: str) -> None:
         self.version = version
-        self.types: Types = load_types(version)
-        self._decoders = Decoders(DEFAULTS, {**COMPLETIONS, **NEWER.get(version, {})})
-        self._metadata = self._decoders.reader(self.types.structs[_METADATA])
-        self._rules = rules.Rules(self.types, version)
-        self._readers: dict[tuple[str, str, str], Reader | None] = {}
-        self._customs: dict[tuple[str, str, str], tuple[Json, Structural, Shape]] = {}
+        self.types: TypeTable = load_types(version)
+        self._decoders = Decoders(DEFAULTS, {**DEFAULTERS, **VERSION_DEFAULTERS.get(version, {})})
+        self._metadata = self._decoders.decoder(self.types.structs[_METADATA])
+        self._validator = ObjectValidator(self.types, version)
+        self._decode_functions: dict[tuple[str, str, str], DecodeFunction | None] = {}
+        self._custom_schemas: dict[tuple[str, str, str], tuple[Json, StructuralSchema, TypeSchema]] = {}
 
-    # -- the Conversion of api.py
+    # -- Strategy
 
-    def decode(self, kind: Kind, found: Json, field_validation: str) -> list[str]:
-        """Prunes unknown fields, checks types and fills in defaults, in place; returns warnings."""
+    def decode(self, kind: ServedKind, obj: Json, field_validation: str) -> list[str]:
+        """Prunes unknown fields, checks types and sets defaults, in place; returns warnings."""
         unknown: list[str] = []
         try:
             if kind.crd_schema is not None:
-                self._decode_custom(kind, found, unknown)
+                self._decode_custom(kind, obj, unknown)
             else:
-                reader = self._reader(kind)
-                if reader is not None:
-                    reader(found, None, unknown)
-        except MalformedError as error:
-            raise errors.UndecodableError(_cannot(kind), error.sentence()) from None
+                decode = self._decoder(kind)
+                if decode is not None:
+                    decode(obj, None, unknown)
+        except UnmarshalError as error:
+            raise errors.DecodingError(_cannot_handle(kind), error.message()) from None
         if not unknown:
             return []
         return refuse_or_warn(kind, [f'unknown field "{path}"' for path in unknown], field_validation)
 
-    def finish(self, kind: Kind, found: Json) -> None:
-        """Gives a new object what depends on its name and uid, in place."""
+    def prepare_for_create(self, kind: ServedKind, obj: Json) -> None:
+        """Sets fields of a new object that depend on its name and uid, in place."""
         if kind.resource == "jobs.batch":
-            select_pods(found)
+            generate_job_selector(obj)
         elif kind.resource == "namespaces":
-            # Only a new one is given its finalizer: taking it away is how the end of one is finished.
-            held = found["spec"].setdefault("finalizers", [])
-            found["spec"]["finalizers"] = held if "kubernetes" in held else [*held, "kubernetes"]
+            # On create only: removing the finalizer completes the deletion of a namespace.
+            cached = obj["spec"].setdefault("finalizers", [])
+            obj["spec"]["finalizers"] = cached if "kubernetes" in cached else [*cached, "kubernetes"]
         elif kind.resource == "pods":
-            found.setdefault("status", {}).setdefault("phase", "Pending")
+            obj.setdefault("status", {}).setdefault("phase", "Pending")
 
-    def validate(self, kind: Kind, found: Json, old: Json | None) -> None:
-        """Raises ApiError (422) that names every field that breaks a rule of the kind."""
+    def validate(self, kind: ServedKind, obj: Json, old: Json | None) -> None:
+        """Raises StatusError (422) that names every invalid field."""
         if kind.crd_schema is not None:
-            causes = self._rules.metadata_causes(kind, found, old)
-            causes += self._custom(kind)[1].causes(found)
+            causes = self._validator.metadata_causes(kind, obj, old)
+            causes += self._custom(kind)[1].validate(obj)
         else:
-            causes = self._rules.causes(kind, found, old, self.shape(kind))
+            causes = self._validator.causes(kind, obj, old, self.type_schema(kind))
         if causes:
-            raise errors.invalid(kind.kind, kind.group, found.get("metadata", {}).get("name", ""), causes)
+            raise errors.invalid(kind.kind, kind.group, obj.get("metadata", {}).get("name", ""), causes)
 
-    # -- what patches and documents need
+    # -- for patches and OpenAPI
 
-    def shape(self, kind: Kind) -> Shape:
-        """The shape of a kind's objects; of one that nobody described, metadata is all that is known."""
+    def type_schema(self, kind: ServedKind) -> TypeSchema:
+        """The type of a kind's objects. Of a kind without a schema, only the metadata is known."""
         if kind.crd_schema is not None:
             return self._custom(kind)[2]
         found = self.types.kinds.get(f"{kind.api_version}/{kind.kind}")
         if found is not None:
             return found
-        return Shape("struct", fields={"metadata": self.types.structs[_METADATA], "spec": ANY, "status": ANY})
+        return TypeSchema("struct", fields={"metadata": self.types.structs[_METADATA], "spec": ANY, "status": ANY})
 
-    def merge_key(self, kind: Kind, *path: str) -> str | None:
-        """How a strategic patch merges the list at a path: by a field, "" as a set of values, None: it is replaced."""
-        shape: Shape | None = self.shape(kind)
+    def merge_key(self, kind: ServedKind, *path: str) -> str | None:
+        """The merge key of the list at a path: a field, "" for a set of scalars, None if a patch replaces the list."""
+        schema: TypeSchema | None = self.type_schema(kind)
         for name in path:
-            while shape is not None and shape.type == "list":
-                shape = shape.item
-            if shape is None:
+            while schema is not None and schema.type == "list":
+                schema = schema.item
+            if schema is None:
                 return None
-            shape = shape.fields.get(name) if shape.type == "struct" else shape.item
-        return shape.merge_key if shape is not None and shape.merges else None
+            schema = schema.fields.get(name) if schema.type == "struct" else schema.item
+        return schema.merge_key if schema is not None and schema.merges else None
 
-    def openapi_v3_index(self, kinds: Kinds) -> Json:
-        """/openapi/v3: which documents there are."""
+    def openapi_v3_index(self, kinds: KindTable) -> Json:
+        """/openapi/v3: the index of documents."""
         return openapi.index(kinds)
 
-    def openapi_v3(self, group_version: str, kinds: Kinds) -> Json | None:
-        """/openapi/v3/<apis/apps/v1>: the document of a group version, None when nothing of it is served."""
+    def openapi_v3(self, group_version: str, kinds: KindTable) -> Json | None:
+        """/openapi/v3/apis/apps/v1: the document of a group version, or None."""
         return openapi.document(group_version, kinds, self.types)
 
-    # -- inside
+    # -- caches
 
-    def _reader(self, kind: Kind) -> Reader | None:
+    def _decoder(self, kind: ServedKind) -> DecodeFunction | None:
         key = (kind.group, kind.version, kind.kind)
-        if key not in self._readers:
-            shape = self.types.kinds.get(f"{kind.api_version}/{kind.kind}")
-            self._readers[key] = self._decoders.reader(shape) if shape is not None else None
-        return self._readers[key]
+        if key not in self._decode_functions:
+            schema = self.types.kinds.get(f"{kind.api_version}/{kind.kind}")
+            self._decode_functions[key] = self._decoders.decoder(schema) if schema is not None else None
+        return self._decode_functions[key]
 
-    def _custom(self, kind: Kind) -> tuple[Json, Structural, Shape]:
+    def _custom(self, kind: ServedKind) -> tuple[Json, StructuralSchema, TypeSchema]:
         assert kind.crd_schema is not None
         key = (kind.group, kind.version, kind.plural)
-        held = self._customs.get(key)
-        # A changed CRD makes a new Kind with a new schema.
-        if held is None or held[0] is not kind.crd_schema:
-            shape = crd_shape(kind.crd_schema, self.types.structs[_METADATA])
-            held = self._customs[key] = (kind.crd_schema, Structural(kind.crd_schema), shape)
-        return held
+        cached = self._custom_schemas.get(key)
+        # A changed CRD makes a new ServedKind with a new schema.
+        if cached is None or cached[0] is not kind.crd_schema:
+            schema = crd_type_schema(kind.crd_schema, self.types.structs[_METADATA])
+            cached = self._custom_schemas[key] = (kind.crd_schema, StructuralSchema(kind.crd_schema), schema)
+        return cached
 
-    def _decode_custom(self, kind: Kind, found: Json, unknown: list[str]) -> None:
-        if found.get("metadata") is not None:
-            found["metadata"] = self._metadata(found["metadata"], (None, "metadata"), unknown)
-        unknown += self._custom(kind)[1].complete(found)
+    def _decode_custom(self, kind: ServedKind, obj: Json, unknown: list[str]) -> None:
+        if obj.get("metadata") is not None:
+            obj["metadata"] = self._metadata(obj["metadata"], (None, "metadata"), unknown)
+        unknown += self._custom(kind)[1].prune_and_default(obj)
 
 
-def _cannot(kind: Kind) -> str:
+def _cannot_handle(kind: ServedKind) -> str:
     return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
 
 
-def refuse_or_warn(kind: Kind, problems: list[str], field_validation: str) -> list[str]:
-    """What becomes of unknown and duplicate fields: an error (Strict), warnings (Warn) or nothing (Ignore)."""
+def refuse_or_warn(kind: ServedKind, problems: list[str], field_validation: str) -> list[str]:
+    """Handles unknown and duplicate fields: an error (Strict), warnings (Warn) or nothing (Ignore)."""
     if field_validation == "Strict":
-        raise errors.UndecodableError(_cannot(kind), f"strict decoding error: {', '.join(problems)}")
+        raise errors.DecodingError(_cannot_handle(kind), f"strict decoding error: {', '.join(problems)}")
     return [] if field_validation == "Ignore" else problems
 
 
-def parse_object(body: bytes, kind: Kind, field_validation: str) -> tuple[Json, list[str]]:
-    """The object in a JSON text, its duplicate fields handled as field validation asks for; 400 when there is none."""
+def parse_object(body: bytes, kind: ServedKind, field_validation: str) -> tuple[Json, list[str]]:
+    """Parses an object from JSON, and handles duplicate fields by field validation; returns it and warnings."""
     seen = DuplicateFields()
     found = load(body, seen)
     if not isinstance(found, dict) or not isinstance(found.get("metadata") or {}, dict):
-        raise errors.bad_request(f"{_cannot(kind)}: it must be a JSON object with an object as its metadata")
+        raise errors.bad_request(f"{_cannot_handle(kind)}: it must be a JSON object with an object as its metadata")
     problems = [f'duplicate field "{path}"' for path in seen.paths(found)]
     return found, refuse_or_warn(kind, problems, field_validation) if problems else []

@@ -1,6 +1,6 @@
-"""A CRD's schema at work: unknown fields go, defaults come (both in place), the rest is validated.
+"""Structural schemas of CRDs: pruning, defaulting and validation of custom objects.
 
-Rules in CEL (x-kubernetes-validations) are stored and not evaluated.
+CEL rules (x-kubernetes-validations) are stored and not evaluated.
 """
 
 from __future__ import annotations
@@ -13,72 +13,72 @@ from typing import Any
 import jsonschema_rs
 
 from embedded_kube.errors import Cause
-from embedded_kube.schema.decoding import Path, write_path
+from embedded_kube.schema.decoding import FieldPath, format_path
 
 Json = dict[str, Any]
-Walk = Callable[[Any, Path, list[str]], None]
+Visitor = Callable[[Any, FieldPath, list[str]], None]
 
-_TOP = frozenset(("apiVersion", "kind", "metadata"))
+_TYPE_AND_METADATA = frozenset(("apiVersion", "kind", "metadata"))
 _RANGES = {"int32": 2**31, "int64": 2**63}
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties")
-_KEPT = frozenset(("type", "format", "pattern", "enum", "required", *_NUMBERS, *_SIZES))
+_PASSED_ON = frozenset(("type", "format", "pattern", "enum", "required", *_NUMBERS, *_SIZES))
 
 
-class Structural:
-    """One version of a custom resource."""
+class StructuralSchema:
+    """The schema of one version of a custom resource."""
 
     def __init__(self, schema: Json) -> None:
-        self._walk = _compile(schema, embedded=True)
+        self._visit = _compile(schema, embedded=True)
         self._validator = jsonschema_rs.Draft4Validator(to_json_schema(schema), validate_formats=True)
         self._unique = list(_unique_lists(schema, ()))
 
-    def complete(self, found: Json) -> list[str]:
-        """Prunes and defaults an object in place; returns where the unknown fields were."""
+    def prune_and_default(self, obj: Json) -> list[str]:
+        """Prunes unknown fields and sets defaults, in place; returns the paths of the unknown fields."""
         unknown: list[str] = []
-        self._walk(found, None, unknown)
+        self._visit(obj, None, unknown)
         return unknown
 
-    def causes(self, found: Any) -> list[Cause]:
-        """Everything in an object that its schema does not allow."""
+    def validate(self, obj: Any) -> list[Cause]:
+        """The causes that make an object invalid."""
         causes: list[Cause] = []
-        if not self._validator.is_valid(found):
-            causes = [_cause(error) for error in self._validator.iter_errors(found)]
+        if not self._validator.is_valid(obj):
+            causes = [_cause(error) for error in self._validator.iter_errors(obj)]
         for steps, keys in self._unique:
-            for items, path in _find(found, steps, None):
+            for items, path in _find(obj, steps, None):
                 causes += _repeated(items, keys, path)
         return causes
 
 
-def _compile(schema: Json, embedded: bool = False) -> Walk:
-    """The walk of one part of a schema. `embedded`: it is a whole object, with kind and metadata."""
+def _compile(schema: Json, embedded: bool = False) -> Visitor:
+    """Compiles one part of a schema. `embedded`: it is a whole object, with kind and metadata."""
     if schema.get("type") == "array":
         items = schema.get("items")
-        return _list_walk(_compile(items)) if isinstance(items, dict) else _stay
+        return _list_visitor(_compile(items)) if isinstance(items, dict) else _keep
     fields = {name: _compile(part, part.get("x-kubernetes-embedded-resource", False))
               for name, part in schema.get("properties", {}).items()}  # fmt: skip
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
-        return _map_walk(_compile(values))
+        return _map_visitor(_compile(values))
     keep = bool(schema.get("x-kubernetes-preserve-unknown-fields") or values is True)
     if schema.get("type") != "object":
-        return _stay
-    known = _TOP if embedded or schema.get("x-kubernetes-embedded-resource") else frozenset()
+        return _keep
+    known = _TYPE_AND_METADATA if embedded or schema.get("x-kubernetes-embedded-resource") else frozenset()
     parts = schema.get("properties", {})
     defaults = {name: part["default"] for name, part in parts.items() if "default" in part}
     nullable = {name for name, part in parts.items() if part.get("nullable") or not part.get("type")}
-    for name in _TOP & known:
-        fields[name] = _stay
+    for name in _TYPE_AND_METADATA & known:
+        fields[name] = _keep
         defaults.pop(name, None)
 
-    def walk(value: Any, path: Path, unknown: list[str]) -> None:
+    def visit(value: Any, path: FieldPath, unknown: list[str]) -> None:
         if not isinstance(value, dict):
             return
         for name in list(value):
             part = fields.get(name)
             if part is None:
                 if not keep and name not in known:
-                    unknown.append(write_path((path, name)))
+                    unknown.append(format_path((path, name)))
                     del value[name]
             elif value[name] is None and name not in nullable:
                 del value[name]
@@ -87,37 +87,37 @@ def _compile(schema: Json, embedded: bool = False) -> Walk:
                 value[name] = copy.deepcopy(default)
         for name, item in value.items():
             part = fields.get(name)
-            if part is not None and part is not _stay:
+            if part is not None and part is not _keep:
                 part(item, (path, name), unknown)
 
-    return walk
+    return visit
 
 
-def _list_walk(part: Walk) -> Walk:
-    def walk(value: Any, path: Path, unknown: list[str]) -> None:
+def _list_visitor(part: Visitor) -> Visitor:
+    def visit(value: Any, path: FieldPath, unknown: list[str]) -> None:
         if isinstance(value, list):
             for index, item in enumerate(value):
                 part(item, (path, index), unknown)
 
-    return _stay if part is _stay else walk
+    return _keep if part is _keep else visit
 
 
-def _map_walk(part: Walk) -> Walk:
-    def walk(value: Any, path: Path, unknown: list[str]) -> None:
+def _map_visitor(part: Visitor) -> Visitor:
+    def visit(value: Any, path: FieldPath, unknown: list[str]) -> None:
         if isinstance(value, dict):
             for name, item in value.items():
                 part(item, (path, name), unknown)
 
-    return _stay if part is _stay else walk
+    return _keep if part is _keep else visit
 
 
-def _stay(_value: Any, _path: Path, _unknown: list[str]) -> None:
-    """Leaves a value as it is."""
+def _keep(_value: Any, _path: FieldPath, _unknown: list[str]) -> None:
+    """Leaves a value unchanged."""
 
 
 def to_json_schema(schema: Json) -> Json:
-    """The part of a CRD's schema that a JSON Schema validator (draft 4) understands, saying the same."""
-    made = {name: value for name, value in schema.items() if name in _KEPT}
+    """Translates a CRD's schema to JSON Schema (draft 4)."""
+    made = {name: value for name, value in schema.items() if name in _PASSED_ON}
     if schema.get("x-kubernetes-int-or-string"):
         made.pop("type", None)
         made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
@@ -163,16 +163,16 @@ _COMBINED = {"anyOf": "must validate at least one schema (anyOf)", "not": "must 
 
 
 def _cause(error: jsonschema_rs.ValidationError) -> Cause:
-    """An error of the validator in the words of the API server."""
-    path: Path = None
+    """Translates an error of the validator to the message of the API server."""
+    path: FieldPath = None
     for name in error.instance_path:
         path = (path, name)
     rule = str(error.schema_path[-1]) if error.schema_path else error.kind.name
     value: Any = error.instance
     limit = getattr(error.kind, "limit", getattr(error.kind, "pattern", None))
     if error.kind.name == "required":
-        return Cause(write_path((path, error.kind.as_dict()["property"])), "Required value", "FieldValueRequired")
-    where = write_path(path)
+        return Cause(format_path((path, error.kind.as_dict()["property"])), "Required value", "FieldValueRequired")
+    where = format_path(path)
     if rule in ("type", "format"):
         wanted = _wanted(error)
         shown = f'"{_TYPES.get(type(value), "null")}"' if rule == "type" else _show(value)
@@ -201,7 +201,7 @@ def _show(value: Any) -> str:
 
 
 def _unique_lists(schema: Json, steps: tuple[str, ...]) -> Any:
-    """Every list whose items must differ: the steps that lead to it ("*" is every item) and its keys."""
+    """All lists with unique items (list types map and set): the steps to the list ("*" is every item) and its keys."""
     if schema.get("type") == "array":
         if schema.get("x-kubernetes-list-type") in ("map", "set"):
             yield steps, tuple(schema.get("x-kubernetes-list-map-keys", ()))
@@ -213,7 +213,7 @@ def _unique_lists(schema: Json, steps: tuple[str, ...]) -> Any:
         yield from _unique_lists(schema["additionalProperties"], (*steps, "*"))
 
 
-def _find(value: Any, steps: tuple[str, ...], path: Path) -> Any:
+def _find(value: Any, steps: tuple[str, ...], path: FieldPath) -> Any:
     if not steps:
         if isinstance(value, list):
             yield value, path
@@ -225,7 +225,7 @@ def _find(value: Any, steps: tuple[str, ...], path: Path) -> Any:
         yield from _find(value[steps[0]], steps[1:], (path, steps[0]))
 
 
-def _repeated(items: list[Any], keys: tuple[str, ...], path: Path) -> list[Cause]:
+def _repeated(items: list[Any], keys: tuple[str, ...], path: FieldPath) -> list[Cause]:
     seen: set[str] = set()
     causes = []
     for index, item in enumerate(items):
@@ -233,6 +233,6 @@ def _repeated(items: list[Any], keys: tuple[str, ...], path: Path) -> list[Cause
         mark = json.dumps(shown, sort_keys=True)
         if mark in seen:
             text = f"Duplicate value: {_show(shown)}"
-            causes.append(Cause(write_path((path, index)), text, "FieldValueDuplicate"))
+            causes.append(Cause(format_path((path, index)), text, "FieldValueDuplicate"))
         seen.add(mark)
     return causes

@@ -1,4 +1,4 @@
-"""What the API says about itself: groups, versions, resources, in the old form and in the aggregated one."""
+"""Discovery documents: groups, versions and resources, per group version and aggregated."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from embedded_kube.storage.kinds import VERBS, Kind, Kinds
+from embedded_kube.registry.kinds import VERBS, KindTable, ServedKind
 from embedded_kube.storage.store import Json
 
 
-class _Virtual(NamedTuple):
-    """A resource that can only be created: an answer comes back, nothing is stored."""
+class _CreateOnlyResource(NamedTuple):
+    """A resource that supports create only, and stores nothing."""
 
     group: str
     kind: str
@@ -20,17 +20,17 @@ class _Virtual(NamedTuple):
     version: str = "v1"
 
 
-VIRTUAL = (
-    _Virtual("", "Binding", "bindings", True),
-    _Virtual("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
-    _Virtual("authentication.k8s.io", "TokenReview", "tokenreviews"),
-    _Virtual("authorization.k8s.io", "LocalSubjectAccessReview", "localsubjectaccessreviews", True),
-    _Virtual("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
-    _Virtual("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
-    _Virtual("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"),
+CREATE_ONLY = (
+    _CreateOnlyResource("", "Binding", "bindings", True),
+    _CreateOnlyResource("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
+    _CreateOnlyResource("authentication.k8s.io", "TokenReview", "tokenreviews"),
+    _CreateOnlyResource("authorization.k8s.io", "LocalSubjectAccessReview", "localsubjectaccessreviews", True),
+    _CreateOnlyResource("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+    _CreateOnlyResource("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
+    _CreateOnlyResource("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"),
 )
 
-# What kind a subresource takes or gives where that is not its parent's, and what can be done with it.
+# Subresources with a kind of their own: group, version, kind, verbs.
 _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "attach": ("", "v1", "PodAttachOptions", ("create", "get")),
     "binding": ("", "v1", "Binding", ("create",)),
@@ -40,25 +40,26 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
     "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
 }
-_ONLY: dict[str, tuple[str, ...]] = {"log": ("get",), "finalize": ("update",)}
+_VERBS: dict[str, tuple[str, ...]] = {"log": ("get",), "finalize": ("update",)}
 
 
 def _verbs(subresource: str) -> tuple[str, ...]:
-    return _ONLY.get(subresource, ("get", "patch", "update"))
+    return _VERBS.get(subresource, ("get", "patch", "update"))
 
 
 class Discovery:
-    """Documents about the kinds that are served now."""
+    """The discovery documents of the served kinds."""
 
-    def __init__(self, kinds: Kinds) -> None:
+    def __init__(self, kinds: KindTable) -> None:
         self._kinds = kinds
-        self._written: dict[tuple[str, bool], tuple[int, bytes]] = {}
+        self._cache: dict[tuple[str, bool], tuple[int, bytes]] = {}
 
     def groups(self) -> dict[str, list[str]]:
-        """Every group but the core one with its versions, in the order that decides what a bare name means.
+        """All groups but the core group with their versions, in the order of priority.
 
-        Built-in groups come first in the order of their table. Those of CRDs follow by name, as on a real server, so
-        Volcano's podgroups win over those of scheduler-plugins whichever was installed first.
+        kubectl resolves a resource name without a group to the first group that has it. Built-in groups come first, in
+        the order of their table. Groups of CRDs follow by name, as on a real server, so that Volcano's podgroups win
+        over those of scheduler-plugins, whichever was installed first.
         """
         found: dict[str, list[str]] = {}
         for built_in in (True, False):
@@ -68,12 +69,12 @@ class Discovery:
                 if kind.version not in versions:
                     versions.append(kind.version)
             if built_in:
-                for virtual in VIRTUAL[1:]:
-                    found.setdefault(virtual.group, [virtual.version])
+                for resource in CREATE_ONLY[1:]:
+                    found.setdefault(resource.group, [resource.version])
         return {group: sorted(versions, key=_rank) for group, versions in found.items()}
 
-    def of_version(self, group: str, version: str) -> list[Kind]:
-        """The kinds of a group version, by name."""
+    def of_version(self, group: str, version: str) -> list[ServedKind]:
+        """The kinds of a group version, sorted by plural."""
         found = (kind for kind in self._kinds if kind.group == group and kind.version == version)
         return sorted(found, key=lambda kind: kind.plural)
 
@@ -81,8 +82,8 @@ class Discovery:
 
     def core_versions(self, address: str) -> Json:
         """/api"""
-        places = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": places}
+        addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
 
     def group_list(self) -> Json:
         """/apis"""
@@ -103,7 +104,7 @@ class Discovery:
         resources += [
             {"name": item.plural, "singularName": item.kind.lower(), "namespaced": item.namespaced, "kind": item.kind,
              "verbs": ["create"]}
-            for item in VIRTUAL if (item.group, item.version) == (group, version)
+            for item in CREATE_ONLY if (item.group, item.version) == (group, version)
         ]  # fmt: skip
         if not resources:
             return None
@@ -111,22 +112,22 @@ class Discovery:
         resources.sort(key=lambda resource: str(resource["name"]))
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": title, "resources": resources}
 
-    # -- all in one
+    # -- aggregated discovery
 
     def write_aggregated(self, version: str, core: bool) -> bytes:
-        """/api or /apis in the aggregated form, as bytes; every client asks for them, and they hardly ever change."""
-        edition, data = self._written.get((version, core), (-1, b""))
+        """The aggregated document as bytes, cached until the kinds change."""
+        edition, data = self._cache.get((version, core), (-1, b""))
         if edition != self._kinds.edition:
             data = msgspec.json.encode(self.aggregated(version, core))
-            self._written[version, core] = self._kinds.edition, data
+            self._cache[version, core] = self._kinds.edition, data
         return data
 
     def aggregated(self, version: str, core: bool) -> Json:
-        """/api or /apis in the aggregated form."""
+        """The aggregated document of /api (`core`) or /apis."""
         groups = {"": ["v1"]} if core else self.groups()
         items: list[Json] = [
             {
-                # The core group has no name; clients want to read one anyway.
+                # The core group has no name, but clients expect metadata.
                 "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
                 "versions": [
                     {"version": name, "freshness": "Current", "resources": self._aggregated(group, name)}
@@ -143,13 +144,13 @@ class Discovery:
         found += [
             {"resource": item.plural, "scope": "Namespaced" if item.namespaced else "Cluster", "verbs": ["create"],
              "singularResource": item.kind.lower(), "responseKind": _kind_name(item.group, item.version, item.kind)}
-            for item in VIRTUAL if (item.group, item.version) == (group, version)
+            for item in CREATE_ONLY if (item.group, item.version) == (group, version)
         ]  # fmt: skip
         return sorted(found, key=lambda resource: str(resource["resource"]))
 
 
 def _rank(version: str) -> tuple[int, int, int, str]:
-    """Versions from best to worst: v2, v1, v1beta1, v1alpha2, v1alpha1."""
+    """The sort key of versions, best first: v2, v1, v1beta1, v1alpha2, v1alpha1."""
     for stage, word in enumerate(("beta", "alpha"), start=1):
         major, found, minor = version[1:].partition(word)
         if found and major.isdigit() and minor.isdigit():
@@ -162,7 +163,7 @@ def _group(name: str, versions: list[str]) -> Json:
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
-def _resource(kind: Kind) -> Json:
+def _resource(kind: ServedKind) -> Json:
     return {
         "name": kind.plural,
         "singularName": kind.singular or kind.kind.lower(),
@@ -174,7 +175,7 @@ def _resource(kind: Kind) -> Json:
     }
 
 
-def _subresource(kind: Kind, name: str) -> Json:
+def _subresource(kind: ServedKind, name: str) -> Json:
     head: Json = {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced}
     if name in _SUBRESOURCES:
         group, version, title, verbs = _SUBRESOURCES[name]
@@ -186,7 +187,7 @@ def _kind_name(group: str, version: str, kind: str) -> Json:
     return {"group": group, "version": version, "kind": kind}
 
 
-def _aggregated_resource(kind: Kind) -> Json:
+def _aggregated_resource(kind: ServedKind) -> Json:
     found: Json = {
         "resource": kind.plural,
         "responseKind": _kind_name(kind.group, kind.version, kind.kind),
@@ -203,7 +204,7 @@ def _aggregated_resource(kind: Kind) -> Json:
     return found
 
 
-def _aggregated_subresource(kind: Kind, name: str) -> Json:
+def _aggregated_subresource(kind: ServedKind, name: str) -> Json:
     if name in _SUBRESOURCES:
         group, version, title, verbs = _SUBRESOURCES[name]
     else:

@@ -1,7 +1,7 @@
-"""Lists: which objects, at which resourceVersion, in how many pages.
+"""Lists: selection, resourceVersion and paging.
 
-A page is cut from the state of one revision: later pages show what was there when the first was read, however much has
-changed since, as long as the store remembers the changes in between; after that a continue token is answered with 410.
+All pages of a list show the state at the revision of the first page. When the store no longer keeps the changes since
+that revision, a continue token gets 410 Expired.
 """
 
 from __future__ import annotations
@@ -14,105 +14,107 @@ from typing import NamedTuple
 import msgspec
 
 from embedded_kube import errors
-from embedded_kube.errors import ApiError, Cause
-from embedded_kube.server.routes import Call
-from embedded_kube.server.selectors import Selection
-from embedded_kube.storage.store import Entry, Json, Name, Store
+from embedded_kube.errors import Cause, StatusError
+from embedded_kube.server.request_info import RequestInfo
+from embedded_kube.server.selectors import SelectionPredicate
+from embedded_kube.storage.store import Json, NamespacedName, Store, StoreEntry
 
 
-class Page(NamedTuple):
-    """What a list is answered with."""
+class ListPage(NamedTuple):
+    """The entries and the metadata of a list response."""
 
-    entries: list[Entry]
+    entries: list[StoreEntry]
     meta: Json
 
 
-class _Token(msgspec.Struct):
-    """Where the next page begins: after a name, at a revision."""
+class _ContinueToken(msgspec.Struct):
+    """A continue token: the revision of the list, and the last object of the page."""
 
     revision: int
     namespace: str
     name: str
 
 
-def select(call: Call) -> Selection:
-    """The objects that a request names by namespace, selectors and, for a watch of one object, by name."""
-    fields = call.query.get("fieldSelector", "")
-    if call.name:
-        fields = f"{fields},metadata.name={call.name}" if fields else f"metadata.name={call.name}"
-    return Selection(call.kind, call.namespace, call.query.get("labelSelector", ""), fields)
+def make_predicate(info: RequestInfo) -> SelectionPredicate:
+    """The predicate of a list or watch: namespace, selectors and, for a watch of one object, its name."""
+    fields = info.query.get("fieldSelector", "")
+    if info.name:
+        fields = f"{fields},metadata.name={info.name}" if fields else f"metadata.name={info.name}"
+    return SelectionPredicate(info.kind, info.namespace, info.query.get("labelSelector", ""), fields)
 
 
-def list_page(store: Store, call: Call) -> Page:
+def list_page(store: Store, info: RequestInfo) -> ListPage:
     """One page of a list, or all of it."""
-    query = call.query
+    query = info.query
     if not query:
-        return Page(list(store.entries(call.kind.resource, call.namespace)), _meta(store.revision))
-    selection = select(call)
-    limit = call.number("limit") or 0
-    call.number("timeoutSeconds")
-    token = _read_token(query["continue"]) if query.get("continue") else None
-    revision = token.revision if token is not None else _revision_of_list(store, call)
+        return ListPage(list(store.entries(info.kind.resource, info.namespace)), _meta(store.revision))
+    predicate = make_predicate(info)
+    limit = info.number("limit") or 0
+    info.number("timeoutSeconds")
+    token = _decode_token(query["continue"]) if query.get("continue") else None
+    revision = token.revision if token is not None else _list_revision(store, info)
     try:
-        entries: Iterable[Entry] = store.entries_at(call.kind.resource, call.namespace, revision)
-    except ApiError as error:
+        entries: Iterable[StoreEntry] = store.entries_at(info.kind.resource, info.namespace, revision)
+    except StatusError as error:
         if token is None:
             raise
         message = "The provided continue parameter is too old to display a consistent list result. Start a new list "
-        raise errors.gone(message + "without the continue parameter.") from error
+        raise errors.expired(message + "without the continue parameter.") from error
     if token is not None:
-        after: Name = (token.namespace, token.name)
+        after: NamespacedName = (token.namespace, token.name)
         entries = [entry for entry in entries if (entry.namespace, entry.name) > after]
-    if selection.selective:
-        entries = [entry for entry in entries if selection.matches(entry)]
+    if predicate.selective:
+        entries = [entry for entry in entries if predicate.matches(entry)]
     found = list(entries)
     if limit <= 0 or len(found) <= limit:
-        return Page(found, _meta(revision))
+        return ListPage(found, _meta(revision))
     meta = _meta(revision)
     last = found[limit - 1]
-    meta["continue"] = _write_token(_Token(revision, last.namespace, last.name))
-    if not selection.selective:
+    meta["continue"] = _encode_token(_ContinueToken(revision, last.namespace, last.name))
+    if not predicate.selective:
         meta["remainingItemCount"] = len(found) - limit
-    return Page(found[:limit], meta)
+    return ListPage(found[:limit], meta)
 
 
 def _meta(revision: int) -> Json:
     return {"resourceVersion": str(revision)}
 
 
-def _revision_of_list(store: Store, call: Call) -> int:
-    """The state that a list shows: the latest, unless one revision exactly is wanted."""
-    match = call.query.get("resourceVersionMatch", "")
-    asked = parse_revision(call.query.get("resourceVersion", ""))
+def _list_revision(store: Store, info: RequestInfo) -> int:
+    """The revision that a list shows: the latest, unless resourceVersionMatch is Exact."""
+    match = info.query.get("resourceVersionMatch", "")
+    asked = parse_revision(info.query.get("resourceVersion", ""))
     causes = []
-    if call.query.get("sendInitialEvents"):
-        causes.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if info.query.get("sendInitialEvents"):
+        causes.append(forbidden_parameter("sendInitialEvents", "sendInitialEvents is forbidden for list"))
     if match and asked is None:
-        causes.append(forbidden(_MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+        causes.append(
+            forbidden_parameter(_MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+        )
     if match not in ("", "Exact", "NotOlderThan"):
-        told = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
-        causes.append(Cause(_MATCH, told, "FieldValueNotSupported"))
+        message = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
+        causes.append(Cause(_MATCH, message, "FieldValueNotSupported"))
     if match == "Exact" and asked == 0:
-        causes.append(forbidden(_MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
+        causes.append(forbidden_parameter(_MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
     if causes:
         raise errors.invalid_options("ListOptions", *causes)
     if asked is None:
         return store.revision
     if asked > store.revision:
-        raise too_large(asked, store.revision)
+        raise resource_version_too_large(asked, store.revision)
     return asked if match == "Exact" else store.revision
 
 
 _MATCH = "resourceVersionMatch"
 
 
-def forbidden(field: str, why: str) -> Cause:
-    """A parameter that must not be there."""
+def forbidden_parameter(field: str, why: str) -> Cause:
+    """The cause for a parameter that is not allowed."""
     return Cause(field, f"Forbidden: {why}", "FieldValueForbidden")
 
 
 def parse_revision(text: str) -> int | None:
-    """A resourceVersion of a query; None when there is none."""
+    """Parses the resourceVersion of a query; None if it is empty."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit():
@@ -120,23 +122,23 @@ def parse_revision(text: str) -> int | None:
     return int(text)
 
 
-def too_large(asked: int, latest: int) -> ApiError:
-    """The client has seen a revision that is still to come; it should ask again, or without one."""
+def resource_version_too_large(asked: int, latest: int) -> StatusError:
+    """The error for a resourceVersion above the latest; clients retry, or list without one."""
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
     }
     message = f"Timeout: Too large resource version: {asked}, current: {latest}"
-    return ApiError(504, "Timeout", message, details)
+    return StatusError(504, "Timeout", message, details)
 
 
-def _write_token(token: _Token) -> str:
+def _encode_token(token: _ContinueToken) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
 
 
-def _read_token(text: str) -> _Token:
+def _decode_token(text: str) -> _ContinueToken:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
+        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_ContinueToken)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         why = "invalid continue token: continue key is not valid: it must be the one that the previous page gave"
         raise errors.bad_request(why) from None

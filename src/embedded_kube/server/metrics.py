@@ -1,4 +1,4 @@
-"""The text of /metrics: the features that are on, requests, watchers, objects, memory."""
+"""Metrics of the API server in Prometheus text format: feature gates, requests, watchers, objects, memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from embedded_kube.errors import ApiError
-from embedded_kube.server.routes import find_target
-from embedded_kube.storage.kinds import Kinds
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.kinds import KindTable
+from embedded_kube.server.request_info import parse_resource_path
 from embedded_kube.storage.store import Store
 
 FEATURES: dict[str, dict[str, str]] = {
@@ -19,43 +19,43 @@ FEATURES: dict[str, dict[str, str]] = {
     "1.36": {"GenericWorkload": "ALPHA", "WorkloadAwareScheduling": "ALPHA"},
     "1.37": {"GenericWorkload": "BETA", "WorkloadAwareScheduling": "BETA"},
 }
-"""The gates that matter to gangs and are on, by version, with the stage each has there."""
+"""The enabled feature gates of gang scheduling by version, with their stage."""
 
 _VERBS = {"create": "POST", "update": "PUT"}
 
 Sample = tuple[dict[str, str], float]
 
 
-class Metrics:
-    """Counts requests, and looks at the store when somebody asks."""
+class ApiServerMetrics:
+    """Counts requests; reads the store when metrics are scraped."""
 
-    def __init__(self, version: str, store: Store, kinds: Kinds) -> None:
+    def __init__(self, version: str, store: Store, kinds: KindTable) -> None:
         self._features = FEATURES[version]
         self._store = store
         self._kinds = kinds
         self._requests: Counter[tuple[str, str, str, str, int]] = Counter()
 
     def attach(self, app: web.Application) -> None:
-        """Counts the answers of a server from now on, by what was asked and how it ended."""
+        """Counts the responses of an application by verb, resource and status code."""
         app.on_response_prepare.append(self._count)
 
     async def _count(self, request: web.Request, response: web.StreamResponse) -> None:
-        target = find_target(self._kinds, request.path)
+        target = parse_resource_path(self._kinds, request.path)
         if target is None:
-            # Documents and checks; by their first word, since anybody can ask for any path.
+            # Not a resource: count by the first path segment, to bound the number of series.
             first = "/" + request.path.strip("/").partition("/")[0]
             self._requests[request.method, "", "", first if response.status < 400 else "", response.status] += 1
             return
         try:
             verb = target.verb(request.method, request.query if request.query_string else {})
-        except ApiError:
+        except StatusError:
             verb = request.method
         kind = target.kind
         about = (_VERBS.get(verb, verb.upper()), kind.group, kind.plural, target.subresource.partition("/")[0])
         self._requests[*about, response.status] += 1
 
     def text(self) -> str:
-        """Everything, in the format that Prometheus reads."""
+        """All metrics in Prometheus text format."""
         return "".join(line + "\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -76,7 +76,7 @@ class Metrics:
 
 
 def resident_bytes() -> int:
-    """The memory that this process occupies; 0 where the system does not tell."""
+    """The resident memory of this process; 0 if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,6 +1,6 @@
-"""Bodies in protobuf, which typed Go clients (kubectl create, auth, drain) send without asking. Answers are JSON.
+"""Decoding of protobuf bodies, which typed Go clients (kubectl create, auth, drain) send without negotiation.
 
-The table of messages is protobuf.json, made by scripts/make_protobuf.py, which also explains its notation.
+Responses are JSON. The table of messages is protobuf.json; scripts/make_protobuf.py makes it and explains its notation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from embedded_kube.errors import bad_request, unsupported
+from embedded_kube.errors import bad_request, unsupported_media_type
 from embedded_kube.storage.store import Json
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
@@ -26,12 +26,12 @@ _EMPTY: tuple[Any, ...] = ("", 0, False, None, {}, [])
 class _Field(NamedTuple):
     name: str
     type: str
-    shape: str
-    hides_empty: bool
+    container: str
+    omit_empty: bool
 
 
 def decode_protobuf(data: bytes) -> Json:
-    """The object in a body; 400 for what is not protobuf, 415 for kinds that have no table."""
+    """Decodes the object in a body; 400 if it is not protobuf, 415 for kinds that are not in the table."""
     if not data.startswith(_MAGIC):
         raise bad_request("the body of the request is not protobuf of Kubernetes: it does not begin with its mark")
     try:
@@ -40,8 +40,10 @@ def decode_protobuf(data: bytes) -> Json:
         api_version, kind = names.get(1, ""), names.get(2, "")
         message = _message_of(api_version, kind)
         if message not in _table():
-            raise unsupported(f"{api_version}, Kind={kind} cannot be sent as protobuf; send it as application/json")
-        return {"apiVersion": api_version, "kind": kind, **_read(message, envelope.get(2, b""))}
+            raise unsupported_media_type(
+                f"{api_version}, Kind={kind} cannot be sent as protobuf; send it as application/json"
+            )
+        return {"apiVersion": api_version, "kind": kind, **_decode_message(message, envelope.get(2, b""))}
     except (IndexError, ValueError, AttributeError, TypeError):
         raise bad_request("the body of the request is not readable protobuf") from None
 
@@ -64,10 +66,10 @@ def _table() -> dict[str, dict[int, _Field]]:
 
 def _field(text: str) -> _Field:
     name, kind = text.split(" ")
-    hides = kind.endswith("?")
+    omit_empty = kind.endswith("?")
     kind = kind.removesuffix("?")
-    shape = kind[:2] if kind[:2] in ("[]", "{}") else ""
-    return _Field(name, kind[len(shape) :], shape, hides)
+    container = kind[:2] if kind[:2] in ("[]", "{}") else ""
+    return _Field(name, kind[len(container) :], container, omit_empty)
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -84,7 +86,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Field number, wire type and raw value of everything in a message."""
+    """The fields of a message: number, wire type and raw value."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -105,25 +107,25 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
         position += size
 
 
-def _read(message: str, data: bytes) -> Json:
+def _decode_message(message: str, data: bytes) -> Json:
     known = _table()[message]
     found: Json = {}
     for number, wire, raw in _fields(data):
         field = known.get(number)
         if field is None:
             continue
-        if field.shape == "{}":
+        if field.container == "{}":
             pair = {inner: value for inner, _, value in _fields(raw)}
             found.setdefault(field.name, {})[pair.get(1, b"").decode()] = _value(field.type, pair.get(2, b""))
-        elif field.shape == "[]" and wire == 2 and field.type in ("int32", "int64", "bool"):
+        elif field.container == "[]" and wire == 2 and field.type in ("int32", "int64", "bool"):
             found.setdefault(field.name, []).extend(_packed(field.type, raw))
-        elif field.shape == "[]":
+        elif field.container == "[]":
             found.setdefault(field.name, []).append(_value(field.type, raw))
         elif field.name == "+":
             found.update(_value(field.type, raw))
         else:
             value = _value(field.type, raw)
-            if value is not None and not (field.hides_empty and value in _EMPTY):
+            if value is not None and not (field.omit_empty and value in _EMPTY):
                 found[field.name] = value
     return found
 
@@ -141,7 +143,7 @@ def _value(kind: str, raw: Any) -> Any:
         return special(raw)
     if kind.endswith(".ExtraValue"):
         return [value.decode() for _, _, value in _fields(raw)]
-    return _read(kind, raw)
+    return _decode_message(kind, raw)
 
 
 def _signed(raw: int) -> int:
@@ -162,7 +164,7 @@ def _embedded(raw: bytes) -> Any:
     return json.loads(text) if text else None
 
 
-def _moment(raw: bytes) -> datetime | None:
+def _parse_time(raw: bytes) -> datetime | None:
     found = {number: value for number, _, value in _fields(raw)}
     if not found:
         return None
@@ -170,13 +172,13 @@ def _moment(raw: bytes) -> datetime | None:
 
 
 def _time(raw: bytes) -> str | None:
-    moment = _moment(raw)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment is not None else None
+    time = _parse_time(raw)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time is not None else None
 
 
 def _microtime(raw: bytes) -> str | None:
-    moment = _moment(raw)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment is not None else None
+    time = _parse_time(raw)
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if time is not None else None
 
 
 def _double(raw: bytes) -> float:

@@ -1,4 +1,4 @@
-"""Label and field selectors: from the text of a query to a test that an object passes or not."""
+"""Label and field selectors of queries: parsing and matching."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from embedded_kube import errors
 from embedded_kube.printing.jsonpath import compile_path
-from embedded_kube.storage.kinds import Kind
-from embedded_kube.storage.store import Entry
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.storage.store import StoreEntry
 
 LabelTest = Callable[[Mapping[str, str]], bool]
 
@@ -26,7 +26,7 @@ _REQUIREMENT = re.compile(
 
 
 def parse_labels(text: str) -> list[LabelTest]:
-    """The requirements of a label selector, all of which must hold; 400 for text that is none."""
+    """Parses a label selector to its requirements, which must all hold; BadRequest (400) if it is malformed."""
     tests: list[LabelTest] = []
     position = 0
     text = text.strip()
@@ -39,22 +39,22 @@ def parse_labels(text: str) -> list[LabelTest]:
     return tests
 
 
-def _label_test(found: re.Match[str]) -> LabelTest:
-    if found["no"]:
-        absent = found["absent"]
+def _label_test(obj: re.Match[str]) -> LabelTest:
+    if obj["no"]:
+        absent = obj["absent"]
         return lambda labels: absent not in labels
-    key = found["key"]
-    if found["set"]:
-        values = {_checked(key, value.strip()) for value in found["values"].split(",")}
-        if found["set"] == "in":
+    key = obj["key"]
+    if obj["set"]:
+        values = {_check_value(key, value.strip()) for value in obj["values"].split(",")}
+        if obj["set"] == "in":
             return lambda labels: key in labels and labels[key] in values
         return lambda labels: key not in labels or labels[key] not in values
-    operator, value = found["op"], found["value"]
+    operator, value = obj["op"], obj["value"]
     if operator is None:
         return lambda labels: key in labels
     if operator in (">", "<"):
         return _comparison(key, operator, value)
-    _checked(key, value)
+    _check_value(key, value)
     if operator == "!=":
         return lambda labels: labels.get(key) != value
     return lambda labels: labels.get(key) == value
@@ -77,7 +77,7 @@ def _comparison(key: str, operator: str, value: str) -> LabelTest:
     return test
 
 
-def _checked(key: str, value: str) -> str:
+def _check_value(key: str, value: str) -> str:
     if len(value) > 63 or not re.fullmatch(_VALUE, value):
         message = f'unable to parse requirement: values[0][{key}]: Invalid value: "{value}": a valid label has at most '
         raise errors.bad_request(
@@ -89,8 +89,8 @@ def _checked(key: str, value: str) -> str:
 # -- field selectors
 
 
-class Field(NamedTuple):
-    """A field that can be selected by: where it is, and what a missing one counts as."""
+class SelectableField(NamedTuple):
+    """A field that field selectors support: its path, and the value of a missing field."""
 
     path: str
     missing: str = ""
@@ -102,38 +102,38 @@ class _Term(NamedTuple):
     value: str
 
 
-def _plain(*labels: str) -> dict[str, Field]:
-    return {label: Field(f".{label}") for label in labels}
+def _plain(*labels: str) -> dict[str, SelectableField]:
+    return {label: SelectableField(f".{label}") for label in labels}
 
 
-_ABOUT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_REFERENCE_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _EVENT = {
-    **_plain("reason", "type", "reportingComponent", *(f"involvedObject.{name}" for name in _ABOUT)),
-    "source": Field(".source.component"),
+    **_plain("reason", "type", "reportingComponent", *(f"involvedObject.{name}" for name in _REFERENCE_FIELDS)),
+    "source": SelectableField(".source.component"),
 }
-_FIELDS: dict[str, dict[str, Field]] = {
+_FIELDS: dict[str, dict[str, SelectableField]] = {
     "services": _plain("spec.type", "spec.clusterIP"),
     "pods": {
         **_plain("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
         **_plain("status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"),
-        "spec.hostNetwork": Field(".spec.hostNetwork", "false"),
+        "spec.hostNetwork": SelectableField(".spec.hostNetwork", "false"),
     },
-    "nodes": {"spec.unschedulable": Field(".spec.unschedulable", "false")},
-    "namespaces": {**_plain("status.phase"), "name": Field(".metadata.name")},
+    "nodes": {"spec.unschedulable": SelectableField(".spec.unschedulable", "false")},
+    "namespaces": {**_plain("status.phase"), "name": SelectableField(".metadata.name")},
     "secrets": _plain("type"),
-    "jobs.batch": {"status.successful": Field(".status.succeeded", "0")},
+    "jobs.batch": {"status.successful": SelectableField(".status.succeeded", "0")},
     "events": {
         **_EVENT,
-        # The names that the group events.k8s.io gives to the same fields.
-        **{f"regarding.{name}": Field(f".involvedObject.{name}") for name in _ABOUT},
-        "reportingController": Field(".reportingComponent"),
+        # The names of the same fields in the group events.k8s.io.
+        **{f"regarding.{name}": SelectableField(f".involvedObject.{name}") for name in _REFERENCE_FIELDS},
+        "reportingController": SelectableField(".reportingComponent"),
     },
 }
-_OWN = {"metadata.name", "metadata.namespace"}
+_METADATA_FIELDS = {"metadata.name", "metadata.namespace"}
 
 
-def parse_fields(kind: Kind, text: str) -> list[_Term]:
-    """The terms of a field selector; 400 for a field that cannot be selected by."""
+def parse_fields(kind: ServedKind, text: str) -> list[_Term]:
+    """Parses a field selector; BadRequest (400) for an unsupported field."""
     known = fields_of(kind)
     terms = []
     for part in re.split(r"(?<!\\),", text):
@@ -143,22 +143,22 @@ def parse_fields(kind: Kind, text: str) -> list[_Term]:
         if found is None:
             raise errors.bad_request(f"invalid field selector '{text}'; can't understand '{part}'")
         label = found[1].strip()
-        if label not in known and label not in _OWN:
+        if label not in known and label not in _METADATA_FIELDS:
             raise errors.bad_request(f"field label not supported: {label}")
         terms.append(_Term(label, found[2] != "!=", re.sub(r"\\(.)", r"\1", found[3])))
     return terms
 
 
-def fields_of(kind: Kind) -> Mapping[str, Field]:
-    """The fields of a kind that can be selected by, besides name and namespace."""
+def fields_of(kind: ServedKind) -> Mapping[str, SelectableField]:
+    """The fields of a kind that selectors support, besides name and namespace."""
     if kind.selectable:
-        return {path.removeprefix("."): Field(path) for path in kind.selectable}
+        return {path.removeprefix("."): SelectableField(path) for path in kind.selectable}
     return _FIELDS.get(kind.resource, {})
 
 
 @lru_cache(maxsize=4096)
-def _values(entry: Entry, fields: tuple[Field, ...]) -> tuple[str, ...]:
-    """The fields of an object. Kept, because many watchers ask the same of each change."""
+def _values(entry: StoreEntry, fields: tuple[SelectableField, ...]) -> tuple[str, ...]:
+    """The values of fields of an object. Cached, because many watches evaluate the same selector."""
     found = entry.object()
     values = []
     for field in fields:
@@ -170,27 +170,27 @@ def _values(entry: Entry, fields: tuple[Field, ...]) -> tuple[str, ...]:
     return tuple(values)
 
 
-class Selection:
-    """Which objects of a kind a request is about."""
+class SelectionPredicate:
+    """The namespace and selectors of a list or watch (compare storage.SelectionPredicate)."""
 
-    def __init__(self, kind: Kind, namespace: str, labels: str = "", fields: str = "") -> None:
+    def __init__(self, kind: ServedKind, namespace: str, labels: str = "", fields: str = "") -> None:
         self.namespace = namespace
         self._labels = parse_labels(labels)
         terms = parse_fields(kind, fields)
-        self._own = [term for term in terms if term.label in _OWN]
-        others = [term for term in terms if term.label not in _OWN]
+        self._metadata_terms = [term for term in terms if term.label in _METADATA_FIELDS]
+        others = [term for term in terms if term.label not in _METADATA_FIELDS]
         known = fields_of(kind)
         self._fields = tuple(known[term.label] for term in others)
         self._wanted = tuple((term.equal, term.value) for term in others)
         self.selective = bool(labels or fields)
 
-    def matches(self, entry: Entry) -> bool:
-        """Whether an object is among them."""
+    def matches(self, entry: StoreEntry) -> bool:
+        """Whether an object is selected."""
         if self.namespace and entry.namespace != self.namespace:
             return False
         if not self.selective:
             return True
-        for term in self._own:
+        for term in self._metadata_terms:
             value = entry.name if term.label == "metadata.name" else entry.namespace
             if (value == term.value) != term.equal:
                 return False

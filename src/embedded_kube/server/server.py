@@ -1,4 +1,4 @@
-"""The HTTP face of the API: who may speak, what a path means, and errors as the Status objects that clients read."""
+"""The HTTP server: authentication, routing of paths, and errors as Status objects."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from embedded_kube import errors
-from embedded_kube.api import Api
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.openapi import EMPTY_VERSION_2, VERSION_2
 from embedded_kube.schema.schemas import Schemas
+from embedded_kube.server.codec import MAX_BODY_BYTES, AcceptHeader, read_object, send, send_bytes, send_error
 from embedded_kube.server.discovery import Discovery, version_info
+from embedded_kube.server.request_info import RequestInfo, SubresourceHandler, UserInfo, parse_resource_path
+from embedded_kube.server.rest_handlers import RestHandlers
 from embedded_kube.server.reviews import REVIEWS, find_review
-from embedded_kube.server.routes import Call, Handler, User, find_target
-from embedded_kube.server.verbs import Verbs
-from embedded_kube.server.watch import Watches
-from embedded_kube.server.wire import LARGEST_BODY, Accept, read_object, send, send_bytes, send_error
+from embedded_kube.server.watch import WatchServer
 from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.logs import shorten_bad_requests
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-ADMIN = User("kubernetes-admin")
+ADMIN = UserInfo("kubernetes-admin")
 
 _log = logging.getLogger(__name__)
 
-_OPEN_TO_ALL = ("/healthz", "/livez", "/readyz", "/version")
-"""What is answered without a token, as on a real server."""
+_UNAUTHENTICATED_PATHS = ("/healthz", "/livez", "/readyz", "/version")
+"""Paths that need no token, as on a real server."""
 
 
 def _always() -> bool:
@@ -37,23 +37,23 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """What the server is told about its surroundings. Without tokens nobody is asked for one: that is for tests."""
+class ApiServerConfig:
+    """The configuration of the server. Without tokens, authentication is off; that is for tests."""
 
     schemas: Schemas
     version: str = "1.35"
-    tokens: Mapping[str, User] = field(default_factory=dict)
+    tokens: Mapping[str, UserInfo] = field(default_factory=dict)
     hosts: frozenset[str] = LOOPBACK
-    subresources: Mapping[str, Handler] = field(default_factory=dict)
+    subresources: Mapping[str, SubresourceHandler] = field(default_factory=dict)
     metrics: Callable[[], str] | None = None
     ready: Callable[[], bool] = _always
 
 
-def make_app(api: Api, serving: Serving) -> web.Application:
-    """The server as an application, to run plain or over TLS."""
+def make_app(registry: ObjectRegistry, config: ApiServerConfig) -> web.Application:
+    """Makes the aiohttp application of the server."""
     shorten_bad_requests()
-    server = Server(api, serving, Watches(api.store))
-    app = web.Application(client_max_size=LARGEST_BODY)
+    server = ApiServerHandler(registry, config, WatchServer(registry.store))
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_route("*", "/{path:.*}", server.handle)
 
     async def stop(_app: web.Application) -> None:
@@ -63,18 +63,18 @@ def make_app(api: Api, serving: Serving) -> web.Application:
     return app
 
 
-class Server:
-    """Answers requests, however they come in."""
+class ApiServerHandler:
+    """Handles all requests."""
 
-    def __init__(self, api: Api, serving: Serving, watches: Watches) -> None:
+    def __init__(self, registry: ObjectRegistry, config: ApiServerConfig, watches: WatchServer) -> None:
         self.watches = watches
-        self._api = api
-        self._serving = serving
-        self._discovery = Discovery(api.kinds)
-        self._verbs = Verbs(api, serving.schemas, self.watches)
+        self._registry = registry
+        self._config = config
+        self._discovery = Discovery(registry.kinds)
+        self._rest_handlers = RestHandlers(registry, config.schemas, self.watches)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answers a request; nothing but a Status, a document or an object comes back."""
+        """Handles a request; errors become a Status response."""
         try:
             self._check_host(request)
             user = self._authenticate(request)
@@ -82,7 +82,7 @@ class Server:
             if path.startswith("/api"):
                 return await self._serve_api(request, path, user)
             return self._serve_other(request, path)
-        except ApiError as error:
+        except StatusError as error:
             return send_error(error)
         except ConnectionError:
             raise
@@ -90,29 +90,29 @@ class Server:
             return send_error(errors.bad_request("the body is nested too deep"))
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.path)
-            return send_error(errors.internal(f"{type(error).__name__}: {error}"))
+            return send_error(errors.internal_error(f"{type(error).__name__}: {error}"))
 
-    # -- who may speak
+    # -- authentication
 
     def _check_host(self, request: web.Request) -> None:
-        """Keeps out web pages: neither a name that points here nor a script of another origin gets an answer."""
+        """Refuses requests from web pages: DNS rebinding (Host) and other origins (Origin)."""
         headers = request.headers
-        if _host_name(headers.get("Host", "")) not in self._serving.hosts:
-            raise ApiError(403, "Forbidden", f"the host {headers.get('Host', '')!r} is not served here")
+        if _host_name(headers.get("Host", "")) not in self._config.hosts:
+            raise StatusError(403, "Forbidden", f"the host {headers.get('Host', '')!r} is not served here")
         origin = headers.get("Origin")
-        if origin is not None and (urlsplit(origin).hostname or "") not in self._serving.hosts:
-            raise ApiError(403, "Forbidden", f"requests from the origin {origin!r} are not served")
+        if origin is not None and (urlsplit(origin).hostname or "") not in self._config.hosts:
+            raise StatusError(403, "Forbidden", f"requests from the origin {origin!r} are not served")
 
-    def _authenticate(self, request: web.Request) -> User:
+    def _authenticate(self, request: web.Request) -> UserInfo:
         headers = request.headers
-        tokens = self._serving.tokens
+        tokens = self._config.tokens
         if tokens:
             word, _, token = headers.get("Authorization", "").partition(" ")
             user = tokens.get(token.strip()) if word.lower() == "bearer" else None
             if user is None:
-                if request.path.startswith(_OPEN_TO_ALL) and not token:
-                    return User("system:anonymous", ("system:unauthenticated",))
-                raise ApiError(401, "Unauthorized", "Unauthorized")
+                if request.path.startswith(_UNAUTHENTICATED_PATHS) and not token:
+                    return UserInfo("system:anonymous", ("system:unauthenticated",))
+                raise StatusError(401, "Unauthorized", "Unauthorized")
         else:
             user = ADMIN
         if "Impersonate-User" in headers:
@@ -120,19 +120,19 @@ class Server:
                 who = headers["Impersonate-User"]
                 raise errors.forbidden("users", "", who, f'User "{user.name}" cannot impersonate')
             groups = (*headers.getall("Impersonate-Group", ()), "system:authenticated")
-            return User(headers["Impersonate-User"], groups, headers.get("Impersonate-Uid", ""))
+            return UserInfo(headers["Impersonate-User"], groups, headers.get("Impersonate-Uid", ""))
         return user
 
-    # -- what a path means
+    # -- routing
 
-    async def _serve_api(self, request: web.Request, path: str, user: User) -> web.StreamResponse:
-        target = find_target(self._api.kinds, path)
+    async def _serve_api(self, request: web.Request, path: str, user: UserInfo) -> web.StreamResponse:
+        target = parse_resource_path(self._registry.kinds, path)
         if target is not None:
             query = request.query if request.query_string else {}
             verb = target.verb(request.method, query)
             agent = request.headers.get("User-Agent", "").partition("/")[0]
-            call = Call(verb, target.kind, target.namespace, target.name, target.subresource, query, user, agent)
-            return await self._serve_call(request, call)
+            info = RequestInfo(verb, target.kind, target.namespace, target.name, target.subresource, query, user, agent)
+            return await self._serve_resource(request, info)
         review = find_review(path)
         if review is not None:
             return await self._serve_review(request, review, user)
@@ -140,35 +140,37 @@ class Server:
             return await self._serve_binding(request, path, user)
         return self._serve_discovery(request, path)
 
-    async def _serve_call(self, request: web.Request, call: Call) -> web.StreamResponse:
-        subresource = call.subresource
-        custom = call.kind.crd_schema is not None
-        if custom and subresource and subresource not in call.kind.subresources:
-            raise errors.not_found(call.kind.plural, call.kind.group, call.name)
+    async def _serve_resource(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
+        subresource = info.subresource
+        custom = info.kind.crd_schema is not None
+        if custom and subresource and subresource not in info.kind.subresources:
+            raise errors.not_found(info.kind.plural, info.kind.group, info.name)
         if not subresource or subresource in ("status", "finalize"):
-            return await self._verbs.serve(request, call)
+            return await self._rest_handlers.serve(request, info)
         first = subresource.split("/")[0]
-        table = self._serving.subresources
-        handler = table.get(f"{call.kind.resource}/{first}") or table.get(f"*/{first}")
+        table = self._config.subresources
+        handler = table.get(f"{info.kind.resource}/{first}") or table.get(f"*/{first}")
         if handler is None:
-            raise ApiError(501, "NotImplemented", f"{call.kind.plural}/{subresource} is not served by this cluster")
-        return await handler(request, call)
+            raise StatusError(501, "NotImplemented", f"{info.kind.plural}/{subresource} is not served by this cluster")
+        return await handler(request, info)
 
-    async def _serve_review(self, request: web.Request, review: tuple[str, str], user: User) -> web.StreamResponse:
+    async def _serve_review(self, request: web.Request, review: tuple[str, str], user: UserInfo) -> web.StreamResponse:
         if request.method != "POST":
-            raise errors.not_allowed()
+            raise errors.method_not_allowed()
         found = await read_object(request)
-        found["status"] = REVIEWS[review](found, user, self._serving.tokens)
+        found["status"] = REVIEWS[review](found, user, self._config.tokens)
         return send(found, 201)
 
-    async def _serve_binding(self, request: web.Request, path: str, user: User) -> web.StreamResponse:
-        """The older way to bind a pod: the Binding names it instead of the path."""
+    async def _serve_binding(self, request: web.Request, path: str, user: UserInfo) -> web.StreamResponse:
+        """POST /api/v1/namespaces/NAMESPACE/bindings: the body names the pod, not the path."""
         if request.method != "POST":
-            raise errors.not_allowed()
+            raise errors.method_not_allowed()
         name = str((await read_object(request)).get("metadata", {}).get("name", ""))
         query = request.query if request.query_string else {}
-        kind = self._api.find("pods")
-        return await self._serve_call(request, Call("create", kind, path.split("/")[4], name, "binding", query, user))
+        kind = self._registry.find("pods")
+        return await self._serve_resource(
+            request, RequestInfo("create", kind, path.split("/")[4], name, "binding", query, user)
+        )
 
     def _serve_discovery(self, request: web.Request, path: str) -> web.StreamResponse:
         parts = path.strip("/").split("/")
@@ -183,13 +185,13 @@ class Server:
         elif parts[0] == "apis" and len(parts) == 3:
             found = discovery.resource_list(parts[1], parts[2])
         if found is None:
-            raise _nothing_here()
-        _only_get(request)
+            raise _unknown_path()
+        _require_get(request)
         return send(found)
 
     def _serve_groups(self, request: web.Request, core: bool) -> web.StreamResponse:
-        _only_get(request)
-        version = Accept(request.headers.get("Accept", "")).discovery()
+        _require_get(request)
+        version = AcceptHeader(request.headers.get("Accept", "")).discovery()
         if not version:
             address = request.headers.get("Host", "")
             return send(self._discovery.core_versions(address) if core else self._discovery.group_list())
@@ -200,20 +202,20 @@ class Server:
         return response
 
     def _serve_other(self, request: web.Request, path: str) -> web.StreamResponse:
-        _only_get(request)
+        _require_get(request)
         path = path.rstrip("/") or "/"
         check = path.strip("/").split("/")[0]
         if check in ("healthz", "livez", "readyz"):
             return self._serve_health(request, check)
         if path == "/version":
-            return send(version_info(self._serving.version))
-        if path == "/metrics" and self._serving.metrics is not None:
-            return web.Response(text=self._serving.metrics(), content_type="text/plain", charset="utf-8")
-        schemas = self._serving.schemas
+            return send(version_info(self._config.version))
+        if path == "/metrics" and self._config.metrics is not None:
+            return web.Response(text=self._config.metrics(), content_type="text/plain", charset="utf-8")
+        schemas = self._config.schemas
         if path == "/openapi/v3":
-            return send(schemas.openapi_v3_index(self._api.kinds))
+            return send(schemas.openapi_v3_index(self._registry.kinds))
         if path.startswith("/openapi/v3/"):
-            document = schemas.openapi_v3(path.removeprefix("/openapi/v3/"), self._api.kinds)
+            document = schemas.openapi_v3(path.removeprefix("/openapi/v3/"), self._registry.kinds)
             if document is not None:
                 return send(document)
         if path == "/openapi/v2":
@@ -221,28 +223,28 @@ class Server:
         if path == "/":
             paths = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]
             return send({"paths": paths})
-        raise _nothing_here()
+        raise _unknown_path()
 
     def _serve_health(self, request: web.Request, check: str) -> web.StreamResponse:
-        good = check == "livez" or self._serving.ready()
-        if good and "verbose" not in request.query:
+        healthy = check == "livez" or self._config.ready()
+        if healthy and "verbose" not in request.query:
             return web.Response(text="ok")
-        mark = "[+]ready ok" if good else "[-]ready failed"
-        word = "passed" if good else "failed"
-        return web.Response(text=f"[+]ping ok\n{mark}\n{check} check {word}\n", status=200 if good else 500)
+        mark = "[+]ready ok" if healthy else "[-]ready failed"
+        word = "passed" if healthy else "failed"
+        return web.Response(text=f"[+]ping ok\n{mark}\n{check} check {word}\n", status=200 if healthy else 500)
 
 
 def _host_name(text: str) -> str:
-    """The host of a Host header, without its port."""
+    """The host name of a Host header, without the port."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0].lower()
 
 
-def _nothing_here() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+def _unknown_path() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def _only_get(request: web.Request) -> None:
+def _require_get(request: web.Request) -> None:
     if request.method not in ("GET", "HEAD"):
-        raise errors.not_allowed()
+        raise errors.method_not_allowed()

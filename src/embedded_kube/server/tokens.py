@@ -1,4 +1,4 @@
-"""Tokens of service accounts: signed, so that nothing about them has to be kept."""
+"""Bearer tokens: fixed ones, and signed JWTs of service accounts, which need no storage."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 
 import msgspec
 
-from embedded_kube.server.routes import User
+from embedded_kube.server.request_info import UserInfo
 
 _HEADER = {"alg": "HS256", "typ": "JWT"}
 _ACCOUNT = "system:serviceaccount"
 
 
-class Tokens(Mapping[str, User]):
-    """Who a token stands for: the known ones, and those it issued itself.
+class Tokens(Mapping[str, UserInfo]):
+    """Maps a bearer token to its user, and issues tokens of service accounts.
 
-    The same secret reads the same tokens again after a restart.
+    With the same secret, issued tokens stay valid after a restart.
     """
 
-    def __init__(self, known: Mapping[str, User], secret: str) -> None:
+    def __init__(self, known: Mapping[str, UserInfo], secret: str) -> None:
         self._known = known
         self._key = hashlib.sha256(b"service account tokens\0" + secret.encode()).digest()
 
-    def __getitem__(self, token: str) -> User:
+    def __getitem__(self, token: str) -> UserInfo:
         found = self._known.get(token)
         return found if found is not None else self._read(token)
 
@@ -38,7 +38,7 @@ class Tokens(Mapping[str, User]):
         return len(self._known)
 
     def issue(self, namespace: str, name: str, uid: str, seconds: int) -> str:
-        """A token that stands for a service account for so long."""
+        """Issues a token of a service account that is valid for `seconds`."""
         now = int(time.time())
         about = {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}}
         subject = f"{_ACCOUNT}:{namespace}:{name}"
@@ -46,7 +46,7 @@ class Tokens(Mapping[str, User]):
         body = f"{_pack(msgspec.json.encode(_HEADER))}.{_pack(msgspec.json.encode(claims))}"
         return f"{body}.{self._sign(body)}"
 
-    def _read(self, token: str) -> User:
+    def _read(self, token: str) -> UserInfo:
         body, _, signature = token.rpartition(".")
         if not token.isascii() or body.count(".") != 1 or not hmac.compare_digest(signature, self._sign(body)):
             raise KeyError(token)
@@ -55,7 +55,7 @@ class Tokens(Mapping[str, User]):
             raise KeyError(token)
         about = claims["kubernetes.io"]
         groups = (f"{_ACCOUNT}s", f"{_ACCOUNT}s:{about['namespace']}", "system:authenticated")
-        return User(claims["sub"], groups, about["serviceaccount"]["uid"])
+        return UserInfo(claims["sub"], groups, about["serviceaccount"]["uid"])
 
     def _sign(self, body: str) -> str:
         return _pack(hmac.digest(self._key, body.encode(), "sha256"))

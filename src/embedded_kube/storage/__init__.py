@@ -1,1 +1,4 @@
-"""Storage: objects in SQLite with the history that watches read, object identity, and the table of kinds."""
+"""Storage: objects in SQLite and in memory, with the history of changes that watches read.
+
+The store knows neither kinds nor schemas; those belong to registry/ and schema/.
+"""

@@ -1,4 +1,4 @@
-"""Objects by resource, namespace and name; durable in SQLite, with the recent history that watches need."""
+"""The object store: current objects and recent changes in memory, durable in SQLite (compare etcd3.store)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 
 import msgspec
 
-from embedded_kube.errors import gone
+from embedded_kube.errors import expired
 
 Json = dict[str, Any]
-Name = tuple[str, str]
+NamespacedName = tuple[str, str]
 """Namespace ("" for cluster-scoped objects) and name."""
 
-HISTORY = 20_000
-"""How many changes of one resource a watch may look back."""
+HISTORY_SIZE = 20_000
+"""The number of changes of one resource that are kept for watches."""
 
-BACKLOG = 50_000
-"""How far a watcher may fall behind before it is cut off and has to list again."""
+MAX_PENDING = 50_000
+"""The number of unread changes after which a subscription is overrun and its watcher must list again."""
 
 _SCHEMA = (
     "PRAGMA journal_mode=WAL",
@@ -34,64 +34,64 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS last_delete (one INTEGER PRIMARY KEY, revision INTEGER)",
     "INSERT OR IGNORE INTO last_delete VALUES (1, 1)",
 )
-_LATEST = "SELECT max(revision) FROM (SELECT revision FROM objects UNION ALL SELECT revision FROM last_delete)"
-_EVERYTHING = "SELECT resource, namespace, name, revision, data FROM objects"
-_PUT = (
+_SELECT_REVISION = "SELECT max(revision) FROM (SELECT revision FROM objects UNION ALL SELECT revision FROM last_delete)"
+_SELECT_ALL = "SELECT resource, namespace, name, revision, data FROM objects"
+_UPSERT = (
     "INSERT INTO objects VALUES (?, ?, ?, ?, ?) ON CONFLICT (resource, namespace, name) "
     "DO UPDATE SET revision = excluded.revision, data = excluded.data"
 )
-_DROP = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
-_NOTE = "UPDATE last_delete SET revision = ?"
+_DELETE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
+_UPDATE_LAST_DELETE = "UPDATE last_delete SET revision = ?"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Entry:
-    """One version of an object, as the bytes that are sent. Never changed: an update makes a new entry."""
+class StoreEntry:
+    """One version of an object, encoded as JSON. Immutable: an update makes a new entry."""
 
     __slots__ = ("data", "labels", "name", "namespace", "revision")
 
-    def __init__(self, name: Name, revision: int, data: bytes, labels: dict[str, str]) -> None:
+    def __init__(self, name: NamespacedName, revision: int, data: bytes, labels: dict[str, str]) -> None:
         self.namespace, self.name = name
         self.revision = revision
         self.data = data
         self.labels = labels
 
     def object(self) -> Json:
-        """A fresh copy of the object, to read or to change."""
+        """Decodes the object: a new copy that the caller may change."""
         found: Json = _decode(self.data)
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What happened to an object: ADDED, MODIFIED or DELETED; a deleted one carries its last state."""
+class StoreChange:
+    """A change of an object: ADDED, MODIFIED or DELETED. The entry of a deletion is the last state."""
 
     kind: str
-    entry: Entry
-    before: Entry | None
+    entry: StoreEntry
+    before: StoreEntry | None
 
 
 class Subscription:
-    """A watcher's view of one resource: changes in order, none left out. Close it when done."""
+    """The changes of one resource, in order and complete, for one watcher. Close it when done."""
 
     def __init__(self, close: Callable[[Subscription], None]) -> None:
-        self.pending: deque[Change] = deque()
+        self.pending: deque[StoreChange] = deque()
         self.overrun = False
         self._wake = asyncio.Event()
         self._close = close
 
-    def push(self, change: Change) -> None:
-        """Adds a change; a watcher that does not read is cut off."""
-        if len(self.pending) >= BACKLOG:
+    def push(self, change: StoreChange) -> None:
+        """Adds a change, or marks the subscription as overrun."""
+        if len(self.pending) >= MAX_PENDING:
             self.overrun = True
         else:
             self.pending.append(change)
         self._wake.set()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Waits until there is something to read; False when the time ran out."""
+        """Waits until there is a change to read; False on timeout."""
         if not self.pending and not self.overrun:
             self._wake.clear()
             try:
@@ -101,145 +101,147 @@ class Subscription:
         return True
 
     def close(self) -> None:
-        """Stops the watch."""
+        """Unsubscribes."""
         self._close(self)
 
 
-class _Resource:
-    """All objects of one resource, sorted by name, and their latest changes."""
+class _ResourceTable:
+    """The objects of one resource, sorted by name, and their latest changes."""
 
-    def __init__(self, forgotten: int) -> None:
-        self.entries: dict[Name, Entry] = {}
-        self.names: list[Name] = []
-        self.history: deque[Change] = deque(maxlen=HISTORY)
+    def __init__(self, compacted: int) -> None:
+        self.entries: dict[NamespacedName, StoreEntry] = {}
+        self.names: list[NamespacedName] = []
+        self.history: deque[StoreChange] = deque(maxlen=HISTORY_SIZE)
         self.watchers: list[Subscription] = []
-        self.forgotten = forgotten
+        self.compacted = compacted
 
 
 class Store:
-    """The truth. Every write is in SQLite before it returns, so what was acknowledged survives a kill; without a path
-    nothing is to survive, and nothing is written."""
+    """All objects. Every write is in SQLite before it returns, so acknowledged writes survive a kill.
+
+    Without a path nothing is written to disk.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.revision = 1
         self._database = _open_database(path) if path is not None else None
         if self._database is not None:
-            self.revision = self._database.execute(_LATEST).fetchone()[0]
-        # Nobody can watch from before the start: what was deleted until then is not known any more.
+            self.revision = self._database.execute(_SELECT_REVISION).fetchone()[0]
+        # A watch cannot start from an earlier revision: deletions before the start are not stored.
         self._started = self.revision
-        self._resources: dict[str, _Resource] = {}
-        for resource, namespace, name, revision, data in self._database.execute(_EVERYTHING) if self._database else ():
+        self._resources: dict[str, _ResourceTable] = {}
+        for resource, namespace, name, revision, data in self._database.execute(_SELECT_ALL) if self._database else ():
             labels = _labels(_decode(data))
-            self._remember(resource, Entry((namespace, name), revision, data, labels))
+            self._put(resource, StoreEntry((namespace, name), revision, data, labels))
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Closes the database."""
         if self._database is not None:
             self._database.close()
 
-    def get(self, resource: str, namespace: str, name: str) -> Entry | None:
+    def get(self, resource: str, namespace: str, name: str) -> StoreEntry | None:
         """One object."""
-        held = self._resources.get(resource)
-        return held.entries.get((namespace, name)) if held is not None else None
+        table = self._resources.get(resource)
+        return table.entries.get((namespace, name)) if table is not None else None
 
-    def entries(self, resource: str, namespace: str = "") -> Iterator[Entry]:
+    def entries(self, resource: str, namespace: str = "") -> Iterator[StoreEntry]:
         """All objects of a resource, of one namespace if given, sorted by namespace and name."""
-        held = self._resources.get(resource)
-        if held is None:
+        table = self._resources.get(resource)
+        if table is None:
             return
-        names = held.names
+        names = table.names
         if namespace:
             names = names[bisect_left(names, (namespace, "")) : bisect_left(names, (namespace + "\0", ""))]
         for name in list(names):
-            yield held.entries[name]
+            yield table.entries[name]
 
-    def entries_at(self, resource: str, namespace: str, revision: int) -> list[Entry]:
-        """All objects as they were at a revision that has been, in the same order; 410 when that is too long ago."""
-        held = self._resources.get(resource)
-        if held is None or revision >= self.revision:
+    def entries_at(self, resource: str, namespace: str, revision: int) -> list[StoreEntry]:
+        """All objects as they were at a past revision, in the same order; 410 if its history is no longer kept."""
+        table = self._resources.get(resource)
+        if table is None or revision >= self.revision:
             return list(self.entries(resource, namespace))
-        if revision < held.forgotten:
-            raise gone(f"too old resource version: {revision} ({held.forgotten})")
-        was: dict[Name, Entry | None] = {}
-        for change in reversed(held.history):
+        if revision < table.compacted:
+            raise expired(f"too old resource version: {revision} ({table.compacted})")
+        previous: dict[NamespacedName, StoreEntry | None] = {}
+        for change in reversed(table.history):
             if change.entry.revision <= revision:
                 break
-            was[change.entry.namespace, change.entry.name] = change.before
-        if not was:
+            previous[change.entry.namespace, change.entry.name] = change.before
+        if not previous:
             return list(self.entries(resource, namespace))
-        then = {**held.entries, **was}
-        return [entry for name in sorted(then) if (entry := then[name]) and namespace in ("", entry.namespace)]
+        past = {**table.entries, **previous}
+        return [entry for name in sorted(past) if (entry := past[name]) and namespace in ("", entry.namespace)]
 
     def count(self, resource: str) -> int:
-        """How many objects a resource has."""
-        held = self._resources.get(resource)
-        return len(held.entries) if held is not None else 0
+        """The number of objects of a resource."""
+        table = self._resources.get(resource)
+        return len(table.entries) if table is not None else 0
 
     def watchers(self, resource: str) -> int:
-        """How many watches a resource has."""
-        held = self._resources.get(resource)
-        return len(held.watchers) if held is not None else 0
+        """The number of subscriptions to a resource."""
+        table = self._resources.get(resource)
+        return len(table.watchers) if table is not None else 0
 
-    def write(self, resource: str, found: Json) -> Entry:
+    def write(self, resource: str, obj: Json) -> StoreEntry:
         """Creates or replaces an object; gives it the next resourceVersion."""
-        meta = found["metadata"]
+        meta = obj["metadata"]
         name = (meta.get("namespace", ""), meta["name"])
         revision = self.revision + 1
         meta["resourceVersion"] = str(revision)
-        # What an object is comes first, so that lists can leave it out without reading the rest.
-        typed = {word: found[word] for word in ("apiVersion", "kind") if word in found}
-        entry = Entry(name, revision, _encode({**typed, **found}), _labels(found))
+        # apiVersion and kind first, so that lists can cut them off without decoding the object.
+        type_meta = {word: obj[word] for word in ("apiVersion", "kind") if word in obj}
+        entry = StoreEntry(name, revision, _encode({**type_meta, **obj}), _labels(obj))
         if self._database is not None:
-            self._database.execute(_PUT, (resource, *name, revision, entry.data))  # one statement commits by itself
+            self._database.execute(_UPSERT, (resource, *name, revision, entry.data))  # one statement commits by itself
         self.revision = revision
-        before = self._remember(resource, entry)
-        self._publish(resource, Change("ADDED" if before is None else "MODIFIED", entry, before))
+        before = self._put(resource, entry)
+        self._publish(resource, StoreChange("ADDED" if before is None else "MODIFIED", entry, before))
         return entry
 
-    def remove(self, resource: str, namespace: str, name: str) -> Entry:
+    def remove(self, resource: str, namespace: str, name: str) -> StoreEntry:
         """Deletes an object; its last state carries the resourceVersion of the deletion."""
-        held = self._resources[resource]
-        before = held.entries[namespace, name]
+        table = self._resources[resource]
+        before = table.entries[namespace, name]
         last = before.object()
         revision = self.revision + 1
         last["metadata"]["resourceVersion"] = str(revision)
-        entry = Entry((namespace, name), revision, _encode(last), before.labels)
+        entry = StoreEntry((namespace, name), revision, _encode(last), before.labels)
         if self._database is not None:
             _delete(self._database, (resource, namespace, name), revision)
         self.revision = revision
-        del held.entries[namespace, name]
-        del held.names[bisect_left(held.names, (namespace, name))]
-        self._publish(resource, Change("DELETED", entry, before))
+        del table.entries[namespace, name]
+        del table.names[bisect_left(table.names, (namespace, name))]
+        self._publish(resource, StoreChange("DELETED", entry, before))
         return entry
 
     def subscribe(self, resource: str, since: int | None = None) -> Subscription:
-        """Every change after a resourceVersion (None: from now on); 410 when that is too long ago."""
-        held = self._resources.setdefault(resource, _Resource(self._started))
-        subscription = Subscription(held.watchers.remove)
+        """Subscribes to every change after a revision (None: from now on); 410 if its history is no longer kept."""
+        table = self._resources.setdefault(resource, _ResourceTable(self._started))
+        subscription = Subscription(table.watchers.remove)
         if since is not None:
-            if since < held.forgotten:
-                raise gone(f"too old resource version: {since} ({held.forgotten})")
-            for change in held.history:
+            if since < table.compacted:
+                raise expired(f"too old resource version: {since} ({table.compacted})")
+            for change in table.history:
                 if change.entry.revision > since:
                     subscription.push(change)
-        held.watchers.append(subscription)
+        table.watchers.append(subscription)
         return subscription
 
-    def _remember(self, resource: str, entry: Entry) -> Entry | None:
-        held = self._resources.setdefault(resource, _Resource(self._started))
+    def _put(self, resource: str, entry: StoreEntry) -> StoreEntry | None:
+        table = self._resources.setdefault(resource, _ResourceTable(self._started))
         name = (entry.namespace, entry.name)
-        before = held.entries.get(name)
-        held.entries[name] = entry
+        before = table.entries.get(name)
+        table.entries[name] = entry
         if before is None:
-            insort(held.names, name)
+            insort(table.names, name)
         return before
 
-    def _publish(self, resource: str, change: Change) -> None:
-        held = self._resources[resource]
-        if len(held.history) == HISTORY:
-            held.forgotten = held.history[0].entry.revision
-        held.history.append(change)
-        for watcher in held.watchers:
+    def _publish(self, resource: str, change: StoreChange) -> None:
+        table = self._resources[resource]
+        if len(table.history) == HISTORY_SIZE:
+            table.compacted = table.history[0].entry.revision
+        table.history.append(change)
+        for watcher in table.watchers:
             watcher.push(change)
 
 
@@ -251,16 +253,16 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _delete(database: sqlite3.Connection, row: tuple[str, str, str], revision: int) -> None:
-    """Deletes a row and, in the same transaction, notes the revision that no row is left to tell."""
+    """Deletes a row and, in the same transaction, stores the revision of the deletion, which no row has."""
     database.execute("BEGIN")
     try:
-        database.execute(_DROP, row)
-        database.execute(_NOTE, (revision,))
+        database.execute(_DELETE, row)
+        database.execute(_UPDATE_LAST_DELETE, (revision,))
         database.execute("COMMIT")
     except sqlite3.Error:
         database.execute("ROLLBACK")
         raise
 
 
-def _labels(found: Json) -> dict[str, str]:
-    return found["metadata"].get("labels") or {}
+def _labels(obj: Json) -> dict[str, str]:
+    return obj["metadata"].get("labels") or {}

@@ -1,1 +1,1 @@
-"""Subresources: binding, eviction, scale, logs, exec."""
+"""Subresources other than status: binding, eviction, scale, logs, exec, attach, ephemeral containers, token."""

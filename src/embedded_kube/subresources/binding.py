@@ -1,53 +1,54 @@
-"""Binding a pod to a node: one write that sets the node and merges what the Binding carries."""
+"""pods/binding: sets the node of a pod, and merges the labels and annotations of the Binding, in one write."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from embedded_kube import errors
-from embedded_kube.api import Api, timestamp
-from embedded_kube.schema.decoding import say
-from embedded_kube.storage.identity import check_preconditions
+from embedded_kube.registry.metadata import check_preconditions
+from embedded_kube.registry.registry import ObjectRegistry
+from embedded_kube.registry.timestamps import timestamp
+from embedded_kube.schema.decoding import json_type
 from embedded_kube.storage.store import Json, Store
 
 _TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 
 
-def bind(api: Api, namespace: str, name: str, binding: Json, dry_run: bool = False) -> Json:
-    """Binds a pod; returns a Status. 409 when the pod is not what the Binding supposes, or cannot be bound (any more).
+def bind(registry: ObjectRegistry, namespace: str, name: str, binding: Json, dry_run: bool = False) -> Json:
+    """Binds a pod; returns a Status. Conflict (409) if a precondition fails, or the pod is bound, deleted or gated.
 
-    Not an update like others: nothing of the pod is defaulted or validated again, because nothing that could be
-    invalid changes. There is no await between reading and writing, so of two that race one finds the other's node.
+    The pod is neither defaulted nor validated again, because no field changes that could become invalid. There is no
+    await between read and write, so of two concurrent bindings one fails.
     """
     node = _check(namespace, name, binding)
-    entry = api.store.get("pods", namespace, name)
+    entry = registry.store.get("pods", namespace, name)
     if entry is None:
         raise errors.not_found("pods", "", name)
     pod = entry.object()
-    given, meta, spec = binding.get("metadata") or {}, pod["metadata"], pod["spec"]
-    check_preconditions("pods", "", meta, given.get("uid") or None, given.get("resourceVersion") or None)
+    binding_meta, meta, spec = binding.get("metadata") or {}, pod["metadata"], pod["spec"]
+    check_preconditions("pods", "", meta, binding_meta.get("uid") or None, binding_meta.get("resourceVersion") or None)
     _check_unbound(meta, spec)
     spec["nodeName"] = node
     for field in ("annotations", "labels"):
-        if given.get(field):
-            meta[field] = {**(meta.get(field) or {}), **given[field]}
+        if binding_meta.get(field):
+            meta[field] = {**(meta.get(field) or {}), **binding_meta[field]}
     set_condition(pod, {"type": "PodScheduled", "status": "True"})
     if not dry_run:
-        api.store.write("pods", pod)
+        registry.store.write("pods", pod)
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 def add_topology(store: Store, node: str, meta: Json) -> None:
-    """Labels what is bound with the zone and the region of its node, over what it said itself."""
+    """Adds the zone and region labels of a node to a pod or Binding; they replace its own."""
     entry = store.get("nodes", "", node)
     labels = {name: entry.labels[name] for name in _TOPOLOGY if name in entry.labels} if entry is not None else {}
     if labels:
         meta["labels"] = {**(meta.get("labels") or {}), **labels}
 
 
-def set_condition(found: Json, condition: Json) -> None:
-    """Adds or replaces a condition in an object's status; its transition time changes only with its status."""
-    status = found.setdefault("status", {})
+def set_condition(obj: Json, condition: Json) -> None:
+    """Sets a condition of an object; its transition time changes only with its status."""
+    status = obj.setdefault("status", {})
     conditions: list[Json] = [c for c in status.get("conditions") or () if c["type"] != condition["type"]]
     before = next((c for c in status.get("conditions") or () if c["type"] == condition["type"]), None)
     same = before is not None and before["status"] == condition["status"]
@@ -56,8 +57,8 @@ def set_condition(found: Json, condition: Json) -> None:
     status["conditions"] = conditions
 
 
-def check_forms(binding: Json) -> None:
-    """Raises ApiError (400) for a Binding whose parts are not of their types."""
+def check_types(binding: Json) -> None:
+    """Raises BadRequest (400) for a Binding with fields of a wrong type."""
     meta = binding.get("metadata") or {}
     parts = {
         "target": binding.get("target"),
@@ -71,11 +72,11 @@ def check_forms(binding: Json) -> None:
 
 
 def _check(namespace: str, name: str, binding: Json) -> str:
-    """The node that a Binding names."""
+    """Validates a Binding; returns its node."""
     meta, target = binding.get("metadata") or {}, binding.get("target") or {}
     if binding.get("kind", "Binding") != "Binding" or binding.get("apiVersion", "v1") != "v1":
-        said = f"{binding.get('apiVersion')}, Kind={binding.get('kind')}"
-        raise errors.bad_request(f"the object provided is of {said}, not of v1, Kind=Binding")
+        type_meta = f"{binding.get('apiVersion')}, Kind={binding.get('kind')}"
+        raise errors.bad_request(f"the object provided is of {type_meta}, not of v1, Kind=Binding")
     if not name:
         raise errors.bad_request("Name parameter required.")
     if (meta.get("name") or name) != name:
@@ -86,15 +87,15 @@ def _check(namespace: str, name: str, binding: Json) -> str:
         )
     kind, node = target.get("kind") or "Node", target.get("name")
     if kind != "Node":
-        raise errors.unnamed(f'target.kind: Unsupported value: "{kind}": supported values: "Node", "<empty>"')
+        raise errors.untyped(f'target.kind: Unsupported value: "{kind}": supported values: "Node", "<empty>"')
     if not node or not isinstance(node, str):
-        raise errors.unnamed("target.name: Required value")
+        raise errors.untyped("target.name: Required value")
     for field in ("annotations", "labels"):
         for value in (meta.get(field) or {}).values():
             if not isinstance(value, str):
-                why = f"cannot unmarshal {say(value)} into Go struct field ObjectMeta.metadata.{field} of type string"
-                subject = 'Binding in version "v1" cannot be handled as a Binding'
-                raise errors.UndecodableError(subject, f"json: {why}")
+                problem = f"json: cannot unmarshal {json_type(value)} into Go struct field "
+                problem += f"ObjectMeta.metadata.{field} of type string"
+                raise errors.DecodingError('Binding in version "v1" cannot be handled as a Binding', problem)
     return node
 
 

@@ -1,4 +1,4 @@
-"""What the API server asks of the node that runs a pod: its logs, and a command inside it."""
+"""The interface of the API server to node agents: logs and exec."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from embedded_kube.storage.store import Json
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
-    """The query of `pods/log`."""
+class PodLogOptions:
+    """The query parameters of pods/log."""
 
     container: str
     follow: bool = False
@@ -23,8 +23,8 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Terminal:
-    """The other end of an exec: what comes in, and where output goes (1 stdout, 2 stderr)."""
+class ExecSession:
+    """An exec request: the command, its stdin, and a function that writes output (1 stdout, 2 stderr)."""
 
     command: tuple[str, ...]
     container: str
@@ -32,18 +32,18 @@ class Terminal:
     stdin: AsyncIterator[bytes] | None
     write: Callable[[int, bytes], Awaitable[None]]
     sizes: AsyncIterator[tuple[int, int]] | None = None
-    """With a tty: columns and rows, each time the window at the other end changes."""
+    """With a tty: columns and rows, at each change of the client's window size."""
 
 
 class Kubelet(Protocol):
-    """A node that runs pods. Problems are ApiError (a container that does not exist is a BadRequest)."""
+    """A node agent that runs pods. Errors are StatusError (BadRequest for an unknown container)."""
 
-    def logs(self, pod: Json, options: LogOptions) -> AsyncIterator[bytes]:
-        """A container's output, in pieces of any size."""
+    def logs(self, pod: Json, options: PodLogOptions) -> AsyncIterator[bytes]:
+        """The output of a container, in chunks of any size."""
 
-    async def execute(self, pod: Json, terminal: Terminal) -> int:
+    async def execute(self, pod: Json, terminal: ExecSession) -> int:
         """Runs a command in a container; returns its exit code."""
 
 
 Kubelets = dict[str, Kubelet]
-"""Kubelets by the name of their node."""
+"""Node agents by node name."""

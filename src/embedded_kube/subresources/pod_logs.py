@@ -1,4 +1,4 @@
-"""The logs of a pod: which container is meant, whether it has any, and how they are sent."""
+"""pods/log: selects the container, checks that it has logs, and streams them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from embedded_kube import errors
-from embedded_kube.errors import ApiError, Cause
+from embedded_kube.errors import Cause, StatusError
 from embedded_kube.storage.store import Json
-from embedded_kube.subresources.kubelet import Kubelet, Kubelets, LogOptions
+from embedded_kube.subresources.kubelet import Kubelet, Kubelets, PodLogOptions
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
@@ -20,17 +20,17 @@ _WAITING = {
     "ImagePullBackOff": "trying and failing to pull image",
 }
 
-_PATIENCE = 0.5
-"""How long an answer waits for a first piece, in case that is an error; then it begins empty."""
+_FIRST_CHUNK_TIMEOUT = 0.5
+"""Seconds to wait for the first chunk before the response starts; an error before that has a status code."""
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:
-    """A flag of a query, as API servers read it: there and not clearly false."""
+    """A boolean query parameter: true unless missing, "false" or "0"."""
     return name in query and query[name].lower() not in ("false", "0")
 
 
 def find_container(pod: Json, name: str) -> str:
-    """The container that is meant; 400 when that is none, or not clear."""
+    """The selected container; BadRequest (400) if it does not exist or is ambiguous."""
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
     if name:
         if not any(c["name"] == name for field in _CONTAINERS for c in spec.get(field) or ()):
@@ -47,22 +47,22 @@ def find_container(pod: Json, name: str) -> str:
 
 
 def container_status(pod: Json, name: str) -> Json | None:
-    """What a pod's status says about a container."""
+    """The status of a container, or None."""
     status = pod.get("status", {})
     return next((c for field in _STATUSES for c in status.get(field) or () if c["name"] == name), None)
 
 
 def find_kubelet(pod: Json, kubelets: Kubelets) -> Kubelet:
-    """The node agent that runs a pod; 500 when nobody answers for the node."""
+    """The node agent of a pod; InternalError (500) if its node has none."""
     node = pod["spec"]["nodeName"]
     kubelet = kubelets.get(node)
     if kubelet is None:
-        raise errors.internal(f'node "{node}" has no kubelet that can be reached from here')
+        raise errors.internal_error(f'node "{node}" has no kubelet that can be reached from here')
     return kubelet
 
 
-def read_log_options(query: Mapping[str, str], container: str) -> LogOptions:
-    """The query of a request for logs; 422 names what is wrong with it."""
+def read_log_options(query: Mapping[str, str], container: str) -> PodLogOptions:
+    """Parses the query of pods/log; Invalid (422) if it is wrong."""
     numbers = {name: _number(query, name) for name in ("tailLines", "limitBytes", "sinceSeconds")}
     causes = [
         Cause(name, f"Invalid value: {value}: must be greater than {'or equal to ' if least == 0 else ''}0")
@@ -78,7 +78,7 @@ def read_log_options(query: Mapping[str, str], container: str) -> LogOptions:
         since = _seconds_since(query["sinceTime"])
     if causes:
         raise errors.invalid("PodLogOptions", "", "", causes)
-    return LogOptions(
+    return PodLogOptions(
         container=container,
         follow=is_true(query, "follow"),
         previous=is_true(query, "previous"),
@@ -89,8 +89,8 @@ def read_log_options(query: Mapping[str, str], container: str) -> LogOptions:
     )
 
 
-def check_has_logs(pod: Json, options: LogOptions) -> None:
-    """Refuses, as a kubelet does, to show the logs of a container that has not run; 400."""
+def check_has_logs(pod: Json, options: PodLogOptions) -> None:
+    """Raises BadRequest (400), as a kubelet does, for a container that has not started."""
     name, pod_name = options.container, pod["metadata"]["name"]
     status = container_status(pod, name)
     if status is None:
@@ -106,47 +106,47 @@ def check_has_logs(pod: Json, options: LogOptions) -> None:
 
 
 async def send_logs(request: web.Request, pod: Json, kubelets: Kubelets) -> web.StreamResponse:
-    """Answers a request for a pod's logs; with `follow` until the container ends or the client has gone."""
+    """Sends the logs of a pod; with `follow`, until the container ends or the client disconnects."""
     options = read_log_options(request.query, find_container(pod, request.query.get("container", "")))
     if not pod["spec"].get("nodeName"):
         return web.Response(status=204)
     check_has_logs(pod, options)
-    pieces = find_kubelet(pod, kubelets).logs(pod, options)
+    chunks = find_kubelet(pod, kubelets).logs(pod, options)
     response = web.StreamResponse(headers={"Content-Type": "text/plain", "Cache-Control": "no-cache, private"})
-    reading = asyncio.ensure_future(_next(pieces))
+    read_task = asyncio.ensure_future(_read_chunk(chunks))
     try:
-        # An error can only be told as long as the answer has not begun.
-        await asyncio.wait({reading}, timeout=_PATIENCE)
-        if reading.done():
-            reading.result()
+        # An error can be sent only before the response has started.
+        await asyncio.wait({read_task}, timeout=_FIRST_CHUNK_TIMEOUT)
+        if read_task.done():
+            read_task.result()
         await response.prepare(request)
-        while (piece := await _piece(request, reading)) is not None:
-            await response.write(piece)
-            reading = asyncio.ensure_future(_next(pieces))
+        while (chunk := await _next_chunk(request, read_task)) is not None:
+            await response.write(chunk)
+            read_task = asyncio.ensure_future(_read_chunk(chunks))
         await response.write_eof()
     except ConnectionError:
         pass
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        if hasattr(pieces, "aclose"):
-            await pieces.aclose()
+        read_task.cancel()
+        await asyncio.gather(read_task, return_exceptions=True)
+        if hasattr(chunks, "aclose"):
+            await chunks.aclose()
     return response
 
 
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(pieces, None)
+async def _read_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
 
 
-async def _piece(request: web.Request, reading: asyncio.Future[bytes | None]) -> bytes | None:
-    """The next piece; None at the end, which is also when nobody listens any more."""
-    while not reading.done():
+async def _next_chunk(request: web.Request, read_task: asyncio.Future[bytes | None]) -> bytes | None:
+    """The next chunk; None at the end, or when the client has disconnected."""
+    while not read_task.done():
         if request.transport is None or request.transport.is_closing():
             return None
-        await asyncio.wait({reading}, timeout=1)
+        await asyncio.wait({read_task}, timeout=1)
     try:
-        return reading.result()
-    except ApiError:
+        return read_task.result()
+    except StatusError:
         return None
 
 
@@ -161,7 +161,7 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
 
 def _seconds_since(text: str) -> float:
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise errors.bad_request(f"sinceTime: {text!r} is not a time such as 2025-07-11T01:19:26Z") from None
-    return max(0.0, (datetime.now(UTC) - moment.astimezone(UTC)).total_seconds())
+    return max(0.0, (datetime.now(UTC) - time.astimezone(UTC)).total_seconds())

@@ -1,4 +1,4 @@
-"""The Scale of an object: how many replicas it wants and has, the same for every kind that can be scaled."""
+"""The scale subresource: reads and updates the replicas of any scalable kind."""
 
 from __future__ import annotations
 
@@ -7,89 +7,94 @@ from dataclasses import replace
 from typing import Any
 
 from embedded_kube import errors
-from embedded_kube.api import Api, Options
 from embedded_kube.errors import Cause
-from embedded_kube.storage.identity import check_name
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.metadata import check_name
+from embedded_kube.registry.options import RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.storage.store import Json
 
 _PATHS = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-_KEPT = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+_SCALE_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
-def read_scale(kind: Kind, found: Json, must_say: bool = False) -> Json:
-    """An object's Scale; `must_say`: a custom object that names no number has none."""
+def read_scale(kind: ServedKind, obj: Json, require_replicas: bool = False) -> Json:
+    """The Scale of an object. `require_replicas`: an error for a custom object without spec replicas."""
     paths = {**_PATHS, **kind.scale}
     if "labelSelectorPath" in paths:
-        selector = str(_find(found, paths["labelSelectorPath"]) or "")
+        selector = str(_find(obj, paths["labelSelectorPath"]) or "")
     else:
-        selector = format_selector(found.get("spec", {}).get("selector") or {})
-    wanted = _find(found, paths["specReplicasPath"])
-    if must_say and wanted is None and kind.crd_schema is not None:
+        selector = format_selector(obj.get("spec", {}).get("selector") or {})
+    wanted = _find(obj, paths["specReplicasPath"])
+    if require_replicas and wanted is None and kind.crd_schema is not None:
         why = f'the spec replicas field "{paths["specReplicasPath"]}" does not exist'
-        raise errors.internal(why)
+        raise errors.internal_error(why)
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {name: found["metadata"][name] for name in _KEPT if name in found["metadata"]},
+        "metadata": {name: obj["metadata"][name] for name in _SCALE_METADATA if name in obj["metadata"]},
         "spec": {"replicas": wanted} if wanted else {},
         "status": {
-            "replicas": _find(found, paths["statusReplicasPath"]) or 0,
+            "replicas": _find(obj, paths["statusReplicasPath"]) or 0,
             **({"selector": selector} if selector else {}),
         },
     }
 
 
 async def update_scale(
-    api: Api, kind: Kind, place: tuple[str, str], edit: Callable[[Json], Json], options: Options
+    registry: ObjectRegistry,
+    kind: ServedKind,
+    key: tuple[str, str],
+    edit: Callable[[Json], Json],
+    options: RequestOptions,
 ) -> tuple[Json, list[str]]:
-    """Changes the Scale of the object at a namespace and name; returns the new one and warnings."""
-    namespace, name = place
+    """Applies `edit` to the Scale of an object; returns the new Scale and warnings."""
+    namespace, name = key
     options = replace(options, subresource="scale")
-    old = read_scale(kind, api.get(kind, namespace, name))
-    new = edit(read_scale(kind, api.get(kind, namespace, name)))
-    pinned = _check(kind, old, new)
-    new, warnings = await api.admit("UPDATE", kind, new, old, options)
-    warnings = warnings + await api.check("UPDATE", kind, new, old, options)
+    old = read_scale(kind, registry.get(kind, namespace, name))
+    new = edit(read_scale(kind, registry.get(kind, namespace, name)))
+    resource_version = _check(kind, old, new)
+    new, warnings = await registry.admit("UPDATE", kind, new, old, options)
+    warnings = warnings + await registry.validate_admission("UPDATE", kind, new, old, options)
     replicas = _replicas(kind, name, new)
 
-    def put(found: Json) -> Json:
-        if pinned:
-            found["metadata"]["resourceVersion"] = pinned
+    def put(obj: Json) -> Json:
+        if resource_version:
+            obj["metadata"]["resourceVersion"] = resource_version
         else:
-            del found["metadata"]["resourceVersion"]
-        _put(found, {**_PATHS, **kind.scale}["specReplicasPath"], replicas)
-        return found
+            del obj["metadata"]["resourceVersion"]
+        _put(obj, {**_PATHS, **kind.scale}["specReplicasPath"], replicas)
+        return obj
 
-    found, more = await api.change(kind, namespace, name, put, options)
+    found, more = await registry.change(kind, namespace, name, put, options)
     return read_scale(kind, found), warnings + more
 
 
-def _check(kind: Kind, old: Json, new: Json) -> str:
-    """Checks what was sent; returns the resourceVersion that it insists on, if any."""
+def _check(kind: ServedKind, old: Json, new: Json) -> str:
+    """Validates a new Scale; returns its resourceVersion precondition, or ""."""
     if new.get("kind", "Scale") != "Scale":
         raise errors.bad_request(f"the object provided is of Kind={new['kind']}, not of autoscaling/v1, Kind=Scale")
     new |= {"kind": "Scale", "apiVersion": "autoscaling/v1"}
     meta, name = new.setdefault("metadata", {}), old["metadata"]["name"]
     check_name(meta, name)
     _replicas(kind, name, new)
-    pinned = str(meta.get("resourceVersion") or "")
-    if pinned not in ("", old["metadata"]["resourceVersion"]):
+    resource_version = str(meta.get("resourceVersion") or "")
+    if resource_version not in ("", old["metadata"]["resourceVersion"]):
         raise errors.conflict(kind.plural, kind.group, name, errors.MODIFIED)
     wanted = meta.get("uid") or old["metadata"]["uid"]
     if wanted != old["metadata"]["uid"]:
         why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {old['metadata']['uid']}"
         raise errors.conflict(kind.plural, kind.group, name, why)
     new["metadata"] = dict(old["metadata"])
-    return pinned
+    return resource_version
 
 
-def _replicas(kind: Kind, name: str, scale: Json) -> int:
+def _replicas(kind: ServedKind, name: str, scale: Json) -> int:
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if isinstance(replicas, str):
         why = 'Scale in version "v1" cannot be handled as a Scale'
         problem = "json: cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32"
-        raise errors.UndecodableError(why, problem)
+        raise errors.DecodingError(why, problem)
     if not isinstance(replicas, int) or replicas < 0:
         if kind.crd_schema is not None:
             path = {**_PATHS, **kind.scale}["specReplicasPath"]
@@ -101,25 +106,25 @@ def _replicas(kind: Kind, name: str, scale: Json) -> int:
 
 
 def format_selector(selector: Json) -> str:
-    """A label selector as text, as list requests take it."""
-    # Older kinds select by a plain map of labels.
+    """Formats a label selector for the query of a list."""
+    # The selector of a ReplicationController is a plain map of labels.
     named = "matchLabels" in selector or "matchExpressions" in selector
     terms = [f"{k}={v}" for k, v in ((selector.get("matchLabels") or {}) if named else selector).items()]
     for term in selector.get("matchExpressions") or () if named else ():
         key, values = term["key"], ",".join(sorted(term.get("values") or ()))
-        words = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
-        terms.append(words.get(term["operator"], f"!{key}"))
+        texts = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
+        terms.append(texts.get(term["operator"], f"!{key}"))
     return ",".join(sorted(terms))
 
 
-def _find(found: Any, path: str) -> Any:
+def _find(obj: Any, path: str) -> Any:
     for part in path.strip(".").split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+        obj = obj.get(part) if isinstance(obj, dict) else None
+    return obj
 
 
-def _put(found: Json, path: str, value: Any) -> None:
+def _put(obj: Json, path: str, value: Any) -> None:
     *parents, last = path.strip(".").split(".")
     for part in parents:
-        found = found.setdefault(part, {})
-    found[last] = value
+        obj = obj.setdefault(part, {})
+    obj[last] = value

@@ -1,9 +1,9 @@
-"""What can be asked of an object beside the object itself: bind, evict, scale, logs, commands, tokens.
+"""HTTP handlers of subresources.
 
-`make_subresources` gives the table that server.py dispatches to, keyed "pods/binding" and "*/scale". The functions
-under the handlers (`bind`, `evict`, `update_scale`, ...) need no request, for controllers and tests.
+`make_subresources` returns the table that server.py dispatches to, keyed "pods/binding" and "*/scale". The functions
+behind the handlers (`bind`, `evict`, `update_scale`, ...) need no HTTP request, for controllers and tests.
 
-Left out: port-forward, proxies, SPDY (WebSocket only), stdin of attach.
+Not implemented: port-forward, proxies, SPDY (WebSocket only), stdin of attach.
 """
 
 from __future__ import annotations
@@ -15,179 +15,184 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from embedded_kube import errors
-from embedded_kube.api import Api, Options, timestamp
 from embedded_kube.errors import Cause
-from embedded_kube.patching.patch import Patch, apply_patch, check_content_type
+from embedded_kube.patching.patch import PatchRequest, apply_patch, check_content_type
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.options import RequestOptions
+from embedded_kube.registry.registry import ObjectRegistry
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.server.routes import Call, Handler
+from embedded_kube.server.codec import read_body, read_object, send
+from embedded_kube.server.request_info import RequestInfo, SubresourceHandler
 from embedded_kube.server.tokens import Tokens
-from embedded_kube.server.wire import read_body, read_object, send
-from embedded_kube.storage.kinds import Kind
 from embedded_kube.storage.store import Json
-from embedded_kube.subresources.binding import add_topology, bind, check_forms
+from embedded_kube.subresources.binding import add_topology, bind, check_types
 from embedded_kube.subresources.eviction import evict
 from embedded_kube.subresources.kubelet import Kubelets
-from embedded_kube.subresources.pod_exec import ExecOptions, check_upgrade, run_attach, run_exec
+from embedded_kube.subresources.pod_exec import PodExecOptions, check_upgrade, run_attach, run_exec
 from embedded_kube.subresources.pod_logs import find_kubelet, send_logs
 from embedded_kube.subresources.scale import read_scale, update_scale
 
 __all__ = ["bind", "evict", "make_subresources", "read_scale", "update_scale"]
 
-SCALE = Kind("autoscaling", "v1", "Scale", "scales", schema="io.k8s.api.autoscaling.v1.Scale")
-"""What a patch of a scale is a patch of."""
+SCALE = ServedKind("autoscaling", "v1", "Scale", "scales", schema="io.k8s.api.autoscaling.v1.Scale")
+"""The kind that patches of a scale apply to."""
 
-_LONGEST_TOKEN = 2**32
-_SHORTEST_TOKEN = 600
+_MAX_TOKEN_SECONDS = 2**32
+_MIN_TOKEN_SECONDS = 600
 
 
-def make_subresources(api: Api, kubelets: Kubelets, schemas: Schemas, tokens: Tokens) -> dict[str, Handler]:
-    """The handlers by name. `kubelets` is read at each request, so nodes may come and go."""
-    here = _Subresources(api, kubelets, schemas, tokens)
+def make_subresources(
+    registry: ObjectRegistry, kubelets: Kubelets, schemas: Schemas, tokens: Tokens
+) -> dict[str, SubresourceHandler]:
+    """The table of handlers. `kubelets` is read at each request, so nodes can be added and removed."""
+    handlers = _Subresources(registry, kubelets, schemas, tokens)
     return {
-        "pods/binding": here.binding,
-        "pods/eviction": here.eviction,
-        "pods/log": here.log,
-        "pods/exec": here.exec,
-        "pods/attach": here.attach,
-        "pods/portforward": here.port_forward,
-        "pods/ephemeralcontainers": here.ephemeral_containers,
-        "serviceaccounts/token": here.token,
-        "*/scale": here.scale,
+        "pods/binding": handlers.binding,
+        "pods/eviction": handlers.eviction,
+        "pods/log": handlers.log,
+        "pods/exec": handlers.exec,
+        "pods/attach": handlers.attach,
+        "pods/portforward": handlers.port_forward,
+        "pods/ephemeralcontainers": handlers.ephemeral_containers,
+        "serviceaccounts/token": handlers.token,
+        "*/scale": handlers.scale,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Subresources:
-    api: Api
+    registry: ObjectRegistry
     kubelets: Kubelets
     schemas: Schemas
     tokens: Tokens
 
-    async def binding(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """POST pods/NAME/binding; or POST bindings, a create of its own, and those forget the uid they bring."""
-        _only(call, "create")
-        found, options = await read_object(request), call.options()
-        check_forms(found)
+    async def binding(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
+        """POST pods/NAME/binding, or POST bindings, which ignores the uid in the body."""
+        _require_verb(info, "create")
+        found, options = await read_object(request), info.options()
+        check_types(found)
         if request.path.endswith("/bindings"):
             (found.get("metadata") or {}).pop("uid", None)
         elif (target := found.get("target") or {}).get("kind") == "Node":
-            add_topology(self.api.store, target.get("name") or "", found.setdefault("metadata", {}))
-        found, warnings = await self._admit_new(call, found, "v1", "Binding", options)
-        status = bind(self.api, call.namespace, call.name, found, options.dry_run)
+            add_topology(self.registry.store, target.get("name") or "", found.setdefault("metadata", {}))
+        found, warnings = await self._admit_new(info, found, "v1", "Binding", options)
+        status = bind(self.registry, info.namespace, info.name, found, options.dry_run)
         return send(status, 201, warnings)
 
-    async def eviction(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def eviction(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """POST pods/NAME/eviction"""
-        _only(call, "create")
-        found, options = await read_object(request), call.options()
-        if (found.get("metadata") or {}).get("name") != call.name:
+        _require_verb(info, "create")
+        found, options = await read_object(request), info.options()
+        if (found.get("metadata") or {}).get("name") != info.name:
             raise errors.bad_request("name in URL does not match name in Eviction object")
         if found.get("apiVersion") == "policy/v1beta1":
             found["apiVersion"] = "policy/v1"
-        found, warnings = await self._admit_new(call, found, "policy/v1", "Eviction", options)
-        # The delete inside is a request of its own to webhooks, and not about a subresource.
-        status = await evict(self.api, call.namespace, call.name, found, replace(options, subresource=""))
+        found, warnings = await self._admit_new(info, found, "policy/v1", "Eviction", options)
+        # For webhooks, the delete is a separate request without a subresource.
+        status = await evict(self.registry, info.namespace, info.name, found, replace(options, subresource=""))
         return send(status, 201, warnings)
 
     async def _admit_new(
-        self, call: Call, found: Json, version: str, kind: str, options: Options
+        self, info: RequestInfo, obj: Json, version: str, kind: str, options: RequestOptions
     ) -> tuple[Json, list[str]]:
-        """Takes the small object that is posted to a subresource through admission."""
-        if found.setdefault("apiVersion", version) != version or found.setdefault("kind", kind) != kind:
-            said = f"{found['apiVersion']}, Kind={found.get('kind')}"
-            raise errors.bad_request(f"the object provided is of {said}, not of {version}, Kind={kind}")
-        meta = found.setdefault("metadata", {})
-        meta.setdefault("name", call.name)
-        meta.setdefault("namespace", call.namespace)
-        found, warnings = await self.api.admit("CREATE", call.kind, found, None, options)
-        return found, warnings + await self.api.check("CREATE", call.kind, found, None, options)
+        """Runs admission for an object that is posted to a subresource."""
+        if obj.setdefault("apiVersion", version) != version or obj.setdefault("kind", kind) != kind:
+            type_meta = f"{obj['apiVersion']}, Kind={obj.get('kind')}"
+            raise errors.bad_request(f"the object provided is of {type_meta}, not of {version}, Kind={kind}")
+        meta = obj.setdefault("metadata", {})
+        meta.setdefault("name", info.name)
+        meta.setdefault("namespace", info.namespace)
+        obj, warnings = await self.registry.admit("CREATE", info.kind, obj, None, options)
+        return obj, warnings + await self.registry.validate_admission("CREATE", info.kind, obj, None, options)
 
-    async def scale(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """GET, PUT and PATCH of any kind that can be scaled"""
-        _only(call, "get", "update", "patch")
-        if call.verb == "get":
-            return send(read_scale(call.kind, self.api.get(call.kind, call.namespace, call.name), must_say=True))
-        edit = await self._edit(request, call, SCALE)
-        place = (call.namespace, call.name)
-        scale, warnings = await update_scale(self.api, call.kind, place, edit, call.options())
+    async def scale(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
+        """GET, PUT and PATCH NAME/scale of any scalable kind"""
+        _require_verb(info, "get", "update", "patch")
+        if info.verb == "get":
+            obj = self.registry.get(info.kind, info.namespace, info.name)
+            return send(read_scale(info.kind, obj, require_replicas=True))
+        edit = await self._edit(request, info, SCALE)
+        key = (info.namespace, info.name)
+        scale, warnings = await update_scale(self.registry, info.kind, key, edit, info.options())
         return send(scale, 200, warnings)
 
-    async def _edit(self, request: web.Request, call: Call, kind: Kind) -> Callable[[Json], Json]:
-        """What a PUT or a PATCH makes of an object."""
-        if call.verb == "update":
+    async def _edit(self, request: web.Request, info: RequestInfo, kind: ServedKind) -> Callable[[Json], Json]:
+        """The change that a PUT or PATCH makes to an object."""
+        if info.verb == "update":
             sent = await read_object(request)
             return lambda _: sent
-        check_content_type(call.kind, request.content_type)
-        patch = Patch(request.content_type, await read_body(request), subresource=call.subresource)
+        check_content_type(info.kind, request.content_type)
+        patch = PatchRequest(request.content_type, await read_body(request), subresource=info.subresource)
         return lambda found: apply_patch(patch, found, kind, self.schemas)
 
-    async def log(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def log(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """GET pods/NAME/log"""
-        _only(call, "get")
-        pod = self.api.get(call.kind, call.namespace, call.name)
+        _require_verb(info, "get")
+        pod = self.registry.get(info.kind, info.namespace, info.name)
         return await send_logs(request, pod, self.kubelets)
 
-    async def exec(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def exec(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """GET or POST pods/NAME/exec"""
-        pod, options = await self._connect(request, call, attach=False)
+        pod, options = await self._connect(request, info, attach=False)
         return await run_exec(request, pod, find_kubelet(pod, self.kubelets), options)
 
-    async def attach(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def attach(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """GET or POST pods/NAME/attach"""
-        pod, options = await self._connect(request, call, attach=True)
+        pod, options = await self._connect(request, info, attach=True)
         return await run_attach(request, pod, find_kubelet(pod, self.kubelets), options)
 
-    async def port_forward(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def port_forward(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """GET or POST pods/NAME/portforward"""
         raise errors.bad_request("port-forward is not served here; give the pod hostNetwork: true instead")
 
-    async def _connect(self, request: web.Request, call: Call, attach: bool) -> tuple[Json, ExecOptions]:
-        _only(call, "get", "create")
-        pod = self.api.get(call.kind, call.namespace, call.name)
-        options = ExecOptions.read(request, pod, attach)
+    async def _connect(self, request: web.Request, info: RequestInfo, attach: bool) -> tuple[Json, PodExecOptions]:
+        _require_verb(info, "get", "create")
+        pod = self.registry.get(info.kind, info.namespace, info.name)
+        options = PodExecOptions.read(request, pod, attach)
         check_upgrade(request)
-        # The options have no metadata of their own; with it admission knows which pod they are about.
-        about = {"metadata": {"name": call.name, "namespace": call.namespace}}
+        # The options have no metadata; it is added for admission, which needs the name of the pod.
+        about = {"metadata": {"name": info.name, "namespace": info.namespace}}
         found = {**options.describe("PodAttachOptions" if attach else "PodExecOptions"), **about}
-        found, _ = await self.api.admit("CONNECT", call.kind, found, None, call.options())
-        await self.api.check("CONNECT", call.kind, found, None, call.options())
+        found, _ = await self.registry.admit("CONNECT", info.kind, found, None, info.options())
+        await self.registry.validate_admission("CONNECT", info.kind, found, None, info.options())
         return pod, options
 
-    async def ephemeral_containers(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def ephemeral_containers(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """GET, PUT and PATCH pods/NAME/ephemeralcontainers: containers may be added, nothing else changes"""
-        _only(call, "get", "update", "patch")
-        if call.verb == "get":
-            return send(self.api.get(call.kind, call.namespace, call.name))
-        edit = await self._edit(request, call, call.kind)
+        _require_verb(info, "get", "update", "patch")
+        if info.verb == "get":
+            return send(self.registry.get(info.kind, info.namespace, info.name))
+        edit = await self._edit(request, info, info.kind)
 
         def add(pod: Json) -> Json:
-            sent = edit(self.api.get(call.kind, call.namespace, call.name))
+            sent = edit(self.registry.get(info.kind, info.namespace, info.name))
             pod["spec"]["ephemeralContainers"] = (sent.get("spec") or {}).get("ephemeralContainers") or []
             pod["metadata"]["resourceVersion"] = sent.get("metadata", {}).get("resourceVersion", "")
             return pod
 
-        pod, warnings = await self.api.change(call.kind, call.namespace, call.name, add, call.options())
+        pod, warnings = await self.registry.change(info.kind, info.namespace, info.name, add, info.options())
         return send(pod, 200, warnings)
 
-    async def token(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def token(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """POST serviceaccounts/NAME/token"""
-        _only(call, "create")
-        account = self.api.get(call.kind, call.namespace, call.name)
+        _require_verb(info, "create")
+        account = self.registry.get(info.kind, info.namespace, info.name)
         found = await read_object(request)
         spec = found.setdefault("spec", {})
         seconds = spec.setdefault("expirationSeconds", 3600)
-        if not isinstance(seconds, int) or not _SHORTEST_TOKEN <= seconds <= _LONGEST_TOKEN:
+        if not isinstance(seconds, int) or not _MIN_TOKEN_SECONDS <= seconds <= _MAX_TOKEN_SECONDS:
             why = "may not specify a duration less than 10 minutes or larger than 2^32 seconds"
             cause = Cause("spec.expirationSeconds", f"Invalid value: {seconds}: {why}")
-            raise errors.invalid("TokenRequest", "authentication.k8s.io", call.name, [cause])
-        token = self.tokens.issue(call.namespace, call.name, account["metadata"]["uid"], seconds)
+            raise errors.invalid("TokenRequest", "authentication.k8s.io", info.name, [cause])
+        token = self.tokens.issue(info.namespace, info.name, account["metadata"]["uid"], seconds)
         ends = datetime.fromtimestamp(datetime.now(UTC).timestamp() + seconds, UTC)
         found |= {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
-        found["metadata"] = {"name": call.name, "namespace": call.namespace, "creationTimestamp": timestamp()}
+        found["metadata"] = {"name": info.name, "namespace": info.namespace, "creationTimestamp": timestamp()}
         found["status"] = {"token": token, "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
         return send(found, 201)
 
 
-def _only(call: Call, *verbs: str) -> None:
-    if call.verb not in verbs:
-        raise errors.not_allowed()
+def _require_verb(info: RequestInfo, *verbs: str) -> None:
+    if info.verb not in verbs:
+        raise errors.method_not_allowed()

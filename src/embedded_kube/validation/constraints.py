@@ -1,4 +1,4 @@
-"""What a single value may be, in the words that clients of the API know: the vocabulary of the rule tables."""
+"""Checks of single values, with the messages of a real API server; the rule tables are made of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from embedded_kube.errors import Cause
-from embedded_kube.schema.decoding import Path, write_path
+from embedded_kube.schema.decoding import FieldPath, format_path
 
-Check = Callable[[Any, Path, list[Cause]], None]
-"""(value, where it is, causes found so far): adds what is wrong."""
+Check = Callable[[Any, FieldPath, list[Cause]], None]
+"""(value, its path, causes): appends a cause if the value is invalid."""
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -66,41 +66,41 @@ def show(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def add_invalid(causes: list[Cause], path: Path, value: Any, why: str) -> None:
-    """The value breaks a rule."""
-    causes.append(Cause(write_path(path), f"Invalid value: {show(value)}: {why}"))
+def add_invalid(causes: list[Cause], path: FieldPath, value: Any, why: str) -> None:
+    """Adds the cause "Invalid value"."""
+    causes.append(Cause(format_path(path), f"Invalid value: {show(value)}: {why}"))
 
 
-def add_required(causes: list[Cause], path: Path, why: str = "") -> None:
-    """The value is missing."""
-    causes.append(Cause(write_path(path), "Required value" + (f": {why}" if why else ""), "FieldValueRequired"))
+def add_required(causes: list[Cause], path: FieldPath, why: str = "") -> None:
+    """Adds the cause "Required value"."""
+    causes.append(Cause(format_path(path), "Required value" + (f": {why}" if why else ""), "FieldValueRequired"))
 
 
-def add_forbidden(causes: list[Cause], path: Path, why: str) -> None:
-    """The value must not be there, or must not change."""
-    causes.append(Cause(write_path(path), f"Forbidden: {why}", "FieldValueForbidden"))
+def add_forbidden(causes: list[Cause], path: FieldPath, why: str) -> None:
+    """Adds the cause "Forbidden"."""
+    causes.append(Cause(format_path(path), f"Forbidden: {why}", "FieldValueForbidden"))
 
 
-def add_duplicate(causes: list[Cause], path: Path, value: Any) -> None:
-    """There is another one like it."""
-    causes.append(Cause(write_path(path), f"Duplicate value: {show(value)}", "FieldValueDuplicate"))
+def add_duplicate(causes: list[Cause], path: FieldPath, value: Any) -> None:
+    """Adds the cause "Duplicate value"."""
+    causes.append(Cause(format_path(path), f"Duplicate value: {show(value)}", "FieldValueDuplicate"))
 
 
-def add_unsupported(causes: list[Cause], path: Path, value: Any, options: Iterable[str]) -> None:
-    """The value is none of those that exist."""
+def add_unsupported(causes: list[Cause], path: FieldPath, value: Any, options: Iterable[str]) -> None:
+    """Adds the cause "Unsupported value"."""
     known = ", ".join(show(option) for option in options)
     causes.append(
         Cause(
-            write_path(path), f"Unsupported value: {show(value)}: supported values: {known}", "FieldValueNotSupported"
+            format_path(path), f"Unsupported value: {show(value)}: supported values: {known}", "FieldValueNotSupported"
         )
     )
 
 
 def one_of(*options: str) -> Check:
-    """One of these words."""
+    """One of these values."""
     known = frozenset(options)
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if value not in known:
             add_unsupported(causes, path, value, options)
 
@@ -110,7 +110,7 @@ def one_of(*options: str) -> Check:
 def each(check_item: Check) -> Check:
     """Every item of a list."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         for index, item in enumerate(value or ()):
             check_item(item, (path, index), causes)
 
@@ -118,9 +118,9 @@ def each(check_item: Check) -> Check:
 
 
 def at_least(low: int) -> Check:
-    """A number that is not smaller."""
+    """A number of at least `low`."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if value < low:
             add_invalid(causes, path, value, f"must be greater than or equal to {low}")
 
@@ -128,9 +128,9 @@ def at_least(low: int) -> Check:
 
 
 def above(low: int, word: str = "") -> Check:
-    """A number that is larger."""
+    """A number above `low`; messages name it `word`."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if value <= low:
             add_invalid(causes, path, value, f"must be greater than {word or low}")
 
@@ -138,9 +138,9 @@ def above(low: int, word: str = "") -> Check:
 
 
 def between(low: int, high: int, why: str = "") -> Check:
-    """A number in a range, ends included."""
+    """A number in a range, both ends included."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if not low <= value <= high:
             add_invalid(causes, path, value, why or f"must be between {low} and {high}, inclusive")
 
@@ -148,12 +148,12 @@ def between(low: int, high: int, why: str = "") -> Check:
 
 
 def at_most_items(limit: int) -> Check:
-    """A list that is not longer."""
+    """A list of at most `limit` items."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if len(value) > limit:
             text = f"Too many: {len(value)}: must have at most {limit} items"
-            causes.append(Cause(write_path(path), text, "FieldValueTooMany"))
+            causes.append(Cause(format_path(path), text, "FieldValueTooMany"))
 
     return check
 
@@ -162,17 +162,17 @@ HOST_PATHS = ("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate",
 
 
 def selector_operator(*known: str) -> Check:
-    """How a selector compares."""
+    """The operator of a selector."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if value not in known:
             add_invalid(causes, path, value, "not a valid selector operator")
 
     return check
 
 
-def toleration_effect(value: Any, path: Path, causes: list[Cause]) -> None:
-    """What a toleration tolerates."""
+def toleration_effect(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """The effect of a toleration."""
     if value not in ("", *EFFECTS):
         add_unsupported(causes, path, value, EFFECTS)
 
@@ -181,43 +181,43 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PORTS = "must be between 1 and 65535, inclusive"
 
 
-def port_or_none(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A port; 0 is none."""
+def port_or_none(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A port number, or 0 for none."""
     if value and not 1 <= value <= 65535:
         add_invalid(causes, path, value, _PORTS)
 
 
-def required_port(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A port that must be there."""
+def required_port(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A required port number."""
     if not value:
         add_required(causes, path)
     port_or_none(value, path, causes)
 
 
-def port_or_name(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A port by its number or its name."""
+def port_or_name(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A port number or a port name."""
     if isinstance(value, str):
         port_name(value, path, causes)
     elif not 1 <= value <= 65535:
         add_invalid(causes, path, value, _PORTS)
 
 
-def plain_path(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A path that does not climb."""
+def plain_path(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A path without ".." steps."""
     if ".." in value.split("/"):
         add_invalid(causes, path, value, "must not contain '..'")
 
 
-def ip_address(value: Any, path: Path, causes: list[Cause]) -> None:
-    """An address."""
+def ip_address(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """An IP address."""
     try:
         ipaddress.ip_address(value)
     except ValueError:
         add_invalid(causes, path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
 
 
-def amount(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A number of pods, or their share in percent."""
+def amount(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A number of pods, or a percentage."""
     if isinstance(value, str):
         if not value.endswith("%") or not value[:-1].isdecimal():
             text = "a valid percent string must be a numeric string followed by an ending '%'"
@@ -228,8 +228,8 @@ def amount(value: Any, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, path, value, "must be greater than or equal to 0")
 
 
-def gates(value: Any, path: Path, causes: list[Cause]) -> None:
-    """What keeps a pod from being scheduled."""
+def gates(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """The scheduling gates of a pod."""
     seen: set[str] = set()
     for index, gate in enumerate(value):
         name = gate.get("name", "")
@@ -240,9 +240,9 @@ def gates(value: Any, path: Path, causes: list[Cause]) -> None:
 
 
 def _pattern(match: Callable[[str], Any], longest: int, text: str) -> Check:
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if not value:
-            return  # a missing name is reported as missing
+            return  # reported as a missing required value
         if len(value) > longest:
             add_invalid(causes, path, value, f"must be no more than {longest} characters")
         if not match(value):
@@ -258,8 +258,8 @@ env_name = _pattern(_match_env, 2**20, _ENV_NAME_TEXT)
 _config_key = _pattern(_match_config_key, 253, _CONFIG_KEY_TEXT)
 
 
-def config_key(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A key that becomes the name of a file."""
+def config_key(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A key of a ConfigMap or Secret, which can become a file name."""
     _config_key(value, path, causes)
     if value in (".", ".."):
         add_invalid(causes, path, value, f"must not be '{value}'")
@@ -267,7 +267,7 @@ def config_key(value: Any, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, path, value, "must not start with '..'")
 
 
-def port_name(value: Any, path: Path, causes: list[Cause]) -> None:
+def port_name(value: Any, path: FieldPath, causes: list[Cause]) -> None:
     """The name of a container's port."""
     if len(value) > 15:
         add_invalid(causes, path, value, "must be no more than 15 characters")
@@ -279,8 +279,8 @@ def port_name(value: Any, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, path, value, "must contain at least one letter (a-z)")
 
 
-def path_segment(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A name that only has to fit into a URL."""
+def path_segment(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A name that is valid as a path segment of a URL."""
     if value in (".", ".."):
         add_invalid(causes, path, value, f"may not be '{value}'")
     for letter in ("/", "%"):
@@ -289,7 +289,7 @@ def path_segment(value: Any, path: Path, causes: list[Cause]) -> None:
 
 
 def key_problems(key: str) -> list[str]:
-    """What is wrong with a key of a label, an annotation, a taint or a resource."""
+    """The problems of a qualified name: the key of a label, annotation, taint or resource."""
     prefix, slash, name = key.partition("/")
     problems = []
     if "/" in name:
@@ -312,14 +312,14 @@ def key_problems(key: str) -> list[str]:
     return problems
 
 
-def label_key(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A key of a label, an annotation, a taint or a resource."""
+def label_key(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A qualified name: the key of a label, annotation, taint or resource."""
     if value:
         for problem in key_problems(value):
             add_invalid(causes, path, value, problem)
 
 
-def label_value(value: Any, path: Path, causes: list[Cause]) -> None:
+def label_value(value: Any, path: FieldPath, causes: list[Cause]) -> None:
     """The value of a label."""
     if len(value) > 63:
         add_invalid(causes, path, value, "must be no more than 63 bytes")
@@ -327,10 +327,10 @@ def label_value(value: Any, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, path, value, _LABEL_VALUE)
 
 
-def label_map(value: Any, path: Path, causes: list[Cause]) -> None:
+def label_map(value: Any, path: FieldPath, causes: list[Cause]) -> None:
     """A map of labels."""
     for key, text in value.items():
-        # Nearly every label is fine, so one match each settles it.
+        # Fast path: nearly all labels are valid.
         if not (len(key) <= 63 and _match_qualified(key)):
             for problem in key_problems(key):
                 add_invalid(causes, path, key, problem)
@@ -338,8 +338,8 @@ def label_map(value: Any, path: Path, causes: list[Cause]) -> None:
             label_value(text, path, causes)
 
 
-def annotation_map(value: Any, path: Path, causes: list[Cause]) -> None:
-    """A map of annotations: keys like those of labels, 256 KiB in all."""
+def annotation_map(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """A map of annotations: keys as of labels, at most 256 KiB in total."""
     size = 0
     for key, text in value.items():
         size += len(key) + (len(text) if text.isascii() else len(text.encode()))
@@ -348,20 +348,20 @@ def annotation_map(value: Any, path: Path, causes: list[Cause]) -> None:
                 add_invalid(causes, path, key, problem)
     if size > 262144:
         text = "Too long: may not be more than 262144 bytes"
-        causes.append(Cause(write_path(path), text, "FieldValueTooLong"))
+        causes.append(Cause(format_path(path), text, "FieldValueTooLong"))
 
 
 def unique(*keys: str) -> Check:
-    """A list whose items differ in these fields (in their value, when none is named)."""
+    """A list with items that differ in these fields, or in their value if none is named."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if len(value) < 2:
             return
         seen = set()
         for index, item in enumerate(value):
             mark = tuple(show(item.get(key)) for key in keys) if keys else show(item)
             if mark in seen:
-                place: Path = (path, index)
+                place: FieldPath = (path, index)
                 shown = item if not keys else item.get(keys[0]) if len(keys) == 1 else {k: item.get(k) for k in keys}
                 add_duplicate(causes, (place, keys[0]) if len(keys) == 1 else place, shown)
             seen.add(mark)
@@ -370,9 +370,9 @@ def unique(*keys: str) -> Check:
 
 
 def both(*checks: Check) -> Check:
-    """All of these."""
+    """All of these checks."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         for one in checks:
             one(value, path, causes)
 

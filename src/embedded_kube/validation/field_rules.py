@@ -1,4 +1,4 @@
-"""What single fields may hold, by type: the table that rules.py reads."""
+"""The table of checks of single fields, by type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from embedded_kube.validation.constraints import (
     toleration_effect,
     unique,
 )
-from embedded_kube.validation.small_rules import managed_by, sysctl_name
+from embedded_kube.validation.other_kind_rules import managed_by, sysctl_name
 
 _port = between(1, 65535, "must be between 1 and 65535, inclusive")
 _any_port = port_or_none

@@ -1,4 +1,4 @@
-"""What kinds other than pods may say beyond their types: selectors, ports, gangs, webhooks, definitions."""
+"""Validation of structs of kinds other than pods: selectors, workloads, services, gangs, webhooks, CRDs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.crds import crd_causes
-from embedded_kube.schema.decoding import Path
+from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.validation.constraints import (
     Check,
     add_duplicate,
@@ -29,7 +29,7 @@ _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-cri
 def keys(check_key: Check) -> Check:
     """Every key of a map."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         for key in value:
             parent, name = path if path is not None else (None, "")
             check_key(key, (parent, f"{name}[{key}]"), causes)
@@ -38,7 +38,7 @@ def keys(check_key: Check) -> Check:
 
 
 def matches(selector: Json, labels: dict[str, str]) -> bool:
-    """Whether a label selector selects these labels; one that says nothing selects everything."""
+    """Whether a label selector selects these labels; an empty one selects everything."""
     if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
         return False
     for rule in selector.get("matchExpressions", ()):
@@ -50,7 +50,7 @@ def matches(selector: Json, labels: dict[str, str]) -> bool:
     return True
 
 
-def _selector_requirement(value: Json, path: Path, causes: list[Cause]) -> None:
+def _selector_requirement(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     values = value.get("values", ())
     if value.get("operator") in ("In", "NotIn") and not values:
         add_required(causes, (path, "values"), "must be specified when `operator` is 'In' or 'NotIn'")
@@ -58,16 +58,16 @@ def _selector_requirement(value: Json, path: Path, causes: list[Cause]) -> None:
         add_forbidden(causes, (path, "values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
 
 
-def counts(status: Json, causes: list[Cause]) -> None:
-    """None of the counts of a status is larger than the number of pods there are."""
+def replica_counts(status: Json, causes: list[Cause]) -> None:
+    """No replica count of a status exceeds status.replicas."""
     for name in ("updatedReplicas", "currentReplicas", "readyReplicas", "availableReplicas"):
         if status.get(name, 0) > status.get("replicas", 0):
             why = "cannot be greater than status.replicas"
             add_invalid(causes, ((None, "status"), name), status[name], why)
 
 
-def _mismatch(labels: Json, path: Path, causes: list[Cause]) -> None:
-    where: Path = (((path, "template"), "metadata"), "labels")
+def _mismatch(labels: Json, path: FieldPath, causes: list[Cause]) -> None:
+    where: FieldPath = (((path, "template"), "metadata"), "labels")
     add_invalid(causes, where, labels or None, "`selector` does not match template `labels`")
 
 
@@ -75,9 +75,9 @@ _TITLES = {"deployment": "ReplicaSet", "statefulset": "StatefulSet", "daemonset"
 
 
 def _workload(word: str, *restart_policies: str) -> Check:
-    """A controller's spec: its selector selects its own pods, which restart as it needs them to."""
+    """The spec of a workload: its selector matches its template, and the restart policy is supported."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         template = value.get("template", {})
         labels = template.get("metadata", {}).get("labels", {})
         selector = value.get("selector")
@@ -86,7 +86,7 @@ def _workload(word: str, *restart_policies: str) -> Check:
                 add_invalid(causes, (path, "selector"), selector, f"empty selector is invalid for {word}")
             elif not matches(selector, labels):
                 _mismatch(labels, path, causes)
-        elif word != "job":  # a new job's is still to come
+        elif word != "job":  # the selector of a new Job is not generated yet
             _mismatch(labels, path, causes)
         if word in _TITLES and "activeDeadlineSeconds" in template.get("spec", {}):
             why = f"activeDeadlineSeconds in {_TITLES[word]} is not Supported"
@@ -101,19 +101,19 @@ def _workload(word: str, *restart_policies: str) -> Check:
     return check
 
 
-def _stateful_set(value: Json, path: Path, causes: list[Cause]) -> None:
-    """As other controllers; its containers may also mount the claims it makes."""
+def _stateful_set(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A workload whose containers may also mount its volumeClaimTemplates."""
     _workload("statefulset", "Always")(value, path, causes)
     claims = {claim.get("metadata", {}).get("name") for claim in value.get("volumeClaimTemplates", ())}
     found = {f'Not found: "{name}"' for name in claims}
     causes[:] = [cause for cause in causes if cause.message not in found or ".volumeMounts[" not in cause.field]
 
 
-def _deployment_strategy(value: Json, path: Path, causes: list[Cause]) -> None:
+def _deployment_strategy(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     rolling = value.get("rollingUpdate")
     if rolling is None:
         return
-    where: Path = (path, "rollingUpdate")
+    where: FieldPath = (path, "rollingUpdate")
     if value.get("type") != "RollingUpdate":
         add_forbidden(causes, where, f"may not be specified when strategy `type` is '{value.get('type')}'")
         return
@@ -127,15 +127,15 @@ _JOB_PODS = _workload("job", "OnFailure", "Never")
 
 
 def generated_selector(job: Json, causes: list[Cause]) -> None:
-    """A new job that does not choose its pods itself selects them by its own uid, and by nothing else."""
+    """The selector of a new Job is the generated one, unless manualSelector is set."""
     spec = job["spec"]
     labels = {"batch.kubernetes.io/controller-uid": job.get("metadata", {}).get("uid", "")}
     if not spec.get("manualSelector") and not matches(spec.get("selector", {}), labels):
         add_invalid(causes, ((None, "spec"), "selector"), spec["selector"], "`selector` not auto-generated")
 
 
-def _indexed_job(value: Json, path: Path, causes: list[Cause]) -> None:
-    """The pods of an indexed job are called by its name and their index, and that is their host's name."""
+def _indexed_job(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """The pods of an indexed Job have its name and their index as hostname, so that must be a DNS label."""
     spec, name = value.get("spec", {}), value.get("metadata", {}).get("name", "")
     if "selector" not in spec:
         _mismatch(spec.get("template", {}).get("metadata", {}).get("labels", {}), (path, "spec"), causes)
@@ -149,7 +149,7 @@ def _indexed_job(value: Json, path: Path, causes: list[Cause]) -> None:
             add_invalid(causes, ((path, "metadata"), "name"), name, why)
 
 
-def _job(value: Json, path: Path, causes: list[Cause]) -> None:
+def _job(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     _JOB_PODS(value, path, causes)
     if value.get("completionMode") == "Indexed":
         if "completions" not in value:
@@ -167,8 +167,8 @@ def _job(value: Json, path: Path, causes: list[Cause]) -> None:
         )
 
 
-def _service_parts(value: Json, path: Path, causes: list[Cause]) -> None:
-    """What goes with one type of a service only."""
+def _service_parts(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """Fields of a Service that only some types allow."""
     kind = value.get("type")
     if kind in ("ClusterIP", "ExternalName"):
         for index, port in enumerate(value.get("ports", ())):
@@ -183,10 +183,10 @@ def _service_parts(value: Json, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, (path, "healthCheckNodePort"), value["healthCheckNodePort"], why)
     seconds = value.get("sessionAffinityConfig", {}).get("clientIP", {}).get("timeoutSeconds")
     if seconds is not None and not 0 < seconds <= 86400:
-        where: Path = (((path, "sessionAffinityConfig"), "clientIP"), "timeoutSeconds")
+        where: FieldPath = (((path, "sessionAffinityConfig"), "clientIP"), "timeoutSeconds")
         add_invalid(causes, where, seconds, "must be greater than 0 and less than 86400")
-    listed_by_others = value.get("clusterIP") == "None" and not value.get("selector")
-    if value.get("ipFamilyPolicy") == "RequireDualStack" and not listed_by_others:
+    without_selector = value.get("clusterIP") == "None" and not value.get("selector")
+    if value.get("ipFamilyPolicy") == "RequireDualStack" and not without_selector:
         why = "this cluster is not configured for dual-stack services"
         add_invalid(causes, (path, "ipFamilyPolicy"), value["ipFamilyPolicy"], why)
         for index, family in enumerate(value.get("ipFamilies", ())):
@@ -195,7 +195,7 @@ def _service_parts(value: Json, path: Path, causes: list[Cause]) -> None:
                 add_invalid(causes, ((path, "ipFamilies"), index), family, why)
 
 
-def _service(value: Json, path: Path, causes: list[Cause]) -> None:
+def _service(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     kind, ports = value.get("type"), value.get("ports", [])
     if kind == "ExternalName":
         if not value.get("externalName"):
@@ -208,7 +208,7 @@ def _service(value: Json, path: Path, causes: list[Cause]) -> None:
     names: set[str] = set()
     numbers: set[tuple[Any, Any]] = set()
     for index, port in enumerate(ports):
-        where: Path = ((path, "ports"), index)
+        where: FieldPath = ((path, "ports"), index)
         name = port.get("name", "")
         if not name and len(ports) > 1:
             add_required(causes, (where, "name"))
@@ -221,25 +221,25 @@ def _service(value: Json, path: Path, causes: list[Cause]) -> None:
         numbers.add(mark)
 
 
-def _claim(value: Json, path: Path, causes: list[Cause]) -> None:
+def _claim(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if not value.get("accessModes"):
         add_required(causes, (path, "accessModes"), "at least 1 access mode is required")
     storage = value.get("resources", {}).get("requests", {}).get("storage")
-    where: Path = ((path, "resources"), "requests[storage]")
+    where: FieldPath = ((path, "resources"), "requests[storage]")
     if storage is None:
         add_required(causes, where)
     elif parse_nano(storage) <= 0:
         add_invalid(causes, where, storage, "must be greater than zero")
 
 
-def _volume(value: Json, path: Path, causes: list[Cause]) -> None:
+def _volume(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if not value.get("accessModes"):
         add_required(causes, (path, "accessModes"))
     if not value.get("capacity"):
         add_required(causes, (path, "capacity"))
 
 
-def _priority_class(value: Json, path: Path, causes: list[Cause]) -> None:
+def _priority_class(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     name, amount = value.get("metadata", {}).get("name", ""), value.get("value", 0)
     if name.startswith("system-"):
         if _SYSTEM_PRIORITIES.get(name) != amount:
@@ -253,7 +253,7 @@ def _priority_class(value: Json, path: Path, causes: list[Cause]) -> None:
 def _exactly_one(*names: str) -> Check:
     quoted = ", ".join(f"`{name}`" for name in names)
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         found = [name for name in names if name in value]
         if not found:
             add_required(causes, path, f"exactly one of {quoted} is required")
@@ -265,7 +265,7 @@ def _exactly_one(*names: str) -> Check:
 
 
 def _at_most_one(*names: str) -> Check:
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         found = [name for name in names if name in value]
         if len(found) > 1:
             add_invalid(causes, path, found, "only one of these fields may be set")
@@ -276,8 +276,8 @@ def _at_most_one(*names: str) -> Check:
 _DEPTH = 4
 
 
-def _composite_workload(value: Json, path: Path, causes: list[Cause]) -> None:
-    """The gang templates of 1.37: names differ everywhere, groups of groups are four deep at most."""
+def _composite_workload(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """The pod group templates of 1.37: unique names, at most four levels."""
     if not value.get("podGroupTemplates") and not value.get("compositePodGroupTemplates"):
         names = "`podGroupTemplates`, `compositePodGroupTemplates`"
         add_required(causes, path, f"exactly one of {names} is required")
@@ -292,23 +292,23 @@ def _composite_workload(value: Json, path: Path, causes: list[Cause]) -> None:
             return
 
 
-def _templates(value: Json, path: Path, depth: int) -> Iterator[tuple[Json, Path, int]]:
+def _templates(value: Json, path: FieldPath, depth: int) -> Iterator[tuple[Json, FieldPath, int]]:
     for name in ("podGroupTemplates", "compositePodGroupTemplates"):
         for index, template in enumerate(value.get(name, ())):
-            where: Path = ((path, name), index)
+            where: FieldPath = ((path, name), index)
             yield template, where, depth
             if name.startswith("composite"):
                 yield from _templates(template, where, depth + 1)
 
 
-def _webhook_client(value: Json, path: Path, causes: list[Cause]) -> None:
+def _webhook_client(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if ("url" in value) == ("service" in value):
         add_required(causes, path, "exactly one of url or service is required")
     if "url" in value and not value["url"].startswith("https://"):
         add_invalid(causes, (path, "url"), value["url"], "'https' is the only allowed URL scheme")
 
 
-def _budget(value: Json, path: Path, causes: list[Cause]) -> None:
+def _budget(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if "minAvailable" in value and "maxUnavailable" in value:
         add_invalid(causes, path, value, "minAvailable and maxUnavailable cannot be both set")
 
@@ -321,7 +321,7 @@ _SECRETS = {
 }
 
 
-def _secret(value: Json, path: Path, causes: list[Cause]) -> None:
+def _secret(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     data, kind = value.get("data", {}), value.get("type", "")
     missing = [name for name in _SECRETS.get(kind, ()) if name not in data]
     if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
@@ -334,7 +334,7 @@ def _secret(value: Json, path: Path, causes: list[Cause]) -> None:
             add_required(causes, ((path, "metadata"), f"annotations[{name}]"))
 
 
-def _config_map(value: Json, path: Path, causes: list[Cause]) -> None:
+def _config_map(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     data, binary = value.get("data", {}), value.get("binaryData", {})
     for name in data:
         if name in binary:
@@ -343,31 +343,31 @@ def _config_map(value: Json, path: Path, causes: list[Cause]) -> None:
         causes.append(Cause("[]", "Too long: may not be more than 1048576 bytes", "FieldValueTooLong"))
 
 
-def _deployment(value: Json, path: Path, causes: list[Cause]) -> None:
+def _deployment(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     _workload("deployment", "Always")(value, path, causes)
     deadline, ready = value.get("progressDeadlineSeconds", 600), value.get("minReadySeconds", 0)
     if 0 <= deadline <= ready:
         add_invalid(causes, (path, "progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds")
 
 
-def _rule(value: Json, path: Path, causes: list[Cause]) -> None:
+def _rule(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     for name in ("operations", "apiGroups", "apiVersions", "resources"):
         if not value.get(name):
             add_required(causes, (path, name))
 
 
-def _policy_rule(value: Json, path: Path, causes: list[Cause]) -> None:
+def _policy_rule(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if not value.get("nonResourceURLs"):
         for name, what in (("apiGroups", "one api group"), ("resources", "one resource")):
             if name not in value or (name == "resources" and not value[name]):
                 add_required(causes, (path, name), f"resource rules must supply at least {what}")
 
 
-def _definition(value: Json, _path: Path, causes: list[Cause]) -> None:
+def _definition(value: Json, _path: FieldPath, causes: list[Cause]) -> None:
     causes += crd_causes(value, None)
 
 
-_POLICY = _exactly_one("basic", "gang")
+_SCHEDULING_POLICY = _exactly_one("basic", "gang")
 STRUCTS: dict[str, Check] = {
     "meta.v1.LabelSelectorRequirement": _selector_requirement,
     "apps.v1.DeploymentSpec": _deployment,
@@ -384,10 +384,10 @@ STRUCTS: dict[str, Check] = {
     "core.v1.ConfigMap": _config_map,
     "policy.v1.PodDisruptionBudgetSpec": _budget,
     "scheduling.v1.PriorityClass": _priority_class,
-    "scheduling.v1alpha1.PodGroupPolicy": _POLICY,
-    "scheduling.v1alpha2.PodGroupSchedulingPolicy": _POLICY,
-    "scheduling.v1beta1.PodGroupSchedulingPolicy": _POLICY,
-    "scheduling.v1beta1.CompositePodGroupSchedulingPolicy": _POLICY,
+    "scheduling.v1alpha1.PodGroupPolicy": _SCHEDULING_POLICY,
+    "scheduling.v1alpha2.PodGroupSchedulingPolicy": _SCHEDULING_POLICY,
+    "scheduling.v1beta1.PodGroupSchedulingPolicy": _SCHEDULING_POLICY,
+    "scheduling.v1beta1.CompositePodGroupSchedulingPolicy": _SCHEDULING_POLICY,
     "scheduling.v1beta1.WorkloadSpec": _composite_workload,
     "scheduling.v1beta1.DisruptionMode": _at_most_one("single", "all"),
     "admissionregistration.v1.WebhookClientConfig": _webhook_client,

@@ -1,13 +1,13 @@
-"""What the metadata of any object may say."""
+"""Validation of object metadata."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from embedded_kube.errors import Cause
-from embedded_kube.schema.decoding import Path
-from embedded_kube.storage.identity import has_generation
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.registry.kinds import ServedKind
+from embedded_kube.registry.metadata import has_generation
+from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.validation.constraints import (
     Check,
     add_forbidden,
@@ -34,13 +34,13 @@ _NAMES: dict[tuple[str, str], Check] = {
     ("", "Service"): dns1035_label,
     **{(_RBAC, name): path_segment for name in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")},
 }
-_PATH: Path = (None, "metadata")
+_PATH: FieldPath = (None, "metadata")
 _OWNERS = {"apiVersion": "version ", "kind": "", "name": "", "uid": ""}
 
 
-def metadata_causes(kind: Kind, found: Json, old: Json | None, version: str) -> list[Cause]:
-    """Everything that is wrong with an object's metadata."""
-    meta = found.get("metadata", {})
+def metadata_causes(kind: ServedKind, obj: Json, old: Json | None, version: str) -> list[Cause]:
+    """The causes that make an object's metadata invalid."""
+    meta = obj.get("metadata", {})
     causes: list[Cause] = []
     before = old["metadata"] if old is not None else {}
     if meta == before:
@@ -52,20 +52,20 @@ def metadata_causes(kind: Kind, found: Json, old: Json | None, version: str) -> 
             check(meta[name], (_PATH, name), causes)
     if meta.get("finalizers"):
         _finalizers(kind, meta, before, causes)
-    if meta.get("generation", 0) < 0 and not has_generation(kind):  # where there is one, it is counted here
+    if meta.get("generation", 0) < 0 and not has_generation(kind):  # otherwise the registry sets it
         add_invalid(causes, (_PATH, "generation"), meta["generation"], "must be greater than or equal to 0")
     if meta.get("ownerReferences"):
         _owners(meta["ownerReferences"], causes)
     return causes
 
 
-def _name(kind: Kind, meta: Json, causes: list[Cause], version: str) -> None:
+def _name(kind: ServedKind, meta: Json, causes: list[Cause], version: str) -> None:
     if not meta.get("name"):
         add_required(causes, (_PATH, "name"), "name or generateName is required")
         return
     check = _NAMES.get((kind.group, kind.kind), dns_subdomain)
     if check is dns1035_label and version != "1.35":
-        check = dns_label  # later ones may begin with a digit
+        check = dns_label  # since 1.36 the name of a Service may begin with a digit
     check(meta["name"], (_PATH, "name"), causes)
     if kind.namespaced and meta.get("namespace"):
         dns_label(meta["namespace"], (_PATH, "namespace"), causes)
@@ -74,12 +74,12 @@ def _name(kind: Kind, meta: Json, causes: list[Cause], version: str) -> None:
 _KNOWN_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 
-def _finalizers(kind: Kind, meta: Json, before: Json, causes: list[Cause]) -> None:
-    path: Path = (_PATH, "finalizers")
+def _finalizers(kind: ServedKind, meta: Json, before: Json, causes: list[Cause]) -> None:
+    path: FieldPath = (_PATH, "finalizers")
     for index, name in enumerate(meta["finalizers"]):
         for problem in key_problems(name):
             add_invalid(causes, path, name, problem)
-        # Custom kinds are only warned.
+        # Custom kinds get a warning only.
         own = kind.crd_schema is not None or kind.group == "apiextensions.k8s.io"
         if not own and "/" not in name and name not in _KNOWN_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
@@ -94,7 +94,7 @@ def _finalizers(kind: Kind, meta: Json, before: Json, causes: list[Cause]) -> No
 
 
 def _owners(owners: list[Json], causes: list[Cause]) -> None:
-    path: Path = (_PATH, "ownerReferences")
+    path: FieldPath = (_PATH, "ownerReferences")
     controllers = []
     for owner in owners:
         for name, word in _OWNERS.items():

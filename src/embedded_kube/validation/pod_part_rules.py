@@ -1,4 +1,4 @@
-"""What the smaller parts of a pod may say: volumes, variables, selectors, spread."""
+"""Validation of parts of a pod: volume sources, environment sources, node selectors, topology spread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from embedded_kube.errors import Cause
-from embedded_kube.schema.decoding import Path
+from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.validation.constraints import (
     Check,
     add_forbidden,
@@ -26,9 +26,9 @@ _RESOURCES = [f"{part}.{name}" for part in ("limits", "requests") for name in ("
 
 
 def needs(*names: str) -> Check:
-    """These fields must be there."""
+    """Requires these fields."""
 
-    def check(value: Any, path: Path, causes: list[Cause]) -> None:
+    def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         for name in names:
             if not value.get(name):
                 add_required(causes, (path, name))
@@ -36,36 +36,36 @@ def needs(*names: str) -> Check:
     return check
 
 
-def empty_dir(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A folder of its own."""
+def empty_dir(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """An emptyDir volume."""
     if str(value.get("sizeLimit", "")).startswith("-"):
         add_forbidden(causes, (path, "sizeLimit"), "SizeLimit field must be a valid resource quantity")
 
 
-def field_reference(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A field of the pod, for a variable or a file."""
+def field_reference(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A fieldRef of the downward API."""
     name = value.get("fieldPath", "")
     if name and not _FIELDS.fullmatch(name):
         why = f"error converting fieldPath: field label not supported: {name}"
         add_invalid(causes, (path, "fieldPath"), name, why)
 
 
-def resource_reference(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A resource of a container, for a variable or a file."""
+def resource_reference(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A resourceFieldRef of the downward API."""
     name = value.get("resource", "")
     if name not in _RESOURCES and "hugepages-" not in name:
         add_unsupported(causes, (path, "resource"), name, _RESOURCES)
 
 
-def variables_from(value: Json, path: Path, causes: list[Cause]) -> None:
-    """Variables from a map."""
+def variables_from(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """An envFrom source."""
     if "configMapRef" not in value and "secretRef" not in value:
         parent = path[0] if path is not None else None
         add_invalid(causes, parent, "", "must specify one of: `configMapRef` or `secretRef`")
 
 
-def node_requirement(value: Json, path: Path, causes: list[Cause]) -> None:
-    """What a node's label must be."""
+def node_requirement(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A requirement of a node selector."""
     operator, values, where = value.get("operator"), value.get("values", ()), (path, "values")
     if operator in ("In", "NotIn"):
         if not values:
@@ -78,8 +78,8 @@ def node_requirement(value: Json, path: Path, causes: list[Cause]) -> None:
         add_required(causes, where, "must be specified single value when `operator` is 'Lt' or 'Gt'")
 
 
-def spread(value: Json, path: Path, causes: list[Cause]) -> None:
-    """How pods are spread."""
+def spread(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A topology spread constraint."""
     when = value.get("whenUnsatisfiable")
     if value.get("minDomains", 0) > 0 and when != "DoNotSchedule":
         why = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
@@ -88,20 +88,20 @@ def spread(value: Json, path: Path, causes: list[Cause]) -> None:
         add_forbidden(causes, (path, "matchLabelKeys"), "must not be specified when labelSelector is not set")
 
 
-def whole_pod(value: Json, path: Path, causes: list[Cause]) -> None:
-    """What the parts of a pod's spec forbid each other."""
+def whole_pod(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """Fields of a pod spec that depend on each other."""
     if value.get("dnsPolicy") == "None" and not value.get("dnsConfig"):
         add_required(causes, (path, "dnsConfig"), "must provide `dnsConfig` when `dnsPolicy` is None")
     if value.get("shareProcessNamespace") and value.get("hostPID"):
-        where: Path = ((path, "securityContext"), "shareProcessNamespace")
+        where: FieldPath = ((path, "securityContext"), "shareProcessNamespace")
         add_invalid(causes, where, True, "ShareProcessNamespace and HostPID cannot both be enabled")
     system = value.get("os", {}).get("name", "linux")
     if system not in ("linux", "windows"):
         add_unsupported(causes, (path, "os"), system, ("linux", "windows"))
 
 
-def container_parts(value: Json, path: Path, causes: list[Cause]) -> None:
-    """What a container's resources and rights mean together."""
+def container_parts(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """Resources of a container that depend on each other."""
     resources = value.get("resources", {})
     named = {*resources.get("limits", {}), *resources.get("requests", {})}
     if any(name.startswith("hugepages-") for name in named) and not named & {"cpu", "memory"}:

@@ -1,11 +1,11 @@
-"""What a pod may say beyond its types: resources, volumes, ports, probes, and what an update may change."""
+"""Validation of pods: resources, volumes, ports, probes, and what an update may change."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from embedded_kube.errors import Cause
-from embedded_kube.schema.decoding import Path, write_path
+from embedded_kube.schema.decoding import FieldPath, format_path
 from embedded_kube.validation.constraints import (
     add_duplicate,
     add_forbidden,
@@ -16,8 +16,8 @@ from embedded_kube.validation.constraints import (
     label_key,
     label_value,
 )
+from embedded_kube.validation.other_kind_rules import claims_of_containers
 from embedded_kube.validation.pod_part_rules import container_parts, whole_pod
-from embedded_kube.validation.small_rules import claims_of_containers
 from gpu_scheduler.k8s.quantity import parse_nano
 
 Json = dict[str, Any]
@@ -28,11 +28,11 @@ _STANDARD = frozenset(("cpu", "memory", "ephemeral-storage"))
 
 
 def is_overcommittable(name: str) -> bool:
-    """Whether a node may promise more of it than it has: not of devices and huge pages."""
+    """Whether limits of a resource may exceed its requests: not for extended resources and huge pages."""
     return name in _STANDARD or "kubernetes.io/" in name
 
 
-def resources(value: Json, path: Path, causes: list[Cause]) -> None:
+def resources(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     """Requests and limits of a container."""
     limits, requests = value.get("limits", {}), value.get("requests", {})
     for part, amounts in (("limits", limits), ("requests", requests)):
@@ -57,7 +57,7 @@ def resources(value: Json, path: Path, causes: list[Cause]) -> None:
                 add_required(causes, (((path, "claims"), index), "name"))
 
 
-def _resource(name: str, amount: str, path: Path, causes: list[Cause]) -> None:
+def _resource(name: str, amount: str, path: FieldPath, causes: list[Cause]) -> None:
     if amount[0] == "-":
         add_invalid(causes, path, amount, "must be greater than or equal to 0")
     if name in _STANDARD:
@@ -72,7 +72,7 @@ def _resource(name: str, amount: str, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, path, amount, "must be an integer")
 
 
-def container(value: Json, path: Path, causes: list[Cause]) -> None:
+def container(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     """One container, without regard to the others."""
     image = value.get("image", "")
     if not image:
@@ -92,7 +92,7 @@ def container(value: Json, path: Path, causes: list[Cause]) -> None:
             add_invalid(causes, ((path, probe), "successThreshold"), value[probe]["successThreshold"], "must be 1")
 
 
-def _ports(ports: Any, path: Path, causes: list[Cause]) -> None:
+def _ports(ports: Any, path: FieldPath, causes: list[Cause]) -> None:
     names: set[str] = set()
     for index, port in enumerate(ports):
         name = port.get("name")
@@ -104,19 +104,19 @@ def _ports(ports: Any, path: Path, causes: list[Cause]) -> None:
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
-def probe(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A probe does exactly one thing."""
+def probe(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A probe has exactly one handler."""
     _handler(value, path, causes, _HANDLERS)
 
 
-def lifecycle(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A hook does exactly one thing."""
+def lifecycle(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A lifecycle hook has exactly one handler."""
     for name in ("postStart", "preStop"):
         if name in value:
             _handler(value[name], (path, name), causes, (*_HANDLERS[:3], "sleep"))
 
 
-def _handler(value: Json, path: Path, causes: list[Cause], known: tuple[str, ...]) -> None:
+def _handler(value: Json, path: FieldPath, causes: list[Cause], known: tuple[str, ...]) -> None:
     found = [name for name in known if name in value]
     if not found:
         add_required(causes, path, "must specify a handler type")
@@ -127,12 +127,12 @@ def _handler(value: Json, path: Path, causes: list[Cause], known: tuple[str, ...
 _ENV_SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
 
-def env(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A variable has a value or one source of it."""
+def env(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """An environment variable has a value or one source."""
     source = value.get("valueFrom")
     if source is None:
         return
-    where: Path = (path, "valueFrom")
+    where: FieldPath = (path, "valueFrom")
     found = [name for name in _ENV_SOURCES if name in source]
     if not found:
         names = ", ".join(f"`{name}`" for name in _ENV_SOURCES[:-1])
@@ -143,15 +143,15 @@ def env(value: Json, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, where, "", "may not have more than one field specified at a time")
 
 
-def volume(value: Json, path: Path, causes: list[Cause]) -> None:
-    """A volume comes from one source."""
+def volume(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """A volume has at most one source."""
     found = [name for name in value if name != "name"]
     for name in found[1:]:
         add_forbidden(causes, (path, name), "may not specify more than 1 volume type")
 
 
-def toleration(value: Json, path: Path, causes: list[Cause]) -> None:
-    """What a toleration's parts mean together."""
+def toleration(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """Fields of a toleration that depend on each other."""
     operator = value.get("operator", "")
     if operator not in ("", "Exists", "Equal", "Lt", "Gt"):
         add_unsupported(causes, (path, "operator"), operator, ("Equal", "Exists"))
@@ -168,13 +168,13 @@ def toleration(value: Json, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, (path, "effect"), value.get("effect", ""), why)
 
 
-def pod_spec(value: Json, path: Path, causes: list[Cause]) -> None:
-    """What the parts of a pod say about each other."""
+def pod_spec(value: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """References inside a pod spec: names, mounts, ports, claims, init containers."""
     _names(value, path, causes)
     volumes = {volume.get("name") for volume in value.get("volumes", ())}
     for part in ("initContainers", "containers"):
         for index, one in enumerate(value.get(part, ())):
-            where: Path = ((path, part), index)
+            where: FieldPath = ((path, part), index)
             for mount_index, mount in enumerate(one.get("volumeMounts", ())):
                 if mount.get("name", "") not in volumes:
                     _not_found(mount.get("name", ""), (((where, "volumeMounts"), mount_index), "name"), causes)
@@ -186,7 +186,7 @@ def pod_spec(value: Json, path: Path, causes: list[Cause]) -> None:
     claims_of_containers(value, path, causes)
     for index, one in enumerate(value.get("initContainers", ())):
         if one.get("restartPolicy") != "Always":
-            for name in _NOT_AT_FIRST:
+            for name in _NOT_IN_INIT_CONTAINERS:
                 if name in one:
                     why = "may not be set for init containers without restartPolicy=Always"
                     add_forbidden(causes, (((path, "initContainers"), index), name), why)
@@ -195,14 +195,14 @@ def pod_spec(value: Json, path: Path, causes: list[Cause]) -> None:
         add_invalid(causes, ((path, "schedulingGroup"), "podGroupName"), None, "must specify one of: `podGroupName`")
 
 
-def _not_found(name: str, path: Path, causes: list[Cause]) -> None:
-    causes.append(Cause(write_path(path), f'Not found: "{name}"', "FieldValueNotFound"))
+def _not_found(name: str, path: FieldPath, causes: list[Cause]) -> None:
+    causes.append(Cause(format_path(path), f'Not found: "{name}"', "FieldValueNotFound"))
 
 
-_NOT_AT_FIRST = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+_NOT_IN_INIT_CONTAINERS = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 
-def _names(value: Json, path: Path, causes: list[Cause]) -> None:
+def _names(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     seen: set[str] = set()
     for part in ("containers", "initContainers"):
         for index, one in enumerate(value.get(part, ())):
@@ -212,14 +212,14 @@ def _names(value: Json, path: Path, causes: list[Cause]) -> None:
             seen.add(name)
 
 
-def _host_ports(value: Json, path: Path, causes: list[Cause]) -> None:
+def _host_ports(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     taken: set[tuple[Any, ...]] = set()
     for index, one in enumerate(value.get("containers", ())):
         for port_index, port in enumerate(one.get("ports", ())):
             host = port.get("hostPort")
             if not host:
                 continue
-            where: Path = (((((path, "containers"), index), "ports"), port_index), "hostPort")
+            where: FieldPath = (((((path, "containers"), index), "ports"), port_index), "hostPort")
             mark = (port.get("protocol"), port.get("hostIP", ""), host)
             if mark in taken:
                 add_duplicate(causes, where, f"{mark[0]}/{mark[1]}/{host}")
@@ -231,20 +231,20 @@ def _host_ports(value: Json, path: Path, causes: list[Cause]) -> None:
 # -- updates
 
 
-def pod_status(found: Json, old: Json | None, causes: list[Cause]) -> None:
-    """What the status of a pod may not say, and what a new pod may not have."""
+def pod_status(obj: Json, old: Json | None, causes: list[Cause]) -> None:
+    """The status of a pod, and fields that a new pod must not have."""
     if old is None:
-        if found["spec"].get("ephemeralContainers"):
+        if obj["spec"].get("ephemeralContainers"):
             add_forbidden(causes, ((None, "spec"), "ephemeralContainers"), "cannot be set on create")
-        if found["spec"].get("schedulingGates") and found["spec"].get("nodeName"):
+        if obj["spec"].get("schedulingGates") and obj["spec"].get("nodeName"):
             why = "cannot be set until all schedulingGates have been cleared"
             add_forbidden(causes, ((None, "spec"), "nodeName"), why)
         return
-    status, was = found.get("status", {}), old.get("status", {})
+    status, was = obj.get("status", {}), old.get("status", {})
     for index, one in enumerate(status.get("podIPs", ())):
         ip_address(one.get("ip", ""), (((None, "status"), "podIPs"), index), causes)
     nominated = status.get("nominatedNodeName")
-    if nominated and nominated != was.get("nominatedNodeName") and found["spec"].get("nodeName"):
+    if nominated and nominated != was.get("nominatedNodeName") and obj["spec"].get("nodeName"):
         why = "may not be set on pods that are already bound to a node"
         add_forbidden(causes, ((None, "status"), "nominatedNodeName"), why)
 
@@ -256,10 +256,10 @@ _MAY_CHANGE = (
 )
 
 
-def pod_update(found: Json, old: Json, causes: list[Cause]) -> None:
-    """What of a pod may change: little, since it may be running."""
-    spec, was = dict(found["spec"]), dict(old["spec"])
-    path: Path = (None, "spec")
+def pod_update(obj: Json, old: Json, causes: list[Cause]) -> None:
+    """The few fields of a pod that an update may change."""
+    spec, was = dict(obj["spec"]), dict(old["spec"])
+    path: FieldPath = (None, "spec")
     for part in ("containers", "initContainers"):
         if len(spec.get(part, ())) != len(was.get(part, ())):
             add_forbidden(causes, (path, part), "pod updates may not add or remove containers")
@@ -276,9 +276,9 @@ def pod_update(found: Json, old: Json, causes: list[Cause]) -> None:
         add_forbidden(
             causes, (path, "tolerations"), "existing toleration can not be modified except its tolerationSeconds"
         )
-    # Added through the subresource of that name, and never changed again.
-    added, all_of_them = was.pop("ephemeralContainers", []), spec.pop("ephemeralContainers", [])
-    if any(one not in all_of_them for one in added):
+    # Added through the subresource ephemeralcontainers, and immutable then.
+    added, present_now = was.pop("ephemeralContainers", []), spec.pop("ephemeralContainers", [])
+    if any(one not in present_now for one in added):
         add_forbidden(causes, (path, "ephemeralContainers"), "existing ephemeral containers may not be changed")
     gates, left = was.pop("schedulingGates", []), spec.pop("schedulingGates", [])
     for index, gate in enumerate(left):
@@ -286,11 +286,11 @@ def pod_update(found: Json, old: Json, causes: list[Cause]) -> None:
             why = f"only deletion is allowed, but found new scheduling gate '{gate['name']}'"
             add_forbidden(causes, (((path, "schedulingGates"), index), "name"), why)
     if gates:
-        # Before it may be scheduled, a pod's wishes may still be narrowed.
-        wished, wishes = was.pop("nodeSelector", {}), spec.pop("nodeSelector", None)
-        if any((wishes or {}).get(key) != value for key, value in wished.items()):
+        # While a pod is gated, its scheduling constraints may be narrowed.
+        selector_before, selector = was.pop("nodeSelector", {}), spec.pop("nodeSelector", None)
+        if any((selector or {}).get(key) != value for key, value in selector_before.items()):
             why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-            add_invalid(causes, (path, "nodeSelector"), wishes, why)
+            add_invalid(causes, (path, "nodeSelector"), selector, why)
         was.pop("affinity", None)
         spec.pop("affinity", None)
     if spec.get("terminationGracePeriodSeconds") == 1 and was.get("terminationGracePeriodSeconds", 0) < 0:

@@ -1,11 +1,11 @@
-"""What people are warned of who write pods, templates of them or services: what is allowed and seldom meant."""
+"""Warnings about pods, pod templates and services: valid objects that are probably a mistake."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.registry.kinds import ServedKind
 
 Json = dict[str, Any]
 
@@ -14,15 +14,15 @@ _TEMPLATES = frozenset(
 )
 
 
-def pod_warnings(kind: Kind, found: Json, old: Json | None) -> list[str]:
-    """The warnings about an object; nobody writes pods a second time by hand."""
+def pod_warnings(kind: ServedKind, obj: Json, old: Json | None) -> list[str]:
+    """The warnings about an object; a pod gets them on create only."""
     if kind.resource == "pods":
-        return list(_warnings(found.get("spec", {}), "spec")) if old is None else []
+        return list(_warnings(obj.get("spec", {}), "spec")) if old is None else []
     if kind.resource == "services":
-        return _service(found.get("spec", {}))
+        return _service(obj.get("spec", {}))
     if kind.resource not in _TEMPLATES:
         return []
-    spec, before = found.get("spec", {}), (old or {}).get("spec", {})
+    spec, before = obj.get("spec", {}), (old or {}).get("spec", {})
     if old is not None and spec == before:
         return []
     return list(_warnings(spec.get("template", {}).get("spec", {}), "spec.template.spec"))
@@ -58,8 +58,8 @@ def _ports(containers: list[tuple[str, Json]]) -> Iterator[str]:
                 continue
             there, container = names.setdefault(name, (place, where))
             if container != where:
-                told = f'{place}: duplicate port name "{name}" with {there}, services and probes that select ports'
-                yield f"{told} by name will use {there}"
+                text = f'{place}: duplicate port name "{name}" with {there}, services and probes that select ports'
+                yield f"{text} by name will use {there}"
 
 
 def _variables(where: str, container: Json) -> Iterator[str]:
@@ -67,6 +67,6 @@ def _variables(where: str, container: Json) -> Iterator[str]:
     for index, one in enumerate(container.get("env", ())):
         name = one.get("name")
         if name in seen:
-            told = f'{where}.env[{index}]: hides previous definition of "{name}", which may be dropped'
-            yield f"{told} when using apply"
+            text = f'{where}.env[{index}]: hides previous definition of "{name}", which may be dropped'
+            yield f"{text} when using apply"
         seen[name] = index

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from embedded_kube.data_dir import Home, HomeError, Running, default_folder
+from embedded_kube.data_dir import DataDir, DataDirError, RunningCluster, default_data_dir
 from gpu_scheduler import __version__
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK
 
 if TYPE_CHECKING:
-    from embedded_kube.addons import Part
-    from embedded_kube.cluster import Settings
+    from embedded_kube.addons import Addon
+    from embedded_kube.cluster import ClusterSettings
 
 NAME = "app.kubernetes.io/name"
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
@@ -40,7 +40,7 @@ def data_dir_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-        default=default_folder,
+        default=default_data_dir,
         show_default="~/.local/state/gpu-scheduler/local",
         envvar="GPU_SCHEDULER_DATA_DIR",
         help="Where objects, logs and volumes are kept.",
@@ -91,7 +91,7 @@ Examples:
 @data_dir_option
 def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
-    from embedded_kube.cluster import ClusterError, Settings
+    from embedded_kube.cluster import ClusterError, ClusterSettings
     from embedded_kube.node import FleetSettings
     from gpu_scheduler.gangs.definitions import load_definitions
     from gpu_scheduler.gangs.pods.device_claim import read_device_claim
@@ -105,7 +105,7 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
     folder = Path(tempfile.mkdtemp(prefix="gpu-scheduler-")) if ephemeral else data_dir
     port, file = chosen.pop("port"), chosen.pop("fleet")
     webhook, operator = (not chosen.pop(f"no_{part}") and not no_scheduler for part in ("webhook", "operator"))
-    home = Home(folder)
+    home = DataDir(folder)
     try:
         home.lock()
         parts = [] if no_scheduler else [scheduler_part(gangs=not no_gangs)]
@@ -113,10 +113,10 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
         parts += [operator_part(gangs=not no_gangs)] if operator else []
         fleet = FleetSettings(folder=home.pods, file=file, read_device_claim=read_device_claim, **chosen)
         jobs = load_job_definitions() if operator else ()
-        settings = Settings(home, fleet, fleet.kubernetes, port, load_definitions(), jobs, tuple(parts))
+        settings = ClusterSettings(home, fleet, fleet.kubernetes, port, load_definitions(), jobs, tuple(parts))
         hints = bare_hints if no_scheduler else pod_hints if no_gangs else gang_hints
         asyncio.run(run_until_signalled(settings, lambda running: print_welcome(running, ephemeral, hints)))
-    except (HomeError, ClusterError) as error:
+    except (DataDirError, ClusterError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         pass
@@ -126,9 +126,9 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def scheduler_part(*, gangs: bool) -> Part:
+def scheduler_part(*, gangs: bool) -> Addon:
     """The scheduler as the local cluster runs it: this very program, for every scheduler's name that people use."""
-    from embedded_kube.addons import Part
+    from embedded_kube.addons import Addon
 
     command = [*PROGRAM, "scheduler", "--listen", "127.0.0.1:0"]
     # On one machine nobody is far away: a scheduler that was killed is succeeded sooner.
@@ -137,12 +137,12 @@ def scheduler_part(*, gangs: bool) -> Part:
     command += names_served()
     if not gangs:
         command.append("--no-gangs")
-    return Part("gpu-scheduler", "scheduler", tuple(command), IMAGE)
+    return Addon("gpu-scheduler", "scheduler", tuple(command), IMAGE)
 
 
-def webhook_part(home: Home) -> Part:
+def webhook_part(home: DataDir) -> Addon:
     """The webhook as the local cluster runs it, for the same pods."""
-    from embedded_kube.addons import Hook, Part
+    from embedded_kube.addons import Addon, AddonWebhook
     from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.webhook.configuration import make_configurations
     from gpu_scheduler.webhook.policy import AdmissionPolicy
@@ -151,16 +151,16 @@ def webhook_part(home: Home) -> Part:
     command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
     # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
     configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
-    return Part(WEBHOOK, "webhook", tuple(command), IMAGE, Hook(port, configure))
+    return Addon(WEBHOOK, "webhook", tuple(command), IMAGE, AddonWebhook(port, configure))
 
 
-def operator_part(*, gangs: bool) -> Part:
+def operator_part(*, gangs: bool) -> Addon:
     """The operator as the local cluster runs it: where the scheduler knows no gangs, it makes none."""
-    from embedded_kube.addons import Part
+    from embedded_kube.addons import Addon
 
     command = [*PROGRAM, "operator", "--listen", "127.0.0.1:0", "--lease-duration", "6", "--identity", "$(POD_NAME)"]
     command += ["--gang-scheduler-name", "gpu-scheduler" if gangs else "none"]
-    return Part("gpu-scheduler-operator", "operator", tuple(command), IMAGE)
+    return Addon("gpu-scheduler-operator", "operator", tuple(command), IMAGE)
 
 
 def names_served() -> list[str]:
@@ -168,7 +168,7 @@ def names_served() -> list[str]:
     return [word for name in SCHEDULER_NAMES for word in ("--scheduler-name", name)]
 
 
-async def run_until_signalled(settings: Settings, ready: Callable[[Running], None]) -> None:
+async def run_until_signalled(settings: ClusterSettings, ready: Callable[[RunningCluster], None]) -> None:
     """Runs the cluster until Ctrl-C or SIGTERM."""
     from embedded_kube.cluster import run_cluster
 
@@ -178,7 +178,7 @@ async def run_until_signalled(settings: Settings, ready: Callable[[Running], Non
     await run_cluster(settings, ready, stop)
 
 
-def print_welcome(running: Running, ephemeral: bool, hints: Callable[[Running], Iterable[str]]) -> None:
+def print_welcome(running: RunningCluster, ephemeral: bool, hints: Callable[[RunningCluster], Iterable[str]]) -> None:
     """Where the API is, how to reach it, and what to try first."""
     print_address(running, ephemeral)
     click.echo("Try:  kubectl get nodes -o wide")
@@ -186,7 +186,7 @@ def print_welcome(running: Running, ephemeral: bool, hints: Callable[[Running], 
         click.echo(f"      {hint}" if hint.startswith("kubectl") else f"\n{hint}")
 
 
-def gang_hints(_running: Running) -> Iterable[str]:
+def gang_hints(_running: RunningCluster) -> Iterable[str]:
     """A gang to try."""
     gang = "--annotations=gpu-scheduler.io/gang=hello --annotations=gpu-scheduler.io/gang-min=2"
     yield f"kubectl run a --image=any --restart=Never {gang} -- date"
@@ -197,14 +197,14 @@ def gang_hints(_running: Running) -> Iterable[str]:
     yield "Ctrl-C stops the cluster."
 
 
-def pod_hints(_running: Running) -> Iterable[str]:
+def pod_hints(_running: RunningCluster) -> Iterable[str]:
     """A pod to try where the scheduler knows no gangs."""
     yield "kubectl run hello --image=any --restart=Never -- date"
     yield "kubectl logs hello"
     yield "The scheduler places pod by pod, as if there were no gangs. Ctrl-C stops the cluster."
 
 
-def bare_hints(running: Running) -> Iterable[str]:
+def bare_hints(running: RunningCluster) -> Iterable[str]:
     """A pod to try where there is no scheduler: it says its node itself."""
     where = f'{{"spec":{{"nodeName":"{running.node}"}}}}'
     yield f"kubectl run hello --image=any --restart=Never --overrides='{where}' -- date"
@@ -212,7 +212,7 @@ def bare_hints(running: Running) -> Iterable[str]:
     yield "No scheduler runs in it: a pod says its node itself, or you bring one. Ctrl-C stops the cluster."
 
 
-def print_address(running: Running, ephemeral: bool) -> None:
+def print_address(running: RunningCluster, ephemeral: bool) -> None:
     """Where the API is, and how to reach it."""
     click.echo(f"Kubernetes {running.kubernetes} at {running.server}" + (" (nothing is kept)" if ephemeral else ""))
     click.echo(f"\n  export KUBECONFIG={shlex.quote(running.kubeconfig)}\n")
@@ -222,7 +222,7 @@ def print_address(running: Running, ephemeral: bool) -> None:
 @data_dir_option
 def down(data_dir: Path) -> None:
     """Stop the local cluster; what it stored stays."""
-    home = Home(data_dir)
+    home = DataDir(data_dir)
     running = home.running()
     if not home.is_locked() or running is None:
         click.echo(f"No local cluster runs in {data_dir}.")
@@ -243,7 +243,7 @@ def down(data_dir: Path) -> None:
 @data_dir_option
 def status(data_dir: Path, output: str) -> None:
     """Say whether the local cluster runs, and what is in it. Exits with 1 when it does not."""
-    home = Home(data_dir)
+    home = DataDir(data_dir)
     running = home.running() if home.is_locked() else None
     found: dict[str, Any] = {"running": running is not None, "data_dir": str(data_dir)}
     if running is not None:
@@ -262,7 +262,7 @@ def status(data_dir: Path, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def count_objects(home: Home, running: Running) -> dict[str, Any]:
+async def count_objects(home: DataDir, running: RunningCluster) -> dict[str, Any]:
     """Asks the cluster itself how many nodes and pods it has; the project's own are told apart."""
     import ssl
 
@@ -300,7 +300,7 @@ def is_ready(found: dict[str, Any]) -> bool:
 @data_dir_option
 def reset(data_dir: Path, yes: bool) -> None:
     """Delete everything the local cluster has stored."""
-    home = Home(data_dir)
+    home = DataDir(data_dir)
     if home.is_locked():
         raise click.ClickException(f"the local cluster is running; stop it first with: {home.command('down')}")
     if not home.database.exists():

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedded_kube.cluster import LocalCluster, Settings
-from embedded_kube.data_dir import Home
+from embedded_kube.cluster import ClusterSettings, EmbeddedCluster
+from embedded_kube.data_dir import DataDir
 from embedded_kube.node import FleetSettings
-from embedded_kube.storage.name_cooldown import FreedNames
+from embedded_kube.registry.name_cooldown import NameCooldown
 from gpu_scheduler.gangs.definitions import load_definitions
 from tests.kubernetes.api import Api, read_access
 from tests.kubernetes.control_plane import ControlPlane
@@ -80,11 +80,11 @@ def _local(minor: str) -> Iterator[Path]:
 
 async def _serve(minor: str) -> None:
     with tempfile.TemporaryDirectory(prefix="local-api-") as folder:
-        home = Home(Path(folder))
+        home = DataDir(Path(folder))
         home.lock()
         fleet = FleetSettings(folder=home.pods, nodes=1, kubernetes=minor)
-        cluster = LocalCluster(Settings(home, fleet, minor, definitions=load_definitions()))
-        cluster.api.freed = FreedNames()  # a grace period would only cost time
+        cluster = EmbeddedCluster(ClusterSettings(home, fleet, minor, definitions=load_definitions()))
+        cluster.registry.name_cooldown = NameCooldown()  # a grace period would only cost time
         try:
             authority, port = await cluster.start_api()
             kubeconfig = home.write_kubeconfig(f"https://127.0.0.1:{port}", authority)

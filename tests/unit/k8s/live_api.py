@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from aiohttp import ClientError, web
 
+from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.schema.crds import kinds_of
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.server.routes import Handler
+from embedded_kube.server.request_info import SubresourceHandler
 from embedded_kube.server.tokens import Tokens
-from embedded_kube.storage.kinds import Kind
 from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.k8s.client import Client
@@ -129,9 +129,9 @@ def after(first: Callable[[], Awaitable[Any]]) -> Act:
 
 
 @asynccontextmanager
-async def live_server(*kinds: Kind) -> AsyncIterator[tuple[Client, Speaker]]:
+async def live_server(*kinds: ServedKind) -> AsyncIterator[tuple[Client, Speaker]]:
     """A local API server that serves the scheduler's own kinds, and a client of it."""
-    table: dict[str, Handler] = {}
+    table: dict[str, SubresourceHandler] = {}
     async with (
         speaker(kinds=(*OUR_KINDS, *kinds), subresources=table) as server,
         Client(Connection(str(server.client.make_url("")))) as client,
@@ -141,7 +141,7 @@ async def live_server(*kinds: Kind) -> AsyncIterator[tuple[Client, Speaker]]:
 
 
 @asynccontextmanager
-async def wired(*kinds: Kind) -> AsyncIterator[tuple[Client, Wire, Client]]:
+async def wired(*kinds: ServedKind) -> AsyncIterator[tuple[Client, Wire, Client]]:
     """A client at the end of a wire, the wire, and a client whose requests no plan concerns."""
     async with live_server(*kinds) as (bystander, server):
         wire = Wire(server)

@@ -85,7 +85,7 @@ async def test_lists_are_paged_and_watches_go_on_from_them() -> None:
 async def test_a_watch_from_a_forgotten_version_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with local_client() as (client, api):
         await client.create(PODS, pod("p"), "default")
-        monkeypatch.setattr(api.api.store._resources["pods"], "forgotten", 10)
+        monkeypatch.setattr(api.api.store._resources["pods"], "compacted", 10)
         async with aclosing(client.watch(PODS, type=PodObject, since="2")) as watch:
             with pytest.raises(Gone):
                 await anext(watch)

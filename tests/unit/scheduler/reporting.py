@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.subresources.binding import bind
 from gpu_scheduler.core.events import Report
 from gpu_scheduler.core.lifecycle import Phase, Status
@@ -139,10 +139,12 @@ class Desk:
         await asyncio.sleep(0.15)
 
 
-def group_kind() -> Kind:
+def group_kind() -> ServedKind:
     """The PodGroup of scheduler-plugins, taking any content."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return Kind(GROUPS.group, GROUPS.version, GROUPS.kind, GROUPS.plural, subresources=("status",), crd_schema=schema)
+    return ServedKind(
+        GROUPS.group, GROUPS.version, GROUPS.kind, GROUPS.plural, subresources=("status",), crd_schema=schema
+    )
 
 
 @asynccontextmanager

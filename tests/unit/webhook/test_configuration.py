@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING, Hook, find_mistakes
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING, Webhook, configuration_causes
+from embedded_kube.registry.kinds import ServedKind
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
 from tests.unit.webhook.reviewing import GROUP, MAP, POLICY, SCHEDULER, Json, ask, pod, review
 
@@ -30,12 +30,12 @@ def called(asked: Json, namespace: str = "x", guard: bool = True) -> list[str]:
     """The webhooks that an API server calls about a request, such as "mutate pods"."""
     request = asked["request"]
     resource = request["resource"]
-    kind = Kind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
+    kind = ServedKind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
     variables = {"request": request, "object": request["object"], "oldObject": request["oldObject"]}
     labels = {"kubernetes.io/metadata.name": namespace}
     found = []
     for path, webhook in hooks(guard):
-        hook = Hook.read(webhook)
+        hook = Webhook.read(webhook)
         if (
             hook.find_kind(request["operation"], kind, request.get("subResource", ""), ()) is not None
             and hook.selects(request["object"], request["oldObject"], labels)
@@ -50,7 +50,7 @@ def called(asked: Json, namespace: str = "x", guard: bool = True) -> list[str]:
 def test_an_api_server_finds_no_mistake_in_them(client: Json, guard: bool) -> None:
     found = make_configurations(client, TWO_NAMES, system_namespace=SYSTEM, guard=guard)
     for resource, configuration in zip((MUTATING, VALIDATING), found, strict=True):
-        assert list(find_mistakes(resource, configuration)) == []
+        assert list(configuration_causes(resource, configuration)) == []
         assert configuration["metadata"] == {"name": "gpu-scheduler-webhook"}
         assert configuration["apiVersion"] == "admissionregistration.k8s.io/v1"
         assert f"{configuration['kind'].lower()}s." in resource
@@ -271,11 +271,13 @@ def refused(asked: Json) -> list[str]:
     """The policies by which an API server refuses a request."""
     request = asked["request"]
     resource = request["resource"]
-    kind = Kind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
+    kind = ServedKind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
     variables = {"request": request, "object": request["object"], "oldObject": request["oldObject"]}
     found = []
     for name, spec in make_policies(TWO_NAMES).items():
-        hook = Hook.read({**spec, "name": name, "rules": spec["matchConstraints"]["resourceRules"], "clientConfig": {}})
+        hook = Webhook.read(
+            {**spec, "name": name, "rules": spec["matchConstraints"]["resourceRules"], "clientConfig": {}}
+        )
         matches = hook.find_kind(request["operation"], kind, request.get("subResource", ""), ()) is not None
         if matches and hook.meets_conditions(variables):
             found.append(name.removeprefix("gpu-scheduler-"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedded_kube.api import timestamp
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 

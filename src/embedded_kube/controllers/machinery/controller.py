@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject, LocalEventRecorder
 from embedded_kube.controllers.machinery.informer import InformerFactory, LocalInformer
 from embedded_kube.controllers.machinery.objects import Key, ObjectView
 from embedded_kube.controllers.machinery.queue import WorkQueue
 from embedded_kube.controllers.settings import ControllerSettings
-from embedded_kube.errors import MODIFIED, ApiError, conflict
+from embedded_kube.errors import MODIFIED, StatusError, conflict
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
 
@@ -52,7 +52,7 @@ def copy_json(found: Json) -> Json:
 class ControllerContext:
     """What all controllers have in common: settings, caches, Events, and writes that the caches learn of at once."""
 
-    def __init__(self, client: Client, settings: ControllerSettings, informers: InformerFactory) -> None:
+    def __init__(self, client: ClusterClient, settings: ControllerSettings, informers: InformerFactory) -> None:
         self.client = client
         self.settings = settings
         self.informers = informers
@@ -101,7 +101,7 @@ class ControllerContext:
         meta = item.meta
         try:
             await self.client.delete(resource, *meta.key, uid=meta.uid, grace=grace)
-        except ApiError as error:
+        except StatusError as error:
             # Another object of that name stands there: ours is gone, which is what was wanted.
             if error.reason != "Conflict":
                 raise
@@ -122,7 +122,7 @@ class _Unchanged(Exception):  # noqa: N818
         self.found = found
 
 
-def is_terminating_namespace(error: ApiError) -> bool:
+def is_terminating_namespace(error: StatusError) -> bool:
     """Whether a create failed because its namespace is going away: nothing to report, nothing to retry."""
     return error.code == 403 and "being terminated" in error.message
 
@@ -182,7 +182,7 @@ class Controller(ABC, Generic[K]):
         """Makes a pod and says so on its owner; that a namespace is going away is no news."""
         try:
             made = await self.context.create("pods", pod)
-        except ApiError as error:
+        except StatusError as error:
             if not is_terminating_namespace(error):
                 self.warning(about, "FailedCreate", f"Error creating: {error.message}")
             raise
@@ -206,7 +206,7 @@ class Controller(ABC, Generic[K]):
             key = await self.queue.take()
             try:
                 again = await self.reconcile(key)
-            except ApiError as error:
+            except StatusError as error:
                 # A conflict means that our cache was behind: the next look, a moment later, will have caught up.
                 level = logging.DEBUG if error.code in (404, 409) else logging.WARNING
                 _log.log(level, "%s %s: %s", self.name, key, error.message)

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from embedded_kube.api import timestamp
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.machinery.objects import MetaView
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class InvolvedObject(msgspec.Struct, frozen=True):
 class LocalEventRecorder:
     """Writes Events in the background."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._pending: dict[str, Json] = {}
         self._similar: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
@@ -108,11 +108,11 @@ class LocalEventRecorder:
         try:
             try:
                 await self._client.create("events", msgspec.json.decode(msgspec.json.encode(event)))
-            except ApiError as error:
+            except StatusError as error:
                 if error.reason != "AlreadyExists":
                     raise
                 await self._client.edit("events", meta["namespace"], meta["name"], repeat)
-        except ApiError as error:
+        except StatusError as error:
             _log.debug("an Event about %s was not written: %s", event["involvedObject"].get("name"), error.message)
 
 

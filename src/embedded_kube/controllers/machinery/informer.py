@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from embedded_kube.client import SYNCED, Client
+from embedded_kube.client import SYNCED, ClusterClient
 from embedded_kube.controllers.machinery.objects import (
     EventView,
     FullObject,
@@ -31,7 +31,7 @@ from embedded_kube.controllers.machinery.objects import (
     read_object,
     read_pod,
 )
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 T = TypeVar("T", bound=ObjectView)
@@ -78,7 +78,7 @@ class CacheIndex(Generic[T]):
 class LocalInformer(Generic[T]):
     """A cache of one resource."""
 
-    def __init__(self, client: Client, resource: str, read: Callable[[Json], T]) -> None:
+    def __init__(self, client: ClusterClient, resource: str, read: Callable[[Json], T]) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
         self._client = client
@@ -175,7 +175,7 @@ class LocalInformer(Generic[T]):
                 continue
             try:
                 found = await self._client.get(self.resource, *key)
-            except ApiError as error:
+            except StatusError as error:
                 if error.code != 404:
                     raise
                 if self._items.get(key) is item:
@@ -227,7 +227,7 @@ def _orphan_namespace(item: ObjectView) -> tuple[str, ...]:
 class InformerFactory:
     """The caches that all controllers share: one watch per resource, however many look."""
 
-    def __init__(self, client: Client, start: Callable[[LocalInformer[Any]], asyncio.Task[None]]) -> None:
+    def __init__(self, client: ClusterClient, start: Callable[[LocalInformer[Any]], asyncio.Task[None]]) -> None:
         self._client = client
         self._start = start
         self._all: dict[str, LocalInformer[Any]] = {}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from embedded_kube.controllers.machinery.controller import ControllerContext
 from embedded_kube.controllers.machinery.metadata_edits import without_owners
 from embedded_kube.controllers.machinery.objects import FullObject, ObjectView
-from embedded_kube.storage.labels import matches
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 T = TypeVar("T", bound=ObjectView)

@@ -18,6 +18,7 @@ from embedded_kube.controllers.machinery.controller import (
     object_key,
 )
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.hashes import short_hash
 from embedded_kube.controllers.machinery.objects import (
     FullObject,
     Key,
@@ -32,8 +33,8 @@ from embedded_kube.controllers.workloads.pod_control import pod_from_template, s
 from embedded_kube.controllers.workloads.revisions import RevisionHistory, TemplateRevision
 from embedded_kube.controllers.workloads.rollout import scaled_value
 from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.labels import matches, short_hash
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 DAEMONSETS = "daemonsets.apps"
@@ -190,14 +191,14 @@ class DaemonSetController(Controller[Key]):
         update = await self._history.latest(found)
         goal = self._goal(found, update)
         now = time.time()
-        failure: ApiError | None = None
+        failure: StatusError | None = None
         manager = ControllerRefManager(
             self.context, "pods", DAEMONSETS, found, owner_reference("apps/v1", "DaemonSet", found)
         )
         await manager.claim(self.informers.pods_of_controller.get(found.meta.uid), ())
         try:
             await self._act(found, update, plan_daemons(goal, self._by_node(found), now))
-        except ApiError as error:
+        except StatusError as error:
             failure = error
         pods = self._by_node(found)
         status = daemon_status(found, goal, pods, now)

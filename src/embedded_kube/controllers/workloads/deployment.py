@@ -15,6 +15,7 @@ from embedded_kube.controllers.machinery.controller import (
     object_key,
 )
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
+from embedded_kube.controllers.machinery.hashes import short_hash
 from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView
 from embedded_kube.controllers.workloads.controller_ref import ControllerRefManager, owner_reference
 from embedded_kube.controllers.workloads.deployment_status import deployment_status, seconds_to_deadline
@@ -27,8 +28,8 @@ from embedded_kube.controllers.workloads.rollout import (
     scale_proportionally,
     scale_up_new,
 )
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.labels import matches, short_hash
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 DEPLOYMENTS = "deployments.apps"
@@ -241,7 +242,7 @@ class DeploymentController(Controller[Key]):
         made["metadata"]["annotations"] |= _told(rollout) | {REVISION: revision}
         try:
             made = await self.context.create(REPLICASETS, made)
-        except ApiError as error:
+        except StatusError as error:
             if error.reason == "AlreadyExists":
                 # Something else has that name, so the next look uses other letters.
                 status = {**found.status, "collisionCount": collisions + 1}

@@ -41,7 +41,7 @@ from embedded_kube.controllers.workloads.pod_control import (
     set_random_name,
     slow_start_batch,
 )
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 JOBS = "jobs.batch"
@@ -142,10 +142,10 @@ class JobController(Controller[Key]):
         event = set_suspended(status, goal)
         tally = tally_job(goal, status, pods)
         plan = plan_job(goal, status, tally, pods, time.time())
-        failure: ApiError | None = None
+        failure: StatusError | None = None
         try:
             await self._act(found, plan, tally)
-        except ApiError as error:
+        except StatusError as error:
             failure = error
         about = InvolvedObject("batch/v1", "Job", found.meta)
         if event:
@@ -186,7 +186,7 @@ class JobController(Controller[Key]):
     async def _unpin(self, pod: PodView) -> None:
         try:
             await self.context.edit("pods", pod, partial(without_finalizer, name=FINALIZER))
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from embedded_kube.api import timestamp
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, is_true, set_condition
 from embedded_kube.controllers.machinery.objects import PodView, seconds
 from embedded_kube.controllers.workloads.job_plan import FINALIZER, UNCOUNTED_AT_ONCE, JobGoal, JobOutcome, JobTally
 from embedded_kube.controllers.workloads.job_policy import write_indexes
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from embedded_kube.controllers.machinery.controller import ControllerContext, copy_json
+from embedded_kube.controllers.machinery.hashes import ALPHABET
 from embedded_kube.controllers.machinery.objects import DELETION_COST, PodView
-from embedded_kube.storage.labels import ALPHABET
 from embedded_kube.storage.store import Json
 
 BURST = 500

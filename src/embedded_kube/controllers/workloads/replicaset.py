@@ -26,8 +26,8 @@ from embedded_kube.controllers.workloads.pod_control import (
     set_random_name,
     slow_start_batch,
 )
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.labels import matches
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 REPLICASETS = "replicasets.apps"
@@ -106,11 +106,11 @@ class ReplicaSetController(Controller[Key]):
         manager = ControllerRefManager(self.context, "pods", REPLICASETS, found, reference)
         owned = self.informers.pods_of_controller.get(found.meta.uid)
         pods = await manager.claim(owned, self.informers.orphan_pods.get(key[0]), lambda pod: not pod.ended)
-        failure: ApiError | None = None
+        failure: StatusError | None = None
         if not found.meta.deleting:
             try:
                 await self._act(found, reference, plan_replicas(found.spec.get("replicas", 1), pods))
-            except ApiError as error:
+            except StatusError as error:
                 failure = error
         again = await self._report(found, failure)
         if failure is not None and not is_terminating_namespace(failure):
@@ -130,12 +130,12 @@ class ReplicaSetController(Controller[Key]):
     async def _delete(self, pod: PodView, about: InvolvedObject) -> None:
         try:
             await self.context.delete("pods", pod)
-        except ApiError as error:
+        except StatusError as error:
             self.warning(about, "FailedDelete", f"Error deleting: {error.message}")
             raise
         self.event(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
 
-    async def _report(self, found: FullObject, failure: ApiError | None) -> float | None:
+    async def _report(self, found: FullObject, failure: StatusError | None) -> float | None:
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         counters, again = count_replicas(found, pods, time.time())
         status: Json = {**counters, "observedGeneration": found.meta.generation}

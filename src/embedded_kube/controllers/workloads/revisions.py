@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from embedded_kube.controllers.machinery.controller import ControllerContext, copy_json
+from embedded_kube.controllers.machinery.hashes import short_hash
 from embedded_kube.controllers.machinery.objects import FullObject
 from embedded_kube.controllers.workloads.controller_ref import owner_reference
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.labels import short_hash
+from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 REVISIONS = "controllerrevisions.apps"
@@ -62,7 +62,7 @@ class RevisionHistory:
             letters = short_hash(template, attempt)
             try:
                 return await self._context.create(REVISIONS, self._revision(owner, template, letters, number))
-            except ApiError as error:
+            except StatusError as error:
                 if error.reason != "AlreadyExists" or attempt > 20:
                     raise
                 attempt += 1

@@ -27,8 +27,8 @@ from embedded_kube.controllers.workloads.statefulset_plan import (
     StatefulSetGoal,
     plan_statefulset,
 )
-from embedded_kube.errors import ApiError
-from embedded_kube.storage.labels import matches
+from embedded_kube.errors import StatusError
+from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 STATEFULSETS = "statefulsets.apps"
@@ -140,14 +140,14 @@ class StatefulSetController(Controller[Key]):
         update = await self._history.latest(found)
         current = self._history.find(found, found.status.get("currentRevision", "")) or update
         goal = read_goal(found, current.name, update.name)
-        failure: ApiError | None = None
+        failure: StatusError | None = None
         now = time.time()
         try:
             templates = {current.name: current, update.name: update}
             await slow_start_batch(
                 [partial(self._act, found, action, templates) for action in plan_statefulset(goal, pods, now)]
             )
-        except ApiError as error:
+        except StatusError as error:
             failure = error
         pods = dict(self._numbered(found))
         status = statefulset_status(found, goal, pods, now)
@@ -183,7 +183,7 @@ class StatefulSetController(Controller[Key]):
             try:
                 await self._create_claims(found, action.number, about)
                 await self.context.create("pods", ordinal_pod(found, revisions[action.revision], action.number))
-            except ApiError as error:
+            except StatusError as error:
                 if not is_terminating_namespace(error):
                     text = f"create Pod {pod} in {kind} {name} failed error: {error.message}"
                     self.warning(about, "FailedCreate", text)
@@ -213,7 +213,7 @@ class StatefulSetController(Controller[Key]):
             }
             try:
                 await self.context.create(CLAIMS, made)
-            except ApiError as error:
+            except StatusError as error:
                 if error.reason != "AlreadyExists":
                     raise
             text = f"create Claim {name} Pod {pod} in StatefulSet {found.meta.name} success"

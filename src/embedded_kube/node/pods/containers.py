@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from embedded_kube.api import timestamp
+from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from embedded_kube.client import Client
-from embedded_kube.errors import ApiError
+from embedded_kube.client import ClusterClient
+from embedded_kube.errors import StatusError
 from embedded_kube.node.processes.network import HostNames
 from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.quantity import parse_nano
@@ -38,11 +38,11 @@ class DownwardFields:
     allocatable: Mapping[str, str]
 
 
-async def read_data(client: Client, resource: str, namespace: str, name: str) -> dict[str, bytes] | None:
+async def read_data(client: ClusterClient, resource: str, namespace: str, name: str) -> dict[str, bytes] | None:
     """Returns the entries of a ConfigMap or Secret, or None if it does not exist."""
     try:
         found = await client.get(resource, namespace, name)
-    except ApiError as error:
+    except StatusError as error:
         if error.code == 404:
             return None
         raise
@@ -55,7 +55,7 @@ async def read_data(client: Client, resource: str, namespace: str, name: str) ->
 class EnvironmentResolver:
     """Resolves environment variables for the containers of one pod."""
 
-    def __init__(self, client: Client, host_names: HostNames, pod: Json, downward: DownwardFields) -> None:
+    def __init__(self, client: ClusterClient, host_names: HostNames, pod: Json, downward: DownwardFields) -> None:
         self._client = client
         self._host_names = host_names
         self._pod = pod

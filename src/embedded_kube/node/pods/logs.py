@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from embedded_kube.node.pods.log_writer import MAX_LOG_FILES, rotated_path
-from embedded_kube.subresources.kubelet import LogOptions
+from embedded_kube.subresources.kubelet import PodLogOptions
 
 _CHUNK_SIZE = 1 << 16
 _POLL_INTERVAL = 0.1
@@ -51,7 +51,7 @@ def tail_text(path: Path, most: int = 2048, lines: int = 80) -> str:
     return b"".join(last).decode("utf-8", "replace")[-most:]
 
 
-async def read_logs(path: Path, options: LogOptions, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def read_logs(path: Path, options: PodLogOptions, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Streams a log as the options ask for it. Following stops once `has_ended` returns True."""
     formatter = _LogFormatter(options)
     with _open(path) as file:
@@ -94,7 +94,7 @@ def _is_rotated(path: Path, current: BinaryIO) -> bool:
     return path.exists() and os.fstat(current.fileno()).st_ino != path.stat().st_ino
 
 
-def _history(path: Path, options: LogOptions, current: BinaryIO) -> Iterator[bytes]:
+def _history(path: Path, options: PodLogOptions, current: BinaryIO) -> Iterator[bytes]:
     """Yields the stored lines of all rotated files that the options select."""
     chosen = _all_lines(path, current)
     if options.since_seconds is not None:
@@ -137,7 +137,7 @@ def _text(line: bytes) -> bytes:
 class _LogFormatter:
     """Converts stored lines to the log output, up to a limit in bytes."""
 
-    def __init__(self, options: LogOptions) -> None:
+    def __init__(self, options: PodLogOptions) -> None:
         self._times = options.timestamps
         self._left = options.limit_bytes
         self._unfinished = b""

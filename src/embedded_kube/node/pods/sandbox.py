@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.node.fleet import FleetSettings
 from embedded_kube.node.pods.environment import DownwardFields, EnvironmentResolver, command_line
 from embedded_kube.node.pods.logs import delete_old_logs, log_path
@@ -33,7 +33,7 @@ _TERMINATION_PATH = "/dev/termination-log"
 class AgentContext:
     """Dependencies of all pods that run as processes."""
 
-    client: Client
+    client: ClusterClient
     settings: FleetSettings
     launcher: LauncherClient
     host_names: HostNames

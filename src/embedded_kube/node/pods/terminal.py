@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from embedded_kube import errors
 from embedded_kube.node.processes.launcher_client import LaunchedProcess, ProcessStartError
-from embedded_kube.subresources.kubelet import Terminal
+from embedded_kube.subresources.kubelet import ExecSession
 
 _CHUNK_SIZE = 1 << 16
 _DRAIN_TIMEOUT = 1.0
@@ -24,12 +24,12 @@ Enter = Callable[[list[str], list[int], bool], Awaitable[LaunchedProcess]]
 """Starts a command in the container: arguments, streams, whether they are a terminal."""
 
 
-async def run_terminal(terminal: Terminal, enter: Enter) -> int:
+async def run_terminal(terminal: ExecSession, enter: Enter) -> int:
     """Runs the command and returns its exit code. The command is killed when the client disconnects."""
     return await (_with_tty(terminal, enter) if terminal.tty else _with_pipes(terminal, enter))
 
 
-async def _with_pipes(terminal: Terminal, enter: Enter) -> int:
+async def _with_pipes(terminal: ExecSession, enter: Enter) -> int:
     in_reading, in_writing = os.pipe()
     out_reading, out_writing = os.pipe()
     err_reading, err_writing = os.pipe()
@@ -46,7 +46,7 @@ async def _with_pipes(terminal: Terminal, enter: Enter) -> int:
         return await _finish(process, terminal, {out_reading: 1, err_reading: 2})
 
 
-async def _with_tty(terminal: Terminal, enter: Enter) -> int:
+async def _with_tty(terminal: ExecSession, enter: Enter) -> int:
     ours, theirs = pty.openpty()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(os.close, ours)
@@ -59,12 +59,12 @@ async def _with_tty(terminal: Terminal, enter: Enter) -> int:
 
 
 async def _start(
-    enter: Enter, terminal: Terminal, files: list[int], stack: contextlib.AsyncExitStack
+    enter: Enter, terminal: ExecSession, files: list[int], stack: contextlib.AsyncExitStack
 ) -> LaunchedProcess:
     try:
         process = await enter(list(terminal.command), files, terminal.tty)
     except ProcessStartError as error:
-        raise errors.internal(f"error executing command in container: {error}") from None
+        raise errors.internal_error(f"error executing command in container: {error}") from None
     stack.callback(process.signal, signal.SIGKILL)
     return process
 
@@ -79,7 +79,7 @@ def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None
     stack.push_async_callback(end)
 
 
-async def _finish(process: LaunchedProcess, terminal: Terminal, streams: Mapping[int, int]) -> int:
+async def _finish(process: LaunchedProcess, terminal: ExecSession, streams: Mapping[int, int]) -> int:
     """Forwards output until the command has ended, including all that it wrote before."""
     outputs = [asyncio.ensure_future(_drain(descriptor, stream, terminal)) for descriptor, stream in streams.items()]
     try:
@@ -96,7 +96,7 @@ async def _finish(process: LaunchedProcess, terminal: Terminal, streams: Mapping
     return exit_.code
 
 
-async def _drain(descriptor: int, stream: int, terminal: Terminal) -> None:
+async def _drain(descriptor: int, stream: int, terminal: ExecSession) -> None:
     while data := await _read(descriptor):
         await terminal.write(stream, data)
 

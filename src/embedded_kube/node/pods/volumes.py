@@ -7,9 +7,9 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from embedded_kube.client import Client
+from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.volume_binding import SELECTED_NODE
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.node.pods.environment import (
     ContainerConfigError,
     DownwardFields,
@@ -29,7 +29,7 @@ class PodVolumes:
     """Creates the volumes of one pod in its folder. Raises ContainerConfigError if one cannot be created yet."""
 
     def __init__(
-        self, client: Client, pod: Json, folder: Path, downward: DownwardFields, account: AccountFiles | None
+        self, client: ClusterClient, pod: Json, folder: Path, downward: DownwardFields, account: AccountFiles | None
     ) -> None:
         self._client = client
         self._pod = pod
@@ -141,7 +141,7 @@ class PodVolumes:
                 await self._select_node(claim)
                 raise ContainerConfigError(f'persistentvolumeclaim "{name}" is not bound')
             volume = await self._client.get("persistentvolumes", "", bound)
-        except ApiError as error:
+        except StatusError as error:
             raise ContainerConfigError(error.message) from None
         spec = volume["spec"]
         path = (spec.get("hostPath") or spec.get("local") or {}).get("path")

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from embedded_kube.data_dir import Home
+from embedded_kube.data_dir import DataDir
 from gpu_scheduler.k8s.connection import Connection, load_connection
 
 START_TIMEOUT = 150.0
@@ -39,7 +39,7 @@ class ClusterProcess:
     """`gpu-scheduler up` in a folder of its own."""
 
     def __init__(self, folder: Path, nodes: int, *, gangs: bool) -> None:
-        self._home = Home(folder)
+        self._home = DataDir(folder)
         self._log = folder.with_suffix(".log")
         command = [sys.executable, "-c", _PROGRAM, "up"]
         # The jobs are pods: without the operator it starts sooner.

@@ -1,4 +1,4 @@
-"""From the path of a request to what it asks for: a verb, a kind, a namespace, a name, a subresource."""
+"""Parses a request: verb, kind, namespace, name, subresource and options (compare request.RequestInfo)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from embedded_kube import errors
-from embedded_kube.api import Options
 from embedded_kube.errors import Cause
-from embedded_kube.storage.kinds import Kind, Kinds
+from embedded_kube.registry.kinds import KindTable, ServedKind
+from embedded_kube.registry.options import RequestOptions
 
 Query = Mapping[str, str]
 
@@ -21,8 +21,8 @@ _FALSE = ("false", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class User:
-    """Who asks."""
+class UserInfo:
+    """The user of a request (compare user.Info)."""
 
     name: str
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
@@ -30,24 +30,24 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A request to the API that found its kind. `namespace` is "" for cluster-scoped kinds and for all namespaces."""
+class RequestInfo:
+    """A request for a served kind. `namespace` is "" for cluster-scoped kinds and for all namespaces."""
 
     verb: str
-    kind: Kind
+    kind: ServedKind
     namespace: str
     name: str
     subresource: str
     query: Query
-    user: User
+    user: UserInfo
     agent: str = ""
 
     def flag(self, name: str) -> bool:
-        """A query parameter that is true or false."""
+        """A boolean query parameter."""
         return self.query.get(name, "false").lower() not in _FALSE
 
     def number(self, name: str) -> int | None:
-        """A query parameter that is a whole number."""
+        """An integer query parameter, or None."""
         text = self.query.get(name, "")
         if not text:
             return None
@@ -56,14 +56,14 @@ class Call:
         except ValueError:
             raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
 
-    def options(self) -> Options:
+    def options(self) -> RequestOptions:
         """The options of a write."""
         query = self.query
         if not query:
-            return Options(self.user.name, self.user.groups, False, "Warn", self.agent, self.subresource)
+            return RequestOptions(self.user.name, self.user.groups, False, "Warn", self.agent, self.subresource)
         kind = _OPTIONS.get(self.verb, "CreateOptions")
-        _check_manager(query.get("fieldManager", ""), kind)
-        return Options(
+        _check_field_manager(query.get("fieldManager", ""), kind)
+        return RequestOptions(
             user=self.user.name,
             groups=self.user.groups,
             dry_run=is_dry_run(query.get("dryRun", ""), kind),
@@ -73,73 +73,73 @@ class Call:
         )
 
 
-Handler = Callable[[web.Request, Call], Awaitable[web.StreamResponse]]
-"""What serves a subresource. Tables of them are keyed "pods/binding"; "*/scale" stands for every kind that has it."""
+SubresourceHandler = Callable[[web.Request, RequestInfo], Awaitable[web.StreamResponse]]
+"""Serves a subresource. Tables of handlers are keyed "pods/binding"; "*/scale" is for every kind that has it."""
 
 
 _OPTIONS = {"update": "UpdateOptions", "patch": "PatchOptions", "delete": "DeleteOptions"} | {
     "deletecollection": "DeleteOptions"
 }
-_LONGEST_MANAGER = 128
+_MAX_FIELD_MANAGER_BYTES = 128
 
 
 def is_dry_run(text: str, kind: str) -> bool:
-    """Whether nothing is to be kept. `kind` is what the parameters are called: CreateOptions."""
+    """Whether the dryRun parameter is set. `kind` names the options in errors: CreateOptions."""
     if text not in ("", "All"):
-        told = f'Unsupported value: ["{text}"]: supported values: "All"'
-        raise errors.invalid_options(kind, Cause("dryRun", told, "FieldValueNotSupported"))
+        message = f'Unsupported value: ["{text}"]: supported values: "All"'
+        raise errors.invalid_options(kind, Cause("dryRun", message, "FieldValueNotSupported"))
     return text == "All"
 
 
 def _field_validation(text: str, kind: str) -> str:
     if text not in ("", "Ignore", "Warn", "Strict"):
-        told = f'Unsupported value: "{text}": supported values: "", "Ignore", "Strict", "Warn"'
-        raise errors.invalid_options(kind, Cause("fieldValidation", told, "FieldValueNotSupported"))
+        message = f'Unsupported value: "{text}": supported values: "", "Ignore", "Strict", "Warn"'
+        raise errors.invalid_options(kind, Cause("fieldValidation", message, "FieldValueNotSupported"))
     return text or "Warn"
 
 
-def _check_manager(name: str, kind: str) -> None:
-    if len(name.encode()) > _LONGEST_MANAGER:
-        told = f"Too long: may not be more than {_LONGEST_MANAGER} bytes"
-        raise errors.invalid_options(kind, Cause("fieldManager", told, "FieldValueTooLong"))
-    for place, letter in enumerate(name):
+def _check_field_manager(name: str, kind: str) -> None:
+    if len(name.encode()) > _MAX_FIELD_MANAGER_BYTES:
+        message = f"Too long: may not be more than {_MAX_FIELD_MANAGER_BYTES} bytes"
+        raise errors.invalid_options(kind, Cause("fieldManager", message, "FieldValueTooLong"))
+    for index, letter in enumerate(name):
         if not letter.isprintable():
-            told = f"Invalid value: {json.dumps(name)}: invalid character U+{ord(letter):04X} (at position {place})"
-            raise errors.invalid_options(kind, Cause("fieldManager", told))
+            message = f"Invalid value: {json.dumps(name)}: invalid character U+{ord(letter):04X} (at position {index})"
+            raise errors.invalid_options(kind, Cause("fieldManager", message))
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a path names."""
+class ResourcePath:
+    """The kind and object that a path names."""
 
-    kind: Kind
+    kind: ServedKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""
     watched: bool = False
-    """The path has the old /watch/ prefix."""
+    """The path has the deprecated /watch/ prefix."""
 
     def verb(self, method: str, query: Query) -> str:
-        """What a method means here; 405 when it means nothing."""
+        """The verb of an HTTP method; MethodNotAllowed (405) if the path does not support it."""
         verbs = _OBJECT_VERBS if self.name else _COLLECTION_VERBS
         verb = verbs.get(method, "")
         everywhere = self.kind.namespaced and not self.namespace
         if not verb or (verb == "create" and self.name and not self.subresource):
-            raise errors.not_allowed()
+            raise errors.method_not_allowed()
         if everywhere and verb in ("create", "deletecollection"):
-            raise errors.not_allowed()
+            raise errors.method_not_allowed()
         if verb in ("get", "list") and (self.watched or query.get("watch", "false").lower() not in _FALSE):
             return "watch"
         return verb
 
 
-def _goes_on(subresource: str) -> bool:
-    """Whether a path goes on below what has nothing below it."""
+def _is_too_long(subresource: str) -> bool:
+    """Whether a path continues below a subresource that has no children."""
     return subresource.startswith(("status/", "scale/"))
 
 
-def find_target(kinds: Kinds, path: str) -> Target | None:
-    """What a path under /api or /apis names; None when that is nothing that is served."""
+def parse_resource_path(kinds: KindTable, path: str) -> ResourcePath | None:
+    """Parses a path under /api or /apis; None if it names no served resource."""
     parts = path.split("/")[1:]
     if parts and parts[-1] == "":
         parts.pop()
@@ -169,6 +169,6 @@ def find_target(kinds: Kinds, path: str) -> Target | None:
     if name and kind.namespaced and not namespace:
         return None
     first = subresource.split("/")[0]
-    if first and kind.crd_schema is None and (first not in kind.subresources or _goes_on(subresource)):
+    if first and kind.crd_schema is None and (first not in kind.subresources or _is_too_long(subresource)):
         return None
-    return Target(kind, namespace, name, subresource, watched)
+    return ResourcePath(kind, namespace, name, subresource, watched)

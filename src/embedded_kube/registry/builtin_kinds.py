@@ -1,19 +1,19 @@
-"""The kinds that are there without any CRD, as one table: what they are called and what `kubectl get` shows of them."""
+"""The built-in kinds as one table: names, subresources, and columns of `kubectl get`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from embedded_kube.storage.kinds import Column, Kind
+from embedded_kube.registry.kinds import PrinterColumn, ServedKind
 
 VERSIONS = ("1.35", "1.36", "1.37")
 """The minor versions of Kubernetes whose API can be served."""
 
-_NAME = Column("Name", ".metadata.name", "name", description="Name must be unique within a namespace.")
-_AGE = Column("Age", ".metadata.creationTimestamp", "age", description="Time since the object was created.")
+_NAME = PrinterColumn("Name", ".metadata.name", "name", description="Name must be unique within a namespace.")
+_AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "age", description="Time since the object was created.")
 _NAMES = {"StorageClass": replace(_NAME, path="=storage_class_name")}
-"""Names that a table shows with more beside them."""
+"""Name columns that are computed."""
 
 _TYPES = {"int": "integer", "bool": "boolean", "age": "age", "count": "count", "name": "name", "moment": "moment"}
 
@@ -21,14 +21,14 @@ _PACKAGES = {"": "core", "rbac.authorization.k8s.io": "rbac", "apiextensions.k8s
 _APIEXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions"
 
 
-def built_in(version: str) -> tuple[Kind, ...]:
+def builtin_kinds(version: str) -> tuple[ServedKind, ...]:
     """The built-in kinds of a minor version ("1.35"), in the order in which discovery lists them."""
     if version not in VERSIONS:
         raise ValueError(f"Kubernetes {version} is not known; it can be one of {', '.join(VERSIONS)}")
     return (*_CORE, *_APPS, *_EVENTS, *_BATCH, *_POLICY, *_RBAC, *_STORAGE, *_ADMISSION, *_gangs(version), *_REST)
 
 
-def _columns(specs: str) -> Iterator[Column]:
+def _columns(specs: str) -> Iterator[PrinterColumn]:
     """Columns from text: "Title path [type]", separated by ";". A title that ends in "*" is only shown with -o wide,
     "_" in a title is a space, and "Age" needs nothing else."""
     for spec in filter(None, (part.strip() for part in specs.split(";"))):
@@ -38,11 +38,11 @@ def _columns(specs: str) -> Iterator[Column]:
             continue
         path, _, kind = rest.partition(" ")
         wide = title.endswith("*")
-        yield Column(title.rstrip("*").replace("_", " "), path, _TYPES.get(kind, "string"), wide)
+        yield PrinterColumn(title.rstrip("*").replace("_", " "), path, _TYPES.get(kind, "string"), wide)
 
 
 class _Group:
-    """A group and version whose kinds are being written down."""
+    """Makes the kinds of a group and version."""
 
     def __init__(self, group: str, version: str = "v1") -> None:
         self._group = group
@@ -50,12 +50,12 @@ class _Group:
 
     def kind(
         self, names: str, columns: str = "Age", *, subresources: str = "", cluster: bool = False, categories: str = ""
-    ) -> Kind:
-        """A kind from "Kind plural short,names" and its columns."""
+    ) -> ServedKind:
+        """Makes a kind from "Kind plural short,names" and its columns."""
         name, plural, *short = names.split()
         package = _PACKAGES.get(self._group, self._group.split(".")[0])
         home = _APIEXTENSIONS if package == "apiextensions" else f"io.k8s.api.{package}"
-        return Kind(
+        return ServedKind(
             group=self._group,
             version=self._version,
             kind=name,
@@ -199,8 +199,8 @@ _REST = (
 )
 
 
-def _gangs(version: str) -> Iterator[Kind]:
-    """Priority classes and native gangs: what the group scheduling.k8s.io has in a version."""
+def _gangs(version: str) -> Iterator[ServedKind]:
+    """The kinds of the group scheduling.k8s.io in a version: PriorityClass, Workload, PodGroup."""
     yield _Group("scheduling.k8s.io").kind(
         "PriorityClass priorityclasses pc",
         "Value .value int; Global-Default =global_default bool; Age; PreemptionPolicy .preemptionPolicy",
@@ -208,7 +208,7 @@ def _gangs(version: str) -> Iterator[Kind]:
     )
     gang = _Group("scheduling.k8s.io", {"1.35": "v1alpha1", "1.36": "v1alpha2"}.get(version, "v1beta1")).kind
     if version == "1.35":
-        # Upstream's Workload of 1.35 has no status; here it has, because there is no other object to say it on.
+        # Upstream's Workload of 1.35 has no status. Here it has one, because the gang has no other object for it.
         columns = "Groups =gang_names; Min =gang_minimums; Condition =latest_condition; Age"
         yield gang("Workload workloads", columns, subresources="status")
     else:

@@ -1,4 +1,4 @@
-"""What smaller kinds and parts may say: nodes, namespaces, events, addresses, roles, and the finer points of jobs."""
+"""Validation of the remaining kinds: nodes, namespaces, events, endpoints, roles, and details of jobs and pods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from embedded_kube.errors import Cause
-from embedded_kube.schema.decoding import Path, write_path
+from embedded_kube.schema.decoding import FieldPath, format_path
 from embedded_kube.validation.constraints import (
     EFFECTS,
     Check,
@@ -25,11 +25,11 @@ from embedded_kube.validation.constraints import (
 Json = dict[str, Any]
 
 _SYSCTL = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
-_TAINTS: Path = ((None, "metadata"), "taints")
-"""Where a real server says they are."""
+_TAINTS: FieldPath = ((None, "metadata"), "taints")
+"""The path of taints in the messages of a real server."""
 
 
-def _node(value: Json, path: Path, causes: list[Cause]) -> None:
+def _node(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(value.get("taints", ())):
         where, key, effect = (_TAINTS, index), taint.get("key", ""), taint.get("effect", "")
@@ -51,7 +51,7 @@ def _node(value: Json, path: Path, causes: list[Cause]) -> None:
             add_invalid(causes, ((path, "podCIDRs"), index), text, why)
 
 
-def _namespace(value: Json, path: Path, causes: list[Cause]) -> None:
+def _namespace(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     for name in value.get("finalizers", ()):
         if "/" not in name and name != "kubernetes":
             why = "name is neither a standard finalizer name nor is it fully qualified"
@@ -60,7 +60,7 @@ def _namespace(value: Json, path: Path, causes: list[Cause]) -> None:
             add_invalid(causes, (path, "finalizers"), name, problem)
 
 
-def _event(value: Json, path: Path, causes: list[Cause]) -> None:
+def _event(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     """An event has the namespace of what it is about; one with an exact time also says who saw what."""
     about, home = value.get("involvedObject", {}).get("namespace", ""), value.get("metadata", {}).get("namespace", "")
     new = value.get("eventTime")
@@ -78,12 +78,12 @@ def _event(value: Json, path: Path, causes: list[Cause]) -> None:
             add_invalid(causes, (path, name), "", "can have at most 128 characters")
 
 
-def _subset(value: Json, path: Path, causes: list[Cause]) -> None:
+def _subset(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if not value.get("addresses") and not value.get("notReadyAddresses"):
         add_required(causes, path, "must specify `addresses` or `notReadyAddresses`")
 
 
-def _address(value: Json, path: Path, causes: list[Cause]) -> None:
+def _address(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     wrong: list[Cause] = []
     ip_address(value.get("ip", ""), (path, "ip"), wrong)
     if wrong:
@@ -91,7 +91,7 @@ def _address(value: Json, path: Path, causes: list[Cause]) -> None:
     causes += wrong
 
 
-def _slice(value: Json, path: Path, causes: list[Cause]) -> None:
+def _slice(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if value.get("addressType") not in ("IPv4", "IPv6"):
         return
     for index, endpoint in enumerate(value.get("endpoints") or ()):
@@ -99,27 +99,27 @@ def _slice(value: Json, path: Path, causes: list[Cause]) -> None:
             ip_address(address, ((((path, "endpoints"), index), "addresses"), number), causes)
 
 
-def _role(value: Json, path: Path, causes: list[Cause]) -> None:
+def _role(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     for index, rule in enumerate(value.get("rules") or ()):
         if rule.get("nonResourceURLs"):
             why = "namespaced rules cannot apply to non-resource URLs"
             add_invalid(causes, (((path, "rules"), index), "nonResourceURLs"), rule["nonResourceURLs"], why)
 
 
-def _set_strategy(value: Json, path: Path, causes: list[Cause]) -> None:
+def _set_strategy(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if value.get("type") == "OnDelete" and "rollingUpdate" in value:
         why = "only allowed for updateStrategy 'RollingUpdate'"
         add_invalid(causes, (path, "rollingUpdate"), value["rollingUpdate"], why)
 
 
-def _exit_codes(value: Json, path: Path, causes: list[Cause]) -> None:
+def _exit_codes(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     for index, code in enumerate(value.get("values", ())):
         if code == 0 and value.get("operator") == "In":
             add_invalid(causes, ((path, "values"), index), 0, "must not be 0 for the In operator")
 
 
-def managed_by(value: Any, path: Path, causes: list[Cause]) -> None:
-    """Who looks after a job: acme.io/controller."""
+def managed_by(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """The managedBy field of a Job: acme.io/controller."""
     host, _, rest = value.partition("/")
     if not host or not rest:
         add_invalid(causes, path, value, 'must be a domain-prefixed path (such as "acme.io/foo")')
@@ -127,34 +127,34 @@ def managed_by(value: Any, path: Path, causes: list[Cause]) -> None:
         dns_subdomain(host, path, causes)
 
 
-def sysctl_name(value: Any, path: Path, causes: list[Cause]) -> None:
-    """The name of a setting of the kernel."""
+def sysctl_name(value: Any, path: FieldPath, causes: list[Cause]) -> None:
+    """The name of a sysctl."""
     if value and (len(value) > 253 or not re.match(_SYSCTL, value)):
         add_invalid(causes, path, value, f"must have at most 253 characters and match regex {_SYSCTL}")
 
 
-def _affinity_term(value: Json, path: Path, causes: list[Cause]) -> None:
+def _affinity_term(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     for name in value.get("namespaces", ()):
         dns_label(name, (path, "namespace"), causes)
 
 
-def _security(value: Json, path: Path, causes: list[Cause]) -> None:
+def _security(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     if value.get("privileged") and value.get("allowPrivilegeEscalation") is False:
         why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
         add_invalid(causes, path, value, why)
 
 
-def claims_of_containers(spec: Json, path: Path, causes: list[Cause]) -> None:
-    """Containers only use claims that their pod has."""
+def claims_of_containers(spec: Json, path: FieldPath, causes: list[Cause]) -> None:
+    """Containers use only resource claims of their pod."""
     known = {claim.get("name") for claim in spec.get("resourceClaims", ())}
     why = "must be one of the names in pod.spec.resourceClaims" + ("" if known else " which is empty")
     for part in ("initContainers", "containers"):
         for index, one in enumerate(spec.get(part, ())):
             for number, claim in enumerate(one.get("resources", {}).get("claims", ())):
                 name = claim.get("name", "")
-                where: Path = (((((path, part), index), "resources"), "claims"), number)
+                where: FieldPath = (((((path, part), index), "resources"), "claims"), number)
                 if name not in known:
-                    causes.append(Cause(write_path(where), f'Not found: "{name}": {why}', "FieldValueNotFound"))
+                    causes.append(Cause(format_path(where), f'Not found: "{name}": {why}', "FieldValueNotFound"))
 
 
 STRUCTS: dict[str, Check] = {

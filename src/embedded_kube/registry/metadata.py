@@ -1,16 +1,16 @@
-"""Who an object is: what of it a request must get right, may leave out, and cannot change."""
+"""Object metadata: preconditions, fields that requests may omit, and fields that updates cannot change."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from embedded_kube import errors
-from embedded_kube.storage.kinds import Kind
+from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.storage.store import Json
 
 
 def check_preconditions(plural: str, group: str, meta: dict[str, Any], uid: str | None, revision: str | None) -> None:
-    """409 unless an object is the one, and the version of it, that a request supposes."""
+    """Raises a conflict unless an object has the uid and resourceVersion that a request names."""
     for wanted, field, title in ((uid, "uid", "UID"), (revision, "resourceVersion", "ResourceVersion")):
         if wanted is not None and wanted != meta.get(field):
             have = meta.get(field, "")
@@ -18,8 +18,8 @@ def check_preconditions(plural: str, group: str, meta: dict[str, Any], uid: str 
             raise errors.conflict(plural, group, meta["name"], why)
 
 
-def check_deletable(kind: Kind, meta: dict[str, Any], uid: str | None, revision: str | None) -> None:
-    """The same for a delete, which has words of its own for it."""
+def check_delete_preconditions(kind: ServedKind, meta: dict[str, Any], uid: str | None, revision: str | None) -> None:
+    """The same for a delete, whose messages differ."""
     if uid is not None and uid != meta["uid"]:
         why = f"the UID in the precondition ({uid}) does not match the UID in record ({meta['uid']}). "
         raise errors.conflict(
@@ -32,7 +32,7 @@ def check_deletable(kind: Kind, meta: dict[str, Any], uid: str | None, revision:
 
 
 def check_name(meta: Json, name: str) -> None:
-    """400 unless an object has the name that the path has."""
+    """Raises BadRequest unless an object has the name in the path."""
     if not meta.get("name"):
         why = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
         raise errors.bad_request(why)
@@ -40,8 +40,8 @@ def check_name(meta: Json, name: str) -> None:
         raise errors.bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
 
 
-def changed_identity(meta: Json, was: Json) -> list[errors.Cause]:
-    """What an update says about who the object is, and is not so."""
+def immutable_metadata_causes(meta: Json, was: Json) -> list[errors.Cause]:
+    """Causes for the immutable metadata that an update changes."""
     return [
         errors.Cause(f"metadata.{name}", f'Invalid value: "{meta[name]}": field is immutable')
         for name in ("uid", "deletionTimestamp")
@@ -49,12 +49,12 @@ def changed_identity(meta: Json, was: Json) -> list[errors.Cause]:
     ]
 
 
-def fill_metadata(kind: Kind, namespace: str, found: Json) -> dict[str, Any]:
-    """The object's metadata, with the kind and namespace of the request filled in."""
-    said = found.setdefault("apiVersion", kind.api_version), found.setdefault("kind", kind.kind)
-    if said != (kind.api_version, kind.kind):
-        raise _wrong_kind(kind, *said, (found.get("metadata") or {}).get("name", ""))
-    meta: dict[str, Any] = found.setdefault("metadata", {})
+def fill_metadata(kind: ServedKind, namespace: str, obj: Json) -> dict[str, Any]:
+    """Sets apiVersion, kind and namespace if missing; BadRequest if they differ from the request. Returns metadata."""
+    type_meta = obj.setdefault("apiVersion", kind.api_version), obj.setdefault("kind", kind.kind)
+    if type_meta != (kind.api_version, kind.kind):
+        raise _wrong_kind(kind, *type_meta, (obj.get("metadata") or {}).get("name", ""))
+    meta: dict[str, Any] = obj.setdefault("metadata", {})
     if kind.namespaced:
         if meta.setdefault("namespace", namespace) != namespace:
             why = "the namespace of the provided object does not match the namespace sent on the request"
@@ -64,8 +64,8 @@ def fill_metadata(kind: Kind, namespace: str, found: Json) -> dict[str, Any]:
     return meta
 
 
-def _wrong_kind(kind: Kind, version: Any, name: Any, object_name: str) -> errors.ApiError:
-    """What is said of an object that is of another kind than its path."""
+def _wrong_kind(kind: ServedKind, version: Any, name: Any, object_name: str) -> errors.StatusError:
+    """The error for an object of another kind than the path."""
     if kind.crd_schema is not None:
         if version != kind.api_version:
             why = f"the API version in the data ({version}) does not match the expected API version"
@@ -74,46 +74,46 @@ def _wrong_kind(kind: Kind, version: Any, name: Any, object_name: str) -> errors
         return errors.invalid(str(name), kind.group, object_name, [cause])
     why = f'no kind "{name}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
     subject = f'{name} in version "{str(version).rpartition("/")[2]}" cannot be handled as a {kind.kind}'
-    return errors.UndecodableError(subject, why)
+    return errors.DecodingError(subject, why)
 
 
-def keep_identity(kind: Kind, found: Json, old: Json, subresource: str) -> None:
-    """Restores what an update cannot change: who the object is, and the half that this request is not about."""
-    meta, was = found["metadata"], old["metadata"]
+def restore_immutable(kind: ServedKind, obj: Json, old: Json, subresource: str) -> None:
+    """Restores what an update cannot change: system metadata, and either the status or everything but the status."""
+    meta, was = obj["metadata"], old["metadata"]
     for name in ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         meta.pop(name, None)
         if name in was:
             meta[name] = was[name]
     meta["resourceVersion"] = was["resourceVersion"]
-    # What managers applied is theirs to change (patch.py); who leaves it out does not mean to.
+    # An update that omits managedFields keeps them; patch.py changes them.
     if "managedFields" in was:
         meta.setdefault("managedFields", was["managedFields"])
     if meta.get("managedFields") == []:
         del meta["managedFields"]
     if kind.resource == "namespaces" and subresource != "finalize" and "spec" in old:
-        found["spec"] = old["spec"]  # all that it has are finalizers
+        obj["spec"] = old["spec"]  # the spec holds finalizers only
     if "status" not in kind.subresources:
         return
     if subresource == "status":
-        status = found.get("status")
-        free = _free_with_status(kind)
+        status = obj.get("status")
+        free = _metadata_of_status_write(kind)
         kept = {name: value for name, value in was.items() if name not in free}
-        found.clear()
-        found.update({**old, "metadata": {**kept, **{name: meta[name] for name in free if name in meta}}})
+        obj.clear()
+        obj.update({**old, "metadata": {**kept, **{name: meta[name] for name in free if name in meta}}})
         if status is not None:
-            found["status"] = status
+            obj["status"] = status
             if kind.resource == "pods" and "qosClass" in old.get("status", {}):
-                status["qosClass"] = old["status"]["qosClass"]  # it follows from the spec
+                status["qosClass"] = old["status"]["qosClass"]  # it is derived from the spec
         elif kind.crd_schema is not None:
-            found.pop("status", None)
+            obj.pop("status", None)
     elif "status" in old:
-        found["status"] = old["status"]
+        obj["status"] = old["status"]
     else:
-        found.pop("status", None)
+        obj.pop("status", None)
 
 
-def _free_with_status(kind: Kind) -> tuple[str, ...]:
-    """What of its metadata a write to an object's status may change; every kind has its own idea."""
+def _metadata_of_status_write(kind: ServedKind) -> tuple[str, ...]:
+    """The metadata that a write to the status subresource may change; it differs by kind."""
     if kind.crd_schema is not None:
         return ("managedFields",)
     own = {"deployments.apps": "ownerReferences", "pods": "labels"}.get(kind.resource)
@@ -121,12 +121,12 @@ def _free_with_status(kind: Kind) -> tuple[str, ...]:
     return (*free, own) if own else (*free, "labels", "ownerReferences")
 
 
-def content_of(kind: Kind, found: Json) -> Json:
-    """What counts as a new generation when it changes."""
+def generation_content(kind: ServedKind, obj: Json) -> Json:
+    """The part of an object whose change increases metadata.generation."""
     apart = ("metadata", "status") if "status" in kind.subresources or kind.crd_schema is None else ("metadata",)
-    content = {name: value for name, value in found.items() if name not in apart}
-    # Annotations of a deployment are handed on to what it makes.
-    return {**content, "": found["metadata"].get("annotations")} if kind.resource == "deployments.apps" else content
+    content = {name: value for name, value in obj.items() if name not in apart}
+    # A Deployment copies its annotations to its ReplicaSets.
+    return {**content, "": obj["metadata"].get("annotations")} if kind.resource == "deployments.apps" else content
 
 
 _WITHOUT_GENERATION = frozenset(
@@ -134,7 +134,8 @@ _WITHOUT_GENERATION = frozenset(
 )
 
 
-def has_generation(kind: Kind) -> bool:
+def has_generation(kind: ServedKind) -> bool:
+    """Whether objects of a kind have metadata.generation."""
     if kind.group in _WITHOUT_GENERATION:
         return kind.resource == "pods"
     gangs = ("workloads.scheduling.k8s.io", "podgroups.scheduling.k8s.io")

@@ -1,20 +1,20 @@
-"""Keeping something that is worked out from a whole resource up to date, at the cost of its changes only."""
+"""Incremental updates of data that is derived from all objects of a resource."""
 
 from __future__ import annotations
 
-from embedded_kube.storage.store import Change, Store, Subscription
+from embedded_kube.storage.store import Store, StoreChange, Subscription
 
 
-class Followed:
-    """A resource whose changes are collected until somebody asks for them."""
+class ChangeTracker:
+    """Collects the changes of a resource until they are taken."""
 
     def __init__(self, store: Store, resource: str) -> None:
         self._store = store
         self._resource = resource
         self._subscription: Subscription | None = None
 
-    def take(self) -> list[Change] | None:
-        """What changed since the last time; None says that everything has to be read (again)."""
+    def take(self) -> list[StoreChange] | None:
+        """The changes since the last call. None: the first call, or the tracker fell behind; read all objects."""
         subscription = self._subscription
         if subscription is None or subscription.overrun:
             if subscription is not None:
@@ -28,5 +28,5 @@ class Followed:
         return changes
 
     def is_stale(self) -> bool:
-        """Whether anything changed since the last time."""
+        """Whether anything has changed since the last call; drops the changes."""
         return self.take() != []

@@ -1,4 +1,4 @@
-"""Bodies and answers: what a request sends, what forms of an object it accepts, and how an answer is written."""
+"""Request bodies, responses, and content negotiation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import yaml
 from aiohttp import web
 
 from embedded_kube import errors
-from embedded_kube.errors import ApiError
+from embedded_kube.errors import StatusError
 from embedded_kube.server.protobuf import CONTENT_TYPE, decode_protobuf
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import documents
 
-LARGEST_BODY = 3 * 1024 * 1024
+MAX_BODY_BYTES = 3 * 1024 * 1024
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
@@ -26,7 +26,7 @@ _NOT_CACHED = {"Cache-Control": "no-cache, private"}
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: what looks like a time stays text."""
+    """A YAML loader that keeps times as text, as Kubernetes does."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -36,65 +36,65 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def parse_yaml(data: bytes) -> Any:
-    """One YAML document; raises BadDocumentError."""
+    """Parses one YAML document; raises BadDocumentError."""
     return documents.parse_yaml(data, _Loader)
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The body, unless it is too large."""
+    """Reads the body; RequestEntityTooLarge (413) above the limit."""
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
-        message = f"Request entity too large: limit is {LARGEST_BODY}"
-        raise ApiError(413, "RequestEntityTooLarge", message) from None
+        message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
+        raise StatusError(413, "RequestEntityTooLarge", message) from None
 
 
 async def read_object(request: web.Request) -> Json:
-    """The object in the body."""
+    """Reads the object in the body."""
     data = await read_body(request)
     return as_object(decode_body(data, content_type(request)))
 
 
 def content_type(request: web.Request) -> str:
-    """The format of a body; one that does not say is JSON."""
+    """The media type of the body; JSON by default."""
     return request.content_type if "Content-Type" in request.headers else JSON
 
 
-def as_object(found: Any) -> Json:
-    """What was read, if it can be an object of some kind."""
-    if found is None:
+def as_object(obj: Any) -> Json:
+    """The decoded body as an object; MalformedBodyError if it is none."""
+    if obj is None:
         return {}
-    if not isinstance(found, dict):
-        raise errors.UnreadableError("the body of the request must be one object (a JSON or YAML mapping)")
-    if found.get("metadata", found) is None:
-        del found["metadata"]
-    if not isinstance(found.get("metadata", {}), dict):
+    if not isinstance(obj, dict):
+        raise errors.MalformedBodyError("the body of the request must be one object (a JSON or YAML mapping)")
+    if obj.get("metadata", obj) is None:
+        del obj["metadata"]
+    if not isinstance(obj.get("metadata", {}), dict):
         raise errors.bad_request("metadata must be an object (a JSON or YAML mapping)")
-    return found
+    return obj
 
 
 def decode_body(data: bytes, media: str) -> Any:
-    """What a body says; 415 for formats that nobody reads here, 400 for what cannot be read."""
+    """Decodes a body; 415 for an unknown media type, 400 if it is malformed."""
     if media == JSON or media.endswith("+json"):
         try:
             return decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise errors.UnreadableError(f"the body of the request is not JSON: {error}") from None
+            raise errors.MalformedBodyError(f"the body of the request is not JSON: {error}") from None
     if media in (YAML, "text/yaml", "application/x-yaml") or media.endswith("+yaml"):
         try:
             return parse_yaml(data)
         except documents.BadDocumentError as error:
-            raise errors.UnreadableError(f"the body of the request is not YAML: {error}") from None
+            raise errors.MalformedBodyError(f"the body of the request is not YAML: {error}") from None
     if media == CONTENT_TYPE:
         return decode_protobuf(data)
-    raise errors.unsupported(
+    raise errors.unsupported_media_type(
         "the body of the request was in an unknown format - "
         f"accepted media types include: {JSON}, {YAML}, {CONTENT_TYPE}"
     )
 
 
 def send_bytes(data: bytes, status: int = 200, warnings: Iterable[str] = (), media: str = JSON) -> web.Response:
-    """An answer that is already written."""
+    """Makes a response of encoded data."""
     response = web.Response(body=data, status=status, content_type=media, headers=_NOT_CACHED)
     for warning in warnings:
         text = "".join(letter if letter.isprintable() else " " for letter in warning)
@@ -103,13 +103,13 @@ def send_bytes(data: bytes, status: int = 200, warnings: Iterable[str] = (), med
     return response
 
 
-def send(found: Any, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
-    """An object as an answer."""
-    return send_bytes(encode(found), status, warnings)
+def send(obj: Any, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+    """Makes a response of an object."""
+    return send_bytes(encode(obj), status, warnings)
 
 
-def send_error(error: ApiError) -> web.Response:
-    """A refusal."""
+def send_error(error: StatusError) -> web.Response:
+    """Makes the response of an error."""
     response = send(error.status(), error.code, error.warnings)
     if error.code == 401:
         response.headers["WWW-Authenticate"] = 'Bearer realm="gpu-scheduler"'
@@ -119,14 +119,14 @@ def send_error(error: ApiError) -> web.Response:
     return response
 
 
-class Accept:
-    """What forms of an answer a client takes, best first."""
+class AcceptHeader:
+    """The media types and forms that a client accepts, in its order of preference."""
 
     def __init__(self, header: str) -> None:
         self._ranges = [_media_range(part) for part in header.split(",") if part.strip()]
 
     def form(self, forms: Iterable[str]) -> tuple[str, str]:
-        """The first that can be had: ("", JSON or YAML) is the object itself, else ("Table", ...) and its like."""
+        """The first supported pair of form and media type; the form "" is the object itself, else "Table" and so on."""
         known = set(forms)
         if not self._ranges:
             return "", JSON
@@ -141,10 +141,10 @@ class Accept:
             if media in (YAML, "text/yaml"):
                 return kind, YAML
         message = "only the following media types are accepted: application/json, application/yaml"
-        raise ApiError(406, "NotAcceptable", message)
+        raise StatusError(406, "NotAcceptable", message)
 
     def discovery(self) -> str:
-        """The version of aggregated discovery that is wanted; "" for none."""
+        """The accepted version of aggregated discovery, or ""."""
         for media, parameters in self._ranges:
             if media not in (JSON, "*/*", "application/*"):
                 continue
