@@ -1,4 +1,4 @@
-"""How the members of one group are shared out among nodes: few nodes, to a pod's taste, and by its rules."""
+"""How many members of a group go to each node: on few nodes, by score, and by the pod rules of the group."""
 
 from __future__ import annotations
 
@@ -8,103 +8,55 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu_scheduler.core.model import HOSTNAME, Node, Pod, PodTerm, Preference, Spread, Taint, TaintEffect, Toleration
+from gpu_scheduler.core.model import HOSTNAME, Node, Pod, PodTerm, Spread
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.distribute import Shares, distribute, fill_nodes, likings
-from tests.unit.core.clusters import GPU, RACK, ZONE, apps, build_cluster, gpu_node, node, plain, pod, whole
+from gpu_scheduler.core.placement.distribute import Shares, distribute, fill_nodes
+from tests.unit.core.clusters import GPU, RACK, ZONE, apps, build_cluster, gpu_node, node, pod, whole
 from tests.unit.core.oracle import Fleet, Placed
-
-SOFT = Taint("k", "v", TaintEffect.PREFER_NO_SCHEDULE)
-OTHER = Taint("other", "", TaintEffect.PREFER_NO_SCHEDULE)
 
 
 @dataclass(frozen=True)
 class Filling:
-    """What nodes can take and how they are liked, how many pods there are, and which node takes how many."""
+    """The capacity and score of nodes, the number of pods, and the expected number of pods per node."""
 
     id: str
     counts: list[int]
     wanted: int
     expected: Shares | None
-    liking: list[int] | None = None
+    scores: list[int] | None = None
 
 
 FILLINGS = [
-    Filling("one node that all fit exactly", [5, 3, 8], 3, [(1, 3)]),
-    Filling("the smallest node that takes all", [8, 2, 5], 3, [(2, 3)]),
-    Filling("large nodes first, where one is not enough", [2, 4, 3], 7, [(1, 4), (2, 3)]),
-    Filling("the rest where it fits best", [4, 2, 3, 1], 5, [(0, 4), (3, 1)]),
-    Filling("not where there is no room", [0, 4, 0, 1], 5, [(1, 4), (3, 1)]),
-    Filling("all of everything", [1, 2], 3, [(1, 2), (0, 1)]),
-    Filling("one too many", [1, 2], 4, None),
-    Filling("liked nodes first, however small", [2, 4], 3, [(0, 2), (1, 1)], [1, 0]),
-    Filling("the larger of two that are liked the same", [1, 3], 2, [(1, 2)], [0, 0]),
-    Filling(
-        "the rest on the next one that is liked, not where it fits best", [2, 3, 1], 3, [(0, 2), (1, 1)], [2, 1, 0]
-    ),
+    Filling("one node that all pods fit exactly", [5, 3, 8], 3, [(1, 3)]),
+    Filling("the smallest node that takes all pods", [8, 2, 5], 3, [(2, 3)]),
+    Filling("large nodes first, when one is not enough", [2, 4, 3], 7, [(1, 4), (2, 3)]),
+    Filling("the rest by best fit", [4, 2, 3, 1], 5, [(0, 4), (3, 1)]),
+    Filling("no pod on a full node", [0, 4, 0, 1], 5, [(1, 4), (3, 1)]),
+    Filling("every node is filled", [1, 2], 3, [(1, 2), (0, 1)]),
+    Filling("one pod too many", [1, 2], 4, None),
+    Filling("nodes with a higher score first, however small", [2, 4], 3, [(0, 2), (1, 1)], [1, 0]),
+    Filling("the larger of two nodes with the same score", [1, 3], 2, [(1, 2)], [0, 0]),
+    Filling("the rest on the node with the next score, not by best fit", [2, 3, 1], 3, [(0, 2), (1, 1)], [2, 1, 0]),
 ]
 
 
 @pytest.mark.parametrize("case", FILLINGS, ids=[case.id for case in FILLINGS])
 def test_nodes_are_filled(case: Filling) -> None:
-    liking = None if case.liking is None else np.array(case.liking)
-    assert fill_nodes(np.array(case.counts), case.wanted, liking) == case.expected
-
-
-@dataclass(frozen=True)
-class Taste:
-    """A pod, some nodes, and how much it likes each; nothing where it is all the same to it."""
-
-    id: str
-    pod: Pod
-    nodes: list[Node]
-    expected: list[int] | None
-
-
-def tolerant(*tolerations: Toleration) -> Pod:
-    return pod("p", replace(plain(), tolerations=tolerations))
-
-
-TASTES = [
-    Taste("equal nodes", pod("p"), [node("n0"), node("n1")], None),
-    Taste("a node that is rather not used", pod("p"), [node("n0", taints=(SOFT,)), node("n1")], [-1, 0]),
-    Taste("a node that is rather not used twice", pod("p"), [node("n0", taints=(SOFT, OTHER)), node("n1")], [-2, 0]),
-    Taste(
-        "one of two soft taints is tolerated",
-        tolerant(Toleration("k", exists=True), Toleration("unheard-of", exists=True)),
-        [node("n0", taints=(SOFT, OTHER)), node("n1")],
-        [-1, 0],
-    ),
-    Taste(
-        "a soft taint that is tolerated",
-        tolerant(Toleration("k", exists=True), Toleration("unheard-of", exists=True)),
-        [node("n0", taints=(SOFT,)), node("n1")],
-        None,
-    ),
-    Taste("free GPUs are left to those who want them", pod("p"), [gpu_node("n0", 2), node("n1")], [-2, 0]),
-    Taste("who wants GPUs does not mind them", pod("p", whole(1)), [gpu_node("n0", 2), gpu_node("n1", 1)], None),
-]
-
-
-@pytest.mark.parametrize("case", TASTES, ids=[case.id for case in TASTES])
-def test_nodes_are_liked(case: Taste) -> None:
-    cluster = build_cluster(Fleet(case.nodes))
-    liking = likings(cluster, case.pod)
-    slots = [cluster.table.slots[each.name] for each in case.nodes]
-    assert (None if liking is None else liking[slots].tolist()) == case.expected
+    scores = None if case.scores is None else np.array(case.scores)
+    assert fill_nodes(np.array(case.counts), case.wanted, scores) == case.expected
 
 
 def zoned(*zones: str, gpus: int = 4) -> list[Node]:
     return [gpu_node(f"n{i}", gpus, labels={ZONE: zone} if zone else {}) for i, zone in enumerate(zones)]
 
 
-def company(**rules: object) -> Pod:
+def worker(**rules: object) -> Pod:
     return pod("p", replace(whole(1), **rules))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """A pod like all of its group, nodes, and how many of the group each node takes; nothing where rules cannot say."""
+    """A pod of the group, nodes, and the expected number of pods per node; None when the rules find no shares."""
 
     id: str
     pod: Pod
@@ -116,103 +68,122 @@ class Sharing:
 
 EVEN = Spread(apps("a"), ZONE, 1)
 SHARINGS = [
-    Sharing("evenly", company(spread=(EVEN,)), zoned("a", "b"), 4, {"n0": 2, "n1": 2}),
-    Sharing("the odd one anywhere", company(spread=(EVEN,)), zoned("a", "b"), 5, {"n0": 3, "n1": 2}),
+    Sharing("even spread", worker(spread=(EVEN,)), zoned("a", "b"), 4, {"n0": 2, "n1": 2}),
+    Sharing("even spread of an odd number", worker(spread=(EVEN,)), zoned("a", "b"), 5, {"n0": 3, "n1": 2}),
     Sharing(
-        "no further than the skew allows", company(spread=(EVEN,)), [*zoned("a"), *zoned("", "b", gpus=1)[1:]], 4, None
+        "one zone is full, and the skew forbids more in the other",
+        worker(spread=(EVEN,)),
+        [*zoned("a"), *zoned("", "b", gpus=1)[1:]],
+        4,
+        None,
     ),
     Sharing(
-        "as far as the skew allows",
-        company(spread=(EVEN,)),
+        "one zone is full, and the other takes as many as the skew allows",
+        worker(spread=(EVEN,)),
         [*zoned("a"), *zoned("", "b", gpus=1)[1:]],
         3,
         {"n0": 2, "n1": 1},
     ),
     Sharing(
-        "further, where the skew is larger",
-        company(spread=(replace(EVEN, max_skew=2),)),
+        "a larger skew allows more in the other zone",
+        worker(spread=(replace(EVEN, max_skew=2),)),
         [*zoned("a"), *zoned("", "b", gpus=1)[1:]],
         4,
         {"n0": 3, "n1": 1},
     ),
     Sharing(
-        "as if one zone were empty, where there are fewer than there should be",
-        company(spread=(replace(EVEN, min_domains=3),)),
+        "fewer zones than minDomains count as one more empty zone",
+        worker(spread=(replace(EVEN, min_domains=3),)),
         zoned("a", "b"),
         3,
         None,
     ),
-    Sharing("not outside all zones", company(spread=(EVEN,)), zoned("a", "", "b"), 4, {"n0": 2, "n2": 2}),
     Sharing(
-        "one in each zone",
-        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        "spread excludes nodes without the zone label",
+        worker(spread=(EVEN,)),
+        zoned("a", "", "b"),
+        4,
+        {"n0": 2, "n2": 2},
+    ),
+    Sharing(
+        "anti-affinity: one pod per zone",
+        worker(anti_affinity=(PodTerm(apps("a"), ZONE),)),
         zoned("a", "a", "b", gpus=2),
         2,
         {"n0": 1, "n2": 1},
     ),
     Sharing(
-        "one in each zone that takes just one",
-        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        "anti-affinity: one pod per zone with capacity for one",
+        worker(anti_affinity=(PodTerm(apps("a"), ZONE),)),
         zoned("a", "b", gpus=1),
         2,
         {"n0": 1, "n1": 1},
     ),
     Sharing(
-        "as many as there is room for outside all zones",
-        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        "anti-affinity does not limit nodes without the zone label",
+        worker(anti_affinity=(PodTerm(apps("a"), ZONE),)),
         zoned("a", "", gpus=2),
         3,
         {"n0": 1, "n1": 2},
     ),
     Sharing(
-        "none where there is no room",
-        company(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        "anti-affinity: a zone without capacity takes none",
+        worker(anti_affinity=(PodTerm(apps("a"), ZONE),)),
         [*zoned("a"), node("n1", labels={ZONE: "b"})],
         2,
         None,
     ),
     Sharing(
-        "two in one zone are too many", company(anti_affinity=(PodTerm(apps("a"), ZONE),)), zoned("a", "a"), 2, None
+        "anti-affinity: two pods do not fit one zone",
+        worker(anti_affinity=(PodTerm(apps("a"), ZONE),)),
+        zoned("a", "a"),
+        2,
+        None,
     ),
     Sharing(
-        "one on each node",
-        company(anti_affinity=(PodTerm(apps("a"), HOSTNAME),)),
+        "anti-affinity: one pod per node",
+        worker(anti_affinity=(PodTerm(apps("a"), HOSTNAME),)),
         zoned("", "", ""),
         3,
         {"n0": 1, "n1": 1, "n2": 1},
     ),
     Sharing(
-        "together in the smallest zone that takes all",
-        company(affinity=(PodTerm(apps("a"), ZONE),)),
+        "affinity: the smallest zone that takes all pods",
+        worker(affinity=(PodTerm(apps("a"), ZONE),)),
         [*zoned("a", "a", "b"), *zoned("", "", "", "b", "c", gpus=2)[3:]],
         6,
         {"n2": 4, "n3": 2},
     ),
+    Sharing("affinity: no zone takes all pods", worker(affinity=(PodTerm(apps("a"), ZONE),)), zoned("a", "b"), 5, None),
     Sharing(
-        "together where no zone takes all", company(affinity=(PodTerm(apps("a"), ZONE),)), zoned("a", "b"), 5, None
+        "affinity: no node has the zone label", worker(affinity=(PodTerm(apps("a"), ZONE),)), zoned("", ""), 2, None
     ),
-    Sharing("together where there are no zones", company(affinity=(PodTerm(apps("a"), ZONE),)), zoned("", ""), 2, None),
     Sharing(
-        "together only where there are both a zone and a rack",
-        company(affinity=(PodTerm(apps("a"), ZONE), PodTerm(apps("a"), RACK))),
+        "affinity by two labels: only nodes that have both",
+        worker(affinity=(PodTerm(apps("a"), ZONE), PodTerm(apps("a"), RACK))),
         [*zoned("a"), gpu_node("n1", 4, labels={ZONE: "a", RACK: "1"})],
         3,
         {"n1": 3},
     ),
     Sharing(
-        "away from those who are there",
-        company(anti_affinity=(PodTerm(apps("b"), ZONE),)),
+        "anti-affinity to pods that are placed already",
+        worker(anti_affinity=(PodTerm(apps("b"), ZONE),)),
         zoned("a", "a", "b"),
         2,
         {"n2": 2},
         [Placed(pod("other", labels={"app": "b"}), "n0")],
     ),
     Sharing(
-        "the emptiest zone first", company(spread=(EVEN,)), zoned("a", "b"), 1, {"n1": 1}, [Placed(pod("there"), "n0")]
+        "spread starts with the emptiest zone",
+        worker(spread=(EVEN,)),
+        zoned("a", "b"),
+        1,
+        {"n1": 1},
+        [Placed(pod("there"), "n0")],
     ),
     Sharing(
-        "a zone that has one more has its turn once the others have as many",
-        company(spread=(EVEN,)),
+        "spread counts pods that are placed already",
+        worker(spread=(EVEN,)),
         zoned("a", "b"),
         3,
         {"n0": 1, "n1": 2},
@@ -222,7 +193,7 @@ SHARINGS = [
 
 
 @pytest.mark.parametrize("case", SHARINGS, ids=[case.id for case in SHARINGS])
-def test_a_group_is_shared_out_by_its_rules(case: Sharing) -> None:
+def test_a_group_is_distributed_by_its_pod_rules(case: Sharing) -> None:
     cluster = build_cluster(Fleet(case.nodes, list(case.placed)))
     counts = capacity_of(cluster, case.pod.shape).counts
     shares = distribute(cluster, case.pod, counts, case.wanted)
@@ -232,20 +203,10 @@ def test_a_group_is_shared_out_by_its_rules(case: Sharing) -> None:
     assert (None if shares is None else found) == case.expected
 
 
-def test_nobody_is_moved_by_the_question() -> None:
+def test_distribute_changes_neither_the_counts_nor_the_cluster() -> None:
     cluster = build_cluster(Fleet(zoned("a", "b")))
     counts = capacity_of(cluster, whole(1)).counts
     before = counts.tolist()
-    distribute(cluster, company(spread=(EVEN,)), counts, 3)
+    distribute(cluster, worker(spread=(EVEN,)), counts, 3)
     assert counts.tolist() == before
     assert cluster.free[cluster.row_of[GPU]].sum() == 8
-
-
-def test_company_is_liked_in_every_domain_that_has_some() -> None:
-    near = Preference(5, pods=PodTerm(apps("a"), ZONE))
-    nodes = zoned("a", "a", "b", "")
-    there = [Placed(pod("here"), "n0", ()), Placed(pod("too"), "n1", ()), Placed(pod("there"), "n2", ())]
-    cluster = build_cluster(Fleet(nodes, there))
-    liking = likings(cluster, company(preferences=(near,)))
-    assert liking is not None
-    assert [liking[cluster.table.slots[each.name]] for each in nodes] == [10, 10, 5, 0]

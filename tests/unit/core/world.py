@@ -143,7 +143,7 @@ class World:
     def put_node(self, node: Node) -> None:
         """A node registers or changes."""
         self.nodes[node.name] = node
-        self._report_changes(("node", node.name), NodeSeen(node))
+        self._emit(("node", node.name), NodeSeen(node))
 
     def change_node(self, name: str, **changes: Any) -> None:
         """A node changes."""
@@ -152,7 +152,7 @@ class World:
     def remove_node(self, name: str) -> None:
         """A node is deleted; its pods are collected by the kubelet rule later."""
         del self.nodes[name]
-        self._report_changes(("node", name), NodeGone(name))
+        self._emit(("node", name), NodeGone(name))
 
     def create(self, *pods: Pod) -> None:
         """Pods are created; a controlled one will be created again whenever it is lost."""
@@ -170,12 +170,12 @@ class World:
         self.gone[uid] = self.pods.pop(uid)
         if in_a_gap:
             self.streams.pop(("pod", uid), None)
-        self._report_changes(("pod", uid), PodGone(uid, maybe_bound=in_a_gap))
+        self._emit(("pod", uid), PodGone(uid, maybe_bound=in_a_gap))
 
     def put_gang(self, gang: Gang) -> None:
         """A gang object is created or changed."""
         self.gangs[gang.key] = gang
-        self._report_changes(("gang", gang.key), GangSeen(gang))
+        self._emit(("gang", gang.key), GangSeen(gang))
 
     def change_gang(self, key: GangKey, **changes: Any) -> None:
         """A gang object changes."""
@@ -188,17 +188,17 @@ class World:
     def remove_gang(self, key: GangKey) -> None:
         """A gang object is deleted."""
         del self.gangs[key]
-        self._report_changes(("gang", key), GangGone(key))
+        self._emit(("gang", key), GangGone(key))
 
     def put_queue(self, queue: Queue) -> None:
         """A queue is created or changed."""
         self.queues[queue.name] = queue
-        self._report_changes(("queue", queue.name), QueueSeen(queue))
+        self._emit(("queue", queue.name), QueueSeen(queue))
 
     def remove_queue(self, name: str) -> None:
         """A queue is deleted."""
         del self.queues[name]
-        self._report_changes(("queue", name), QueueGone(name))
+        self._emit(("queue", name), QueueGone(name))
 
     def submit(self, gang: Gang, *pods: Pod) -> None:
         """A job comes: its gang object and its pods."""
@@ -235,7 +235,7 @@ class World:
             self.templates.pop((pod.namespace, pod.name), None)
             self.remove_pod(pod.uid)
         self.gangs.pop(key, None)
-        self._report_changes(("gang", key), GangGone(key))
+        self._emit(("gang", key), GangGone(key))
 
     # -- what can be asked
 
@@ -335,7 +335,7 @@ class World:
         match effect:
             case Commit() if swaps and fate is not Fate.LOST:
                 self.lease[effect.sequence] = effect
-                self._report_changes(("lease",), Committed(effect.sequence))
+                self._emit(("lease",), Committed(effect.sequence))
             case Commit() if swaps:
                 self.flights.append(flight)  # undecided is not forgotten: the swap is tried again
             case Release() if swaps:
@@ -345,7 +345,7 @@ class World:
             case SendDelete(delete) if fate in (Fate.LANDS, Fate.REPLY_LOST, Fate.LATE):
                 self._delete(delete.uid)
             case SendDelete(delete):
-                self._report_changes(("reply", delete.uid), DeleteFailed(delete.uid))
+                self._emit(("reply", delete.uid), DeleteFailed(delete.uid))
             case RaiseAttempt(uid, attempt) if fate not in (Fate.REFUSED, Fate.LOST):
                 if uid in self.pods:
                     self.change_pod(uid, attempt=max(attempt, self.pods[uid].attempt))
@@ -372,7 +372,7 @@ class World:
             if fate is Fate.LANDS:
                 failure = None if landed else BindFailure.MOVED
         if failure is not None:
-            self._report_changes(("reply", bind.uid), BindFailed(bind.uid, failure))
+            self._emit(("reply", bind.uid), BindFailed(bind.uid, failure))
 
     def _bind(self, bind: Bind, version: str) -> bool:
         pod = self.pods.get(bind.uid)
@@ -476,9 +476,9 @@ class World:
         self._count += 1
         pod = replace(pod, version=str(self._count))
         self.pods[pod.uid] = pod
-        self._report_changes(("pod", pod.uid), PodSeen(pod))
+        self._emit(("pod", pod.uid), PodSeen(pod))
 
-    def _report_changes(self, subject: Hashable, event: Event) -> None:
+    def _emit(self, subject: Hashable, event: Event) -> None:
         self.streams.setdefault(subject, deque()).append(event)
 
     def _do(self, event: Event | None, effects: list[Effect]) -> list[Effect]:

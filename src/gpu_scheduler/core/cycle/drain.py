@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_scheduler.core.cluster.node_table import Ints
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, Group, Placement
 from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.placement.scoring import least_used
 from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
@@ -107,7 +107,7 @@ def place_on_empty(
         bid.needed,
         bid.role_needs,
         bid.topology,
-        liking=_emptiness(state),
+        tie_break=least_used(state.cluster),
     )
     if within is not None:
         slots = state.empty.table.slots
@@ -151,12 +151,3 @@ def _without_foreign_affinity(pods: Sequence[Pod]) -> list[Pod]:
         return list(pods)
     changed = replace(shape, affinity=own)
     return [replace(pod, shape=changed) for pod in pods]
-
-
-def _emptiness(state: State) -> Ints:
-    """How empty each node is now, in thousandths of its scarcest resource in use."""
-    total = np.maximum(state.cluster.allocatable, 1)
-    free = np.clip(state.cluster.free, 0, None)
-    used = 1000 - (1000.0 * free / total)
-    used[state.cluster.allocatable == 0] = 0
-    return np.asarray(-used.max(axis=0), np.int64)

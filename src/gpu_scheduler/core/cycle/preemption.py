@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_scheduler.core.events import DeleteCause
@@ -32,10 +32,9 @@ class Victim:
     refused: bool = False
 
     @property
-    def rank(self) -> tuple[bool, int, int, int, float]:
-        """Cheapest first: gangs that let go, low priority, surplus before whole gangs, few pods, young."""
-        created = self.record.gang.created if self.record.gang is not None else 0.0
-        return self.refused, self.record.priority, int(self.whole), len(self.pods), -created
+    def rank(self) -> tuple[float, ...]:
+        """The sort key of a victim, by `VICTIM_ORDER`."""
+        return tuple([rule(self) for rule in VICTIM_ORDER])
 
     @property
     def uids(self) -> Iterator[str]:
@@ -43,6 +42,39 @@ class Victim:
         yield from (pod.uid for pod in self.pods)
         if self.whole:
             yield from self.record.reserved
+
+
+# -- the order of victims: the first rule that tells two victims apart decides, the smaller value is evicted first
+
+VictimRule = Callable[[Victim], float]
+
+
+def evictable_first(victim: Victim) -> float:
+    """Gangs whose eviction is refused already come last."""
+    return victim.refused
+
+
+def lowest_priority(victim: Victim) -> float:
+    """Then gangs of lower priority first."""
+    return victim.record.priority
+
+
+def surplus_first(victim: Victim) -> float:
+    """Then members beyond a minimum before whole gangs."""
+    return victim.whole
+
+
+def fewest_pods(victim: Victim) -> float:
+    """Then the victims with fewer pods first."""
+    return len(victim.pods)
+
+
+def youngest(victim: Victim) -> float:
+    """Then the gang that was created last."""
+    return -victim.record.gang.created if victim.record.gang is not None else -0.0
+
+
+VICTIM_ORDER: tuple[VictimRule, ...] = (evictable_first, lowest_priority, surplus_first, fewest_pods, youngest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import numpy as np
 
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Codes, Ints
-from gpu_scheduler.core.model import HOSTNAME, Pod, Spread, TaintEffect
+from gpu_scheduler.core.model import HOSTNAME, Pod, Spread
 from gpu_scheduler.core.placement.fit import matches_itself, matching_all, pod_refusals, spread_domains, starts_affinity
+from gpu_scheduler.core.placement.scoring import node_scores
 from gpu_scheduler.core.reasons import Reason
 
 _NEVER = np.iinfo(np.int64).max
@@ -18,18 +19,18 @@ Shares = list[tuple[int, int]]
 """Node slots with the number of pods each takes, in the order they are to be placed."""
 
 
-def fill_nodes(counts: Ints, wanted: int, liking: Ints | None = None) -> Shares | None:
+def fill_nodes(counts: Ints, wanted: int, scores: Ints | None = None) -> Shares | None:
     """Spends `wanted` pods on as few nodes as possible, the last on the node it fills best; None if they do not fit.
 
-    With a `liking`, nodes that are liked more come first, whatever they can take.
+    With `scores`, nodes with a higher score come first, whatever their capacity.
     """
-    if liking is None:
+    if scores is None:
         tightest = int(np.where(counts >= wanted, counts, _NEVER).argmin())
         if counts[tightest] >= wanted:
             return [(tightest, wanted)]
         order = np.argsort(-counts, kind="stable")
     else:
-        order = np.lexsort((-counts, -liking))
+        order = np.lexsort((-counts, -scores))
     order = order[counts[order] > 0]
     reached = np.cumsum(counts[order])
     full = int(np.searchsorted(reached, wanted))
@@ -38,39 +39,12 @@ def fill_nodes(counts: Ints, wanted: int, liking: Ints | None = None) -> Shares 
     shares = [(int(slot), int(counts[slot])) for slot in order[:full]]
     rest = wanted - (int(reached[full - 1]) if full else 0)
     last = order[full]
-    if liking is None:
+    if scores is None:
         others = order[full:]
         fitting = others[counts[others] >= rest]
         last = fitting[np.argmin(counts[fitting])]
     shares.append((int(last), rest))
     return shares
-
-
-def likings(cluster: Cluster, pod: Pod) -> Ints | None:
-    """How much each node is to a pod's taste; None when all are equal to it."""
-    shape = pod.shape
-    table = cluster.table
-    if shape.wants_devices and not shape.preferences and len(table.taint_sets) == 1:
-        return None
-    score = np.zeros(table.size, np.int64)
-    for preference in shape.preferences:
-        if preference.node is not None:
-            score += preference.weight * table.match_term(preference.node, table.everywhere)
-        elif preference.pods is not None:
-            near = cluster.pod_counts.matching(preference.pods.match)
-            codes = table.domain_codes(preference.pods.key)
-            sums = np.bincount(codes[codes >= 0], weights=near[codes >= 0], minlength=1).astype(np.int64)
-            score += preference.weight * np.where(codes >= 0, sums[codes], 0)
-    for number, taints in enumerate(table.taint_sets):
-        soft = [t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE]
-        unwelcome = sum(not any(o.tolerates(t) for o in shape.tolerations) for t in soft)
-        if unwelcome:
-            score -= unwelcome * (table.taint_set == number)
-    if not shape.wants_devices and cluster.devices.count.any():
-        # A pod without GPUs on a node with free ones strands them.
-        idle = (cluster.devices.ok & (cluster.devices.used == 0)).sum(axis=0)
-        score = score * (len(cluster.devices.ok) + 1) - idle
-    return score if score.any() else None
 
 
 def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares | None:
@@ -90,7 +64,7 @@ def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares 
             return fill_nodes(_one_per_domain(within, cluster.table.domain_codes(wide[0])), wanted)
         if even:
             return _level_out(cluster, pod, even[0], within, wanted)
-        return fill_nodes(within, wanted, likings(cluster, pod))
+        return fill_nodes(within, wanted, node_scores(cluster, pod))
 
     if pod.shape.affinity and starts_affinity(cluster, pod, matching_all(cluster, pod)):
         keys = [term.key for term in pod.shape.affinity]

@@ -36,7 +36,7 @@ class Group:
 class Bid:
     """What one gang asks for: of the groups' pods at least `needed` in all, and `role_needs` of each role.
 
-    `excluded` nodes may not be used; `liking` overrides the pods' own taste.
+    `excluded` nodes may not be used; `tie_break` chooses between nodes that the pods score alike.
     """
 
     groups: list[Group]
@@ -45,7 +45,7 @@ class Bid:
     topology: tuple[TopologyRule, ...] = ()
     anchors: tuple[str, ...] = ()
     excluded: Bools | None = None
-    liking: Ints | None = None
+    tie_break: Ints | None = None
 
     @property
     def size(self) -> int:

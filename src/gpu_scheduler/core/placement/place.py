@@ -10,7 +10,7 @@ from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Pod, Slot
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.distribute import distribute, fill_nodes, likings
+from gpu_scheduler.core.placement.distribute import distribute, fill_nodes
 from gpu_scheduler.core.placement.domains import (
     Bid,
     Counts,
@@ -22,6 +22,7 @@ from gpu_scheduler.core.placement.domains import (
     usable_nodes,
 )
 from gpu_scheduler.core.placement.fit import fits, matches_itself
+from gpu_scheduler.core.placement.scoring import least_needed, node_scores
 from gpu_scheduler.core.placement.search import SearchGroup, search
 
 Unit = list[tuple[Group, int]]
@@ -31,7 +32,7 @@ Unit = list[tuple[Group, int]]
 def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     """Places every member, else the minimum and as many more as fit; they are assumed. None: nothing has changed."""
     everyone = tuple(len(group.pods) for group in bid.groups)
-    if everyone == (bid.needed,) and not bid.topology and bid.liking is None:
+    if everyone == (bid.needed,) and not bid.topology and bid.tie_break is None:
         # One group that must be placed whole, anywhere: it is placed or not, and there is nothing to undo.
         return _place_group(cluster, bid.groups[0], bid.needed, usable_nodes(cluster, bid), None)
     minimum = minimum_counts(cluster, bid)
@@ -93,8 +94,8 @@ def _place_groups(cluster: Cluster, bid: Bid, counts: Counts, within: Bools | No
         placed: Placement = []
         with cluster.trial() as trial:
             for i, unit in enumerate(units):
-                liking = bid.liking if bid.liking is not None else _spare(cluster, unit, units[i + 1 :])
-                part = _place_unit(cluster, unit, within, liking)
+                tie_break = bid.tie_break if bid.tie_break is not None else _spare_later(cluster, unit, units[i + 1 :])
+                part = _place_unit(cluster, unit, within, tie_break)
                 if part is None:
                     break
                 placed += part
@@ -152,21 +153,18 @@ def _needs(unit: Unit, other: Unit) -> bool:
     return False
 
 
-def _spare(cluster: Cluster, unit: Unit, later: list[Unit]) -> Ints | None:
-    """Likes the nodes that the groups still to come could use least, unless they need this one's company."""
+def _spare_later(cluster: Cluster, unit: Unit, later: list[Unit]) -> Ints | None:
+    """Prefers the nodes that later groups can use least, except groups with an affinity to this one."""
     if not later or unit[0][0].pods[0].shape.device_map is not None:
         return None
-    cost = np.zeros(cluster.table.size)
-    for group, _ in (pair for other in later if not _needs(other, unit) for pair in other):
-        capacity = capacity_of(cluster, group.pods[0].shape)
-        cost += capacity.counts * (1024 / max(capacity.total, 1))
-    return -np.ceil(cost).astype(np.int64)
+    others = (other for other in later if not _needs(other, unit))
+    return least_needed(cluster, (group.pods[0].shape for other in others for group, _ in other))
 
 
-def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, liking: Ints | None) -> Placement | None:
+def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, tie_break: Ints | None) -> Placement | None:
     """One group, or all groups of a role within one domain of the role's topology."""
     if len(unit) == 1:
-        return _place_group(cluster, *unit[0], within, liking)
+        return _place_group(cluster, *unit[0], within, tie_break)
     first = unit[0][0]
     plain = [Group(group.role, group.pods) for group, _ in unit]
     role = Bid(plain, 0, topology=first.topology, anchors=first.anchors)
@@ -176,24 +174,24 @@ def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, liking: Ints
 
 
 def _place_group(
-    cluster: Cluster, group: Group, wanted: int, within: Bools | None, liking: Ints | None
+    cluster: Cluster, group: Group, wanted: int, within: Bools | None, tie_break: Ints | None
 ) -> Placement | None:
     """One group's members, within one domain of its own topology if it has one."""
     if not group.topology:
-        return _fill_group(cluster, group, wanted, within, liking)
+        return _fill_group(cluster, group, wanted, within, tie_break)
     alone = Bid([group], wanted, topology=group.topology, anchors=group.anchors)
     if within is not None:
         alone.excluded = ~within
     plain = Group(group.role, group.pods)
     for domain in domains(cluster, alone, (wanted,)):
-        placed = _fill_group(cluster, plain, wanted, domain, liking)
+        placed = _fill_group(cluster, plain, wanted, domain, tie_break)
         if placed is not None:
             return placed
     return None
 
 
 def _fill_group(
-    cluster: Cluster, group: Group, wanted: int, within: Bools | None, liking: Ints | None
+    cluster: Cluster, group: Group, wanted: int, within: Bools | None, tie_break: Ints | None
 ) -> Placement | None:
     """Members that are alike, by shares per node; assumed on success."""
     pod = group.pods[0]
@@ -203,10 +201,7 @@ def _fill_group(
     counts = capacity.counts if within is None else np.where(within, capacity.counts, 0)
     if _looks_around(cluster, pod):
         return _fill_checked(cluster, group, wanted, counts, within)
-    taste = likings(cluster, pod)
-    if taste is not None:
-        liking = taste if liking is None else taste * 2048 + liking
-    shares = fill_nodes(counts, wanted, liking)
+    shares = fill_nodes(counts, wanted, node_scores(cluster, pod, tie_break))
     if shares is None:
         return None
     placed: Placement = []

@@ -11,8 +11,8 @@ from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Bools, Codes, Ints
 from gpu_scheduler.core.model import Pod, Slot
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.distribute import likings
 from gpu_scheduler.core.placement.fit import pod_refusals
+from gpu_scheduler.core.placement.scoring import node_scores
 
 _DEEPEST = 64
 """All members but this many are placed without going back: a search that deep would not end in time."""
@@ -123,7 +123,7 @@ def _seat(cluster: Cluster, pod: Pod, slot: int) -> Slot:
 
 
 def candidates(cluster: Cluster, pod: Pod, allowed: Bools | None) -> Ints:
-    """The nodes that may take the pod now, the most promising first: liked, then fullest."""
+    """The nodes that may take the pod now, the best first: highest score, then least capacity left."""
     counts = capacity_of(cluster, pod.shape).counts
     fine = counts > 0
     if allowed is not None:
@@ -131,6 +131,6 @@ def candidates(cluster: Cluster, pod: Pod, allowed: Bools | None) -> Ints:
     for _, _, refused in pod_refusals(cluster, pod, cluster.table.everywhere):
         fine &= ~refused
     nodes = np.flatnonzero(fine)
-    liking = likings(cluster, pod)
-    taste = np.zeros(len(nodes)) if liking is None else -liking[nodes]
-    return nodes[np.lexsort((counts[nodes], taste))]
+    scores = node_scores(cluster, pod)
+    own = np.zeros(len(nodes)) if scores is None else scores[nodes]
+    return nodes[np.lexsort((counts[nodes], -own))]
