@@ -1,4 +1,4 @@
-"""The order of waiting gangs: lines of gangs that ask for the same, and what wakes them."""
+"""The queue of waiting gangs: their order, equivalence classes of equal requests, and what wakes a class."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpu_scheduler.core.queueing.queue import GangQueue, QueuePosition
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from tests.unit.core.world import a_key
 
-NO_ROOM = Unplaceable((Refusal(Reason.RESOURCE, "nvidia.com/gpu"),))
+NO_CAPACITY = Unplaceable((Refusal(Reason.RESOURCE, "nvidia.com/gpu"),))
 NO_QUOTA = Unplaceable((Refusal(Reason.OVER_QUOTA, "nvidia.com/gpu"),))
 
 
-def standing(signature: Hashable = "small", priority: int = 0, queue: str = "", created: float = 0.0) -> QueuePosition:
+def position(signature: Hashable = "small", priority: int = 0, queue: str = "", created: float = 0.0) -> QueuePosition:
     return QueuePosition(signature, priority, queue, created)
 
 
@@ -31,7 +31,7 @@ def always(_: GangKey, __: Unplaceable) -> bool:
 
 
 def drain(queue: GangQueue, shares: dict[str, float] | None = None) -> list[str]:
-    """Starts everyone who is ready, and says in which order."""
+    """Starts every ready gang; returns the order."""
     order = []
     while (key := queue.pop(lambda name: (shares or {}).get(name, 0.0))) is not None:
         order.append(key.name)
@@ -39,43 +39,43 @@ def drain(queue: GangQueue, shares: dict[str, float] | None = None) -> list[str]
     return order
 
 
-def filled(**standings: QueuePosition) -> GangQueue:
+def filled(**positions: QueuePosition) -> GangQueue:
     queue = GangQueue()
-    for name, where in standings.items():
+    for name, where in positions.items():
         queue.add(a_key(name), where)
     return queue
 
 
 def test_priority_goes_before_share_and_share_before_age() -> None:
     queue = filled(
-        old=standing("a", queue="large", created=1.0),
-        young=standing("b", queue="small", created=2.0),
-        urgent=standing("c", priority=1, queue="large", created=3.0),
+        old=position("a", queue="large", created=1.0),
+        young=position("b", queue="small", created=2.0),
+        urgent=position("c", priority=1, queue="large", created=3.0),
     )
     shares = {"large": 0.5, "small": 0.1}
     assert [key.name for key in queue.in_order(shares.__getitem__)] == ["urgent", "young", "old"]
     assert drain(queue, shares) == ["urgent", "young", "old"]
 
 
-def test_gangs_that_ask_for_the_same_are_refused_together() -> None:
-    queue = filled(a=standing(created=1.0), b=standing(created=2.0), c=standing("large", created=3.0))
+def test_gangs_with_equal_requests_are_refused_together() -> None:
+    queue = filled(a=position(created=1.0), b=position(created=2.0), c=position("large", created=3.0))
     assert queue.pop(even) == a_key("a")
-    assert queue.park(a_key("a"), NO_ROOM) == [a_key("a"), a_key("b")]
+    assert queue.park(a_key("a"), NO_CAPACITY) == [a_key("a"), a_key("b")]
     assert drain(queue) == ["c"]
-    assert queue.refusal(a_key("b")) == NO_ROOM
+    assert queue.refusal(a_key("b")) == NO_CAPACITY
 
 
-def test_gang_that_joins_a_parked_line_waits_with_it() -> None:
-    queue = filled(a=standing())
-    queue.park(a_key("a"), NO_ROOM)
-    queue.add(a_key("b"), standing(created=1.0))
+def test_gang_that_joins_a_parked_class_is_parked() -> None:
+    queue = filled(a=position())
+    queue.park(a_key("a"), NO_CAPACITY)
+    queue.add(a_key("b"), position(created=1.0))
     assert queue.pop(even) is None
 
 
-def test_gang_with_a_line_of_its_own_is_tried_whenever_it_is_offered() -> None:
-    own = standing(a_key("a"))
+def test_gang_with_a_class_of_its_own_is_ready_whenever_it_is_added() -> None:
+    own = position(a_key("a"))
     queue = filled(a=own)
-    queue.park(a_key("a"), NO_ROOM)
+    queue.park(a_key("a"), NO_CAPACITY)
     queue.add(a_key("a"), own)
     assert queue.pop(even) == a_key("a")
 
@@ -83,62 +83,70 @@ def test_gang_with_a_line_of_its_own_is_tried_whenever_it_is_offered() -> None:
 @pytest.mark.parametrize(
     ("refused", "change", "woken"),
     [
-        (NO_ROOM, Wake.FREED, True),
-        (NO_ROOM, Wake.NODE, True),
-        (NO_ROOM, Wake.QUEUE, False),
-        (NO_ROOM, Wake.POD_BOUND, False),
+        (NO_CAPACITY, Wake.FREED, True),
+        (NO_CAPACITY, Wake.NODE, True),
+        (NO_CAPACITY, Wake.QUEUE, False),
+        (NO_CAPACITY, Wake.POD_BOUND, False),
         (NO_QUOTA, Wake.QUEUE, True),
         (NO_QUOTA, Wake.FREED, False),
     ],
 )
-def test_line_is_woken_only_by_what_could_cure_it(refused: Unplaceable, change: Wake, woken: bool) -> None:
-    queue = filled(a=standing())
+def test_class_is_woken_only_by_a_change_that_can_cure_its_refusal(
+    refused: Unplaceable, change: Wake, woken: bool
+) -> None:
+    queue = filled(a=position())
     queue.park(a_key("a"), refused)
     queue.wake(change, always)
     assert (queue.pop(even) is not None) is woken
 
 
-def test_heads_are_listed_of_lines_that_wait_for_a_change_and_no_others() -> None:
-    queue = filled(a=standing("a"), b=standing("b"), c=standing("c"))
-    queue.park(a_key("a"), NO_ROOM)
+def test_parked_lists_the_first_gang_of_each_class_that_waits_for_a_change() -> None:
+    queue = filled(a=position("a"), b=position("b"), c=position("c"))
+    queue.park(a_key("a"), NO_CAPACITY)
     queue.park(a_key("b"), NO_QUOTA)
     assert list(queue.parked(Wake.FREED)) == [a_key("a")]
 
 
-def test_started_head_lets_the_next_of_its_line_be_tried() -> None:
-    queue = filled(a=standing(created=1.0), b=standing(created=2.0))
+def test_next_gang_of_a_class_is_ready_after_the_first_has_started() -> None:
+    queue = filled(a=position(created=1.0), b=position(created=2.0))
     queue.remove(a_key("a"))
     assert queue.pop(even) == a_key("b")
     assert len(queue) == 1
     assert a_key("a") not in queue
 
 
-def test_gang_whose_priority_changed_takes_its_new_place() -> None:
-    queue = filled(a=standing(a_key("a"), created=1.0), b=standing(a_key("b"), created=2.0))
-    queue.add(a_key("b"), standing(a_key("b"), priority=1, created=2.0))
+def test_gang_whose_priority_was_raised_moves_up() -> None:
+    queue = filled(a=position(a_key("a"), created=1.0), b=position(a_key("b"), created=2.0))
+    queue.add(a_key("b"), position(a_key("b"), priority=1, created=2.0))
     assert drain(queue) == ["b", "a"]
 
 
-def test_gang_that_asks_for_other_things_again_and_again_keeps_its_place() -> None:
-    queue = filled(a=standing(object(), created=1.0), b=standing(object(), created=2.0))
+def test_gang_whose_priority_was_lowered_moves_down() -> None:
+    queue = filled(a=position(a_key("a"), priority=2), b=position(a_key("b"), priority=1))
+    queue.add(a_key("a"), position(a_key("a")))
+    assert drain(queue) == ["b", "a"]
+
+
+def test_gang_whose_request_changes_keeps_its_position() -> None:
+    queue = filled(a=position(object(), created=1.0), b=position(object(), created=2.0))
     for _ in range(5):
-        queue.add(a_key("a"), standing(object(), created=1.0))
+        queue.add(a_key("a"), position(object(), created=1.0))
     assert drain(queue) == ["a", "b"]
 
 
 class Model:
-    """The same queue, written without a thought for speed."""
+    """The same queue as a plain sorted list."""
 
     def __init__(self) -> None:
-        self.standing: dict[GangKey, QueuePosition] = {}
+        self.positions: dict[GangKey, QueuePosition] = {}
         self.parked: set[Hashable] = set()
 
     def ready(self, shares: dict[str, float]) -> list[GangKey]:
-        found = [key for key, where in self.standing.items() if where.signature not in self.parked]
-        return sorted(found, key=lambda key: _rank(self.standing[key], shares, key))
+        found = [key for key, where in self.positions.items() if where.signature not in self.parked]
+        return sorted(found, key=lambda key: _rank(self.positions[key], shares, key))
 
-    def forget_empty_lines(self) -> None:
-        self.parked &= {where.signature for where in self.standing.values()}
+    def drop_empty_classes(self) -> None:
+        self.parked &= {where.signature for where in self.positions.values()}
 
 
 def _rank(where: QueuePosition, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
@@ -154,23 +162,23 @@ def test_queue_agrees_with_a_plain_sorted_list(pick: Random) -> None:
     for _ in range(40):
         shares = {name: pick.random() for name in "ab"}
         key = pick.choice(names)
-        act = pick.choice(["offer", "offer", "withdraw", "decide", "decide", "wake"])
-        if act == "offer":
+        act = pick.choice(["add", "add", "remove", "decide", "decide", "wake"])
+        if act == "add":
             kind, priority, name = pick.choice("xy"), pick.randint(0, 1), pick.choice("ab")
             where = QueuePosition((kind, priority, name), priority, name, created[key])
             queue.add(key, where)
-            model.standing[key] = where
-            model.forget_empty_lines()
-        elif act == "withdraw":
+            model.positions[key] = where
+            model.drop_empty_classes()
+        elif act == "remove":
             queue.remove(key)
-            model.standing.pop(key, None)
-            model.forget_empty_lines()
+            model.positions.pop(key, None)
+            model.drop_empty_classes()
         elif act == "wake":
             queue.wake(Wake.FREED, always)
             model.parked.clear()
         elif (first := queue.pop(shares.__getitem__)) is not None and pick.random() < 0.5:
-            queue.park(first, NO_ROOM)
-            model.parked.add(model.standing[first].signature)
+            queue.park(first, NO_CAPACITY)
+            model.parked.add(model.positions[first].signature)
         expected = model.ready(shares)
         assert queue.pop(shares.__getitem__) == (expected[0] if expected else None)
-        assert len(queue) == len(model.standing)
+        assert len(queue) == len(model.positions)

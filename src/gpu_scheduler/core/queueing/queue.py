@@ -168,7 +168,8 @@ class GangQueue:
         while heads:
             (_, key), _, position = heads[0]
             equals = self._classes.get(position.signature)
-            if equals is not None and equals.refused is None and equals.gangs[0] == (position.created, key):
+            ready = equals is not None and equals.refused is None and equals.gangs[0][1] == key
+            if ready and self._positions[key] is position:
                 return key, position
             heapq.heappop(heads)
         del self._ready[queue]
