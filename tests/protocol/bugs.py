@@ -217,7 +217,7 @@ DEVICES = (
         "An unhealthy GPU counts as free",
         "volcano#4527",
         "src/gpu_scheduler/core/cluster/device_table.py",
-        "            self.ok[[i for i in node.unhealthy if i < node.gpus], slot] = False\n",
+        "            self.healthy[[i for i in node.unhealthy if i < node.gpus], slot] = False\n",
         "",
         ("tests/unit/core/test_devices.py", ENGINE),
     ),

@@ -102,7 +102,7 @@ def take_snapshot(cluster: Cluster) -> Snapshot:
             "free": rows(cluster.free),
             "allocatable": rows(cluster.allocatable),
             "device_used": rows(cluster.devices.used),
-            "device_ok": rows(cluster.devices.ok),
+            "device_ok": rows(cluster.devices.healthy),
             "unrecorded": cluster.devices.unrecorded.tolist(),
             "gpus": cluster.devices.count.tolist(),
             "gpu_row": cluster.gpu_row.tolist(),

@@ -1,4 +1,4 @@
-"""The mutable truth: what every node has left, which GPU is whose, and trials that can be undone."""
+"""Cluster state: the free capacity of every node, the owner of every GPU, and trials that can be undone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpu_scheduler.core.model import NODE_ALIAS, Node, Pod, Shape
 
 PODS = "pods"
 _MISSING = object()
-_ABSURD = 1 << 55
-"""Quantities may go up to 2^63-1; beyond this they are all the same to us, and sums of them stay in 64 bits."""
+_MAX_QUANTITY = 1 << 55
+"""Larger quantities (Kubernetes allows up to 2^63-1) are cut to this, so that sums stay within 64 bits."""
 
 
 class Usage(NamedTuple):
-    """A pod on a node. `unrecorded` means that it uses GPUs there and nobody knows which."""
+    """A pod on a node. `unrecorded` means that it uses GPUs there whose indices are not recorded."""
 
     pod: Pod
     node: str
@@ -34,7 +34,7 @@ class Demand:
     __slots__ = ("amounts", "asked", "gpu_row", "plain", "pods_row", "rows")
 
     def __init__(self, shape: Shape, row_of: dict[str, int]) -> None:
-        asked = [(row_of[name], min(amount, _ABSURD)) for name, amount in shape.request if amount > 0]
+        asked = [(row_of[name], min(amount, _MAX_QUANTITY)) for name, amount in shape.request if amount > 0]
         self.pods_row = row_of[PODS]
         asked.append((self.pods_row, 1))
         self.asked = asked
@@ -45,7 +45,7 @@ class Demand:
 
 
 class Trial:
-    """A stretch of changes that is undone unless it is kept."""
+    """A context in which changes are undone at the end unless they are kept."""
 
     __slots__ = ("_cluster", "_kept", "_mark")
 
@@ -58,7 +58,7 @@ class Trial:
         return self
 
     def keep(self) -> None:
-        """Lets the changes stand."""
+        """Keeps the changes."""
         self._kept = True
 
     def __exit__(self, *_: object) -> None:
@@ -66,11 +66,10 @@ class Trial:
 
 
 class Cluster:
-    """Nodes, what pods use of them, and the GPU table. The only writer of all of these.
+    """Nodes, the usage of pods on them, and the GPU table. The only writer of all three.
 
-    A device that is used counts once against its node's GPU row, however many shares it carries; a pod whose
-    devices nobody recorded counts by its request. So a row is never promised twice. `memo` is where capacity.py
-    keeps what it knows of a shape.
+    A device in use counts once against the GPU row of its node, however many shares it carries; a pod with unrecorded
+    devices counts by its request. So a row is never overcommitted. `capacity_cache` belongs to placement/capacity.py.
     """
 
     def __init__(self, levels: Levels = DEFAULT_LEVELS) -> None:
@@ -99,21 +98,21 @@ class Cluster:
     # -- nodes
 
     def put_node(self, node: Node) -> bool:
-        """Adds or updates a node; False when nothing that matters to placement changed."""
+        """Adds or updates a node; False when nothing changed."""
         slot = self.table.slots.get(node.name)
         old = self.table.nodes[slot] if slot is not None else None
         if old == node:
             return False
         assert self._depth == 0, "nodes change between decisions, never within one"
         if old is not None:
-            self._take_off(old.name)
+            self._uncount_pods(old.name)
         slot = self.table.put(node)
-        self._fit_arrays()
+        self._grow_arrays()
         for name in (*node.allocatable, *([node.gpu_resource] if node.gpu_resource else [])):
             self.row(name)
         self.allocatable[:, slot] = 0
         for name, amount in node.allocatable.items():
-            self.allocatable[self.row_of[name], slot] = min(amount, _ABSURD // 2)
+            self.allocatable[self.row_of[name], slot] = min(amount, _MAX_QUANTITY // 2)
         self.free[:, slot] = self.allocatable[:, slot]
         self.gpu_row[slot] = self.row_of[node.gpu_resource] if node.gpu_resource else -1
         self.devices.put(slot, node)
@@ -127,11 +126,11 @@ class Cluster:
         return True
 
     def remove_node(self, name: str) -> None:
-        """Takes a node out; its pods are remembered, and count again if it returns."""
+        """Removes a node. Its pods stay recorded and count again if the node returns."""
         if name not in self.table.slots:
             return
         assert self._depth == 0, "nodes change between decisions, never within one"
-        self._take_off(name)
+        self._uncount_pods(name)
         slot = self.table.remove(name)
         self.allocatable[:, slot] = 0
         self.free[:, slot] = 0
@@ -139,7 +138,7 @@ class Cluster:
         self.devices.put(slot, None)
 
     def named_by_map(self, name: str) -> list[str]:
-        """The nodes that a gpu-scheduling-map may mean by a name: by label first, else by the node's own name."""
+        """The nodes that a gpu-scheduling-map can mean by a name: by label, otherwise by the node's own name."""
         labelled = self._aliases.get(name)
         if labelled:
             return sorted(labelled)
@@ -148,7 +147,7 @@ class Cluster:
     # -- pods
 
     def add(self, pod: Pod, node: str, devices: tuple[int, ...] | None) -> None:
-        """Records a pod on a node, as seen or as decided; a pod that is there already is replaced."""
+        """Records a pod on a node, observed or decided; an earlier record of the pod is replaced."""
         if pod.uid in self.usage:
             self.forget(pod.uid)
         slot = self.table.slots.get(node)
@@ -160,7 +159,7 @@ class Cluster:
             self._touch(slot)
 
     def assume(self, pods: Sequence[Pod], slot: int) -> list[tuple[int, ...]]:
-        """Puts pods of one shape on a node and returns the devices chosen for each; the caller has checked the fit."""
+        """Assumes pods of one shape on a node and returns the devices of each; the caller has checked that they fit."""
         shape = pods[0].shape
         node = self.table.name(slot)
         self._count_request(shape, slot, len(pods), recorded=self.devices.records(shape, slot))
@@ -177,7 +176,7 @@ class Cluster:
         return picks
 
     def forget(self, uid: str) -> bool:
-        """Takes a pod off its node; False when it was on none."""
+        """Removes a pod from its node; False when it was on no node."""
         usage = self.usage.get(uid)
         if usage is None:
             return False
@@ -195,11 +194,11 @@ class Cluster:
         return True
 
     def pods_on(self, node: str) -> list[Usage]:
-        """Who is on a node."""
+        """The pods on a node."""
         return list(self._on_node.get(node, {}).values())
 
     def demand(self, shape: Shape) -> Demand:
-        """The shape's request as table rows."""
+        """The shape's request as rows of the resource table."""
         found = self._demands.get(shape)
         if found is None:
             for name, _ in shape.request:
@@ -210,7 +209,7 @@ class Cluster:
         return found
 
     def row(self, name: str) -> int:
-        """The row of a resource, made when first named."""
+        """The row of a resource, created on first use."""
         row = self.row_of.get(name)
         if row is None:
             row = self.row_of[name] = len(self.row_of)
@@ -225,16 +224,16 @@ class Cluster:
     # -- trials
 
     def trial(self) -> Trial:
-        """Changes made inside are undone at its end unless kept."""
+        """Opens a trial: its changes are undone at the end unless they are kept."""
         return Trial(self)
 
     def begin(self) -> int:
-        """Starts remembering; returns where to go back to."""
+        """Starts to record changes; returns the position in the journal to roll back to."""
         self._depth += 1
         return len(self._journal)
 
     def end(self, mark: int, keep: bool) -> None:
-        """Ends a trial: lets its changes stand, or puts back every cell it wrote."""
+        """Ends a trial: keeps its changes, or restores every cell it wrote."""
         if not keep:
             journal = self._journal
             while len(journal) > mark:
@@ -311,8 +310,8 @@ class Cluster:
     def _is_unrecorded(self, pod: Pod, devices: tuple[int, ...], slot: int) -> bool:
         return bool(self.devices.assigned[slot]) and not devices and pod.shape.wants_devices
 
-    def _take_off(self, name: str) -> None:
-        """Uncounts the pods of a node before it changes or goes; they stay remembered."""
+    def _uncount_pods(self, name: str) -> None:
+        """Subtracts the pods of a node before it changes or is removed; the pods stay recorded."""
         slot = self.table.slots[name]
         for usage in self._on_node.get(name, {}).values():
             self._count(usage, slot, -1)
@@ -329,7 +328,7 @@ class Cluster:
             if slot is not None:
                 yield usage.pod, slot
 
-    def _fit_arrays(self) -> None:
+    def _grow_arrays(self) -> None:
         size = self.table.size
         if len(self.gpu_row) == size:
             return
@@ -339,5 +338,5 @@ class Cluster:
         self.pod_counts.grow(size)
 
     def _replace(self, old: Any, new: Any) -> None:
-        """An array grew into another one: what a trial remembers of it goes over."""
-        self._journal = [(new if box is old else box, key, was) for box, key, was in self._journal]
+        """Redirects the journal entries of an array that was replaced by a larger one."""
+        self._journal = [(new if array is old else array, key, was) for array, key, was in self._journal]

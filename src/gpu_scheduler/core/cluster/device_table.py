@@ -1,4 +1,4 @@
-"""The table of GPUs, and which indices of a chosen node: neighbours together, large free blocks kept whole."""
+"""The GPU table, and the choice of device indices on a node: neighbours together, large free blocks kept whole."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gpu_scheduler.core.cluster.node_table import Bools, Ints, extend
 from gpu_scheduler.core.model import MILLI, Node, Shape
 
 MAX_DEVICES = 128
-"""Indices from here on are refused: no machine has them, and a map may name anything."""
+"""The first index that is refused. No machine has so many GPUs, but a map may name any number."""
 
 UNLIMITED = 1 << 55
-"""The whole devices of a node where they are not ours to count."""
+"""The number of idle devices of a node whose devices the scheduler does not assign."""
 
 
 class DeviceTable:
-    """Every GPU of every node: in use by how many milli, fit to be used, and by which maps.
+    """Every GPU of every node: milli in use, health, and the maps that use it.
 
-    `idle` counts the whole devices of a node that may be given out. `save` remembers a cell for a trial, `replaced`
-    is told when an array grows into another one.
+    `idle` counts the whole devices of a node that can be assigned. `save` records a cell for a trial; `replaced` is
+    called when an array is replaced by a larger one.
     """
 
     def __init__(self, size: int, save: Callable[[Any, Any], None], replaced: Callable[[Any, Any], None]) -> None:
         self._save = save
         self._replaced = replaced
         self.used: Ints = np.zeros((8, size), np.int64)
-        self.ok: Bools = np.zeros((8, size), bool)
+        self.healthy: Bools = np.zeros((8, size), bool)
         self.idle: Ints = np.zeros(size, np.int64)
         self.count: Ints = np.zeros(size, np.int64)
         self.assigned: Bools = np.zeros(size, bool)
@@ -37,27 +37,30 @@ class DeviceTable:
         self.map_users: dict[tuple[int, int, str], int] = {}
 
     def put(self, slot: int, node: Node | None) -> None:
-        """Takes over what a node says of its devices; None when there is no node any more."""
+        """Copies the devices of a node object into the table; None removes them."""
         self.assigned[slot] = node is not None and node.assigns_devices
         self.count[slot] = 0 if node is None else node.gpus
-        self.ok[:, slot] = False
+        self.healthy[:, slot] = False
         if node is not None:
             self._lengthen(node.gpus)
-            self.ok[: node.gpus, slot] = True
-            self.ok[[i for i in node.unhealthy if i < node.gpus], slot] = False
+            self.healthy[: node.gpus, slot] = True
+            self.healthy[[i for i in node.unhealthy if i < node.gpus], slot] = False
         self._count_idle(slot)
 
     def records(self, shape: Shape, slot: int) -> bool:
-        """Whether we decide which devices a pod of this shape gets on this node."""
+        """Whether the scheduler assigns the devices of a pod of this shape on this node."""
         return bool(shape.device_map or shape.gpu_milli or (shape.gpus and self.assigned[slot]))
 
     def free(self, slot: int) -> int:
-        """The healthy untouched devices of a node, as a bit set."""
-        idle = self.ok[:, slot] & (self.used[:, slot] == 0)
+        """The healthy devices of a node that no pod uses, as a bit set."""
+        idle = self.healthy[:, slot] & (self.used[:, slot] == 0)
         return int.from_bytes(np.packbits(idle, bitorder="little").tobytes(), "little")
 
     def choose(self, shape: Shape, slot: int, count: int) -> tuple[list[tuple[int, ...]], int]:
-        """Takes devices for `count` pods, for whom there are enough; returns them and how many are newly touched."""
+        """Assigns devices to `count` pods; returns them and the number of devices that were idle before.
+
+        The caller has checked that there are enough.
+        """
         if not self.records(shape, slot):
             return [()] * count, 0
         if shape.device_map is not None:
@@ -69,7 +72,7 @@ class DeviceTable:
         return picks, sum(self.take(shape, slot, devices, +1) for devices in picks)
 
     def take(self, shape: Shape, slot: int, devices: tuple[int, ...], sign: int) -> int:
-        """Counts a pod's devices in (+1) or out (-1); returns how many more devices are touched than before."""
+        """Adds (+1) or subtracts (-1) a pod's devices; returns by how much the number of devices in use changed."""
         if not devices:
             return 0
         self._lengthen(max(devices) + 1)
@@ -77,7 +80,7 @@ class DeviceTable:
         milli = sign * (shape.gpu_milli or MILLI)
         touched = 0
         for device in devices:
-            if shape.device_map is not None and self._join_map(slot, device, shape.device_map.group, sign):
+            if shape.device_map is not None and self._count_map_user(slot, device, shape.device_map.group, sign):
                 continue
             before = int(self.used[device, slot])
             self.used[device, slot] = before + milli
@@ -86,14 +89,14 @@ class DeviceTable:
         return touched
 
     def note_unrecorded(self, slot: int, sign: int) -> None:
-        """A pod that uses devices nobody recorded came to (+1) or left (-1) a node."""
+        """Adds (+1) or subtracts (-1) a pod that uses unrecorded devices of a node."""
         self._save(self.unrecorded, slot)
         self.unrecorded[slot] += sign
         self._count_idle(slot)
 
     def grow(self, size: int) -> None:
-        """Makes room for more nodes."""
-        self.used, self.ok = extend(self.used, size), extend(self.ok, size)
+        """Extends the table to `size` nodes."""
+        self.used, self.healthy = extend(self.used, size), extend(self.healthy, size)
         self.idle, self.count = extend(self.idle, size), extend(self.count, size)
         self.assigned, self.unrecorded = extend(self.assigned, size), extend(self.unrecorded, size)
 
@@ -102,7 +105,7 @@ class DeviceTable:
         free = self.free(slot)
         for _ in range(count):
             chosen = choose_whole(free, gpus)
-            assert chosen is not None, "the caller counted these devices as free"
+            assert chosen is not None, "the caller has checked that the devices are free"
             for device in chosen:
                 free ^= 1 << device
             picks.append(chosen)
@@ -113,18 +116,18 @@ class DeviceTable:
         return picks, gpus * count
 
     def _choose_shares(self, share: int, slot: int, count: int) -> list[tuple[int, ...]]:
-        used = zip(self.ok[:, slot], self.used[:, slot], strict=True)
+        used = zip(self.healthy[:, slot], self.used[:, slot], strict=True)
         left = [MILLI - int(milli) if fine else 0 for fine, milli in used]
         picks: list[tuple[int, ...]] = []
         for _ in range(count):
             chosen = choose_share(left, share)
-            assert chosen is not None, "the caller counted this share as free"
+            assert chosen is not None, "the caller has checked that the share is free"
             left[chosen] -= share
             picks.append((chosen,))
         return picks
 
-    def _join_map(self, slot: int, device: int, group: str, sign: int) -> bool:
-        """Counts one more (or fewer) user of a map's device; True when others of its group use it too."""
+    def _count_map_user(self, slot: int, device: int, group: str, sign: int) -> bool:
+        """Adds or subtracts a user of a map's device; True when other pods of the group use it too."""
         key = (slot, device, group)
         self._save(self.map_users, key)
         users = self.map_users.pop(key, 0) + sign
@@ -142,7 +145,7 @@ class DeviceTable:
     def _lengthen(self, rows: int) -> None:
         missing = min(rows, MAX_DEVICES) - len(self.used)
         if missing > 0:
-            for name in ("used", "ok"):
+            for name in ("used", "healthy"):
                 old = getattr(self, name)
                 longer = np.concatenate((old, np.zeros((missing, old.shape[1]), old.dtype)))
                 setattr(self, name, longer)
@@ -151,11 +154,11 @@ class DeviceTable:
 
 @lru_cache(maxsize=65536)
 def choose_whole(free: int, count: int) -> tuple[int, ...] | None:
-    """The best `count` devices out of the bit set `free`, or None when there are too few.
+    """The best `count` devices of the bit set `free`, or None when there are too few.
 
-    A buddy block (an aligned run of 1, 2, 4, ... indices: an NVLink pair, a NUMA half) that can serve alone is
-    preferred, the smallest first, then the one with least free in it and, block by wider block, around it, so that
-    wide blocks stay whole; otherwise blocks are emptied fullest first, so alignment never refuses.
+    Prefers the smallest buddy block (an aligned run of 1, 2, 4, ... indices: an NVLink pair, a NUMA half) that holds
+    all of them; among those, the one with the fewest free devices in it and, block by wider block, around it, so that
+    wide blocks stay whole. A block is split by using up its fuller half first, so alignment never refuses a request.
     """
     if free.bit_count() < count:
         return None
@@ -168,18 +171,18 @@ def choose_whole(free: int, count: int) -> tuple[int, ...] | None:
         starts = range(0, free.bit_length(), width)
         serving = [start for start in starts if _block(free, start, width).bit_count() >= count]
         if serving:
-            start = min(serving, key=lambda start: _surroundings(free, start, width))
+            start = min(serving, key=lambda start: _free_around(free, start, width))
             return _take(_block(free, start, width), count, width)
         width *= 2
 
 
 def _block(free: int, start: int, width: int) -> int:
-    """The free devices of the aligned block of a width that `start` is in."""
+    """The free devices of the aligned block of this width that contains `start`."""
     return free & (((1 << width) - 1) << (start - start % width))
 
 
-def _surroundings(free: int, start: int, width: int) -> list[int]:
-    """How much is free in a block and in each wider block around it."""
+def _free_around(free: int, start: int, width: int) -> list[int]:
+    """The number of free devices in a block and in each wider block around it."""
     counts = [_block(free, start, width).bit_count()]
     while width < free.bit_length():
         width *= 2
@@ -188,7 +191,7 @@ def _surroundings(free: int, start: int, width: int) -> list[int]:
 
 
 def _take(block: int, count: int, width: int) -> tuple[int, ...]:
-    """`count` bits of a block, split so that halves are used up before a new half is opened."""
+    """`count` bits of a block; one half is used up before the other is opened."""
     if block.bit_count() == count or width == 1:
         return bits_of(block)[:count]
     half = width // 2
@@ -217,7 +220,7 @@ def bits_of(bits: int) -> tuple[int, ...]:
 
 
 def choose_share(left: list[int], share: int) -> int | None:
-    """The device with least milli left that still has `share`; None when none has. Zero marks one not to be used."""
+    """The device with the least milli left that still holds `share`, or None. Zero marks an unusable device."""
     best = None
     for index, milli in enumerate(left):
         if milli >= share and (best is None or milli < left[best]):

@@ -1,4 +1,4 @@
-"""The node table: one column of codes for every label, so that selectors are array expressions."""
+"""The node table: one column of codes per label, so that selectors are array expressions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Nodes = npt.NDArray[np.intp] | slice
-"""A choice of node slots: an array of them, or the slice of all."""
+"""Some node slots: an array of slots, or the slice of all."""
 
-_FEW = 16
-"""So many sets of taints cost nothing, in use or not."""
+_SPARE_TAINT_SETS = 16
+"""Unused taint sets that are tolerated before they are removed."""
 
 NAME = "\0metadata.name"
 """The column that holds node names, so that field selectors are label selectors."""
@@ -34,7 +34,7 @@ class LabelColumn:
     def put(self, slot: int, value: str | None) -> None:
         self.codes[slot] = -1 if value is None else self.values.setdefault(value, len(self.values))
 
-    def forget_unused_values(self) -> None:
+    def remove_unused_values(self) -> None:
         used, codes = np.unique(self.codes, return_inverse=True)
         names = {code: value for value, code in self.values.items()}
         missing = int(used[0] == -1) if len(used) else 0
@@ -43,7 +43,7 @@ class LabelColumn:
 
 
 class NodeTable:
-    """Nodes in numbered slots; a slot is reused after its node has gone. `version` moves with every change."""
+    """Nodes in numbered slots. A slot is reused after its node is removed; `version` grows with every change."""
 
     def __init__(self) -> None:
         self.size = 16
@@ -57,7 +57,7 @@ class NodeTable:
         self.ready: Bools = np.zeros(self.size, bool)
         self._columns: dict[str, LabelColumn] = {NAME: LabelColumn(self.size)}
         self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
-        self._most_taint_sets = _FEW
+        self._max_taint_sets = _SPARE_TAINT_SETS
         self._empty = list(range(self.size - 1, -1, -1))
 
     @property
@@ -83,13 +83,13 @@ class NodeTable:
         self.unschedulable[slot] = node.unschedulable
         self.ready[slot] = node.ready
         self.taint_set[slot] = self._taint_id(node.taints)
-        if len(self.taint_sets) > self._most_taint_sets:
-            self._forget_unused_taints()
+        if len(self.taint_sets) > self._max_taint_sets:
+            self._remove_unused_taint_sets()
         self.version += 1
         return slot
 
     def remove(self, name: str) -> int:
-        """Takes a node out and returns the slot it leaves."""
+        """Removes a node and returns its slot."""
         slot = self.slots.pop(name)
         node = self.nodes[slot]
         assert node is not None
@@ -100,7 +100,7 @@ class NodeTable:
         self._empty.append(slot)
         self.version += 1
         for column in self._columns.values():
-            self._tidy(column)
+            self._compact(column)
         return slot
 
     def name(self, slot: int) -> str:
@@ -110,14 +110,14 @@ class NodeTable:
         return node.name
 
     def column(self, key: str) -> LabelColumn:
-        """The column of a label, made when first asked for."""
+        """The column of a label, created on first use."""
         found = self._columns.get(key)
         if found is None:
             found = self._columns[key] = LabelColumn(self.size)
         return found
 
     def domain_codes(self, key: str) -> Codes:
-        """Which domain of a label each node is in; -1 for none."""
+        """The domain of a label that each node is in; -1 for none."""
         return self.column(key).codes
 
     def match(self, requirement: Requirement, nodes: Nodes) -> Bools:
@@ -169,20 +169,20 @@ class NodeTable:
         for key, value in node.labels.items():
             column = self.column(key)
             column.put(slot, value)
-            self._tidy(column)
+            self._compact(column)
 
-    def _tidy(self, column: LabelColumn) -> None:
-        """Labels that hold a time have a new value with every change."""
+    def _compact(self, column: LabelColumn) -> None:
+        """Removes unused values when there are many: a label that holds a time gets a new value with every change."""
         if len(column.values) > 2 * self.size:
-            column.forget_unused_values()
+            column.remove_unused_values()
 
-    def _forget_unused_taints(self) -> None:
-        """So have taints: what no node has any more would slow down every placement."""
+    def _remove_unused_taint_sets(self) -> None:
+        """Removes taint sets that no node has: each of them slows down every placement."""
         known: dict[tuple[Taint, ...], int] = {(): 0}
         for slot, node in enumerate(self.nodes):
             self.taint_set[slot] = known.setdefault(node.taints, len(known)) if node is not None else 0
         self._taint_ids, self.taint_sets = known, list(known)
-        self._most_taint_sets = 2 * len(known) + _FEW
+        self._max_taint_sets = 2 * len(known) + _SPARE_TAINT_SETS
 
     def _taint_id(self, taints: tuple[Taint, ...]) -> int:
         known = self._taint_ids.setdefault(taints, len(self.taint_sets))
@@ -203,6 +203,6 @@ class NodeTable:
 
 
 def extend(array: npt.NDArray[Any], size: int, fill: int = 0) -> npt.NDArray[Any]:
-    """The array with its last axis made longer, new cells filled."""
+    """The array with its last axis extended to `size`; new cells get `fill`."""
     more = np.full((*array.shape[:-1], size - array.shape[-1]), fill, array.dtype)
     return np.concatenate((array, more), axis=-1)

@@ -1,4 +1,4 @@
-"""Counts of pods per node, for the rules in which pods look at other pods."""
+"""Pod counts per node for affinity, anti-affinity and topology spread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_scheduler.core.model import Pod, PodTerm, Shape
 from gpu_scheduler.core.selectors import PodMatch
 
 Save = Callable[[Any, Any], None]
-"""Remembers what a container holds under a key, so that a trial can be undone."""
+"""Records the value of a container under a key, so that a trial can be undone."""
 
-_REMEMBERED = 64
-"""How many counted questions are kept up to date; one asked again later is counted afresh."""
+_CACHE_SIZE = 64
+"""How many matches are kept up to date; an evicted one is counted again when it is needed."""
 
 
 class PodCounts:
-    """How many pods on each node a match speaks of, and how many carry an anti-affinity term of their own."""
+    """For every node, the number of pods that a match selects, and of pods that carry an anti-affinity term."""
 
     def __init__(self, size: int, save: Save, placed: Callable[[], Iterable[tuple[Pod, int]]]) -> None:
         self._size = size
@@ -29,7 +29,7 @@ class PodCounts:
         self._carriers: dict[PodTerm, Ints] = {}
 
     def matching(self, match: PodMatch, *, exclude_deleting: bool = False) -> Ints:
-        """How many matched pods each node has; `exclude_deleting` leaves out those being deleted."""
+        """The number of matched pods on each node; `exclude_deleting` leaves out pods that are being deleted."""
         key = (match, exclude_deleting)
         found = self._matching.pop(key, None)
         if found is None:
@@ -37,29 +37,29 @@ class PodCounts:
             for pod, slot in self._placed():
                 if _is_counted(match, pod, exclude_deleting):
                     found[slot] += 1
-            if len(self._matching) >= _REMEMBERED:
+            if len(self._matching) >= _CACHE_SIZE:
                 del self._matching[next(iter(self._matching))]
-            # Counted within a trial, it includes the trial's pods: undoing the trial must drop it.
+            # Within a trial the count includes the trial's pods: undoing the trial must drop it.
             self._save(self._matching, key)
         self._matching[key] = found
         return found
 
     def anti_affinity_against(self, pod: Pod) -> Iterable[tuple[PodTerm, Ints]]:
-        """The anti-affinity terms of placed pods that this pod would offend, with their carriers per node."""
+        """The anti-affinity terms of placed pods that match this pod, with the number of their carriers per node."""
         for term, carriers in self._carriers.items():
             if term.match.matches(pod.labels, pod.namespace, pod.namespace_labels):
                 yield term, carriers
 
     def counts(self, shape: Shape) -> bool:
-        """Whether pods of a shape need to be counted at all."""
+        """Whether pods of a shape have to be counted at all."""
         return bool(self._matching or shape.anti_affinity)
 
     def anti_affinity_matches(self) -> list[PodMatch]:
-        """Which pods the anti-affinity terms of placed pods speak of."""
+        """The pod selectors of the anti-affinity terms of placed pods."""
         return [term.match for term in self._carriers]
 
     def add(self, pod: Pod, slot: int, change: int) -> None:
-        """Counts a pod in (+1) or out (-1)."""
+        """Adds (+1) or subtracts (-1) a pod."""
         for (match, exclude_deleting), counts in self._matching.items():
             if _is_counted(match, pod, exclude_deleting):
                 self._save(counts, slot)
@@ -75,13 +75,8 @@ class PodCounts:
                 self._save(self._carriers, term)
                 del self._carriers[term]
 
-    def clear(self, slot: int) -> None:
-        """Forgets a node whose slot is given back."""
-        for counts in (*self._matching.values(), *self._carriers.values()):
-            counts[slot] = 0
-
     def grow(self, size: int) -> None:
-        """Makes room for more nodes."""
+        """Extends the counts to `size` nodes."""
         self._size = size
         for table in (self._matching, self._carriers):
             for key, counts in table.items():

@@ -1,4 +1,4 @@
-"""Domains: nodes that share a label path, at any number of levels."""
+"""Topology domains: nodes that share a label path, at any number of levels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DEFAULT_LEVELS: Levels = (
     ("nvlink", "gpu-scheduler.io/nvlink-block"),
 )
 NODE = "node"
-"""The tightest level, which every cluster has."""
+"""The narrowest level, which every cluster has."""
 
 
 class Topology:
-    """The tree of domains over a node table. A domain is its whole label path: rack 1 of zone a is not rack 1 of b."""
+    """The tree of domains over a node table. A domain is a whole label path: rack 1 of zone a is not rack 1 of b."""
 
     def __init__(self, table: NodeTable, levels: Levels) -> None:
         self._table = table
@@ -37,7 +37,7 @@ class Topology:
         return codes
 
     def required_codes(self, level: str, rules: tuple[TopologyRule, ...]) -> Codes:
-        """The domains of a level, cut along every required level: what lies outside one of these is in no domain."""
+        """The domains of a level, cut along every required level; -1 for a node outside one of these levels."""
         cuts = [rule.level for rule in rules if rule.required and rule.level != level]
         if not cuts:
             return self.codes(level)
@@ -53,7 +53,7 @@ class Topology:
         return codes
 
     def search_levels(self, rules: tuple[TopologyRule, ...]) -> list[str]:
-        """The levels to try, tightest first; ends at the tightest required one, or in "" (no domain) without any."""
+        """The levels to try, narrowest first, up to the narrowest required one; "" (no domain) if none is required."""
         if not rules:
             return [""]
         order = [NODE, *reversed(self._names)]
@@ -61,7 +61,7 @@ class Topology:
         required = [rule.level for rule in rules if rule.required]
         preferred = [rule.level for rule in rules if not rule.required]
         widest = min(required, key=lambda level: rank.get(level, len(order)), default="")
-        # A label that is no configured level has no place in the tree: it is tried after single nodes.
+        # A label that is not a configured level has no position in the tree: it is tried after single nodes.
         foreign = [level for level in preferred if level not in rank and level != widest]
         if widest in rank:
             return foreign + order[: rank[widest] + 1]

@@ -117,7 +117,7 @@ def _give_up_unfit_binds(state: State, node: str, now: float) -> list[Effect]:
     if overfull:
         return give_up_binds_to(state, node, now)
     there = [entry for entry in state.ledger.binds.values() if entry.bind.node == node and cluster.devices.count[slot]]
-    broken = [entry for entry in there if not cluster.devices.ok[list(entry.bind.devices), slot].all()]
+    broken = [entry for entry in there if not cluster.devices.healthy[list(entry.bind.devices), slot].all()]
     return [effect for entry in broken for effect in give_up(state, entry, now)]
 
 

@@ -1,4 +1,4 @@
-"""How many pods of a shape every node can take, kept up to date by looking only at the nodes that changed."""
+"""Capacity: how many pods of a shape every node can take, cached and updated for changed nodes only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Shape
 from gpu_scheduler.core.placement.fit import capacity_at, capacity_on, is_simple, may_use
 
-_REMEMBERED = 2048
+_CACHE_SIZE = 2048
 _FEW = 8
-"""Up to so many nodes plain numbers are faster than arrays."""
+"""Up to this many nodes plain numbers are faster than arrays."""
 
 
 class Capacity:
-    """The capacity of every node for one shape, as far as nodes alone decide; `total` is their sum."""
+    """The capacity of every node for one shape, by the rules about nodes alone; `total` is the sum."""
 
     __slots__ = ("_allowed", "_position", "_shape", "_version", "counts", "total")
 
@@ -28,7 +28,7 @@ class Capacity:
         self.total = 0
 
     def refresh(self, cluster: Cluster) -> None:
-        """Catches up with everything that changed since the last look."""
+        """Updates the capacity of the nodes that changed since the last refresh."""
         seen = self._position - cluster.dropped_changes
         changes = cluster.changes
         if self._version != cluster.table.version or seen < 0:
@@ -58,10 +58,10 @@ class Capacity:
 
 
 def capacity_of(cluster: Cluster, shape: Shape) -> Capacity:
-    """The shape's capacity as of now. The arrays are the cache itself: read them, do not write."""
+    """The current capacity for a shape. The arrays are the cache itself: read them, do not write."""
     found: Capacity | None = cluster.capacity_cache.get(shape)
     if found is None:
-        if len(cluster.capacity_cache) >= _REMEMBERED:
+        if len(cluster.capacity_cache) >= _CACHE_SIZE:
             del cluster.capacity_cache[next(iter(cluster.capacity_cache))]
         found = cluster.capacity_cache[shape] = Capacity(shape)
     found.refresh(cluster)

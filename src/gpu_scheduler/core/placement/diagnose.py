@@ -1,4 +1,4 @@
-"""Why a bid was refused: which rule keeps which nodes away, and what is short by how much."""
+"""Diagnosis of a refused bid: which rule refuses how many nodes, and how much of which resource is missing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 
 
 def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
-    """The reasons, the most telling first. Only asked when the bid has just been refused."""
+    """The refusals of a bid that was just found unplaceable, the most informative first."""
     wanted = minimum_counts(cluster, bid)
     if not sum(wanted):
         wanted = tuple(len(group.pods) for group in bid.groups)
-    room = [_room(cluster, group.pods[0], bid.excluded) for group in bid.groups]
-    fitting = sum(min(int(r.sum()), w) for r, w in zip(room, wanted, strict=True))
-    short = [w - min(int(r.sum()), w) for r, w in zip(room, wanted, strict=True)]
+    free = [_free_capacity(cluster, group.pods[0], bid.excluded) for group in bid.groups]
+    fitting = sum(min(int(f.sum()), w) for f, w in zip(free, wanted, strict=True))
+    short = [w - min(int(f.sum()), w) for f, w in zip(free, wanted, strict=True)]
     worst = int(np.argmax(short))
     pod = bid.groups[worst].pods[0]
     found: list[Refusal] = []
     if short[worst] > 0:
-        found += _named_by_map(cluster, pod)
-        found += _scarcest(cluster, pod, wanted[worst], short[worst])
+        found += _map_node_refusals(cluster, pod)
+        found += _scarcest_resource(cluster, pod, wanted[worst], short[worst])
         found += count_refusals(cluster, pod, bid.excluded)
     elif level := _required_level(bid):
-        largest = _largest_domain(cluster, room[worst], level)
+        largest = _largest_domain(cluster, free[worst], level)
         found.append(Refusal(Reason.TOPOLOGY, level, short_by=max(1, wanted[worst] - largest)))
     found = found or [Refusal(Reason.NOT_FOUND_YET)]
     lacking = tuple((g.pods[0].shape, w) for g, w in zip(bid.groups, wanted, strict=True) if w)
@@ -41,7 +41,7 @@ def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
 
 
 def count_refusals(cluster: Cluster, pod: Pod, excluded: Bools | None = None) -> list[Refusal]:
-    """For every rule, on how many nodes it is the first to refuse the pod; the most frequent first."""
+    """For every rule, the number of nodes on which it is the first to refuse the pod; the most frequent first."""
     open_to = cluster.table.alive.copy()
     counts: dict[tuple[Reason, str], int] = {}
     if excluded is not None:
@@ -57,7 +57,8 @@ def count_refusals(cluster: Cluster, pod: Pod, excluded: Bools | None = None) ->
     return [Refusal(reason, subject, nodes=number) for (reason, subject), number in order if number]
 
 
-def _room(cluster: Cluster, pod: Pod, excluded: Bools | None) -> Ints:
+def _free_capacity(cluster: Cluster, pod: Pod, excluded: Bools | None) -> Ints:
+    """How many pods like this one each node takes, by every rule."""
     counts = capacity_of(cluster, pod.shape).counts
     if excluded is not None:
         counts = np.where(excluded, 0, counts)
@@ -66,7 +67,8 @@ def _room(cluster: Cluster, pod: Pod, excluded: Bools | None) -> Ints:
     return counts
 
 
-def _named_by_map(cluster: Cluster, pod: Pod) -> list[Refusal]:
+def _map_node_refusals(cluster: Cluster, pod: Pod) -> list[Refusal]:
+    """The refusal of a gpu-scheduling-map whose node name means no node, or several."""
     if pod.shape.device_map is None:
         return []
     name = pod.shape.device_map.node
@@ -77,13 +79,13 @@ def _named_by_map(cluster: Cluster, pod: Pod) -> list[Refusal]:
 
 
 def _required_level(bid: Bid) -> str:
-    """The level that keeps the gang, or one of its roles, together; "" when none has to."""
+    """The first topology level that the gang, or one of its roles, requires; "" without any."""
     rules = [rule for rules in (bid.topology, *(group.topology for group in bid.groups)) for rule in rules]
     return next((rule.level for rule in rules if rule.required), "")
 
 
-def _scarcest(cluster: Cluster, pod: Pod, wanted: int, members: int) -> list[Refusal]:
-    """The resource that most limits the nodes which would otherwise do, and how much of it the members lack."""
+def _scarcest_resource(cluster: Cluster, pod: Pod, wanted: int, members: int) -> list[Refusal]:
+    """The resource that limits the allowed nodes most, and how much of it `members` pods are short of."""
     allowed = may_use(cluster, pod.shape, cluster.table.everywhere)
     demand = cluster.demand(pod.shape)
     if not allowed.any():
@@ -92,10 +94,10 @@ def _scarcest(cluster: Cluster, pod: Pod, wanted: int, members: int) -> list[Ref
     fits = np.maximum(cluster.free[demand.rows][:, allowed], 0) // demand.amounts[:, None]
     scarce = int(fits.sum(axis=1).argmin())
     amount = demand.amounts[scarce]
-    # Of one member no part fits anywhere: what counts is how near the best node comes.
+    # A single member cannot be split over nodes: the shortfall is measured on the best node.
     short = int(members * amount if wanted > 1 else amount - cluster.free[demand.rows[scarce], allowed].max(initial=0))
     if int(fits[scarce].sum()) >= wanted:
-        # Enough in every row. What is left of single cards is in none; otherwise other rules keep the members away.
+        # Every resource suffices. Shares of single GPUs are in no row; otherwise other rules refuse the members.
         if pod.shape.gpu_milli and capacity_of(cluster, replace(pod.shape, host_ports=())).total < wanted:
             return [Refusal(Reason.RESOURCE, pod.shape.gpu_resource, short_by=members)]
         return []
@@ -103,7 +105,8 @@ def _scarcest(cluster: Cluster, pod: Pod, wanted: int, members: int) -> list[Ref
     return [Refusal(Reason.RESOURCE, names[int(demand.rows[scarce])], nodes=refusing, short_by=short)]
 
 
-def _largest_domain(cluster: Cluster, room: Ints, level: str) -> int:
+def _largest_domain(cluster: Cluster, free: Ints, level: str) -> int:
+    """The largest number of pods that one domain of a level takes."""
     codes = cluster.topology.codes(level)
     inside = codes >= 0
-    return int(np.bincount(codes[inside], weights=room[inside]).max()) if inside.any() else 0
+    return int(np.bincount(codes[inside], weights=free[inside]).max()) if inside.any() else 0

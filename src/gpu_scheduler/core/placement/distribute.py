@@ -1,4 +1,7 @@
-"""Which nodes take how many pods of one group: array expressions for the common rules, None where they do not reach."""
+"""Distribution of one group: how many of its pods go to which node, by array expressions for the common rules.
+
+Combinations of rules that these expressions do not cover are left to `search`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from gpu_scheduler.core.reasons import Reason
 _NEVER = np.iinfo(np.int64).max
 
 Shares = list[tuple[int, int]]
-"""Node slots with the number of pods each takes, in the order they are to be placed."""
+"""Node slots with the number of pods for each, in the order of placement."""
 
 
 def fill_nodes(counts: Ints, wanted: int, scores: Ints | None = None) -> Shares | None:
-    """Spends `wanted` pods on as few nodes as possible, the last on the node it fills best; None if they do not fit.
+    """Packs `wanted` pods on as few nodes as possible, the last node by best fit; None if they do not fit.
 
     With `scores`, nodes with a higher score come first, whatever their capacity.
     """
@@ -48,7 +51,7 @@ def fill_nodes(counts: Ints, wanted: int, scores: Ints | None = None) -> Shares 
 
 
 def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares | None:
-    """Shares for a group whose members look at each other or at other pods; None if these rules cannot say."""
+    """Shares for a group with pod (anti-)affinity or spread rules; None if these expressions find none."""
     counts = counts.copy()
     for reason, _, refused in pod_refusals(cluster, pod, cluster.table.everywhere):
         if reason is not Reason.SPREAD:
@@ -59,29 +62,29 @@ def distribute(cluster: Cluster, pod: Pod, counts: Ints, wanted: int) -> Shares 
     if len(even) < len(pod.shape.spread) or len(wide) + len(even) > 1:
         return None
 
-    def spend(within: Ints) -> Shares | None:
+    def fill(within: Ints) -> Shares | None:
         if wide:
             return fill_nodes(_one_per_domain(within, cluster.table.domain_codes(wide[0])), wanted)
         if even:
-            return _level_out(cluster, pod, even[0], within, wanted)
+            return _spread_evenly(cluster, pod, even[0], within, wanted)
         return fill_nodes(within, wanted, node_scores(cluster, pod))
 
     if pod.shape.affinity and starts_affinity(cluster, pod, matching_all(cluster, pod)):
         keys = [term.key for term in pod.shape.affinity]
-        tries = (spend(part) for part in _common_domains(cluster, keys, counts, wanted))
+        tries = (fill(part) for part in _common_domains(cluster, keys, counts, wanted))
         return next((shares for shares in tries if shares), None)
-    return spend(counts)
+    return fill(counts)
 
 
 def cap_nodes(cluster: Cluster, pod: Pod, counts: Ints) -> Ints:
-    """The counts, at most one on a node where members keep away from each other."""
+    """The counts, at most one per node if members have anti-affinity to each other by host name."""
     if not any(term.key == HOSTNAME and matches_itself(pod, term.match) for term in pod.shape.anti_affinity):
         return counts
     return np.where(cluster.table.domain_codes(HOSTNAME) >= 0, np.minimum(counts, 1), counts)
 
 
 def _one_per_domain(counts: Ints, codes: Codes) -> Ints:
-    """At most one pod in every domain, on the node of it that is fullest; nodes outside all domains are not limited."""
+    """At most one pod per domain, on its node with the least capacity; nodes outside all domains are not limited."""
     capped = np.where(codes >= 0, 0, counts)
     order = np.argsort(counts, kind="stable")
     order = order[(counts[order] > 0) & (codes[order] >= 0)]
@@ -91,7 +94,7 @@ def _one_per_domain(counts: Ints, codes: Codes) -> Ints:
 
 
 def _common_domains(cluster: Cluster, keys: list[str], counts: Ints, wanted: int) -> list[Ints]:
-    """The counts within each joint domain of the keys that can take all, tightest first; outside of all they are 0."""
+    """For each joint domain of the keys that takes all pods, smallest first: the counts, with 0 outside the domain."""
     joint = np.stack([cluster.table.domain_codes(key) for key in keys])
     inside = counts > 0
     if not inside.any():
@@ -104,43 +107,43 @@ def _common_domains(cluster: Cluster, keys: list[str], counts: Ints, wanted: int
     return [np.where(codes == code, counts, 0) for code in large[np.argsort(sums[large], kind="stable")]]
 
 
-def _level_out(cluster: Cluster, pod: Pod, spread: Spread, counts: Ints, wanted: int) -> Shares | None:
-    """Water-filling: each pod goes to the emptiest domain that can take one, as long as the skew allows."""
+def _spread_evenly(cluster: Cluster, pod: Pod, spread: Spread, counts: Ints, wanted: int) -> Shares | None:
+    """Water-filling: each pod goes to the emptiest domain with capacity, as long as the skew allows it."""
     _, sums = spread_domains(cluster, pod, spread)
     codes = cluster.table.domain_codes(spread.key)
     levels = {int(code): int(level) for code, level in enumerate(sums) if level >= 0}
     width = max(len(sums), int(codes.max(initial=-1)) + 1)
-    room = np.bincount(codes[codes >= 0], weights=counts[codes >= 0], minlength=width).astype(np.int64)
-    stuck = [level for code, level in levels.items() if not room[code]]
+    free = np.bincount(codes[codes >= 0], weights=counts[codes >= 0], minlength=width).astype(np.int64)
+    stuck = [level for code, level in levels.items() if not free[code]]
     if len(levels) < spread.min_domains:
         stuck.append(0)
-    heap = [(levels.get(code, 0), code) for code in range(width) if room[code]]
+    heap = [(levels.get(code, 0), code) for code in range(width) if free[code]]
     heapq.heapify(heap)
     ceiling = min(stuck, default=None)
-    turns: list[int] = []
-    while heap and len(turns) < wanted:
+    order: list[int] = []
+    while heap and len(order) < wanted:
         level, code = heapq.heappop(heap)
         lowest = level if code in levels else min((low for low, other in heap if other in levels), default=level)
         if ceiling is not None:
             lowest = min(lowest, ceiling)
         if level + 1 - lowest > spread.max_skew:
             break
-        turns.append(code)
-        room[code] -= 1
-        if room[code]:
+        order.append(code)
+        free[code] -= 1
+        if free[code]:
             heapq.heappush(heap, (level + 1, code))
         elif code in levels:
             ceiling = level + 1 if ceiling is None else min(ceiling, level + 1)
-    if len(turns) < wanted:
+    if len(order) < wanted:
         return None
-    return _seat_turns(turns, codes, counts)
+    return _nodes_of_domains(order, codes, counts)
 
 
-def _seat_turns(turns: list[int], codes: Codes, counts: Ints) -> Shares:
-    """Nodes for a sequence of domains: each domain's pods are packed, the sequence is kept."""
-    seats: dict[int, list[int]] = {}
-    for code in set(turns):
-        packed = fill_nodes(np.where(codes == code, counts, 0), turns.count(code))
-        assert packed is not None, "the domain had room for its turns"
-        seats[code] = [slot for slot, share in reversed(packed) for _ in range(share)]
-    return [(seats[code].pop(), 1) for code in turns]
+def _nodes_of_domains(order: list[int], codes: Codes, counts: Ints) -> Shares:
+    """A node for every domain of a sequence: the pods of a domain are packed, the sequence is kept."""
+    slots: dict[int, list[int]] = {}
+    for code in set(order):
+        packed = fill_nodes(np.where(codes == code, counts, 0), order.count(code))
+        assert packed is not None, "the domain has capacity for its pods"
+        slots[code] = [slot for slot, share in reversed(packed) for _ in range(share)]
+    return [(slots[code].pop(), 1) for code in order]

@@ -1,4 +1,4 @@
-"""What a gang asks for, and the topology domains that may hold it."""
+"""The bid of a gang (what it requests), and the topology domains that can hold it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.placement.distribute import cap_nodes
 
 MAX_DOMAINS = 64
-"""How many domains of a level are tried for one gang before it goes on to the next, or is told "not found yet"."""
+"""How many domains of a level are tried for one gang before the next level, or the refusal "not found yet"."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Waiting members of one role that are interchangeable. `anchors` are the nodes of their running siblings; of a
-    `whole` group every member belongs to the minimum."""
+    """Interchangeable waiting members of one role. `anchors` are the nodes of running members of the role; every member
+    of a `whole` group belongs to the minimum."""
 
     role: str
     pods: list[Pod]
@@ -34,7 +34,8 @@ class Group:
 
 @dataclass(slots=True)
 class Bid:
-    """What one gang asks for: of the groups' pods at least `needed` in all, and `role_needs` of each role.
+    """The request of one gang, offered to the cluster: at least `needed` of the groups' pods, and `role_needs` of each
+    role, are placed together or not at all; further pods as far as they fit.
 
     `excluded` nodes may not be used; `tie_break` chooses between nodes that the pods score alike.
     """
@@ -49,7 +50,7 @@ class Bid:
 
     @property
     def size(self) -> int:
-        """How many members wait."""
+        """The number of waiting members."""
         return sum(len(group.pods) for group in self.groups)
 
 
@@ -60,7 +61,7 @@ Counts = tuple[int, ...]
 
 
 def domains(cluster: Cluster, bid: Bid, counts: Counts) -> Iterator[Bools | None]:
-    """The node masks that may hold the whole gang, in the order to try them; None is the whole cluster."""
+    """The node masks that can hold the whole gang, in the order to try them; None is the whole cluster."""
     if not bid.topology:
         yield usable_nodes(cluster, bid)
         return
@@ -73,11 +74,12 @@ def domains(cluster: Cluster, bid: Bid, counts: Counts) -> Iterator[Bools | None
 
 
 def usable_nodes(cluster: Cluster, bid: Bid) -> Bools | None:
+    """The nodes that the bid does not exclude; None for all."""
     return None if bid.excluded is None else cluster.table.alive & ~bid.excluded
 
 
 def _level_domains(cluster: Cluster, bid: Bid, counts: Counts, level: str, usable: Bools | None) -> Iterator[Bools]:
-    """Domains of a level in which every group has the capacity it needs, least waste first."""
+    """Domains of a level with enough capacity for every group, the least waste first."""
     codes = cluster.topology.required_codes(level, bid.topology)
     width = int(codes.max(initial=-1)) + 1
     if not width:
@@ -100,7 +102,7 @@ def _level_domains(cluster: Cluster, bid: Bid, counts: Counts, level: str, usabl
 def _domain_capacity(
     cluster: Cluster, group: Group, level: str, codes: Codes, inside: Bools
 ) -> npt.NDArray[np.float64]:
-    """How many of a group each domain can take; a role with a rule of its own must fit one of its sub-domains."""
+    """How many pods of a group each domain can take; a role with its own rule must fit in one sub-domain."""
     pod = group.pods[0]
     counts = cap_nodes(cluster, pod, capacity_of(cluster, pod.shape).counts)
     own = next((rule.level for rule in group.topology if rule.required), None)
@@ -120,7 +122,7 @@ def _domain_capacity(
 
 
 def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ...]) -> Bools:
-    """Which domains members may go to when siblings already run in some: only there."""
+    """The domains that are possible next to running members: only theirs; none if they run in several."""
     homes = {int(codes[cluster.table.slots[node]]) for node in anchors if node in cluster.table.slots}
     if not homes:
         return np.ones(width, bool)
@@ -131,7 +133,7 @@ def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ..
 
 
 def own_domains(cluster: Cluster, group: Group) -> Codes | None:
-    """The domains that a role must be in one of, as far as running siblings leave the choice; None without a rule."""
+    """The domain codes one of which must hold a role, given its running members; None without a required rule."""
     level = cluster.topology.search_levels(group.topology)[-1]
     if not level:
         return None
@@ -140,19 +142,19 @@ def own_domains(cluster: Cluster, group: Group) -> Codes | None:
     return np.where(np.append(possible, False)[codes], codes, -1)
 
 
-def reach(cluster: Cluster, bid: Bid, placed: Placement) -> Bools | None:
-    """Where more members may go: the required domain that the gang is in, or else the one with most room."""
+def nodes_for_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Bools | None:
+    """The nodes for members beyond the minimum: the gang's required domain, or the one with the most capacity."""
     usable = usable_nodes(cluster, bid)
     level = cluster.topology.search_levels(bid.topology)[-1]
     if not level:
         return usable
     codes = cluster.topology.required_codes(level, bid.topology)
-    room = np.zeros(int(codes.max(initial=-1)) + 2)
+    free = np.zeros(int(codes.max(initial=-1)) + 2)
     for group in bid.groups:
         counts = capacity_of(cluster, group.pods[0].shape).counts
-        np.add.at(room, codes, counts if usable is None else counts * usable)
+        np.add.at(free, codes, counts if usable is None else counts * usable)
     nodes = (*bid.anchors, *(slot.node for _, slot in placed))
-    possible = _anchored(cluster, codes, len(room) - 1, nodes)
-    home = int(np.where(possible, room[:-1], -1).argmax()) if possible.any() else -2
+    possible = _anchored(cluster, codes, len(free) - 1, nodes)
+    home = int(np.where(possible, free[:-1], -1).argmax()) if possible.any() else -2
     inside: Bools = codes == home
     return inside if usable is None else inside & usable

@@ -1,4 +1,7 @@
-"""Which nodes a pod may use, and why the others refuse: every rule once, over any choice of nodes."""
+"""Fit: the filter rules of the default scheduler, each written once, over any choice of nodes.
+
+A rule yields the nodes that it refuses, with the reason; the same rules serve placement and diagnosis.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,21 @@ from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import PodMatch
 
 Verdict = tuple[Reason, str, Bools]
-"""A rule, what it is about, and which of the nodes it refuses."""
+"""A reason, its subject, and the mask of the nodes that are refused for it."""
 
 UNLIMITED = 1 << 30
-_KEEPS_OUT = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
+_HARD_EFFECTS = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
 
 
 def refusals(cluster: Cluster, pod: Pod, nodes: Nodes) -> Iterator[Verdict]:
-    """Every rule's verdict on the nodes, in the order a person would want to read them."""
+    """The verdict of every rule on the nodes, in the order in which a user wants to read them."""
     yield from static_refusals(cluster, pod.shape, nodes)
     yield from local_refusals(cluster, pod.shape, nodes)
     yield from pod_refusals(cluster, pod, nodes)
 
 
 def fits(cluster: Cluster, pod: Pod, slot: int) -> bool:
-    """Whether one more pod may go to one node, by every rule."""
+    """Whether one more pod fits one node, by every rule."""
     node = np.array([slot])
     return bool(cluster.table.alive[slot]) and not any(refused[0] for _, _, refused in refusals(cluster, pod, node))
 
@@ -48,16 +51,16 @@ def fits(cluster: Cluster, pod: Pod, slot: int) -> bool:
 
 
 def static_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Verdict]:
-    """Rules that only a change of the node itself can change."""
+    """Rules whose verdict only a change of the node object changes."""
     table = cluster.table
     unschedulable = Taint(UNSCHEDULABLE, "", TaintEffect.NO_SCHEDULE)
     if not _tolerates(shape, unschedulable):
         yield Reason.UNSCHEDULABLE, "", table.unschedulable[nodes]
-    # The node controller's taint says why, and decides for pods that tolerate the one or the other; until it comes:
+    # The node controller taints such a node, and tolerations of the taint decide. Until the taint is there:
     if not any(_tolerates(shape, Taint(key, "", TaintEffect.NO_SCHEDULE)) for key in NOT_READY):
         yield Reason.NODE_NOT_READY, "", ~table.ready[nodes]
     for number, taints in enumerate(table.taint_sets):
-        offending = next((t for t in taints if t.effect in _KEEPS_OUT and not _tolerates(shape, t)), None)
+        offending = next((t for t in taints if t.effect in _HARD_EFFECTS and not _tolerates(shape, t)), None)
         if offending is not None:
             yield Reason.TAINT, offending.key, table.taint_set[nodes] == number
     for requirement in shape.node_labels:
@@ -73,7 +76,7 @@ def static_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ve
 
 
 def may_use(cluster: Cluster, shape: Shape, nodes: Nodes) -> Bools:
-    """Which of the nodes no static rule refuses."""
+    """The mask of the nodes that no static rule refuses."""
     accepted = cluster.table.alive[nodes].copy()
     for _, _, refused in static_refusals(cluster, shape, nodes):
         accepted &= ~refused
@@ -92,13 +95,13 @@ def _is_named(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
     return named[nodes]
 
 
-# -- rules about what is left on the node
+# -- rules about free resources of the node
 
 
 def local_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Verdict]:
-    """Rules that a pod coming to or leaving the node can change."""
+    """Rules whose verdict changes when a pod comes to the node or leaves it."""
     if shape.device_map is not None:
-        # First: who holds the very GPUs says more than how many are left.
+        # First, because the holder of the named GPUs is more informative than the number of free ones.
         yield Reason.DEVICE_MISSING, "", ~_map_exists(cluster, shape.device_map, nodes)
         yield Reason.DEVICE_HELD, "", ~_map_free(cluster, shape.device_map, nodes)
     demand = cluster.demand(shape)
@@ -114,7 +117,7 @@ def local_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ver
 
 
 def capacity_on(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
-    """How many pods of the shape each node can still take, as far as the node alone decides."""
+    """How many more pods of the shape each node can take, by the rules about the node alone."""
     demand = cluster.demand(shape)
     free = cluster.free[demand.rows] if isinstance(nodes, slice) else cluster.free[demand.rows[:, None], nodes]
     counts: Ints = (free // demand.amounts[:, None]).min(axis=0)
@@ -126,7 +129,7 @@ def capacity_on(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
 
 
 def is_simple(shape: Shape) -> bool:
-    """Whether only sums decide how many pods of the shape fit a node: no ports, no shares, no map."""
+    """Whether sums alone decide how many pods of the shape fit a node: no host ports, GPU shares or map."""
     return not (shape.host_ports or shape.gpu_milli or shape.device_map)
 
 
@@ -141,16 +144,16 @@ def capacity_at(cluster: Cluster, shape: Shape, slot: int) -> int:
 
 
 def device_capacity(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
-    """How many pods of the shape find their devices on each node: counted per card, never as a sum over the node."""
+    """How many pods of the shape find devices on each node: counted per GPU, never as a sum over the node."""
     if shape.device_map is not None:
         entry = shape.device_map
-        # Pods of one entry are of one group, so they share its devices.
+        # Pods of one map entry belong to one group, so they share its devices.
         counts = np.where(_map_exists(cluster, entry, nodes) & _map_free(cluster, entry, nodes), UNLIMITED, 0)
     else:
         idle = cluster.devices.idle[nodes]
         if shape.gpus:
             return np.asarray(idle // shape.gpus)
-        ok, used = cluster.devices.ok[:, nodes], cluster.devices.used[:, nodes]
+        ok, used = cluster.devices.healthy[:, nodes], cluster.devices.used[:, nodes]
         touched = np.where(ok & (used > 0), np.maximum(MILLI - used, 0) // shape.gpu_milli, 0).sum(axis=0)
         openable = np.minimum(idle, np.maximum(_gpu_row_free(cluster, nodes), 0))
         ours = cluster.devices.assigned[nodes]
@@ -167,7 +170,7 @@ def _gpu_row_free(cluster: Cluster, nodes: Nodes) -> Ints:
 
 
 def _ports_free(cluster: Cluster, wanted: tuple[HostPort, ...], nodes: Nodes) -> Bools:
-    """Which nodes have all the ports; an address of 0.0.0.0 collides with every address."""
+    """The nodes on which all host ports are free; the address 0.0.0.0 conflicts with every address."""
     free = np.ones(cluster.table.size, bool)
     for slot, protocol, port, ip in cluster.ports:
         for want in wanted:
@@ -177,17 +180,20 @@ def _ports_free(cluster: Cluster, wanted: tuple[HostPort, ...], nodes: Nodes) ->
 
 
 def _map_exists(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
-    """Whether a node that advertises GPUs has the named ones, healthy; one that advertises none is believed."""
+    """Whether a node has the named GPUs, and they are healthy; assumed of a node that advertises no GPUs."""
     silent = cluster.devices.count[nodes] == 0
     known = all(device < MAX_DEVICES for device in entry.devices)
-    there = [cluster.devices.ok[d][nodes] if d < len(cluster.devices.ok) else ~silent & False for d in entry.devices]
+    there = [
+        cluster.devices.healthy[d][nodes] if d < len(cluster.devices.healthy) else ~silent & False
+        for d in entry.devices
+    ]
     return np.asarray((silent & known) | np.all(there, axis=0))
 
 
 def _map_free(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
-    """Whether nobody outside the map's own group holds one of its devices.
+    """Whether no pod outside the map's own group holds one of its devices.
 
-    Where a device plugin owns the cards nobody knows which are in use, but once none is left the map's are too.
+    Where a device plugin assigns the GPUs, their indices are unknown; the map still needs as many free GPUs.
     """
     free = np.ones(cluster.table.size, bool)
     fresh = np.zeros(cluster.table.size, np.int64)
@@ -210,7 +216,7 @@ def _map_free(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
 
 
 def pod_refusals(cluster: Cluster, pod: Pod, nodes: Nodes) -> Iterator[Verdict]:
-    """Rules in which pods on other nodes have a say."""
+    """Rules that depend on the pods of other nodes too: affinity, anti-affinity, topology spread."""
     shape = pod.shape
     for term, carriers in cluster.pod_counts.anti_affinity_against(pod):
         yield Reason.KEPT_AWAY, term.key, domain_totals(cluster, term.key, carriers)[nodes] > 0
@@ -224,7 +230,7 @@ def pod_refusals(cluster: Cluster, pod: Pod, nodes: Nodes) -> Iterator[Verdict]:
 
 
 def domain_totals(cluster: Cluster, key: str, counts: Ints) -> Ints:
-    """For every node, the sum of the counts over its domain of a label; 0 where it has no such label."""
+    """For every node, the sum of the counts over its domain of a label; 0 for a node without the label."""
     codes = cluster.table.domain_codes(key)
     inside = codes >= 0
     if not inside.any():
@@ -244,19 +250,19 @@ def _affinity_refusals(cluster: Cluster, pod: Pod, nodes: Nodes) -> Iterator[Ver
 
 
 def starts_affinity(cluster: Cluster, pod: Pod, near: Ints) -> bool:
-    """Whether the pod may be the first of its kind: it matches its own terms, and nobody in any domain does yet."""
+    """Whether the pod may start an affinity group: it matches its own terms, and no pod in any domain does yet."""
     terms = pod.shape.affinity
     somewhere = np.logical_or.reduce([cluster.table.domain_codes(term.key) >= 0 for term in terms])
     return not near[somewhere].any() and all(matches_itself(pod, term.match) for term in terms)
 
 
 def matches_itself(pod: Pod, match: PodMatch) -> bool:
-    """Whether a pod is one of those that a term speaks of."""
+    """Whether a term selects the pod itself."""
     return match.matches(pod.labels, pod.namespace, pod.namespace_labels)
 
 
 def matching_all(cluster: Cluster, pod: Pod) -> Ints:
-    """Per node, the pods that satisfy all of a pod's affinity terms at once (Kubernetes asks for one pod for all)."""
+    """Per node, the number of pods that match all affinity terms of a pod (Kubernetes wants one pod for all terms)."""
     terms = pod.shape.affinity
     if len(terms) == 1:
         return cluster.pod_counts.matching(terms[0].match)
@@ -268,7 +274,7 @@ def matching_all(cluster: Cluster, pod: Pod) -> Ints:
 
 
 def spread_domains(cluster: Cluster, pod: Pod, spread: Spread) -> tuple[Bools, Ints]:
-    """The nodes that count for a spread rule, and how many matched pods each domain (by code) has on them."""
+    """The nodes that count for a spread rule, and the number of matched pods on them per domain code; -1 for none."""
     table = cluster.table
     counted = table.alive.copy()
     for rule in pod.shape.spread:
@@ -291,7 +297,7 @@ def spread_domains(cluster: Cluster, pod: Pod, spread: Spread) -> tuple[Bools, I
 
 
 def _spread_allows(cluster: Cluster, pod: Pod, spread: Spread) -> Bools:
-    """Where one more pod keeps the rule; a domain outside the counted ones starts from nothing."""
+    """The nodes on which one more pod keeps the skew; a domain without counted nodes starts from 0."""
     _, sums = spread_domains(cluster, pod, spread)
     domains = sums[sums >= 0]
     lowest = int(domains.min()) if len(domains) >= max(spread.min_domains, 1) else 0

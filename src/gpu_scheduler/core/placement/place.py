@@ -1,4 +1,4 @@
-"""Place one gang: all the members it needs at once, or none."""
+"""Placement of one gang: all the members it needs at once, or none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpu_scheduler.core.placement.domains import (
     Group,
     Placement,
     domains,
+    nodes_for_surplus,
     own_domains,
-    reach,
     usable_nodes,
 )
 from gpu_scheduler.core.placement.fit import fits, matches_itself
@@ -26,14 +26,15 @@ from gpu_scheduler.core.placement.scoring import least_needed, node_scores
 from gpu_scheduler.core.placement.search import SearchGroup, search
 
 Unit = list[tuple[Group, int]]
-"""What is placed at once, with how many of each: one group, or all groups of a role with a topology of its own."""
+"""Groups that are placed in one step, with the wanted count of each: one group, or all groups of a role that has its
+own topology."""
 
 
 def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
-    """Places every member, else the minimum and as many more as fit; they are assumed. None: nothing has changed."""
+    """Places and assumes every member, or else the minimum and as many more as fit; None: no change was made."""
     everyone = tuple(len(group.pods) for group in bid.groups)
     if everyone == (bid.needed,) and not bid.topology and bid.tie_break is None:
-        # One group that must be placed whole, anywhere: it is placed or not, and there is nothing to undo.
+        # One group that must be placed whole, anywhere: there is nothing to undo.
         return _place_group(cluster, bid.groups[0], bid.needed, usable_nodes(cluster, bid), None)
     minimum = minimum_counts(cluster, bid)
     for counts in dict.fromkeys((everyone, minimum)):
@@ -48,7 +49,7 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
 
 
 def minimum_counts(cluster: Cluster, bid: Bid) -> Counts:
-    """How many of each group the minimum takes: what each role needs, then the members that are easiest to place."""
+    """How many pods of each group make up the minimum: the minima of roles, then the easiest pods to place."""
     counts = [0] * len(bid.groups)
     easiest = list(range(len(bid.groups)))
     if len(bid.groups) > 1:
@@ -72,7 +73,7 @@ def minimum_counts(cluster: Cluster, bid: Bid) -> Counts:
 
 
 def _place_counts(cluster: Cluster, bid: Bid, counts: Counts) -> Placement | None:
-    """Exactly these counts within one domain of the gang's topology, tightest first."""
+    """Places exactly these counts within one domain of the gang's topology, the narrowest level first."""
     if not any(counts):
         return []
     for within in domains(cluster, bid, counts):
@@ -88,7 +89,7 @@ def _place_counts(cluster: Cluster, bid: Bid, counts: Counts) -> Placement | Non
 
 
 def _place_groups(cluster: Cluster, bid: Bid, counts: Counts, within: Bools | None) -> Placement | None:
-    """Groups scarcest first; one that fails moves to the front; then a bounded search."""
+    """Places the scarcest groups first; a group that fails moves to the front; the last resort is a bounded search."""
     units = _order_units(_units(cluster, bid, counts))
     for _ in range(len(units) + 1):
         placed: Placement = []
@@ -105,7 +106,7 @@ def _place_groups(cluster: Cluster, bid: Bid, counts: Counts, within: Bools | No
         front = [units[i], *units[:i], *units[i + 1 :]]
         again = _order_units(front)
         if again == units:
-            # Its company may be there already, and what came before it in its way.
+            # The pods of its affinity may be placed already, and earlier groups be in its way.
             again = front
         if again == units:
             break
@@ -118,7 +119,7 @@ def _place_groups(cluster: Cluster, bid: Bid, counts: Counts, within: Bools | No
 
 
 def _units(cluster: Cluster, bid: Bid, counts: Counts) -> list[Unit]:
-    """What is placed at once, the scarcest first; a map has no choice at all."""
+    """The units of a bid: groups with a map first (they have no choice), then by scarcity."""
     units: dict[str | int, Unit] = {}
     for number, (group, wanted) in enumerate(zip(bid.groups, counts, strict=True)):
         if wanted:
@@ -133,7 +134,7 @@ def _units(cluster: Cluster, bid: Bid, counts: Counts) -> list[Unit]:
 
 
 def _order_units(units: list[Unit]) -> list[Unit]:
-    """The same order, but nobody before those whose company it needs to be let in anywhere."""
+    """The same order, except that a unit comes after the units that its affinity needs."""
     if len(units) < 2 or not any(group.pods[0].shape.affinity for unit in units for group, _ in unit):
         return units
     left, ordered = list(units), []
@@ -144,7 +145,7 @@ def _order_units(units: list[Unit]) -> list[Unit]:
 
 
 def _needs(unit: Unit, other: Unit) -> bool:
-    """Whether a unit's affinity speaks of another one's pods and not of its own."""
+    """Whether a unit's affinity selects the pods of another unit and not its own."""
     for group, _ in unit:
         pod = group.pods[0]
         terms = pod.shape.affinity
@@ -162,7 +163,7 @@ def _spare_later(cluster: Cluster, unit: Unit, later: list[Unit]) -> Ints | None
 
 
 def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, tie_break: Ints | None) -> Placement | None:
-    """One group, or all groups of a role within one domain of the role's topology."""
+    """Places one group, or all groups of a role within one domain of the role's topology."""
     if len(unit) == 1:
         return _place_group(cluster, *unit[0], within, tie_break)
     first = unit[0][0]
@@ -176,7 +177,7 @@ def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, tie_break: I
 def _place_group(
     cluster: Cluster, group: Group, wanted: int, within: Bools | None, tie_break: Ints | None
 ) -> Placement | None:
-    """One group's members, within one domain of its own topology if it has one."""
+    """Places members of one group, within one domain of its own topology if it has one."""
     if not group.topology:
         return _fill_group(cluster, group, wanted, within, tie_break)
     alone = Bid([group], wanted, topology=group.topology, anchors=group.anchors)
@@ -193,13 +194,13 @@ def _place_group(
 def _fill_group(
     cluster: Cluster, group: Group, wanted: int, within: Bools | None, tie_break: Ints | None
 ) -> Placement | None:
-    """Members that are alike, by shares per node; assumed on success."""
+    """Places and assumes interchangeable members by shares per node."""
     pod = group.pods[0]
     capacity = capacity_of(cluster, pod.shape)
     if capacity.total < wanted:
         return None
     counts = capacity.counts if within is None else np.where(within, capacity.counts, 0)
-    if _looks_around(cluster, pod):
+    if _has_pod_rules(cluster, pod):
         return _fill_checked(cluster, group, wanted, counts, within)
     shares = fill_nodes(counts, wanted, node_scores(cluster, pod, tie_break))
     if shares is None:
@@ -214,25 +215,27 @@ def _fill_group(
     return placed
 
 
-def _looks_around(cluster: Cluster, pod: Pod) -> bool:
+def _has_pod_rules(cluster: Cluster, pod: Pod) -> bool:
+    """Whether rules about other pods apply to a pod: its own, or the anti-affinity of placed pods."""
     return pod.shape.has_pod_terms or any(True for _ in cluster.pod_counts.anti_affinity_against(pod))
 
 
 def _fill_checked(cluster: Cluster, group: Group, wanted: int, counts: Ints, within: Bools | None) -> Placement | None:
-    """Members that look at other pods: shares by array, replayed one by one through every rule, else searched."""
+    """Places members with pod rules: by shares, checked one by one against every rule, or else by search."""
     shares = distribute(cluster, group.pods[0], counts, wanted)
     if shares is not None:
         with cluster.trial() as trial:
-            placed = _replay(cluster, group, shares)
+            placed = _place_checked(cluster, group, shares)
             if placed is not None:
                 trial.keep()
                 return placed
     pods = group.pods[:wanted]
-    slots = search(cluster, [SearchGroup(pods)], within, _tries(cluster))
+    slots = search(cluster, [SearchGroup(pods)], within, _search_limit(cluster))
     return None if slots is None else list(zip(pods, slots, strict=True))
 
 
-def _replay(cluster: Cluster, group: Group, shares: list[tuple[int, int]]) -> Placement | None:
+def _place_checked(cluster: Cluster, group: Group, shares: list[tuple[int, int]]) -> Placement | None:
+    """Assumes members one by one by their shares; None when a rule refuses one of them."""
     placed: Placement = []
     waiting = iter(group.pods)
     for slot in (slot for slot, share in shares for _ in range(share)):
@@ -245,24 +248,24 @@ def _replay(cluster: Cluster, group: Group, shares: list[tuple[int, int]]) -> Pl
 
 
 def _search_groups(cluster: Cluster, units: Unit, within: Bools | None) -> Placement | None:
-    """Every member one by one; what a role would only prefer is given up."""
+    """Searches a place for every member one by one; preferred topology levels of roles are ignored."""
     if len(units) < 2:
         return None
     if any(capacity_of(cluster, group.pods[0].shape).total < wanted for group, wanted in units):
         return None
     groups = [SearchGroup(group.pods[:wanted], own_domains(cluster, group)) for group, wanted in units]
-    slots = search(cluster, groups, within, _tries(cluster))
+    slots = search(cluster, groups, within, _search_limit(cluster))
     return None if slots is None else list(zip(chain.from_iterable(g.pods for g in groups), slots, strict=True))
 
 
-def _tries(cluster: Cluster) -> int:
-    """A small cluster is searched thoroughly, a large one for about as long as an ordinary gang takes."""
+def _search_limit(cluster: Cluster) -> int:
+    """The number of steps back of a search: many in a small cluster; in a large one about the cost of a usual gang."""
     return max(64, min(4000, 100_000 // cluster.table.size))
 
 
 def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
-    """As many of the members beyond the minimum as fit now, without moving anyone."""
-    within = reach(cluster, bid, placed)
+    """Places as many members beyond the minimum as fit next to the placed ones."""
+    within = nodes_for_surplus(cluster, bid, placed)
     done = {pod.uid for pod, _ in placed}
     more: Placement = []
     for group in bid.groups:
@@ -278,7 +281,7 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
 
 
 def _place_most(cluster: Cluster, group: Group, within: Bools | None) -> Placement:
-    """The largest number of a group that can be placed, found by halving."""
+    """Places the largest number of pods of a group that fits, found by bisection."""
     low, high = 0, min(len(group.pods), capacity_of(cluster, group.pods[0].shape).total)
     while low < high:
         middle = (low + high + 1) // 2

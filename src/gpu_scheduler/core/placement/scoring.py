@@ -66,7 +66,7 @@ def idle_gpus(cluster: Cluster, pod: Pod) -> Ints | None:
     """The idle GPUs of a node, for a pod without GPUs: it would strand them."""
     if pod.shape.wants_devices or not cluster.devices.count.any():
         return None
-    return np.asarray((cluster.devices.ok & (cluster.devices.used == 0)).sum(axis=0))
+    return np.asarray((cluster.devices.healthy & (cluster.devices.used == 0)).sum(axis=0))
 
 
 def _one(_cluster: Cluster) -> int:
@@ -75,7 +75,7 @@ def _one(_cluster: Cluster) -> int:
 
 def _more_than_gpus(cluster: Cluster) -> int:
     """More than a node has GPUs."""
-    return len(cluster.devices.ok) + 1
+    return len(cluster.devices.healthy) + 1
 
 
 class NodeScore(NamedTuple):

@@ -1,4 +1,4 @@
-"""The last resort: members placed one by one through every rule, with a bounded amount of going back."""
+"""The last resort of placement: a depth-first search, member by member, with bounded backtracking."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.placement.fit import pod_refusals
 from gpu_scheduler.core.placement.scoring import node_scores
 
-_DEEPEST = 64
-"""All members but this many are placed without going back: a search that deep would not end in time."""
+_MAX_DEPTH = 64
+"""All members but this many are placed without backtracking: a deeper search would not end in time."""
 
 
 class SearchGroup(NamedTuple):
-    """Interchangeable pods that look for a place; with `domains` all of their role must end in one of them."""
+    """Interchangeable pods to place; with `domains`, all pods of their role must end up in one of these."""
 
     pods: list[Pod]
     domains: Codes | None = None
 
 
-Line = list[tuple[int, Pod]]
-"""Members in the order they are placed, each with the number of its group."""
+Members = list[tuple[int, Pod]]
+"""Pods in the order of placement, each with the number of its group."""
 
 
 def search(cluster: Cluster, groups: list[SearchGroup], allowed: Bools | None, tries: int) -> list[Slot] | None:
-    """Places the groups' pods in order within the allowed nodes; on success they are assumed.
+    """Places and assumes the groups' pods in order on the allowed nodes.
 
-    None means that nothing was found within `tries` steps back, which is not a proof that nothing exists.
+    None means that `tries` steps back found no placement; that does not prove that there is none.
     """
-    line = [(number, pod) for number, group in enumerate(groups) for pod in group.pods]
-    surely = max(0, len(line) - _DEEPEST)
+    members = [(number, pod) for number, group in enumerate(groups) for pod in group.pods]
+    greedy = max(0, len(members) - _MAX_DEPTH)
     with cluster.trial() as trial:
-        ahead = _Search(cluster, groups, allowed, tries)
-        slots = ahead.advance(line[:surely])
-        rest = None if slots is None else ahead.place(line[surely:])
+        attempt = _Search(cluster, groups, allowed, tries)
+        slots = attempt.place_greedily(members[:greedy])
+        rest = None if slots is None else attempt.place(members[greedy:])
         if slots is None or rest is None:
             return None
         trial.keep()
@@ -47,8 +47,8 @@ def search(cluster: Cluster, groups: list[SearchGroup], allowed: Bools | None, t
 
 
 class _Search:
-    """Depth first. `path` is where the members so far are; `dead` holds the arrangements that led nowhere: in which
-    order equal members got there makes no difference."""
+    """A depth-first search. `path` holds the nodes of the members so far; `dead_ends` holds the arrangements without a
+    solution, whatever the order of equal members in them."""
 
     def __init__(self, cluster: Cluster, groups: list[SearchGroup], allowed: Bools | None, tries: int) -> None:
         self._cluster = cluster
@@ -56,45 +56,45 @@ class _Search:
         self._allowed = allowed
         self._tries = tries
         self._path: list[tuple[int, int]] = []
-        self._dead: set[tuple[tuple[int, int], ...]] = set()
+        self._dead_ends: set[tuple[tuple[int, int], ...]] = set()
 
-    def advance(self, line: Line) -> list[Slot] | None:
-        """Places each on the first node that takes it."""
+    def place_greedily(self, members: Members) -> list[Slot] | None:
+        """Places each member on the best node that takes it."""
         slots = []
-        for number, pod in line:
+        for number, pod in members:
             nodes = candidates(self._cluster, pod, self._open_to(number))
             if not len(nodes):
                 return None
             self._path.append((number, int(nodes[0])))
-            slots.append(_seat(self._cluster, pod, int(nodes[0])))
+            slots.append(_assume(self._cluster, pod, int(nodes[0])))
         return slots
 
-    def place(self, line: Line) -> list[Slot] | None:
-        """Places each on the first node from which all those after it find one, too."""
-        if not line:
+    def place(self, members: Members) -> list[Slot] | None:
+        """Places each member on the best node that leaves a place for all members after it."""
+        if not members:
             return []
-        # Members come to a node in the order of their groups, so who is on it says which cards they have.
+        # Members come to a node in the order of their groups, so the members on a node determine their GPUs.
         state = tuple(sorted(self._path))
-        if state in self._dead:
+        if state in self._dead_ends:
             return None
-        number, pod = line[0]
-        for slot in self._distinct(candidates(self._cluster, pod, self._open_to(number)), line):
+        number, pod = members[0]
+        for slot in self._distinct(candidates(self._cluster, pod, self._open_to(number)), members):
             if self._tries <= 0:
                 return None
             self._path.append((number, slot))
             with self._cluster.trial() as trial:
-                here = _seat(self._cluster, pod, slot)
-                rest = self.place(line[1:])
+                here = _assume(self._cluster, pod, slot)
+                rest = self.place(members[1:])
                 if rest is not None:
                     trial.keep()
                     return [here, *rest]
             self._path.pop()
             self._tries -= 1
-        self._dead.add(state)
+        self._dead_ends.add(state)
         return None
 
     def _open_to(self, number: int) -> Bools | None:
-        """The nodes that a group may use, now that members of its role are where they are."""
+        """The nodes that a group may use, given the nodes of placed members of its role."""
         codes = self._groups[number].domains
         if codes is None:
             return self._allowed
@@ -103,10 +103,10 @@ class _Search:
         inside = codes == homes.pop() if homes else codes >= 0
         return inside if self._allowed is None else inside & self._allowed
 
-    def _distinct(self, nodes: Ints, line: Line) -> Iterable[int]:
-        """One of each kind of node: two that can take the same of every remaining shape lead to the same end."""
+    def _distinct(self, nodes: Ints, members: Members) -> Iterable[int]:
+        """One node of each kind: nodes with the same capacity for every remaining shape give the same result."""
         cluster = self._cluster
-        shapes = {pod.shape for _, pod in line}
+        shapes = {pod.shape for _, pod in members}
         different = any(shape.has_pod_terms or shape.device_map for shape in shapes)
         if different or cluster.pod_counts.anti_affinity_matches() or any(g.domains is not None for g in self._groups):
             return (int(slot) for slot in nodes)
@@ -114,16 +114,16 @@ class _Search:
         for slot in nodes.tolist():
             kind = b"".join(capacity_of(cluster, shape).counts[slot].tobytes() for shape in shapes)
             kind += cluster.free[:, slot].tobytes() + cluster.devices.used[:, slot].tobytes()
-            found.setdefault(kind + cluster.devices.ok[:, slot].tobytes(), slot)
+            found.setdefault(kind + cluster.devices.healthy[:, slot].tobytes(), slot)
         return found.values()
 
 
-def _seat(cluster: Cluster, pod: Pod, slot: int) -> Slot:
+def _assume(cluster: Cluster, pod: Pod, slot: int) -> Slot:
     return Slot(cluster.table.name(slot), cluster.assume([pod], slot)[0], pod.role)
 
 
 def candidates(cluster: Cluster, pod: Pod, allowed: Bools | None) -> Ints:
-    """The nodes that may take the pod now, the best first: highest score, then least capacity left."""
+    """The nodes that fit the pod now, the best first: highest score, then least capacity."""
     counts = capacity_of(cluster, pod.shape).counts
     fine = counts > 0
     if allowed is not None:
