@@ -1,4 +1,4 @@
-"""What came in (events, past tense) and what must be done (effects, imperative)."""
+"""Events, which the engine handles (past tense), and effects, which the caller carries out (imperative)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node exists in this form."""
+    """A node was added or changed."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node no longer exists."""
+    """A node was deleted."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod exists in this form."""
+    """A pod was added or changed."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """A pod no longer exists. `maybe_bound` unless it is known to have had no node that was not seen before."""
+    """A pod was deleted. With `maybe_bound`, the pod may have been bound to a node unobserved."""
 
     uid: str
     maybe_bound: bool = False
@@ -43,35 +43,35 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class GangSeen:
-    """A gang object exists in this form."""
+    """A gang object was added or changed."""
 
     gang: Gang
 
 
 @dataclass(frozen=True, slots=True)
 class GangGone:
-    """A gang object no longer exists."""
+    """A gang object was deleted."""
 
     key: GangKey
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSeen:
-    """A queue exists in this form."""
+    """A queue was added or changed."""
 
     queue: Queue
 
 
 @dataclass(frozen=True, slots=True)
 class QueueGone:
-    """A queue no longer exists."""
+    """A queue was deleted."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TookOver:
-    """We lead, and have seen everything up to a consistent list; these commits were left open by the leader before."""
+    """This replica leads, and has handled a consistent list of all objects; the previous leader left `open` commits."""
 
     open: tuple[Commit, ...] = ()
     next_sequence: int = 0
@@ -79,18 +79,18 @@ class TookOver:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Another leader holds the Lease: nothing more may be done."""
+    """Another leader holds the Lease: this replica must not act any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The Lease names this commit: it will be carried out, by us or by the next leader."""
+    """The Lease names this commit: it will be carried out, by this leader or the next one."""
 
     sequence: int
 
 
 class BindFailure(Enum):
-    """What the API server said to a bind."""
+    """How the API server answered a failed bind."""
 
     REFUSED = "refused"
     MOVED = "moved"
@@ -99,7 +99,7 @@ class BindFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BindFailed:
-    """A bind did not succeed, or nobody knows whether it did; `message` is what the API server said."""
+    """A bind failed, or its outcome is unknown; `message` is the answer of the API server."""
 
     uid: str
     failure: BindFailure
@@ -108,7 +108,7 @@ class BindFailed:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFailed:
-    """A delete was refused for now (a disruption budget, a time-out)."""
+    """A delete failed for now (a disruption budget, a timeout)."""
 
     uid: str
 
@@ -133,7 +133,7 @@ Event = (
 
 
 class Bind(NamedTuple):
-    """Put this pod, at this attempt, on this node with these devices."""
+    """The decision to bind a pod, at this attempt, to a node with devices."""
 
     uid: str
     namespace: str
@@ -144,7 +144,7 @@ class Bind(NamedTuple):
 
 
 class DeleteCause(Enum):
-    """Why a pod of ours has to go."""
+    """Why the scheduler deletes a pod."""
 
     RESTART = "restart"
     PREEMPTED = "preempted"
@@ -152,7 +152,7 @@ class DeleteCause(Enum):
 
 
 class Delete(NamedTuple):
-    """Delete this pod, and no other that may carry its name later."""
+    """The decision to delete a pod, by uid: never another pod of the same name."""
 
     uid: str
     namespace: str
@@ -162,7 +162,7 @@ class Delete(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write this intent and swap it into the Lease, before any of it is carried out."""
+    """Write this intent and swap it into the Lease, before any of its binds and deletes is sent."""
 
     sequence: int
     binds: tuple[Bind, ...] = ()
@@ -171,7 +171,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class SendBind:
-    """Post a committed bind, with the version of the pod that carries the bind's attempt."""
+    """Send a committed bind, with the resource version of the pod that has the bind's attempt."""
 
     bind: Bind
     version: str
@@ -179,7 +179,7 @@ class SendBind:
 
 @dataclass(frozen=True, slots=True)
 class SendDelete:
-    """Send a committed delete, which has failed so many times."""
+    """Send a committed delete; `failures` counts its earlier attempts that failed."""
 
     delete: Delete
     failures: int = 0
@@ -187,7 +187,7 @@ class SendDelete:
 
 @dataclass(frozen=True, slots=True)
 class RaiseAttempt:
-    """Give up on a committed bind: mark the pod so that a delayed one fails."""
+    """Give up a committed bind: raise the attempt on the pod, so that a delayed bind fails."""
 
     uid: str
     attempt: int
@@ -195,14 +195,14 @@ class RaiseAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Every entry of this commit is over: take it out of the Lease and delete the intent."""
+    """Every entry of this commit is over: remove it from the Lease and delete the intent."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell people (and the next leader) how a gang is doing."""
+    """Write the status of a gang, for users and for the next leader."""
 
     key: GangKey
     status: Status

@@ -1,4 +1,4 @@
-"""A gang's life: what is known of it, the phase that follows from that, and which phase may follow which."""
+"""The life cycle of a gang: its record, the facts about its members, and the phase that follows from the facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_scheduler.core.reasons import Unplaceable
 
 
 class Phase(Enum):
-    """Where a gang stands."""
+    """The phase of a gang."""
 
     GATHERING = "gathering"
     BLOCKED = "blocked"
@@ -49,9 +49,10 @@ class Status:
 
 @dataclass(slots=True)
 class GangRecord:
-    """All that the engine remembers of one gang. Only `members` and `gang` are facts; the rest can be derived again.
+    """The state of one gang in the engine. Only `members` and `gang` are observed; the rest can be derived again.
 
-    `facts` and `bid` are what followed from them when something last happened to the gang.
+    `facts` and `bid` are as of the last refresh of the gang. `reserved` lists the uids of the placeholder pods on its
+    reserved slots. `reservation_unused` is set when a reservation expired before its members came.
     """
 
     key: GangKey
@@ -75,7 +76,7 @@ class GangRecord:
 
     @property
     def priority(self) -> int:
-        """The gang's own priority, else the highest of its members."""
+        """The gang's own priority, or else the highest priority of its members."""
         if self.gang is not None and self.gang.priority is not None:
             return self.gang.priority
         return max((pod.priority for pod in self.members.values()), default=0)
@@ -86,13 +87,13 @@ class GangRecord:
 
     @property
     def preempts(self) -> bool:
-        """Whether every member allows others to be evicted for it."""
+        """Whether the preemption policy of every member allows preemption."""
         return all(pod.preempts for pod in self.members.values())
 
 
 @dataclass(slots=True)
 class GangFacts:
-    """A gang's members, sorted by what can be done with them."""
+    """The members of a gang by their state: ready, gated, in flight, live, evicted, ended."""
 
     exists: bool = True
     blocked: bool = False
@@ -114,37 +115,37 @@ class GangFacts:
 
     @property
     def in_flight(self) -> int:
-        """Members that are decided and not yet seen on their node."""
+        """Members with a decided bind that are not observed on their node yet."""
         return self.committing + self.binding
 
     @property
     def have(self) -> int:
-        """Members that count towards the minimum."""
+        """The number of members that count towards the minimum."""
         return len(self.live) + self.succeeded + self.in_flight
 
     @property
     def missing(self) -> int:
-        """How many members short of its minima the gang is."""
+        """How many members the gang is short of its minima."""
         return max(0, self.minimum - self.have, sum(self.missing_by_role.values()))
 
     @property
     def missing_by_role(self) -> dict[str, int]:
-        """How many members short of its own minimum each role is."""
+        """How many members each role is short of its minimum."""
         return {role.name: max(0, role.minimum - self.have_by_role.get(role.name, 0)) for role in self.roles}
 
     @property
     def started(self) -> bool:
-        """Whether some members hold nodes, or are about to."""
+        """Whether a member is live or has a bind in flight."""
         return bool(self.live) or self.in_flight > 0
 
     @property
     def broken(self) -> bool:
-        """Started, and short of its minimum."""
+        """Whether the gang has started and is short of its minimum."""
         return self.started and self.missing > 0
 
     @property
     def short_of_quorum(self) -> int:
-        """How many members must still appear before a decision makes sense."""
+        """How many pods must still be created before the gang can start."""
         ready_by_role: dict[str, int] = {}
         for pod in self.ready:
             ready_by_role[pod.role] = ready_by_role.get(pod.role, 0) + 1
@@ -156,7 +157,7 @@ class GangFacts:
 
 
 def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Collection[str]) -> GangFacts:
-    """Sorts a gang's members. `binding` maps pods with an open bind to whether it is committed."""
+    """Sorts the members of a gang by state. `binding` maps pods with an open bind to whether it is committed."""
     facts = GangFacts()
     gang = record.gang
     if gang is None:
@@ -191,7 +192,7 @@ def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Col
     return facts
 
 
-# The phase follows from the facts: the first row that holds. So a new leader, who has only the facts, agrees.
+# The first row that holds is the phase. It follows from facts alone, so a new leader comes to the same phase.
 PHASES: tuple[tuple[Phase, Callable[[GangFacts], bool]], ...] = (
     (Phase.ORPHANED, lambda f: not f.exists),
     (Phase.RESTARTING, lambda f: f.evicting > 0),
@@ -211,19 +212,19 @@ PHASES: tuple[tuple[Phase, Callable[[GangFacts], bool]], ...] = (
 
 
 def phase_of(facts: GangFacts) -> Phase:
-    """The phase that the facts mean."""
+    """The phase that follows from the facts."""
     return next(phase for phase, holds in PHASES if holds(facts))
 
 
-# A bind follows a commit. Into every other phase a gang may come from anywhere: pods can appear, vanish and end at any
-# moment, and a new leader starts from whatever it finds.
+# Binding follows a commit. Every other phase can be entered from any phase: pods can appear, vanish and end at any
+# moment, and a new leader starts from what it observes.
 ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
     Phase.BINDING: frozenset({Phase.COMMITTING, Phase.RESTARTING, Phase.ORPHANED}),
 }
 
 
 def status_of(record: GangRecord, facts: GangFacts, refusal: Unplaceable | None) -> Status:
-    """What there is to tell about a gang now."""
+    """The status of a gang, to be reported."""
     return Status(
         phase=record.phase,
         minimum=facts.minimum,

@@ -1,4 +1,4 @@
-"""The words of the core as frozen values: what a pod needs, what a node offers, what a gang promises."""
+"""The values of the core, all frozen: pods, shapes, nodes, gangs and queues."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from gpu_scheduler.core.selectors import NodeTerm, NodeTerms, PodMatch, Requirement
 
 MILLI = 1000
-"""Parts of one GPU; a share is counted in them."""
+"""Thousandths of one GPU, the unit of GPU shares."""
 
 HOSTNAME = "kubernetes.io/hostname"
 NODE_ALIAS = "gpu-node-name"
-"""The node label that a gpu-scheduling-map names nodes by."""
+"""The node label by which a gpu-scheduling-map names nodes."""
 
 NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints that the node controller puts on nodes that are not ready."""
@@ -22,7 +22,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
 class TaintEffect(Enum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate it."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -31,7 +31,7 @@ class TaintEffect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A node's reason to keep pods away."""
+    """A taint of a node."""
 
     key: str
     value: str
@@ -40,7 +40,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A pod's leave to ignore taints; an empty key with `exists` tolerates all, no effect means every effect."""
+    """A toleration of a pod. An empty key with `exists` tolerates all taints; no effect means every effect."""
 
     key: str = ""
     exists: bool = False
@@ -58,7 +58,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port of the node itself that a pod takes."""
+    """A host port of a pod."""
 
     port: int
     protocol: str = "TCP"
@@ -67,7 +67,7 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """Near (affinity) or away from (anti-affinity) the pods it matches, within one domain of a node label."""
+    """A pod affinity or anti-affinity term: the selected pods, and the node label that defines the domains."""
 
     match: PodMatch
     key: str
@@ -75,7 +75,7 @@ class PodTerm:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Even distribution of the matched pods over the domains of a node label."""
+    """A topology spread constraint: the selected pods are spread evenly over the domains of a node label."""
 
     match: PodMatch
     key: str
@@ -87,7 +87,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMap:
-    """One entry of a gpu-scheduling-map: this node, these GPUs; pods of one `group` share them on purpose."""
+    """One entry of a gpu-scheduling-map: a node and its GPUs, which the pods of one `group` share."""
 
     node: str
     devices: tuple[int, ...]
@@ -96,7 +96,7 @@ class DeviceMap:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What a pod would like: the weight is added for nodes (or for domains of pods) that match."""
+    """A preferred affinity term: its weight is added for nodes, or for pods of a domain, that match."""
 
     weight: int
     node: NodeTerm | None = None
@@ -105,10 +105,10 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a pod needs, without who it is: pods of one shape are interchangeable to a node.
+    """What a pod needs, without its identity: to a node, pods of one shape are interchangeable.
 
-    `request` holds cpu in milli and everything else in units, GPUs under their resource name; `gpus` of
-    `gpu_resource` are whole cards, `gpu_milli` is a share of one.
+    `request` holds cpu in milli and everything else in units, GPUs under their resource name. `gpus` counts whole GPUs
+    of `gpu_resource`; `gpu_milli` is a share of one GPU.
     """
 
     request: tuple[tuple[str, int], ...] = ()
@@ -128,7 +128,7 @@ class Shape:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A shape is a dictionary key on every hot path, so its deep hash is taken once.
+        # A shape is a dictionary key on every hot path, so its deep hash is computed once.
         object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _SHAPE_FIELDS)))
 
     def __hash__(self) -> int:
@@ -136,12 +136,12 @@ class Shape:
 
     @property
     def wants_devices(self) -> bool:
-        """Whether a GPU of any kind is asked for."""
+        """Whether the pod requests GPUs: whole ones, a share, or by a map."""
         return bool(self.gpus or self.gpu_milli or self.device_map)
 
     @property
     def has_pod_terms(self) -> bool:
-        """Whether other pods decide where this one may go."""
+        """Whether the pod has affinity, anti-affinity or spread rules."""
         return bool(self.affinity or self.anti_affinity or self.spread)
 
 
@@ -150,7 +150,8 @@ _SHAPE_FIELDS = tuple(name for name in Shape.__dataclass_fields__ if name != "_h
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine as its API object describes it; `gpus` counts its cards, healthy or not."""
+    """A node as its API object describes it. `gpus` counts its GPUs, healthy or not; with `assigns_devices` the
+    scheduler assigns their indices."""
 
     name: str
     allocatable: Mapping[str, int]
@@ -165,7 +166,7 @@ class Node:
 
 
 class PodPhase(Enum):
-    """A pod's own phase, as the API has it."""
+    """The phase of a pod in the API."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -174,7 +175,7 @@ class PodPhase(Enum):
 
 
 class GangKey(NamedTuple):
-    """A gang's name: the dialect it is written in, its namespace, its name there."""
+    """The key of a gang: the dialect that declares it, its namespace and its name."""
 
     dialect: str
     namespace: str
@@ -186,8 +187,9 @@ class GangKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as it was last seen. `gates` says what keeps it from being scheduled at all (scheduling gates, DRA claims,
-    unbound volumes); `controlled` means that somebody recreates it; `permanent` marks static and DaemonSet pods."""
+    """A pod as last observed. `gates` holds what keeps it from being scheduled at all (scheduling gates, DRA claims,
+    unbound volumes); a controller recreates a `controlled` pod; `permanent` marks static and DaemonSet pods; `ours` is
+    false for pods that name another scheduler."""
 
     uid: str
     namespace: str
@@ -219,17 +221,17 @@ class Pod:
 
     @property
     def terminal(self) -> bool:
-        """Whether its containers have ended for good."""
+        """Whether the pod has succeeded or failed."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
     def live(self) -> bool:
-        """Whether it holds a node and may be working there."""
+        """Whether the pod is bound to a node and has not ended."""
         return self.node is not None and not self.terminal
 
 
 class GateKind(Enum):
-    """What keeps a single pod from being scheduled, whatever the nodes look like."""
+    """What keeps a single pod from being scheduled, whatever the nodes offer."""
 
     SCHEDULING_GATE = "scheduling-gate"
     RESOURCE_CLAIM = "resource-claim"
@@ -241,14 +243,14 @@ class GateKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One such reason, with the name of what is in the way."""
+    """One obstacle to scheduling a pod; `subject` names it."""
 
     kind: GateKind
     subject: str
 
 
 class OnMemberLost(Enum):
-    """What a gang does when a running member is lost."""
+    """The policy of a gang for the loss of a running member."""
 
     HOLD = "hold"
     RESTART = "restart"
@@ -257,7 +259,7 @@ class OnMemberLost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRule:
-    """Members within one domain of a level (a configured name or a node label key)."""
+    """Members stay within one domain of a level (a configured name or a node label key)."""
 
     level: str
     required: bool = True
@@ -265,7 +267,7 @@ class TopologyRule:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A kind of member with a minimum and, if it wants, a topology of its own; lower `rank` is bound first."""
+    """A role of members with its own minimum and, optionally, its own topology; lower `rank` is bound first."""
 
     name: str
     minimum: int = 0
@@ -275,7 +277,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Members that must fit before the gang starts although their pods do not exist yet."""
+    """Members whose pods do not exist yet, but must fit before the gang starts."""
 
     shape: Shape
     count: int
@@ -283,7 +285,7 @@ class Expected:
 
 
 class Slot(NamedTuple):
-    """A place for one member: a node and the devices on it."""
+    """The place of one member: a node and the devices on it."""
 
     node: str
     devices: tuple[int, ...]
@@ -331,9 +333,10 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A share of the cluster: `quota` is granted, `limit` is never passed, between them a queue borrows.
+    """A queue: `quota` is guaranteed, `limit` is never exceeded, use between them is borrowed.
 
-    Amounts are in the units of requests; a resource without a quota is unlimited. `namespaces` empty means all.
+    Without `borrowing` the quota is a limit too. Amounts are in the units of requests; a resource that no limit names
+    is unlimited. Empty `namespaces` means all.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Label and node selectors as values, and how they match."""
+"""Label, node and pod selectors as values, and how they match."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class SelectorOperator(Enum):
-    """How a requirement compares a label with its values."""
+    """The operator of a requirement: how a label is compared with its values."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -20,14 +20,14 @@ class SelectorOperator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One comparison of one label."""
+    """One requirement on one label (a match expression)."""
 
     key: str
     operator: SelectorOperator
     values: tuple[str, ...] = ()
 
     def accepts(self, value: str | None) -> bool:
-        """Whether a label with this value (None: the label is absent) satisfies the requirement."""
+        """Whether a label with this value satisfies the requirement; None means that the label is absent."""
         if self.operator is SelectorOperator.IN:
             return value in self.values
         if self.operator is SelectorOperator.NOT_IN:
@@ -43,20 +43,20 @@ class Requirement:
 
 
 def read_integer(text: str | None) -> int | None:
-    """The 64-bit integer that Kubernetes reads for Gt and Lt, or None where it reads none."""
+    """The 64-bit integer that Kubernetes reads for Gt and Lt, or None if the text is no such integer."""
     if text is None or not text.isascii():
         return None
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdigit():
         return None
-    digits = digits.lstrip("0")[:20]  # one more than any such integer has; Python refuses to read very long ones
+    digits = digits.lstrip("0")[:20]  # one more than a 64-bit integer has; Python refuses very long numbers
     number = int(digits or "0") * (-1 if text[0] == "-" else 1)
     return number if -(2**63) <= number < 2**63 else None
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements together; no requirement at all matches every set of labels."""
+    """Requirements that must all hold; without requirements it matches every set of labels."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -66,32 +66,32 @@ class LabelSelector:
 
 
 def labels_equal(labels: Mapping[str, str]) -> tuple[Requirement, ...]:
-    """The requirements that a plain label map (nodeSelector, matchLabels) stands for."""
+    """The requirements of a plain label map (nodeSelector, matchLabels)."""
     return tuple(Requirement(key, SelectorOperator.IN, (value,)) for key, value in sorted(labels.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """One alternative of a node selector: labels and fields together; an empty term matches no node."""
+    """One term of a node selector: all labels and fields must match; an empty term matches no node."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
 
 NodeTerms = tuple[NodeTerm, ...]
-"""Alternatives: a node matches when any of them does."""
+"""Alternative terms: a node matches if any term does."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodMatch:
-    """Which pods a term speaks of: by label, and by the namespaces they live in."""
+    """Selects pods by their labels and their namespaces."""
 
     selector: LabelSelector | None
     namespaces: tuple[str, ...] = ()
     namespace_selector: LabelSelector | None = None
 
     def matches(self, labels: Mapping[str, str], namespace: str, namespace_labels: Mapping[str, str]) -> bool:
-        """Whether a pod with these labels in this namespace is meant; a missing selector means no pod."""
+        """Whether a pod with these labels in this namespace is selected; a missing selector selects no pod."""
         if self.selector is None:
             return False
         here = namespace in self.namespaces or (

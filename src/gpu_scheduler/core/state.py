@@ -1,4 +1,4 @@
-"""Everything the engine knows, and the few ways to change it that keep its parts in step."""
+"""The state of the engine, and the operations that keep its parts consistent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.reasons import Unplaceable, Wake
 
 LONE_POD = "pod"
-"""The dialect of a pod that names no gang: it is a gang of one."""
+"""The dialect of a pod that belongs to no gang: it is a gang of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What an operator may set. Times are in seconds."""
+    """The settings of the engine. Durations are in seconds."""
 
     levels: Levels = DEFAULT_LEVELS
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
@@ -42,12 +42,12 @@ class Config:
 
 
 class State:
-    """The cluster, the gangs, the queues and the open decisions, as far as events have told."""
+    """The cluster, the gangs, the queues and the open decisions, as derived from events."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.cluster = Cluster(config.levels)
-        # The same nodes with nothing but what never ends on them: what could ever fit.
+        # The same nodes with only permanent pods on them: what can fit at all.
         self.empty = Cluster(config.levels)
         self.empty_version = 0
         self.pods: dict[str, Pod] = {}
@@ -61,19 +61,19 @@ class State:
         self.quarantined: dict[str, float] = {}
         self.broken: dict[GangKey, None] = {}
         self.nominated: dict[GangKey, None] = {}
-        # Gangs that an earlier leader nominated: whether it came to evict for them is not known yet.
+        # Gangs that an earlier leader nominated: it may not have committed their evictions.
         self.inherited_nominations: dict[GangKey, None] = {}
-        # Gangs that an earlier leader admitted: their slots have to be kept anew.
+        # Admitted gangs whose slots have to be reserved again.
         self.reservations_to_renew: dict[GangKey, None] = {}
         self.target: GangKey | None = None
         self.target_version: tuple[int, int] | None = None
-        # Whether nodes have ceased to be drained since the queue was last asked who is first.
+        # Whether a drain has ended since the last gang was taken from the queue.
         self.drain_ended = False
         self.live_priorities: dict[int, int] = {}
-        # The lowest priority of gangs that can be evicted since a moment ago: to whom they give way has to look again.
+        # The lowest priority of gangs that became evictable: gangs that may preempt them are tried again.
         self.new_victim_priority: int | None = None
         self.empty_fits: dict[Hashable, tuple[object, bool]] = {}
-        # When gangs that are gone may be tried again, and how often they failed.
+        # The backoff of gangs that are gone: when they may be tried again, and how often they failed.
         self._backoffs: dict[GangKey, tuple[float, int]] = {}
         self._timers: list[tuple[float, GangKey]] = []
         self._pending_timers: set[tuple[float, GangKey]] = set()
@@ -82,13 +82,13 @@ class State:
     # -- gangs
 
     def key_of(self, pod: Pod) -> GangKey:
-        """The gang a pod belongs to; a gang of one for a pod without, and for every pod when gangs are off."""
+        """The gang of a pod; a gang of one for a pod without a gang, and for every pod if gangs are disabled."""
         if pod.gang is not None and self.config.gangs and pod.gang.namespace == pod.namespace:
             return pod.gang
         return GangKey(LONE_POD, pod.namespace, pod.uid)
 
     def record_of(self, key: GangKey) -> GangRecord:
-        """A gang's record, made when first asked for."""
+        """The record of a gang, created on first use."""
         record = self.records.get(key)
         if record is None:
             record = self.records[key] = GangRecord(key)
@@ -96,7 +96,7 @@ class State:
         return record
 
     def join(self, pod: Pod) -> GangRecord:
-        """Enters a pod into its gang."""
+        """Adds a pod to its gang."""
         record = self.record_of(self.key_of(pod))
         if record.gang is None and record.key.dialect == LONE_POD:
             record.gang = Gang(record.key, queue=pod.queue, priority=pod.priority, created=pod.created)
@@ -105,7 +105,7 @@ class State:
         return record
 
     def drop_if_empty(self, record: GangRecord) -> bool:
-        """Forgets a gang of which nothing is left."""
+        """Removes a gang without members and object; False if it has either."""
         if record.members or (record.gang is not None and record.key.dialect != LONE_POD):
             return False
         self.queue.remove(record.key)
@@ -120,20 +120,20 @@ class State:
         return True
 
     def facts_of(self, record: GangRecord) -> GangFacts:
-        """A gang's members, sorted."""
+        """The facts about a gang's members."""
         return collect_facts(record, self.ledger.committed, self.ledger.deleting)
 
     def stop_counting_on_delete(self, pod: Pod) -> None:
-        """A pod's delete is refused again and again: its gang runs on, and whoever waits for it looks for others."""
+        """A delete keeps failing: the pod's gang runs on, and gangs that wait for it look for other victims."""
         self.ledger.deleting.discard(pod.uid)
         self.changes |= Wake.FREED
         self.dirty[self.key_of(pod)] = None
         self.dirty |= self.nominated
 
     def back_off(self, record: GangRecord, now: float) -> None:
-        """Lets a gang that failed wait before its next try, longer each time unless the last one is long ago."""
+        """Starts the exponential backoff of a gang that failed; one long after the last counts as the first."""
         if now < record.not_before:
-            return  # another member of the same try
+            return  # another member of the same attempt
         if now - record.not_before > 5 * self.config.longest_back_off:
             record.failures = 0
         record.failures += 1
@@ -141,16 +141,16 @@ class State:
         self.schedule_timer(record.not_before, record.key)
 
     def _remember_backoff(self, record: GangRecord) -> None:
-        """A gang without an object is gone for a moment when all its pods are made again: it must not start afresh."""
+        """Remembers the backoff of a removed gang: a gang without an object vanishes while its pods are recreated."""
         if record.failures and record.key.dialect != LONE_POD:
             long_ago = record.not_before - 5 * self.config.longest_back_off
             self._backoffs = {key: kept for key, kept in self._backoffs.items() if kept[0] > long_ago}
             self._backoffs[record.key] = (record.not_before, record.failures)
 
     def track_live_priority(self, record: GangRecord, live: bool) -> None:
-        """Keeps the table of priorities at which gangs run, so that a hopeless preemption costs nothing.
+        """Updates the table of priorities at which gangs run, so that a hopeless preemption costs nothing.
 
-        A gang with binds on their way is not evicted: it counts once they have been seen.
+        A gang with binds in flight is not evicted: it counts once they are observed.
         """
         priority = record.priority if live else None
         if priority == record.live_priority:
@@ -165,8 +165,8 @@ class State:
         record.live_priority = priority
 
     def could_start(self, key: GangKey, refused: Unplaceable) -> bool:
-        """Whether a refused gang could start now: there is enough for it, or someone to evict. What is kept for it does
-        not count as free."""
+        """Whether a refused gang could start now: enough capacity is free for it, slots are reserved for it, or it can
+        evict."""
         record = self.records[key]
         if record.reserved or any(running < record.priority for running in self.live_priorities):
             return True
@@ -175,45 +175,45 @@ class State:
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 
     def note_new_victim(self, priority: int) -> None:
-        """A gang of this priority can be evicted from now on."""
+        """Notes that a gang of this priority has become evictable."""
         known = self.new_victim_priority
         self.new_victim_priority = priority if known is None else min(priority, known)
 
     def could_evict_new_victims(self, key: GangKey, _: Unplaceable) -> bool:
-        """Whether one of those who can be evicted only now might make room for a gang."""
+        """Whether a gang may preempt one of the gangs that became evictable."""
         record = self.records[key]
         if self.new_victim_priority is None:
             return False
         return self.new_victim_priority < record.priority or self.quota.may_reclaim(self.queue_of(record))
 
     def queue_of(self, record: GangRecord) -> str:
-        """The queue a gang is charged to."""
+        """The queue that a gang is charged to."""
         return record.gang.queue if record.gang is not None else ""
 
     def schedule_timer(self, when: float, key: GangKey) -> None:
-        """Looks at a gang again at a time; once, however often it is asked for."""
+        """Schedules a refresh of a gang at a time; deduplicates equal timers."""
         if (when, key) not in self._pending_timers:
             self._pending_timers.add((when, key))
             heapq.heappush(self._timers, (when, key))
 
     def fire_timers(self, now: float) -> None:
-        """Marks the gangs whose time has come."""
+        """Marks the gangs whose timers are due for a refresh."""
         while self._timers and self._timers[0][0] <= now:
             self._pending_timers.discard(timer := heapq.heappop(self._timers))
             if (key := timer[1]) in self.records:
                 self.dirty[key] = None
 
     def next_timer(self) -> float | None:
-        """When something is next due, or None."""
+        """When the next timer, quarantine end or retry is due, or None."""
         times = [*self.quarantined.values(), *self.ledger.retries.values()]
         if self._timers:
             times.append(self._timers[0][0])
         return min(times, default=None)
 
-    # -- what pods use
+    # -- usage of pods
 
     def occupy(self, pod: Pod, node: str, devices: tuple[int, ...] | None) -> None:
-        """Counts a pod on a node, as seen or as decided; where it was counted before is room now."""
+        """Counts a pod on a node, observed or decided; a node on which it was counted before is freed."""
         before = self.cluster.usage.get(pod.uid)
         self.cluster.add(pod, node, devices)
         if before is not None and before.node != node:
@@ -222,38 +222,38 @@ class State:
             self.quota.charge((pod,), self.queue_of(self.record_of(self.key_of(pod))))
 
     def vacate(self, uid: str) -> None:
-        """Frees what a pod used."""
+        """Frees the usage of a pod."""
         if self.cluster.forget(uid):
             self.changes |= Wake.FREED
         self.quota.refund(uid)
 
     def reserve_slots(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
-        """Keeps slots for members that are not there yet; `release_slots` gives them up."""
+        """Reserves slots for a gang by placeholder pods; `release_slots` frees them."""
         kept = list(pods)
         for pod, slot in kept:
             self.cluster.add(pod, slot.node, slot.devices)
         self.mark_reserved(record, kept)
 
     def mark_reserved(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
-        """Notes that slots which are counted already are kept for a gang."""
+        """Marks slots whose placeholders are counted on the nodes already as reserved for a gang."""
         absent = [pod for pod, _ in pods]
         self.quota.charge(absent, self.queue_of(record))
         record.reserved += [pod.uid for pod in absent]
 
     def reserved_slots(self, record: GangRecord) -> list[tuple[Pod, Slot]]:
-        """The slots that are kept for a gang now, each with who keeps it."""
+        """The reserved slots of a gang, each with its placeholder."""
         kept = [self.cluster.usage[uid] for uid in record.reserved]
         return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
 
     def release_slots(self, record: GangRecord) -> None:
-        """Gives up the slots kept for a gang's absent members."""
+        """Releases the reserved slots of a gang."""
         for uid in record.reserved:
             self.cluster.forget(uid)
             self.quota.refund(uid)
         record.reserved = []
 
     def clear_target(self, record: GangRecord) -> None:
-        """Stops draining nodes for a gang."""
+        """Ends the drain for a gang."""
         if record.notes.target:
             record.update_notes(target=())
             self.changes |= Wake.FREED
@@ -263,19 +263,19 @@ class State:
     # -- nodes
 
     def put_node(self, node: Node) -> bool:
-        """Adds or updates a node everywhere; False when nothing changed."""
+        """Adds or updates a node; False when nothing changed."""
         changed = self.cluster.put_node(node)
         if changed:
             self.empty.put_node(node)
         return changed
 
     def remove_node(self, name: str) -> None:
-        """Takes a node out everywhere."""
+        """Removes a node."""
         self.cluster.remove_node(name)
         self.empty.remove_node(name)
 
     def totals(self) -> Mapping[str, int]:
-        """What the whole cluster has of every resource."""
+        """The allocatable amount of every resource in the whole cluster."""
         version, totals = self._totals
         if version != self.cluster.table.version:
             sums = self.cluster.allocatable.sum(axis=1)
@@ -284,5 +284,5 @@ class State:
         return totals
 
     def share(self, queue: str) -> float:
-        """How much of the cluster a queue uses, for its weight."""
+        """The queue's share of the cluster, divided by its weight."""
         return self.quota.share(queue, self.totals())

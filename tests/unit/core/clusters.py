@@ -25,7 +25,7 @@ from gpu_scheduler.core.model import (
     Toleration,
     TopologyRule,
 )
-from gpu_scheduler.core.placement.domains import Bid, Group
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup
 from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, PodMatch, Requirement, SelectorOperator, labels_equal
 from tests.unit.core.oracle import Ask, Fleet
 
@@ -99,7 +99,7 @@ def build_cluster(fleet: Fleet) -> Cluster:
 def gang_of(shape: Shape, size: int, *, needed: int | None = None, topology: tuple[TopologyRule, ...] = ()) -> Bid:
     """A bid of `size` equal pods."""
     pods = [pod(f"member-{i}", shape) for i in range(size)]
-    return Bid([Group("", pods)], size if needed is None else needed, topology=topology)
+    return Bid([MemberGroup("", pods)], size if needed is None else needed, topology=topology)
 
 
 # -- random fleets
@@ -382,14 +382,14 @@ def random_problem(pick: Pick, *, groups: int) -> Problem:
     """A gang of so many groups of equal pods, six pods at most, and a fleet of at most five nodes."""
     fleet = random_fleet(pick, Scope(fewest=2, placed=pick([0, 1, 3]), odd_nodes=pick([False, False, True])))
     company = "abc"[:groups]
-    made: list[Group] = []
+    made: list[MemberGroup] = []
     for number in range(groups):
         size = pick([1, 2, 3, 4, 6] if groups == 1 else [1, 1, 2])
         shape = _random_member_shape(pick, company)
         label = {"app": company[number], "tier": "s"}
         role = pick(["worker", f"role-{number}"])
         pods = [pod(f"{number}/{i}", shape, labels=label, role=role) for i in range(size)]
-        made.append(Group(role, pods))
+        made.append(MemberGroup(role, pods))
     if groups > 1 and pick([False] * 5 + [True]):
         own = pick(TOPOLOGIES)
         for group in made:

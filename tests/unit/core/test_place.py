@@ -22,7 +22,7 @@ from gpu_scheduler.core.model import (
     TopologyRule,
 )
 from gpu_scheduler.core.placement.diagnose import count_refusals, diagnose
-from gpu_scheduler.core.placement.domains import Bid, Group
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup
 from gpu_scheduler.core.placement.place import minimum_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from tests.unit.core.clusters import (
@@ -45,9 +45,9 @@ from tests.unit.core.clusters import (
 from tests.unit.core.oracle import Fleet, Placed
 
 
-def group(app: str, shape: Shape, size: int = 1) -> Group:
+def group(app: str, shape: Shape, size: int = 1) -> MemberGroup:
     """Members of the role and the application of one name."""
-    return Group(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
+    return MemberGroup(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
 
 
 HARD = Taint("k", "v", TaintEffect.NO_SCHEDULE)
@@ -71,7 +71,7 @@ class Case:
     """Groups, nodes, and where each role's members must go (sorted); without `expected` the gang must be refused."""
 
     id: str
-    groups: Sequence[Group]
+    groups: Sequence[MemberGroup]
     nodes: Sequence[Node]
     expected: dict[str, str] | None
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import HOSTNAME, Node, PodTerm, Shape, TopologyRule
-from gpu_scheduler.core.placement.domains import Bid, Group, Placement
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.core.clusters import NVLINK, RACK, ZONE, apps, build_cluster, gang_of, gpu_node, node, plain, pod, whole
@@ -121,13 +121,13 @@ def anchored(bid: Bid, *anchors: str) -> Bid:
     return replace(bid, anchors=anchors)
 
 
-def roles(*groups: Group, needed: int | None = None, topology: tuple[TopologyRule, ...] = ()) -> Bid:
+def roles(*groups: MemberGroup, needed: int | None = None, topology: tuple[TopologyRule, ...] = ()) -> Bid:
     return Bid(list(groups), sum(len(g.pods) for g in groups) if needed is None else needed, topology=topology)
 
 
-def role(name: str, shape: Shape, size: int, topology: tuple[TopologyRule, ...] = (), **changes: object) -> Group:
+def role(name: str, shape: Shape, size: int, topology: tuple[TopologyRule, ...] = (), **changes: object) -> MemberGroup:
     pods = [pod(f"{name}-{i}", shape, role=name, **changes) for i in range(size)]
-    return Group(name, pods, topology)
+    return MemberGroup(name, pods, topology)
 
 
 def alone(key: str = HOSTNAME) -> Shape:

@@ -1,4 +1,4 @@
-"""One cycle: who has changed, who goes first, who can start, who must wait and for what."""
+"""One scheduling cycle: refreshes changed gangs, tries the queue in order, and starts, nominates or parks each gang."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gpu_scheduler.core.cycle.drain import (
     fits_empty,
     refuse_on_empty,
 )
+from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
-from gpu_scheduler.core.cycle.plan import Plan
-from gpu_scheduler.core.cycle.preemption import find_victims, refused_evictions, refused_on
+from gpu_scheduler.core.cycle.plan import CyclePlan
+from gpu_scheduler.core.cycle.preemption import refused_evictions, refused_on
 from gpu_scheduler.core.cycle.recovery import place_replacements, watch_minimum
 from gpu_scheduler.core.cycle.retry import retry_due
 from gpu_scheduler.core.events import Effect, Release, Report
@@ -23,9 +24,10 @@ from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, phase_of, status
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, Placement
-from gpu_scheduler.core.placement.place import minimum_counts, place_gang
+from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import (
     absent_members,
+    check_quota,
     excluded_nodes,
     expected_groups,
     make_bid,
@@ -42,22 +44,22 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     if not state.leading:
         standby_cycle(state, now)
         return []
-    # 1. What time alone has changed.
+    # 1. Timers, quarantines and retries that are due.
     state.fire_timers(now)
     end_quarantines(state, now)
     effects = retry_due(state, now)
-    plan = Plan(state, now)
+    plan = CyclePlan(state, now)
     for record in _by_priority(state, state.inherited_nominations):
-        _check_inherited(state, record, now)
+        check_inherited(state, record, now)
     state.inherited_nominations.clear()
-    # 2. Every gang that something happened to: its phase, its deadlines, its place in the queue.
+    # 2. Every changed gang: its phase, its deadlines, its position in the queue.
     seen = list(state.dirty)
     state.dirty.clear()
     for key in seen:
         if key in state.records:
             refresh_gang(state, state.records[key], now, plan)
     check_target(state, now)
-    # 3. Returning capacity belongs to broken gangs first, then to those for whom others were evicted.
+    # 3. Freed capacity goes to gangs below their minimum first, then to nominated gangs.
     for record in _by_priority(state, state.broken):
         place_replacements(state, record, now, plan)
     for record in _by_priority(state, state.nominated):
@@ -65,7 +67,7 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     for record in _by_priority(state, state.reservations_to_renew):
         _renew_reservation(state, record, now, excluded_nodes(state, record, state.facts_of(record), now))
     state.reservations_to_renew.clear()
-    # 4. The queue, in order, until nobody who could be helped is left.
+    # 4. The queue in order, until no ready gang is left.
     state.queue.wake(state.changes | Wake.TURN, state.could_start)
     state.changes = Wake.NOTHING
     if state.new_victim_priority is not None:
@@ -73,11 +75,11 @@ def run_cycle(state: State, now: float) -> list[Effect]:
         state.new_victim_priority = None
     drained_for = None
     while plan.accepts_more and (first := _next_gang(state)) is not None:
-        decide(state, state.records[first], now, plan)
+        schedule_gang(state, state.records[first], now, plan)
         drained_for = choose_target_after_drain(state, state.records[first], now) or drained_for
-    # 5. A head that others keep from starting gets nodes that run empty for it.
+    # 5. A drain target for the first gang that has waited too long.
     drained_for = choose_target(state, now) or drained_for
-    # 6. One commit for all of it, and a word to everyone concerned.
+    # 6. One commit for all decisions, and a report for every gang whose status changed.
     commit = plan.commit()
     if commit is not None:
         effects.append(commit)
@@ -85,12 +87,12 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     effects += _report_changes(state, dict.fromkeys((*seen, *state.dirty)))
     state.dirty.clear()
     if drained_for is not None:
-        state.dirty[drained_for] = None  # it may now have what is refused to others who ask for the same
+        state.dirty[drained_for] = None  # it leaves its equivalence class: only it may use the target
     return effects
 
 
 def _next_gang(state: State) -> GangKey | None:
-    """The first in the queue. When nodes are drained no longer, who waits for room comes before those behind it."""
+    """The next gang of the queue. After a drain, parked gangs that wait for capacity are tried again first."""
     if state.drain_ended and state.target is None:
         state.queue.wake(Wake.FREED, lambda *_: True)
     state.drain_ended = False
@@ -107,7 +109,7 @@ def _rank(record: GangRecord) -> tuple[int, float, GangKey]:
 
 
 def _report_changes(state: State, keys: Iterable[GangKey]) -> list[Effect]:
-    """A report for every gang whose status is no longer what was told last."""
+    """A report for every gang whose status differs from the last report."""
     effects: list[Effect] = []
     for key in keys:
         record = state.records.get(key)
@@ -125,16 +127,16 @@ def _report_changes(state: State, keys: Iterable[GangKey]) -> list[Effect]:
 
 
 def _eviction_refusal(state: State, record: GangRecord) -> Unplaceable | None:
-    """What keeps a nominated gang waiting, if the eviction of pods from its slots' nodes is refused."""
+    """The refusal of a nominated gang, if evictions on the nodes of its slots are refused."""
     refusal = refused_on(state, {slot.node for slot in record.notes.nomination})
     return Unplaceable((refusal,)) if refusal is not None else None
 
 
-# -- one gang that something happened to
+# -- one changed gang
 
 
-def refresh_gang(state: State, record: GangRecord, now: float, plan: Plan) -> None:
-    """Looks at a gang afresh: deadlines that have passed, and whether it wants a decision."""
+def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
+    """Refreshes a changed gang: expires its deadlines, and adds it to the queue if it wants a decision."""
     if state.drop_if_empty(record):
         return
     facts = state.facts_of(record)
@@ -143,10 +145,10 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: Plan) -> No
     _expire(state, record, facts, now)
     record.refusal = _own_obstacle(state, record, facts, now)
     _drop_stale_decisions(state, record, facts)
-    asks = (
+    queued = (
         record.refusal is None and not facts.evicting and record.key not in state.broken and not record.notes.nomination
     )
-    if not asks or not (facts.ready or _awaits_admission(state, record, facts, now)):
+    if not queued or not (facts.ready or _awaits_admission(state, record, facts, now)):
         state.queue.remove(record.key)
         if not facts.ready:
             record.waiting_since = None
@@ -158,9 +160,9 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: Plan) -> No
 
 
 def _record_wait_start(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
-    """Notes since when a gang waits, also for room that an earlier leader began to make for it."""
+    """Records since when a gang waits, and schedules its timeout and drain timers."""
     if record.waiting_since is None:
-        # A new leader must agree about how long a gang has waited, so the pods' own times count.
+        # The creation times of the pods count, so that a new leader computes the same.
         record.waiting_since = min(now, max((pod.created for pod in facts.ready), default=now))
         if record.gang is not None and record.gang.timeout is not None:
             state.schedule_timer(record.waiting_since + record.gang.timeout, record.key)
@@ -173,7 +175,7 @@ def _enqueue(state: State, record: GangRecord, facts: GangFacts, now: float) -> 
 
 
 def _own_obstacle(state: State, record: GangRecord, facts: GangFacts, now: float) -> Unplaceable | None:
-    """What has to change about the gang itself before it makes sense to decide anything."""
+    """Why the gang itself cannot be scheduled, whatever the cluster offers; None if it can."""
     gang = record.gang
     missing = facts.short_of_quorum
     if gang is None:
@@ -194,22 +196,22 @@ def _own_obstacle(state: State, record: GangRecord, facts: GangFacts, now: float
 
 
 def _members_start_together(facts: GangFacts) -> bool:
-    """Whether members wait for each other: when the hold is over, who is bound alone would be deleted at once."""
+    """Whether members must wait for each other: after the hold has expired, a lone bound member would be deleted."""
     return not facts.started or (facts.hold_expired and any(pod.controlled for pod in facts.ready))
 
 
 def _awaits_admission(state: State, record: GangRecord, facts: GangFacts, now: float) -> bool:
-    """Whether members that do not exist yet are to be proved placeable before their pods are made."""
+    """Whether a placement of expected members must be found before their pods are created."""
     if record.notes.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
         return False
     return any(count > 0 for _, count in absent_members(state, record, facts, now))
 
 
 def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
-    """Ends nominations, reservations and waits that have lasted too long."""
+    """Ends nominations, reservations and waiting times that have expired."""
     config = state.config
     if record.notes.nominated_at is not None and now >= record.notes.nominated_at + config.nominate:
-        _drop_nomination(state, record)
+        drop_nomination(state, record)
         state.back_off(record, now)
     ended = (facts.succeeded or facts.failed) and not (facts.started or facts.ready or facts.gated)
     if record.notes.admitted_at is not None and (ended or now >= record.notes.admitted_at + config.reserve):
@@ -220,11 +222,11 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
         record.reservation_unused = not facts.started and not ended
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
-        # A back-off does not count as waiting; how long the gang has been blocked in all is what drains nodes for it.
+        # A backoff does not count towards the timeout; a drain target depends on the total waiting time.
         due = max(record.waiting_since, record.not_before) + timeout
         if now >= due:
             record.timed_out = True
-            _drop_nomination(state, record)
+            drop_nomination(state, record)
             state.back_off(record, now)
         else:
             state.schedule_timer(due, record.key)
@@ -233,27 +235,19 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
 
 
 def _drop_stale_decisions(state: State, record: GangRecord, facts: GangFacts) -> None:
-    """Gives up what was kept for a gang that has started, or that must change itself before it can."""
+    """Drops the nomination and drain target of a gang that has started, or that cannot start by itself."""
     if record.notes.nomination and not facts.missing:
-        _drop_nomination(state, record)
+        drop_nomination(state, record)
     stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
     if record.notes.target and (stuck or not facts.missing or record.key in state.broken):
         state.clear_target(record)
 
 
-def _drop_nomination(state: State, record: GangRecord) -> None:
-    if record.notes.nomination:
-        record.update_notes(nomination=(), nominated_at=None)
-        state.nominated.pop(record.key, None)
-        state.release_slots(record)
-        state.changes |= Wake.FREED
+# -- one gang of the queue
 
 
-# -- one gang whose turn it is
-
-
-def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
-    """Starts a gang, or finds out why it cannot start and lets it wait for that to change."""
+def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
+    """Starts a gang, or nominates it, or parks it with the refusal."""
     last = state.queue.refusal(record.key)
     if yields_turn(state, record, now, plan):
         state.queue.park(record.key, YIELDS_TURN)
@@ -266,25 +260,25 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
         return
     state.dirty[record.key] = None
     facts, bid = _current_bid(state, record, now)
-    kept = state.reserved_slots(record)
+    reserved = state.reserved_slots(record)
     state.release_slots(record)
-    refusal, bid = _check_quota(state, record, bid)
+    refusal, bid = check_quota(state, record, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
     if placement:
         _start(state, record, placement, now, plan)
         _renew_reservation(state, record, now, bid.excluded)
         return
-    state.reserve_slots(record, kept)
+    state.reserve_slots(record, reserved)
     if refusal is not None:
         state.clear_target(record)
     refused = Unplaceable((refusal,), bid.needed, 0) if refusal is not None else diagnose(state.cluster, bid)
     if placement is not None:
-        refused = replace(refused, short=())  # of members beyond the minimum any one is welcome
+        refused = replace(refused, short=())  # any free slot helps members beyond the minimum
     elif refusal is None:
         if not fits_empty(state, bid):
             state.clear_target(record)
             refused = refuse_on_empty(state, bid)
-        elif _nominate(state, record, facts, bid, now, plan):
+        elif nominate(state, record, facts, bid, now, plan):
             return
         elif (hindrance := refused_evictions(state, bid)) is not None:
             refused = replace(refused, refusals=(*refused.refusals, hindrance))
@@ -293,27 +287,27 @@ def decide(state: State, record: GangRecord, now: float, plan: Plan) -> None:
 
 
 def _worth_retrying(state: State, record: GangRecord, last: Unplaceable) -> bool:
-    """Whether another try makes sense; a refusal that only a change of nodes could cure is out of date after one."""
+    """Whether a refused gang is worth another attempt: always, unless the same capacity is still missing."""
     if not last.short or not last.wake_on & Wake.FREED:
         return True
     return state.could_start(record.key, last)
 
 
 def _current_bid(state: State, record: GangRecord, now: float) -> tuple[GangFacts, Bid]:
-    """What a gang asks for: as of the last time something happened to it, but for what time and others change."""
+    """The facts and bid of the last refresh, or new ones if other pods or time change them."""
     facts, bid = record.facts, record.bid
-    others_matter = state.cluster.pod_counts.anti_affinity_matches()
-    if facts is None or bid is None or others_matter or any(group.whole for group in bid.groups):
+    anti_affinity = state.cluster.pod_counts.anti_affinity_matches()
+    if facts is None or bid is None or anti_affinity or any(group.whole for group in bid.groups):
         facts = state.facts_of(record)
         return facts, make_bid(state, record, facts, now)
     bid.excluded = excluded_nodes(state, record, facts, now)
     return facts, bid
 
 
-def _start(state: State, record: GangRecord, placement: Placement, now: float, plan: Plan) -> None:
-    """Takes a placement: real members are bound, slots of members still to come are kept for a while."""
+def _start(state: State, record: GangRecord, placement: Placement, now: float, plan: CyclePlan) -> None:
+    """Starts a gang on a placement: binds its members and reserves the slots of expected members."""
     state.queue.remove(record.key)
-    _drop_nomination(state, record)
+    drop_nomination(state, record)
     state.clear_target(record)
     record.waiting_since, record.refusal = None, None
     plan.start(record, placement)
@@ -328,60 +322,15 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
         record.facts = record.bid = None
 
 
-def _check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | None, Bid]:
-    """Whether the queue may take the minimum; members beyond it that would pass a limit are left out of the bid."""
-    quota = state.quota
-    name, namespace = state.queue_of(record), record.key.namespace
-    if not quota.has_limits(name):
-        return None, bid
-    everyone = quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
-    refusal = quota.refuse(name, namespace, everyone)
-    if refusal is None:
-        return None, bid
-    counts = list(minimum_counts(state.cluster, bid))
-    shapes = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
-    if shapes and (short := quota.refuse(name, namespace, quota.total_charge(shapes))) is not None:
-        return short, bid
-    for i, group in enumerate(bid.groups):
-        for pod in group.pods[counts[i] :]:
-            over = quota.refuse(name, namespace, quota.total_charge([*shapes, pod.shape]))
-            if over is not None:
-                refusal = over
-                break
-            shapes.append(pod.shape)
-            counts[i] += 1
-    trimmed = [replace(g, pods=g.pods[:count]) for g, count in zip(bid.groups, counts, strict=True) if count]
-    return (None, replace(bid, groups=trimmed)) if trimmed else (refusal, bid)
-
-
-def _nominate(state: State, record: GangRecord, facts: GangFacts, bid: Bid, now: float, plan: Plan) -> bool:
-    """Evicts for a gang, if that is sure to make room, and keeps the room until the victims are gone."""
-    if any(group.whole for group in bid.groups):
-        return False
-    eviction = find_victims(state, record, bid)
-    if eviction is None:
-        return False
-    for pod, cause in eviction.pods.values():
-        plan.delete(pod, cause)
-        state.dirty[state.key_of(pod)] = None
-    state.queue.remove(record.key)
-    record.update_notes(nomination=tuple(slot for _, slot in eviction.placement), nominated_at=now)
-    record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
-    state.nominated[record.key] = None
-    state.schedule_timer(now + state.config.nominate, record.key)
-    state.reserve_slots(record, nominated_placeholders(record, facts))
-    return True
-
-
-def _retry_nominated(state: State, record: GangRecord, now: float, plan: Plan) -> None:
-    """Decides a nominated gang afresh once its slots are really free; until then they stay kept for it."""
+def _retry_nominated(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
+    """Starts a nominated gang if its slots are free; otherwise they stay reserved."""
     state.release_slots(record)
     facts = state.facts_of(record)
     if facts.short_of_quorum or facts.blocked or not facts.exists:
-        _drop_nomination(state, record)
+        drop_nomination(state, record)
         return
-    record.facts, record.bid = facts, make_bid(state, record, facts, now)  # others may have come meanwhile
-    refusal, bid = _check_quota(state, record, record.bid)
+    record.facts, record.bid = facts, make_bid(state, record, facts, now)  # new members may have come
+    refusal, bid = check_quota(state, record, record.bid)
     placement = place_gang(state.cluster, bid) if plan.accepts_more and refusal is None else None
     if placement:
         state.dirty[record.key] = None
@@ -390,27 +339,13 @@ def _retry_nominated(state: State, record: GangRecord, now: float, plan: Plan) -
         state.reserve_slots(record, nominated_placeholders(record, facts))
 
 
-def _check_inherited(state: State, record: GangRecord, now: float) -> None:
-    """Drops the nomination of a leader that died before it committed the evictions: nobody makes room for it."""
-    facts = state.facts_of(record)
-    if not record.notes.nomination or not facts.ready:
-        return
-    going = [pod.uid for pod in state.pods.values() if pod.deleting or pod.uid in state.ledger.deletes]
-    with state.cluster.trial():
-        for uid in (*going, *state.quarantined):
-            state.cluster.forget(uid)
-        if place_gang(state.cluster, make_bid(state, record, facts, now)):
-            return
-    _drop_nomination(state, record)
-
-
 def _renew_reservation(state: State, record: GangRecord, now: float, excluded: Bools | None) -> None:
-    """Keeps slots anew for a gang that was admitted, by this leader or an earlier one, and lacks members."""
+    """Reserves slots again for the expected members of a gang that this or an earlier leader admitted."""
     gang, admitted_at = record.gang, record.notes.admitted_at
     if gang is None or admitted_at is None or record.reserved or now >= admitted_at + state.config.reserve:
         return
     have = state.facts_of(record).have_by_role
     groups = expected_groups(record, [(e, e.count - have.get(e.role, 0)) for e in gang.expected])
-    refusal, bid = _check_quota(state, record, Bid(groups, 0, topology=gang.topology, excluded=excluded))
+    refusal, bid = check_quota(state, record, Bid(groups, 0, topology=gang.topology, excluded=excluded))
     placement = place_gang(state.cluster, bid) if groups and refusal is None else None
     state.mark_reserved(record, placement or [])

@@ -1,4 +1,4 @@
-"""Drain targets: nodes that are let run empty for a gang that has been first in the queue for too long."""
+"""Drain targets: nodes that run empty for a gang that has been first in the queue for too long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
-from gpu_scheduler.core.placement.domains import Bid, Group, Placement
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.placement.scoring import least_used
 from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
@@ -19,9 +19,10 @@ from gpu_scheduler.core.state import State
 
 
 def choose_target(state: State, now: float) -> GangKey | None:
-    """Gives a target to the first gang that has waited too long for others to end and would fit, and says to which.
+    """Gives a drain target to the first gang that has waited too long for others to end and fits empty nodes; returns
+    the gang.
 
-    A target is not given away: only a gang of strictly higher priority that has itself waited too long takes it over.
+    Only a gang of strictly higher priority that has waited too long itself takes over an existing target.
     """
     owner = state.records[state.target] if state.target is not None else None
     for head in _blocked_heads(state, now):
@@ -43,9 +44,9 @@ def choose_target(state: State, now: float) -> GangKey | None:
 
 
 def choose_target_after_drain(state: State, record: GangRecord, now: float) -> GangKey | None:
-    """When nothing is drained any more, lets a gang that was just refused have a target before those behind it ask.
+    """Gives a drain target to a gang that was just refused, before the gangs behind it are tried, if none is drained.
 
-    Else they would enter nodes that were drained for it until another took them over and started.
+    Otherwise those would enter nodes that were drained for this gang until another took the target over and started.
     """
     if state.target is not None or not _is_blocked(state, record, now):
         return None
@@ -53,7 +54,7 @@ def choose_target_after_drain(state: State, record: GangRecord, now: float) -> G
 
 
 def check_target(state: State, now: float) -> None:
-    """Gives up a target where the gang would not fit even when everything that can end had ended."""
+    """Ends a drain whose target would not fit the gang even if only permanent pods were left on it."""
     if state.target is None or state.target_version == _version_of_empty(state):
         return
     owner = state.records[state.target]
@@ -64,32 +65,32 @@ def check_target(state: State, now: float) -> None:
 
 
 def _version_of_empty(state: State) -> tuple[int, int]:
-    """Changes with the nodes, and with the pods on them that never end."""
+    """The version of the empty cluster: it changes with the nodes and with permanent pods on them."""
     return state.empty.table.version, state.empty_version
 
 
 def _park_too_large(state: State, record: GangRecord, now: float) -> None:
-    """A gang refused before the nodes shrank waits for nodes now, not for others to end: it is no head any more."""
+    """Parks a gang that no longer fits the empty cluster: it waits for nodes now, not for other gangs to end."""
     bid = make_bid(state, record, state.facts_of(record), now)
     if not fits_empty(state, bid):
         state.dirty.update(dict.fromkeys(state.queue.park(record.key, refuse_on_empty(state, bid))))
 
 
 def _blocked_heads(state: State, now: float) -> list[GangRecord]:
-    """The gangs, in order, that have waited too long for something that runs."""
+    """The gangs that have waited too long for running gangs, in the order in which they get a target."""
     parked = (state.records[key] for key in state.queue.parked(Wake.FREED))
     heads = [record for record in parked if _is_blocked(state, record, now)]
     return sorted(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
 
 
 def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
-    """Whether a gang was refused, has waited too long, and nothing is kept or drained for it."""
+    """Whether a refused gang has waited too long and has neither a nomination nor a drain target."""
     waited = record.waiting_since is not None and record.waiting_since <= now - state.config.drain_after
     return waited and not record.notes.target and not record.notes.nomination and _waits_for_nodes(state, record)
 
 
 def _waits_for_nodes(state: State, record: GangRecord) -> bool:
-    """Whether a gang waits for nodes, not for its queue, to start, not to grow, and with members who come."""
+    """Whether a gang waits for nodes (not for quota) to start (not to grow), without an unused reservation."""
     refused = state.queue.refusal(record.key)
     if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
         return False
@@ -100,9 +101,9 @@ def _waits_for_nodes(state: State, record: GangRecord) -> bool:
 def place_on_empty(
     state: State, record: GangRecord, now: float, within: tuple[str, ...] | None = None
 ) -> Placement | None:
-    """Where the gang's minimum would go if everything that can end had ended, on the nodes that are emptiest now."""
+    """The placement of the gang's minimum on the empty cluster, on the nodes with the least use now."""
     bid = make_bid(state, record, state.facts_of(record), now)
-    wish = Bid(
+    minimum = Bid(
         [replace(group, anchors=()) for group in bid.groups],
         bid.needed,
         bid.role_needs,
@@ -111,20 +112,20 @@ def place_on_empty(
     )
     if within is not None:
         slots = state.empty.table.slots
-        wish.excluded = np.ones(state.empty.table.size, bool)
-        wish.excluded[[slots[node] for node in within if node in slots]] = False
+        minimum.excluded = np.ones(state.empty.table.size, bool)
+        minimum.excluded[[slots[node] for node in within if node in slots]] = False
     with state.empty.trial():
-        return place_gang(state.empty, wish)
+        return place_gang(state.empty, minimum)
 
 
 def refuse_on_empty(state: State, bid: Bid) -> Unplaceable:
-    """Why the bid's minimum would not fit even if everything that can end had ended."""
+    """Why the bid's minimum does not fit the empty cluster."""
     refused = diagnose(state.empty, Bid(_without_anchors(bid), bid.needed, bid.role_needs, bid.topology))
     return replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
 
 
 def fits_empty(state: State, bid: Bid) -> bool:
-    """Whether the bid's minimum would fit if everything that can end had ended."""
+    """Whether the bid's minimum fits the empty cluster, which has only permanent pods."""
     groups = _without_anchors(bid)
     what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
     key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
@@ -138,13 +139,13 @@ def fits_empty(state: State, bid: Bid) -> bool:
     return state.empty_fits[key][1]
 
 
-def _without_anchors(bid: Bid) -> list[Group]:
-    """The bid's groups free of what runs: neither beside their siblings, nor near others, who may well come back."""
+def _without_anchors(bid: Bid) -> list[MemberGroup]:
+    """The bid's groups without ties to running pods: no anchors, and no affinity to pods of other gangs."""
     return [replace(group, anchors=(), pods=_without_foreign_affinity(group.pods)) for group in bid.groups]
 
 
 def _without_foreign_affinity(pods: Sequence[Pod]) -> list[Pod]:
-    """Pods of one shape without the affinity that none of themselves can meet."""
+    """Pods of one shape without the affinity terms that do not select themselves."""
     first, shape = pods[0], pods[0].shape
     own = tuple(t for t in shape.affinity if t.match.matches(first.labels, first.namespace, first.namespace_labels))
     if own == shape.affinity:

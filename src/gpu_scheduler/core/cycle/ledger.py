@@ -1,4 +1,4 @@
-"""What has been decided and is not over yet: commits, and their binds and deletes."""
+"""The ledger: commits that are not over yet, with their open binds and deletes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_scheduler.core.events import Bind, Commit, Delete
 
 @dataclass(slots=True)
 class OpenBind:
-    """A decided bind. It is over when its pod is seen bound, ended, gone, or at a higher attempt; never on a reply.
+    """A decided bind. It is over when its pod is observed bound, ended, gone or at a higher attempt; never on a reply.
 
     `since` is when it was decided, or taken over from an earlier leader.
     """
@@ -25,7 +25,7 @@ class OpenBind:
 
 @dataclass(slots=True)
 class OpenDelete:
-    """A decided delete. It is over when its pod is seen deleting, ended or gone."""
+    """A decided delete. It is over when its pod is observed deleting, ended or gone."""
 
     delete: Delete
     sequence: int
@@ -33,14 +33,13 @@ class OpenDelete:
 
     @property
     def keeps_failing(self) -> bool:
-        """Whether it has failed so often that nobody should count on it."""
+        """Whether the delete has failed so often that no gang should count on it."""
         return self.tries > 5
 
 
 class Ledger:
-    """Open entries by pod. `committed` says whether an open bind is committed, `retries` when to send something again.
-
-    `deleting` are the pods with an open delete that others may count on.
+    """Open entries by pod uid. `committed` says whether an open bind is committed; `retries` holds the time of the next
+    retry; `deleting` holds the pods with an open delete that gangs can count on.
     """
 
     def __init__(self) -> None:
@@ -51,27 +50,27 @@ class Ledger:
         self.retries: dict[str, float] = {}
         self.next_sequence = 0
         self._commits: dict[int, Commit] = {}
-        self._left: dict[int, int] = {}
+        self._open_entries: dict[int, int] = {}
         self._committed_sequences: set[int] = set()
         self._maybe_finished: set[int] = set()
 
     @property
     def open_commits(self) -> int:
-        """How many commits the Lease names, or soon will."""
-        return len(self._left)
+        """The number of commits that the Lease names, or will name."""
+        return len(self._open_entries)
 
     @property
     def refused_deletes(self) -> set[str]:
-        """Pods whose delete is open and fails again and again."""
+        """Pods whose delete is open and keeps failing."""
         return self.deletes.keys() - self.deleting
 
     @property
     def uncommitted(self) -> int:
-        """How many commits are on their way into the Lease."""
-        return len(self._left) - len(self._committed_sequences)
+        """The number of commits that are not in the Lease yet."""
+        return len(self._open_entries) - len(self._committed_sequences)
 
     def write(self, binds: tuple[Bind, ...], deletes: tuple[Delete, ...], now: float) -> Commit:
-        """Enters a new decision, not yet committed."""
+        """Enters a new commit that is not in the Lease yet."""
         commit = Commit(self.next_sequence, binds, deletes)
         self.next_sequence += 1
         self._enter(commit, now, committed=False)
@@ -84,7 +83,7 @@ class Ledger:
         self._enter(commit, now, committed=True)
 
     def mark_committed(self, sequence: int) -> tuple[list[OpenBind], list[OpenDelete]]:
-        """Notes that a commit is in the Lease; returns the entries that may now be carried out."""
+        """Marks a commit as named by the Lease; returns its open entries, which may be carried out now."""
         commit = self._commits.get(sequence)
         if commit is None:
             return [], []
@@ -101,41 +100,41 @@ class Ledger:
         return sequence in self._committed_sequences
 
     def end_bind(self, uid: str) -> None:
-        """Takes out a bind that is over."""
+        """Removes a bind that is over."""
         entry = self.binds.pop(uid, None)
         if entry is not None:
             del self.committed[uid]
             self._end(uid, entry.sequence)
 
     def end_delete(self, uid: str) -> None:
-        """Takes out a delete that is over."""
+        """Removes a delete that is over."""
         entry = self.deletes.pop(uid, None)
         if entry is not None:
             self.deleting.discard(uid)
             self._end(uid, entry.sequence)
 
     def enter_delete(self, delete: Delete, sequence: int) -> None:
-        """Enters a decided delete, on which others may count."""
+        """Enters a decided delete, which gangs can count on."""
         self.deletes[delete.uid] = OpenDelete(delete, sequence)
         self.deleting.add(delete.uid)
 
     def _end(self, uid: str, sequence: int) -> None:
         self.retries.pop(uid, None)
-        self._left[sequence] -= 1
+        self._open_entries[sequence] -= 1
         self._maybe_finished.add(sequence)
 
     def finished(self) -> list[int]:
-        """Commits whose entries are all over; asking removes them."""
-        done = sorted(s for s in self._maybe_finished if s in self._committed_sequences and not self._left[s])
+        """Removes and returns the commits whose entries are all over."""
+        done = sorted(s for s in self._maybe_finished if s in self._committed_sequences and not self._open_entries[s])
         self._maybe_finished.clear()
         for sequence in done:
-            del self._left[sequence]
+            del self._open_entries[sequence]
             del self._commits[sequence]
             self._committed_sequences.discard(sequence)
         return done
 
     def due(self, now: float) -> list[OpenBind | OpenDelete]:
-        """Committed entries whose next try has come; asking takes them off the list."""
+        """Returns the committed entries whose retry is due, and clears their retry times."""
         found: list[OpenBind | OpenDelete] = []
         for uid in [uid for uid, when in self.retries.items() if when <= now]:
             entry = self.binds.get(uid) or self.deletes[uid]
@@ -146,9 +145,9 @@ class Ledger:
 
     def _enter(self, commit: Commit, now: float, *, committed: bool) -> None:
         self._commits[commit.sequence] = commit
-        self._left[commit.sequence] = len(commit.binds) + len(commit.deletes)
+        self._open_entries[commit.sequence] = len(commit.binds) + len(commit.deletes)
         for bind in commit.binds:
-            self.end_bind(bind.uid)  # an earlier commit's bind of the pod is over, only its release was lost
+            self.end_bind(bind.uid)  # an earlier bind of the pod is over; only its release was lost
             self.binds[bind.uid] = OpenBind(bind, commit.sequence, now)
             self.committed[bind.uid] = committed
         for delete in commit.deletes:

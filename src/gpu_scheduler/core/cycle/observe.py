@@ -1,4 +1,4 @@
-"""What each event changes. Nothing is decided here, only noted, counted and, where promised, carried on."""
+"""Event handlers: each event updates the state. They decide nothing; they only continue committed decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpu_scheduler.core.state import State
 
 
 def on_node_changed(state: State, event: NodeSeen, now: float) -> list[Effect]:
-    """A node came or changed; binds on their way to one that can no longer take them are given up."""
+    """Adds or updates a node; gives up binds in flight that the node can no longer take."""
     if not state.put_node(event.node):
         return []
     state.changes |= Wake.NODE | Wake.FREED
@@ -33,7 +33,7 @@ def on_node_changed(state: State, event: NodeSeen, now: float) -> list[Effect]:
 
 
 def on_node_deleted(state: State, event: NodeGone, now: float) -> list[Effect]:
-    """A node went; so do the binds on their way to it."""
+    """Removes a node and gives up the binds in flight to it."""
     state.remove_node(event.name)
     state.changes |= Wake.NODE
     return give_up_binds_to(state, event.name, now)
@@ -49,7 +49,7 @@ def give_up_binds_to(state: State, node: str, now: float) -> list[Effect]:
 
 
 def on_pod_changed(state: State, event: PodSeen, now: float) -> list[Effect]:
-    """A pod came or changed: who it belongs to, what it uses, and which decisions about it are over."""
+    """Adds or updates a pod: its gang, its usage, and the ledger entries that are over by it."""
     pod = event.pod
     old = state.pods.get(pod.uid)
     if old == pod:
@@ -75,7 +75,7 @@ def on_pod_changed(state: State, event: PodSeen, now: float) -> list[Effect]:
 
 
 def _on_foreign_pod_changed(state: State, old: Pod | None, pod: Pod, now: float) -> list[Effect]:
-    """A pod that is not ours is only usage; one that kube-scheduler has nominated counts where it will land."""
+    """Counts a permanent pod or one of another scheduler; a pod that kube-scheduler nominated counts on that node."""
     _end_finished_entries(state, pod, now)
     if old is not None and old.ours and not old.permanent:
         state.quota.refund(pod.uid)
@@ -93,23 +93,23 @@ def _on_foreign_pod_changed(state: State, old: Pod | None, pod: Pod, now: float)
         state.changes |= Wake.FREED
     elif old is not None and old.node == pod.node:
         return []
-    state.changes |= Wake.POD_BOUND  # somebody may have waited to be near it
+    state.changes |= Wake.POD_BOUND  # a gang may wait for it by pod affinity
     return _give_up_unfit_binds(state, node, now)
 
 
 def _is_changed(old: Pod, pod: Pod) -> bool:
-    """Whether a pod on a node means something else to others now: it was resized or relabelled."""
+    """Whether a pod on a node was resized or relabelled."""
     return old.shape != pod.shape or old.labels != pod.labels
 
 
 def _give_up_unfit_binds(state: State, node: str, now: float) -> list[Effect]:
-    """Another scheduler filled a node, or it shrank: binds of ours on their way there would be refused."""
+    """Gives up the binds in flight to a node that another scheduler overfilled, or that lost capacity or GPUs."""
     cluster = state.cluster
     slot = cluster.table.slots.get(node)
     if slot is None or not state.ledger.binds:
         return []
     with cluster.trial():
-        # Slots kept for winners lie on top of their victims: that is no overfull node.
+        # Reserved slots of nominated gangs overlap their victims: that does not overfill the node.
         for key in state.nominated:
             for uid in state.records[key].reserved:
                 cluster.forget(uid)
@@ -122,11 +122,11 @@ def _give_up_unfit_binds(state: State, node: str, now: float) -> list[Effect]:
 
 
 def on_pod_deleted(state: State, event: PodGone, now: float) -> list[Effect]:
-    """A pod went. If nobody wrote that it ended, its devices stay taken for its grace period and some more."""
+    """Removes a pod. Unless its end was observed, its devices stay quarantined for its grace period and longer."""
     pod = state.pods.pop(event.uid, None)
     if pod is None:
         return []
-    # A bind that was sent may have landed, and only that the pod is gone was seen.
+    # A bind that was sent may have succeeded although only the deletion of the pod was observed.
     may_run = pod.live or (event.maybe_bound and state.ledger.committed.get(pod.uid, False))
     _end_delete(state, pod)
     state.ledger.end_bind(pod.uid)
@@ -146,14 +146,14 @@ def on_pod_deleted(state: State, event: PodGone, now: float) -> list[Effect]:
 
 
 def _forget_permanent(state: State, uid: str) -> None:
-    """What a pod that never ends leaves behind is as good as a larger node."""
+    """Removes a permanent pod from the empty cluster; that helps like a larger node."""
     if state.empty.forget(uid):
         state.empty_version += 1
         state.changes |= Wake.NODE
 
 
 def end_quarantines(state: State, now: float) -> None:
-    """Frees devices whose vanished pods cannot be using them any more."""
+    """Frees quarantined devices: their deleted pods can no longer use them."""
     for uid in [uid for uid, until in state.quarantined.items() if until <= now]:
         del state.quarantined[uid]
         state.vacate(uid)
@@ -167,7 +167,7 @@ def _leave_gang(state: State, pod: Pod) -> None:
 
 
 def _record_lost_slot(state: State, record: GangRecord, change: tuple[Pod | None, Pod | None], now: float) -> None:
-    """Notes the slot of a member that stopped working, so that its replacement is offered the same one."""
+    """Records the slot of a lost member for its replacement."""
     old, pod = change
     if old is None or not old.live or old.deleting or old.node is None:
         return
@@ -178,6 +178,7 @@ def _record_lost_slot(state: State, record: GangRecord, change: tuple[Pod | None
 
 
 def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
+    """Ends the ledger entries of a pod that are over."""
     ledger = state.ledger
     if pod.deleting or pod.terminal:
         _end_delete(state, pod)
@@ -195,7 +196,7 @@ def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
 
 
 def _end_delete(state: State, pod: Pod) -> None:
-    """A delete is over: what is left of its gang can be evicted again, and no winner is refused its eviction."""
+    """Ends the delete of a pod: the rest of its gang can be evicted again, and nominated gangs are refreshed."""
     if pod.uid not in state.ledger.deletes:
         return
     state.ledger.end_delete(pod.uid)
@@ -209,43 +210,43 @@ def _end_delete(state: State, pod: Pod) -> None:
 
 
 def on_gang_changed(state: State, gang: Gang) -> None:
-    """A gang object came or changed. While another leads, what it noted there is ours too."""
+    """Adds or updates a gang object. While another replica leads, its notes are taken over."""
     record = state.record_of(gang.key)
     moved = state.queue_of(record) != gang.queue
     awaited = record.gang.expected if record.gang is not None else ()
     if record.gang is not None and (record.gang.minimum, record.gang.roles) != (gang.minimum, gang.roles):
-        state.note_new_victim(record.priority)  # it may have members to spare from now on
+        state.note_new_victim(record.priority)  # it may have surplus members now
     record.gang = gang
     state.dirty[gang.key] = None
     if moved:
         for uid in (*record.members, *record.reserved):
             state.quota.move(uid, gang.queue)
-        state.changes |= Wake.FREED  # for the queue that it left
+        state.changes |= Wake.FREED  # in its former queue
     if gang.expected != awaited:
-        state.queue.remove(gang.key)  # it will ask for something else: why it was refused says nothing about that
+        state.queue.remove(gang.key)  # its request changes: the old refusal does not apply to the new one
     if not state.leading:
         _read_notes(record)
     elif record.notes.admitted_at is not None and gang.expected and gang.expected != awaited:
-        # What was kept is not what is coming.
+        # The reserved slots do not match the expected members any more.
         state.release_slots(record)
         state.changes |= Wake.FREED
         state.reservations_to_renew[gang.key] = None
 
 
 def _read_notes(record: GangRecord) -> None:
-    """Takes for true what is noted on the gang's object, and nothing else."""
+    """Replaces the notes of a record by those on the gang's object."""
     gang = record.gang or Gang(record.key)
     record.notes, record.bind_refused = gang.notes, ""
 
 
 def on_gang_deleted(state: State, key: GangKey) -> None:
-    """A gang object went: its members go on, what was kept for it is freed."""
+    """Removes a gang object: its members run on, its reserved slots are released."""
     record = state.records.get(key)
     if record is None:
         return
     record.gang = None
     for uid in record.members:
-        state.quota.move(uid, state.queue_of(record))  # a new leader, who never saw the object, would charge nobody
+        state.quota.move(uid, state.queue_of(record))  # as a new leader would, which never observes the object
     state.changes |= Wake.FREED
     record.notes = Notes(target=record.notes.target)
     state.nominated.pop(key, None)
@@ -254,11 +255,11 @@ def on_gang_deleted(state: State, key: GangKey) -> None:
     state.dirty[key] = None
 
 
-# -- decisions on their way
+# -- leadership and commits
 
 
 def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
-    """We lead: what earlier leaders committed is counted as taken, and rolled forward to the same nodes and devices."""
+    """Takes over leadership: rolls the open commits of earlier leaders forward to the same nodes and devices."""
     state.leading = True
     ledger = state.ledger
     ledger.next_sequence = max(ledger.next_sequence, event.next_sequence)
@@ -274,16 +275,16 @@ def take_over(state: State, event: TookOver, now: float) -> list[Effect]:
             ledger.end_delete(uid)
         else:
             effects.append(SendDelete(delete.delete))
-    _take_notes_over(state, now)
+    _adopt_notes(state, now)
     return effects
 
 
-def _take_notes_over(state: State, now: float) -> None:
-    """What earlier leaders noted on the gangs begins to hold, and to expire, for us."""
+def _adopt_notes(state: State, now: float) -> None:
+    """Adopts the notes of earlier leaders: nominations, reservations and drain targets, with their timers."""
     config = state.config
     for key, record in state.records.items():
         state.dirty[key] = None
-        # By our clock nothing began later than now, whatever theirs showed.
+        # The clock of an earlier leader may be ahead of ours: no time lies in the future.
         record.update_notes(
             below_since=_not_after(record.notes.below_since, now),
             admitted_at=_not_after(record.notes.admitted_at, now),
@@ -322,7 +323,7 @@ def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
 
 
 def step_down(state: State) -> None:
-    """Another leads: everything that was only decided is forgotten, everything seen is kept."""
+    """Gives up leadership: drops all decisions and keeps everything that was observed."""
     state.leading = False
     for uid in list(state.ledger.binds):
         state.vacate(uid)
@@ -330,14 +331,14 @@ def step_down(state: State) -> None:
         state.release_slots(record)
         record.reported, record.waiting_since, record.timed_out = None, None, False
         _read_notes(record)
-    state.queue = GangQueue()  # whoever was refused may be given what was kept for others
+    state.queue = GangQueue()  # refusals no longer hold: reserved slots are released
     state.nominated.clear()
     state.target = None
     state.ledger = Ledger()
 
 
 def standby_cycle(state: State, now: float) -> None:
-    """What is left to do while another leads: what is over is forgotten."""
+    """The cycle of a replica that does not lead: ends quarantines and removes empty gangs."""
     state.fire_timers(now)
     end_quarantines(state, now)
     for key in state.dirty:
@@ -347,7 +348,7 @@ def standby_cycle(state: State, now: float) -> None:
 
 
 def on_committed(state: State, event: Committed, now: float) -> list[Effect]:
-    """A commit is in the Lease: its binds and deletes may be sent."""
+    """Sends the binds and deletes of a commit that is in the Lease."""
     binds, deletes = state.ledger.mark_committed(event.sequence)
     effects: list[Effect] = []
     for entry in binds:

@@ -1,4 +1,4 @@
-"""One cycle's decisions, gathered so that they are committed as one."""
+"""The plan of one cycle: its decisions, collected into one commit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
 
 
-class Plan:
-    """Binds and deletes of one cycle. The members are assumed and charged as they are added."""
+class CyclePlan:
+    """The binds and deletes of one cycle. Members are charged to their queue as they are added."""
 
     def __init__(self, state: State, now: float) -> None:
         self._state = state
@@ -19,7 +19,7 @@ class Plan:
         limit, counted_for = state.config.max_open_binds, state.config.refused_for
         young = [entry for entry in state.ledger.binds.values() if entry.since + counted_for > now]
         self._left = limit - len(young)
-        if 2 * self._left < limit:  # there has to be a cycle when the oldest no longer counts
+        if 2 * self._left < limit:  # a cycle must run when the oldest bind no longer counts
             state.schedule_timer(young[0].since + counted_for, state.key_of(state.pods[young[0].bind.uid]))
         self._binds: list[Bind] = []
         self._deletes: list[Delete] = []
@@ -28,11 +28,12 @@ class Plan:
 
     @property
     def accepts_more(self) -> bool:
-        """Whether more may be decided: not so much that a new leader would have long to roll forward, and not in bits.
+        """Whether the cycle may decide more binds.
 
-        A commit costs several writes, whatever is in it. What comes while one is under way is decided together once it
-        is in the Lease, which takes one at a time anyway; and when much is open, not until half of that is over. Binds
-        that are open for long do not count: they cost the next leader a try each, and would stop everybody.
+        Open binds are limited, so that a new leader can roll them forward quickly. A commit costs several writes,
+        whatever its size: changes that arrive while one is being written are decided together afterwards, and once the
+        limit is near, decisions wait until half of it is free. Binds that have been open for long do not count: they
+        cost the next leader one attempt each, and would otherwise block every gang.
         """
         ledger, config, left = self._state.ledger, self._state.config, self._left
         if 2 * left < config.max_open_binds or ledger.uncommitted or ledger.open_commits >= config.max_open_commits:
@@ -40,7 +41,7 @@ class Plan:
         return len(self._binds) < min(left, config.max_binds_at_once)
 
     def start(self, record: GangRecord, placement: Placement) -> None:
-        """Takes a gang's placement (already assumed): real members are bound, stand-ins keep their slots."""
+        """Adds the placement of a gang (assumed already): binds its members and reserves the slots of placeholders."""
         state = self._state
         queue = state.queue_of(record)
         record.bind_refused = ""
@@ -59,14 +60,14 @@ class Plan:
         state.changes |= Wake.POD_BOUND
 
     def delete(self, pod: Pod, cause: DeleteCause) -> None:
-        """Decides that a pod has to go; nobody else in this cycle counts on it, or decides the same again."""
+        """Adds the deletion of a pod; it is in the ledger at once, so that this cycle does not decide it twice."""
         ledger = self._state.ledger
         delete = Delete(pod.uid, pod.namespace, pod.name, cause)
         self._deletes.append(delete)
         ledger.enter_delete(delete, ledger.next_sequence)
 
     def commit(self) -> Commit | None:
-        """Enters everything into the ledger as one commit; None when there is nothing."""
+        """Enters the plan into the ledger as one commit; None if it is empty."""
         if not self._binds and not self._deletes:
             return None
         return self._state.ledger.write(tuple(self._binds), tuple(self._deletes), self._now)

@@ -1,4 +1,4 @@
-"""The smallest set of victims, proved by a placement before anyone is evicted."""
+"""Preemption and reclaim: the cheapest set of victims, proved by a placement before any pod is evicted."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal
 from gpu_scheduler.core.state import State
 
-_SINGLES = 64
+_MAX_SINGLE_TRIALS = 64
 """How many victims are tried alone before combinations are."""
 
-_PROOFS = 256
-"""How many proofs go into letting victims off; of those still undecided then, only bystanders are."""
+_MAX_PROOFS = 256
+"""How many placements are computed to spare victims; after that, only victims outside the placement are spared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Pods that go together: one surplus member, or everything that a gang still runs."""
+    """Pods that are evicted together: one surplus member, or all live members of a gang.
+
+    `refused` means that the eviction of a member of the gang is refused already.
+    """
 
     record: GangRecord
     pods: tuple[Pod, ...]
@@ -38,7 +41,7 @@ class Victim:
 
     @property
     def uids(self) -> Iterator[str]:
-        """What frees the nodes: the pods and, with a whole gang, what is held for its lost members."""
+        """The uids that the eviction frees: the pods and, with a whole gang, its reserved slots."""
         yield from (pod.uid for pod in self.pods)
         if self.whole:
             yield from self.record.reserved
@@ -79,64 +82,64 @@ VICTIM_ORDER: tuple[VictimRule, ...] = (evictable_first, lowest_priority, surplu
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Victims whose going makes room, and the placement that proves it."""
+    """A set of victims, and the placement that proves that their eviction suffices."""
 
     victims: tuple[Victim, ...]
     placement: Placement
 
     @property
     def pods(self) -> dict[str, tuple[Pod, DeleteCause]]:
-        """Everyone who has to go, once."""
+        """The pods to evict by uid, each once, with the cause."""
         return {pod.uid: (pod, victim.cause) for victim in self.victims for pod in victim.pods}
 
 
 def find_victims(state: State, record: GangRecord, bid: Bid) -> Eviction | None:
-    """The cheapest victims that make the bid placeable; None when even all of them would not."""
+    """The cheapest victims whose eviction makes the bid placeable; None if all victims together do not."""
     if not record.preempts:
         return None
     victims = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
     if not victims or _place_without(state, bid, _leaving(state)) is not None:
         return None
-    for victim in victims[:_SINGLES]:
+    for victim in victims[:_MAX_SINGLE_TRIALS]:
         placement = _prove(state, bid, victim)
         if placement is not None:
             return Eviction((victim,), placement)
     if len(victims) == 1:
         return None
-    return _spare_most(state, bid, victims)
+    return _minimize(state, bid, victims)
 
 
-def _spare_most(state: State, bid: Bid, victims: Sequence[Victim]) -> Eviction | None:
-    """Lets victims off, the dearest first, as long as the placement still succeeds; None if it never does."""
+def _minimize(state: State, bid: Bid, victims: Sequence[Victim]) -> Eviction | None:
+    """Spares victims, the most expensive first, as long as the bid stays placeable; None if it never is."""
     with state.cluster.trial():
-        absence = _Absence(state, bid, victims)
-        if absence.placement is None:
+        trial = _VictimTrial(state, bid, victims)
+        if trial.placement is None:
             return None
         undecided = _halves(range(len(victims)))
-        for _ in range(_PROOFS):
+        for _ in range(_MAX_PROOFS):
             if not undecided:
                 break
             batch = undecided.pop()
-            if not absence.spare(batch) and len(batch) > 1:
+            if not trial.spare(batch) and len(batch) > 1:
                 undecided += _halves(batch)
-        while undecided and (aside := absence.bystanders()) and absence.spare(aside):
+        while undecided and (aside := trial.bystanders()) and trial.spare(aside):
             pass
-        return Eviction(tuple(absence.victims.values()), absence.placement)
+        return Eviction(tuple(trial.victims.values()), trial.placement)
 
 
 def _halves(batch: range) -> list[range]:
-    """Both halves; the dearer one is last, and so the next to be taken up."""
+    """Both halves; the more expensive one is last, and so the next one tried."""
     middle = len(batch) // 2
     return [batch[:middle], batch[middle:]]
 
 
-class _Absence:
-    """The cluster without some victims (within the caller's trial), and the placement that the bid gets then."""
+class _VictimTrial:
+    """The cluster without some victims (within the caller's trial), and the placement of the bid on it."""
 
     def __init__(self, state: State, bid: Bid, victims: Sequence[Victim]) -> None:
         self.victims = dict(enumerate(victims))
         self._cluster, self._bid = state.cluster, bid
-        # A surplus member also goes with its gang as a whole: it is back only when neither goes.
+        # A surplus member is also a pod of its whole gang: it is back only when both victims are spared.
         self._counts = Counter(uid for victim in victims for uid in victim.uids)
         usage = state.cluster.usage
         self._usage = {uid: usage[uid] for uid in self._counts if uid in usage}
@@ -145,7 +148,7 @@ class _Absence:
         self.placement = self._place()
 
     def spare(self, numbers: Sequence[int]) -> bool:
-        """Lets some victims off, all or none of them, if the bid is placeable all the same."""
+        """Spares some victims, all or none of them, if the bid stays placeable."""
         uids = [uid for number in numbers for uid in self.victims[number].uids]
         self._counts.subtract(uids)
         with self._cluster.trial() as trial:
@@ -164,7 +167,7 @@ class _Absence:
         return True
 
     def bystanders(self) -> list[int]:
-        """The victims that have nobody on a node of the placement."""
+        """The victims without a pod on a node of the placement."""
         used = {slot.node for _, slot in self.placement or ()}
         usage = self._usage
         return [
@@ -179,7 +182,7 @@ class _Absence:
 
 
 def _prove(state: State, bid: Bid, victim: Victim) -> Placement | None:
-    """The placement that the bid would get if the victim were gone, found on the cluster and undone again."""
+    """The placement of the bid without the victim, computed in a trial."""
     with state.cluster.trial():
         for uid in victim.uids:
             state.cluster.forget(uid)
@@ -187,25 +190,25 @@ def _prove(state: State, bid: Bid, victim: Victim) -> Placement | None:
 
 
 def refused_evictions(state: State, bid: Bid) -> Refusal | None:
-    """How many evictions are refused where the bid would be placed once they succeed."""
+    """The refused evictions on the nodes where the bid would be placed without those pods."""
     refused = state.ledger.refused_deletes
     placement = _place_without(state, bid, _leaving(state) | refused) if refused else None
     return refused_on(state, {slot.node for _, slot in placement or ()})
 
 
 def refused_on(state: State, nodes: set[str]) -> Refusal | None:
-    """How many evictions from these nodes are refused, if any."""
+    """The number of refused evictions on these nodes, as a refusal; None without any."""
     stay = sum(state.pods[uid].node in nodes for uid in state.ledger.refused_deletes) if nodes else 0
     return Refusal(Reason.EVICTION_REFUSED, short_by=stay) if stay else None
 
 
 def _leaving(state: State) -> set[str]:
-    """Pods that are on their way out already."""
+    """Pods that are being deleted already."""
     return {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.deleting
 
 
 def _place_without(state: State, bid: Bid, leaving: set[str]) -> Placement | None:
-    """Where the bid would be placed if it only has to wait until these pods are gone."""
+    """The placement of the bid once these pods are gone; None if there are none or it does not fit."""
     if not leaving:
         return None
     with state.cluster.trial():
@@ -215,7 +218,7 @@ def _place_without(state: State, bid: Bid, leaving: set[str]) -> Placement | Non
 
 
 def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
-    """Lower priority, and (for a queue that stays within its quota) what other queues borrowed."""
+    """The possible victims: gangs of lower priority and, for a queue within its quota, what other queues borrowed."""
     queue = state.queue_of(record)
     wanted = state.quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
     entitled = state.quota.within_quota(queue, wanted)
@@ -232,15 +235,15 @@ def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
         if not theirs.live or theirs.in_flight or theirs.evicting:
             continue
         if lower:
-            yield from _parts(state, other, theirs, DeleteCause.PREEMPTED)
+            yield from _victims_of(state, other, theirs, DeleteCause.PREEMPTED)
             lent.setdefault(state.queue_of(other), []).extend(pod.shape for pod in theirs.live)
         else:
-            borrowed += _parts(state, other, theirs, DeleteCause.RECLAIMED)
+            borrowed += _victims_of(state, other, theirs, DeleteCause.RECLAIMED)
     yield from _reclaimable(state, borrowed, lent)
 
 
 def _reclaimable(state: State, victims: list[Victim], given: dict[str, list[Shape]]) -> Iterator[Victim]:
-    """Those that can all go, with what is `given` anyway, and not push their queues below what they were granted."""
+    """The victims that can all be evicted, in addition to what is `given`, with their queues still above quota."""
     for victim in sorted(victims, key=lambda v: v.rank):
         queue = state.queue_of(victim.record)
         shapes = [*given.get(queue, ()), *(pod.shape for pod in victim.pods)]
@@ -249,17 +252,17 @@ def _reclaimable(state: State, victims: list[Victim], given: dict[str, list[Shap
             yield victim
 
 
-def _parts(state: State, record: GangRecord, facts: GangFacts, cause: DeleteCause) -> Iterator[Victim]:
-    """What can be taken of a gang: its surplus one by one, or as a whole all that does not refuse to go already."""
-    going = [pod for pod in facts.live if pod.uid not in state.ledger.deletes]
-    refused = len(going) < len(facts.live)
+def _victims_of(state: State, record: GangRecord, facts: GangFacts, cause: DeleteCause) -> Iterator[Victim]:
+    """The victims of one gang: its surplus members one by one, and all its pods without an open delete together."""
+    evictable = [pod for pod in facts.live if pod.uid not in state.ledger.deletes]
+    refused = len(evictable) < len(facts.live)
     spare = max(0, facts.have - facts.minimum)
     by_role = {role.name: facts.have_by_role.get(role.name, 0) - role.minimum for role in facts.roles}
-    if len(going) > 1 and not refused:
-        for pod in sorted(going, key=lambda p: (p.index, p.created, p.name), reverse=True):
+    if len(evictable) > 1 and not refused:
+        for pod in sorted(evictable, key=lambda p: (p.index, p.created, p.name), reverse=True):
             if spare > 0 and by_role.get(pod.role, 1) > 0:
                 spare -= 1
                 by_role[pod.role] = by_role.get(pod.role, 2) - 1
                 yield Victim(record, (pod,), False, cause)
-    if going:
-        yield Victim(record, tuple(going), True, cause, refused)
+    if evictable:
+        yield Victim(record, tuple(evictable), True, cause, refused)

@@ -1,4 +1,4 @@
-"""What is committed and does not happen: it is sent again, and binds that fail for too long are given up."""
+"""Retries of committed binds and deletes; binds that fail for too long are given up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.state import State
 
 MAX_RETRY_DOUBLINGS = 3
-"""How often the time between two tries doubles."""
+"""How often the time between two attempts doubles."""
 FAILURE_TIMEOUT_FACTOR = 3
-"""How many times longer than a refusal any other failure is borne: too short for back-offs to begin anew after it."""
+"""A bind that fails without being refused is given up after this many times `Config.refused_for`: short enough that
+the backoff of its gang does not start again from the first failure."""
 
 
 def send_bind(state: State, entry: OpenBind) -> list[Effect]:
-    """Sends a bind with the version of the pod that it was decided for, if that version is still to be seen."""
+    """Sends a bind with the resource version of its pod, if the pod is still at the attempt of the bind."""
     pod = state.pods.get(entry.bind.uid)
     if pod is None or pod.attempt != entry.bind.attempt:
         return []
@@ -29,7 +30,7 @@ def send_bind(state: State, entry: OpenBind) -> list[Effect]:
 
 
 def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
-    """Marks the pod so that a delayed bind fails; the entry is over only when the mark is seen."""
+    """Gives up a bind: raises the attempt on the pod. The entry is over only when the new attempt is observed."""
     entry.given_up = True
     if not state.ledger.is_committed(entry.sequence):
         return []
@@ -38,10 +39,10 @@ def give_up(state: State, entry: OpenBind, now: float) -> list[Effect]:
 
 
 def on_bind_failed(state: State, event: BindFailed, now: float) -> list[Effect]:
-    """A bind did not land: it is tried again, and given up when that goes on for too long."""
+    """Handles a failed bind: schedules a retry, or gives the bind up after too long."""
     entry = state.ledger.binds.get(event.uid)
     if entry is None or not state.ledger.is_committed(entry.sequence):
-        return []  # the answer to an earlier one
+        return []  # the answer to an earlier bind
     if event.failure is not BindFailure.UNKNOWN:
         entry.tries = 0
     _schedule_retry(state, event.uid, entry, now)
@@ -59,12 +60,12 @@ def on_bind_failed(state: State, event: BindFailed, now: float) -> list[Effect]:
         _record_bind_refusal(state, event)
     if failing < FAILURE_TIMEOUT_FACTOR * state.config.refused_for or entry.given_up:
         return []
-    # The bind is sent on: while the API server is away altogether neither lands, and once it is back the bind may.
+    # The bind is still retried: neither request succeeds while the API server is down, and either may afterwards.
     return [RaiseAttempt(event.uid, entry.bind.attempt + 1)]
 
 
 def _record_bind_refusal(state: State, event: BindFailed) -> None:
-    """Keeps what the API server said to the first bind of a start: it says the same to all, each by its name."""
+    """Keeps the answer of the API server to the first failed bind of a start: the others differ in names only."""
     record = state.records.get(state.key_of(state.pods[event.uid]))
     if record is not None and not record.bind_refused:
         record.bind_refused = event.message
@@ -72,7 +73,7 @@ def _record_bind_refusal(state: State, event: BindFailed) -> None:
 
 
 def on_delete_failed(state: State, event: DeleteFailed, now: float) -> None:
-    """A delete was refused for now: it stays committed and is tried again."""
+    """Handles a failed delete: it stays committed and is retried."""
     entry = state.ledger.deletes.get(event.uid)
     if entry is not None:
         _schedule_retry(state, event.uid, entry, now)
@@ -81,13 +82,13 @@ def on_delete_failed(state: State, event: DeleteFailed, now: float) -> None:
 
 
 def _schedule_retry(state: State, uid: str, entry: OpenBind | OpenDelete, now: float) -> None:
-    """Later each time that nobody answers, or a budget forbids it: asking more often helps neither."""
+    """Schedules the next attempt with exponential backoff."""
     state.ledger.retries[uid] = now + state.config.retry * 2 ** min(entry.tries, MAX_RETRY_DOUBLINGS)
     entry.tries += 1
 
 
 def retry_due(state: State, now: float) -> list[Effect]:
-    """Sends again what is due."""
+    """Sends the entries whose retry is due."""
     effects: list[Effect] = []
     for entry in state.ledger.due(now):
         if isinstance(entry, OpenDelete):

@@ -21,7 +21,7 @@ MAX_DOMAINS = 64
 
 
 @dataclass(slots=True)
-class Group:
+class MemberGroup:
     """Interchangeable waiting members of one role. `anchors` are the nodes of running members of the role; every member
     of a `whole` group belongs to the minimum."""
 
@@ -40,7 +40,7 @@ class Bid:
     `excluded` nodes may not be used; `tie_break` chooses between nodes that the pods score alike.
     """
 
-    groups: list[Group]
+    groups: list[MemberGroup]
     needed: int
     role_needs: dict[str, int] = field(default_factory=dict)
     topology: tuple[TopologyRule, ...] = ()
@@ -100,7 +100,7 @@ def _level_domains(cluster: Cluster, bid: Bid, counts: Counts, level: str, usabl
 
 
 def _domain_capacity(
-    cluster: Cluster, group: Group, level: str, codes: Codes, inside: Bools
+    cluster: Cluster, group: MemberGroup, level: str, codes: Codes, inside: Bools
 ) -> npt.NDArray[np.float64]:
     """How many pods of a group each domain can take; a role with its own rule must fit in one sub-domain."""
     pod = group.pods[0]
@@ -132,7 +132,7 @@ def _anchored(cluster: Cluster, codes: Codes, width: int, anchors: tuple[str, ..
     return possible
 
 
-def own_domains(cluster: Cluster, group: Group) -> Codes | None:
+def own_domains(cluster: Cluster, group: MemberGroup) -> Codes | None:
     """The domain codes one of which must hold a role, given its running members; None without a required rule."""
     level = cluster.topology.search_levels(group.topology)[-1]
     if not level:

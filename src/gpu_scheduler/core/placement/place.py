@@ -14,7 +14,7 @@ from gpu_scheduler.core.placement.distribute import distribute, fill_nodes
 from gpu_scheduler.core.placement.domains import (
     Bid,
     Counts,
-    Group,
+    MemberGroup,
     Placement,
     domains,
     nodes_for_surplus,
@@ -25,7 +25,7 @@ from gpu_scheduler.core.placement.fit import fits, matches_itself
 from gpu_scheduler.core.placement.scoring import least_needed, node_scores
 from gpu_scheduler.core.placement.search import SearchGroup, search
 
-Unit = list[tuple[Group, int]]
+Unit = list[tuple[MemberGroup, int]]
 """Groups that are placed in one step, with the wanted count of each: one group, or all groups of a role that has its
 own topology."""
 
@@ -167,7 +167,7 @@ def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, tie_break: I
     if len(unit) == 1:
         return _place_group(cluster, *unit[0], within, tie_break)
     first = unit[0][0]
-    plain = [Group(group.role, group.pods) for group, _ in unit]
+    plain = [MemberGroup(group.role, group.pods) for group, _ in unit]
     role = Bid(plain, 0, topology=first.topology, anchors=first.anchors)
     if within is not None:
         role.excluded = ~within
@@ -175,7 +175,7 @@ def _place_unit(cluster: Cluster, unit: Unit, within: Bools | None, tie_break: I
 
 
 def _place_group(
-    cluster: Cluster, group: Group, wanted: int, within: Bools | None, tie_break: Ints | None
+    cluster: Cluster, group: MemberGroup, wanted: int, within: Bools | None, tie_break: Ints | None
 ) -> Placement | None:
     """Places members of one group, within one domain of its own topology if it has one."""
     if not group.topology:
@@ -183,7 +183,7 @@ def _place_group(
     alone = Bid([group], wanted, topology=group.topology, anchors=group.anchors)
     if within is not None:
         alone.excluded = ~within
-    plain = Group(group.role, group.pods)
+    plain = MemberGroup(group.role, group.pods)
     for domain in domains(cluster, alone, (wanted,)):
         placed = _fill_group(cluster, plain, wanted, domain, tie_break)
         if placed is not None:
@@ -192,7 +192,7 @@ def _place_group(
 
 
 def _fill_group(
-    cluster: Cluster, group: Group, wanted: int, within: Bools | None, tie_break: Ints | None
+    cluster: Cluster, group: MemberGroup, wanted: int, within: Bools | None, tie_break: Ints | None
 ) -> Placement | None:
     """Places and assumes interchangeable members by shares per node."""
     pod = group.pods[0]
@@ -220,7 +220,9 @@ def _has_pod_rules(cluster: Cluster, pod: Pod) -> bool:
     return pod.shape.has_pod_terms or any(True for _ in cluster.pod_counts.anti_affinity_against(pod))
 
 
-def _fill_checked(cluster: Cluster, group: Group, wanted: int, counts: Ints, within: Bools | None) -> Placement | None:
+def _fill_checked(
+    cluster: Cluster, group: MemberGroup, wanted: int, counts: Ints, within: Bools | None
+) -> Placement | None:
     """Places members with pod rules: by shares, checked one by one against every rule, or else by search."""
     shares = distribute(cluster, group.pods[0], counts, wanted)
     if shares is not None:
@@ -234,7 +236,7 @@ def _fill_checked(cluster: Cluster, group: Group, wanted: int, counts: Ints, wit
     return None if slots is None else list(zip(pods, slots, strict=True))
 
 
-def _place_checked(cluster: Cluster, group: Group, shares: list[tuple[int, int]]) -> Placement | None:
+def _place_checked(cluster: Cluster, group: MemberGroup, shares: list[tuple[int, int]]) -> Placement | None:
     """Assumes members one by one by their shares; None when a rule refuses one of them."""
     placed: Placement = []
     waiting = iter(group.pods)
@@ -272,7 +274,7 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
         left = [pod for pod in group.pods if pod.uid not in done]
         if not left:
             continue
-        rest = Group(group.role, left, group.topology, group.anchors)
+        rest = MemberGroup(group.role, left, group.topology, group.anchors)
         if group.topology:
             nodes = tuple(slot.node for _, slot in (*placed, *more) if slot.role == group.role)
             rest.anchors = group.anchors + nodes
@@ -280,7 +282,7 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
     return more
 
 
-def _place_most(cluster: Cluster, group: Group, within: Bools | None) -> Placement:
+def _place_most(cluster: Cluster, group: MemberGroup, within: Bools | None) -> Placement:
     """Places the largest number of pods of a group that fits, found by bisection."""
     low, high = 0, min(len(group.pods), capacity_of(cluster, group.pods[0].shape).total)
     while low < high:

@@ -1,24 +1,27 @@
-"""From a gang's members to what is asked of the cluster for them."""
+"""Builds the bid of a gang: what its members request of the cluster, and its position in the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from gpu_scheduler.core.cluster.node_table import Bools
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
-from gpu_scheduler.core.placement.domains import Bid, Group
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup
+from gpu_scheduler.core.placement.place import minimum_counts
 from gpu_scheduler.core.queueing.queue import QueuePosition
+from gpu_scheduler.core.reasons import Refusal
 from gpu_scheduler.core.state import State
 
-_LAST = -(1 << 31) - 1
-"""Below every priority that Kubernetes knows: they are of 32 bits."""
+_LOWEST_PRIORITY = -(1 << 31) - 1
+"""Below every Kubernetes priority: these have 32 bits."""
 
 
 def make_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bid:
-    """What has to be placed so that the gang starts, or, once it runs, what it would like in addition."""
+    """The bid of a gang: the members it needs to start or, once it runs, the waiting members beyond its minimum."""
     assert record.gang is not None
     roles = {role.name: role for role in facts.roles}
     groups = _group_members(state, facts.ready, roles, facts.live)
@@ -30,7 +33,7 @@ def make_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> 
         anchors=tuple(pod.node for pod in facts.live if pod.node is not None) if record.gang.topology else (),
         excluded=excluded_nodes(state, record, facts, now),
     )
-    # A gang that has what it needs asks for whoever has come; slots of those still to come are kept if they can be.
+    # A gang with its minimum bids for existing pods only; slots for expected members are reserved if they fit.
     complete = facts.started and not facts.missing
     for group in expected_groups(record, () if complete else absent_members(state, record, facts, now)):
         bid.groups.append(group)
@@ -38,20 +41,20 @@ def make_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> 
     return bid
 
 
-def expected_groups(record: GangRecord, absent: Iterable[tuple[Expected, int]]) -> list[Group]:
-    """Stand-ins for members that are still to come."""
-    groups: list[Group] = []
+def expected_groups(record: GangRecord, absent: Iterable[tuple[Expected, int]]) -> list[MemberGroup]:
+    """Groups of placeholder pods for expected members."""
+    groups: list[MemberGroup] = []
     number = 0
     for expected, count in absent:
         if count > 0:
             pods = [placeholder(record, expected.shape, expected.role, number + i) for i in range(count)]
-            groups.append(Group(expected.role, pods, whole=True))
+            groups.append(MemberGroup(expected.role, pods, whole=True))
             number += count
     return groups
 
 
 def absent_members(state: State, record: GangRecord, facts: GangFacts, now: float) -> Iterable[tuple[Expected, int]]:
-    """Members that must fit although their pods do not exist yet, with how many of each are still to come."""
+    """The expected members that must fit although their pods do not exist yet, with the missing number of each."""
     gang = record.gang
     if gang is None or not gang.expected:
         return
@@ -69,25 +72,25 @@ def absent_members(state: State, record: GangRecord, facts: GangFacts, now: floa
 
 
 def placeholder(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
-    """A pod that is not there, to keep a slot with."""
+    """A placeholder pod: it holds the slot of a member whose pod does not exist."""
     namespace = record.key.namespace
     return Pod(f"{'/'.join(record.key)}/{role}/{number}", namespace, f"{record.key.name}-{number}", shape, role=role)
 
 
-def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[Group]:
-    """Members that are interchangeable: same role, same shape, and the same in the eyes of every pod rule."""
+def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[MemberGroup]:
+    """Groups interchangeable members: the same role and shape, and selected by the same pod rules."""
     shapes = {id(pod.shape): pod.shape for pod in pods}.values()
     matches = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
     matches += [spread.match for s in shapes for spread in s.spread]
     matches += state.cluster.pod_counts.anti_affinity_matches()
-    groups: dict[Hashable, Group] = {}
+    groups: dict[Hashable, MemberGroup] = {}
     for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
         seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
         key = (pod.role, pod.shape, seen)
         group = groups.get(key)
         if group is None:
             role = roles.get(pod.role)
-            group = groups[key] = Group(pod.role, [], role.topology if role is not None else ())
+            group = groups[key] = MemberGroup(pod.role, [], role.topology if role is not None else ())
             if group.topology:
                 group.anchors = tuple(p.node for p in live if p.role == pod.role and p.node is not None)
         group.pods.append(pod)
@@ -99,11 +102,12 @@ def _member_order(pod: Pod) -> tuple[int, float, str]:
 
 
 def excluded_nodes(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bools | None:
-    """The nodes that are being drained for somebody else, unless this gang may enter them all the same.
+    """The nodes that are drained for another gang and that this gang must not use; None if it may use them all.
 
-    It may when it has strictly higher priority, or when it is sure to end before anyone who is there now: then the
-    drain is not delayed; of members still to come nobody knows when they end. Where slots are kept for it already, it
-    may always go, and so may one that runs below its minimum: else each would wait for the other.
+    A gang with strictly higher priority may use them. So may a gang that is sure to end before every pod that runs
+    there now, because it does not delay the drain; the end of expected members is unknown. A gang may always use nodes
+    on which it has reserved slots, and so may a gang that runs below its minimum: otherwise two gangs would wait for
+    each other.
     """
     if state.target is None or state.target == record.key or facts.broken:
         return None
@@ -121,26 +125,53 @@ def excluded_nodes(state: State, record: GangRecord, facts: GangFacts, now: floa
 
 
 def _ends_in_time(state: State, target: tuple[str, ...], facts: GangFacts, now: float) -> bool:
-    """Whether every member has an enforced end before the enforced end of every pod on the target."""
+    """Whether every member has a deadline before the enforced end of every pod on the target."""
     deadlines = [pod.deadline for pod in facts.ready if pod.deadline is not None]
     if not deadlines or len(deadlines) < len(facts.ready):
         return False
     ours = now + max(deadlines)
     there = [usage.pod for node in target for usage in state.cluster.pods_on(node) if not usage.pod.permanent]
     ends = [enforced_end(state.pods.get(pod.uid, pod), now) for pod in there]
-    # A target that has run empty waits for nobody but its owner.
+    # A target that has run empty only waits for its owner.
     return bool(ends) and all(end is not None and end >= ours for end in ends)
 
 
 def enforced_end(pod: Pod, now: float) -> float | None:
-    """When Kubernetes itself will end a pod, at the latest; None when it never will."""
+    """When Kubernetes ends a pod at the latest, by its deadline; None without one."""
     if pod.deadline is None:
         return None
     return (pod.started if pod.started is not None else now) + pod.deadline
 
 
+def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | None, Bid]:
+    """Checks a bid against its queue: a refusal if the queue may not take the minimum, and the bid without the members
+    beyond the minimum that would exceed a limit."""
+    quota = state.quota
+    name, namespace = state.queue_of(record), record.key.namespace
+    if not quota.has_limits(name):
+        return None, bid
+    everyone = quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
+    refusal = quota.refuse(name, namespace, everyone)
+    if refusal is None:
+        return None, bid
+    counts = list(minimum_counts(state.cluster, bid))
+    shapes = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
+    if shapes and (short := quota.refuse(name, namespace, quota.total_charge(shapes))) is not None:
+        return short, bid
+    for i, group in enumerate(bid.groups):
+        for pod in group.pods[counts[i] :]:
+            over = quota.refuse(name, namespace, quota.total_charge([*shapes, pod.shape]))
+            if over is not None:
+                refusal = over
+                break
+            shapes.append(pod.shape)
+            counts[i] += 1
+    trimmed = [replace(g, pods=g.pods[:count]) for g, count in zip(bid.groups, counts, strict=True) if count]
+    return (None, replace(bid, groups=trimmed)) if trimmed else (refusal, bid)
+
+
 def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid) -> QueuePosition:
-    """The gang's place in the queue. What is refused to one gang of a signature would be refused to all of them."""
+    """The gang's position in the queue. A refusal of one gang holds for all gangs with the same signature."""
     assert record.gang is not None
     plain = not (
         record.notes.nomination
@@ -161,17 +192,17 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
 
 
 def effective_priority(record: GangRecord, facts: GangFacts) -> int:
-    """The priority a gang asks with. One that kept slots for members who never came asks last until they do."""
-    return _LAST if has_unused_reservation(record, facts) else record.priority
+    """The priority of a gang in the queue; the lowest while it has an unused reservation."""
+    return _LOWEST_PRIORITY if has_unused_reservation(record, facts) else record.priority
 
 
 def has_unused_reservation(record: GangRecord, facts: GangFacts) -> bool:
-    """Whether slots were kept for members who never came, and have not come since."""
+    """Whether slots were reserved for members that did not come in time, and none has come since."""
     return record.reservation_unused and not facts.ready
 
 
 def nominated_placeholders(record: GangRecord, facts: GangFacts) -> list[tuple[Pod, Slot]]:
-    """Stand-ins for the members that a nomination speaks of, each on the slot it was nominated for."""
+    """Placeholder pods for the nominated slots of a gang, as far as members wait for them."""
     waiting: dict[str, list[Pod]] = {}
     for pod in sorted(facts.ready, key=_member_order, reverse=True):
         waiting.setdefault(pod.role, []).append(pod)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core.cycle.plan import Plan
+from gpu_scheduler.core.cycle.plan import CyclePlan
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.queueing.bid import has_unused_reservation
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
@@ -13,7 +13,7 @@ _ROUNDS = 3
 """Rounds of one rotation; a gang with an unused reservation may start in the first."""
 
 
-def yields_turn(state: State, record: GangRecord, now: float, plan: Plan) -> bool:
+def yields_turn(state: State, record: GangRecord, now: float, plan: CyclePlan) -> bool:
     """Whether a gang with an unused reservation leaves the capacity of its queue to other gangs that wait there.
 
     A round lasts as long as a reservation. In the first of three rounds the gang may reserve slots; in the second they

@@ -1,4 +1,4 @@
-"""Queues: what each may use, what it uses, and how far it is beyond its share."""
+"""Quota: what each queue may use, what it uses, and its share of the cluster."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Pod, Queue, Shape
 from gpu_scheduler.core.reasons import Reason, Refusal
 
 Charge = tuple[tuple[str, int], ...]
-"""Amounts by resource. GPUs are counted in milli, so that a share of one is charged as the share it is."""
+"""Amounts by resource. GPUs are counted in milli, so that a share of a GPU is charged as such."""
 
 
 def charge_of(shape: Shape) -> Charge:
-    """What one pod of a shape costs its queue; devices of a map count even without a request."""
+    """What one pod of a shape is charged to its queue; the devices of a map count even without a request."""
     amounts = [(name, amount) for name, amount in shape.request if name != shape.gpu_resource]
     if shape.device_map is not None:
         milli = len(shape.device_map.devices) * MILLI
@@ -25,7 +25,7 @@ def charge_of(shape: Shape) -> Charge:
 
 
 class QuotaTracker:
-    """Who uses how much. `gpu_resources` are the names whose quotas are counted in cards."""
+    """Queues and what they use. The quotas of `gpu_resources` are in whole GPUs, their use is in milli."""
 
     def __init__(self, gpu_resources: Iterable[str]) -> None:
         self._gpu_resources = frozenset(gpu_resources)
@@ -40,25 +40,25 @@ class QuotaTracker:
         return old != queue
 
     def remove(self, name: str) -> None:
-        """Takes a queue away; what it uses stays charged to its name."""
+        """Removes a queue; its use stays charged to its name."""
         self._queues.pop(name, None)
 
     @property
     def queues(self) -> Mapping[str, Queue]:
-        """The queues that there are, by name."""
+        """All queues by name."""
         return self._queues
 
     def queue(self, name: str) -> Queue | None:
-        """A queue by name; the nameless one always exists."""
+        """A queue by name; the default queue (empty name) always exists."""
         return self._queues.get(name) or (DEFAULT_QUEUE if not name else None)
 
     def has_limits(self, name: str) -> bool:
-        """Whether there is anything a queue could refuse."""
+        """Whether a queue can refuse anything; the built-in default queue cannot."""
         queue = self.queue(name)
         return queue is not DEFAULT_QUEUE
 
     def charge(self, pods: Iterable[Pod], queue: str) -> None:
-        """Counts pods against a queue: each once, for what it asks now."""
+        """Charges pods to a queue, each once, for its current request."""
         charged = self._charged
         used = self._used.setdefault(queue, {})
         fresh = []
@@ -67,7 +67,7 @@ class QuotaTracker:
                 self.refund(pod.uid)
             if pod.uid not in charged:
                 fresh.append(pod)
-        for _, alike in groupby(fresh, key=lambda pod: id(pod.shape)):  # one sum for pods that share their shape
+        for _, alike in groupby(fresh, key=lambda pod: id(pod.shape)):  # one sum for pods with the same shape object
             same = list(alike)
             entry = (queue, charge_of(same[0].shape))
             for pod in same:
@@ -76,7 +76,7 @@ class QuotaTracker:
                 used[name] = used.get(name, 0) + amount * len(same)
 
     def refund(self, uid: str) -> None:
-        """Gives back what a pod was charged."""
+        """Refunds what was charged for a pod."""
         found = self._charged.pop(uid, None)
         if found is not None:
             queue, charge = found
@@ -85,7 +85,7 @@ class QuotaTracker:
                 used[name] -= amount
 
     def move(self, uid: str, queue: str) -> None:
-        """Charges a pod to another queue, if it is charged at all."""
+        """Moves the charge of a pod to another queue, if it is charged at all."""
         if uid in self._charged:
             _, charge = self._charged[uid]
             self.refund(uid)
@@ -95,7 +95,7 @@ class QuotaTracker:
                 used[name] = used.get(name, 0) + amount
 
     def used(self, queue: str) -> Mapping[str, int]:
-        """What a queue uses now, GPUs in milli."""
+        """What a queue uses, GPUs in milli."""
         return self._used.get(queue, {})
 
     def share(self, name: str, totals: Mapping[str, int]) -> float:
@@ -110,7 +110,7 @@ class QuotaTracker:
         return largest / weight
 
     def refuse(self, name: str, namespace: str, wanted: Mapping[str, int]) -> Refusal | None:
-        """Why a queue may not take this much more now; None when it may."""
+        """Why a queue may not use `wanted` in addition; None if it may."""
         queue = self.queue(name)
         if queue is None:
             return Refusal(Reason.NO_QUEUE, name)
@@ -124,14 +124,14 @@ class QuotaTracker:
                 asked, scale = wanted.get(resource, 0), self._scale(resource)
                 short = self.used(name).get(resource, 0) + asked - most * scale
                 if asked > most * scale:
-                    # What others use makes no difference, now or later.
+                    # Even an empty queue could not take it.
                     return Refusal(Reason.OVER_QUOTA, resource, short_by=-(-asked // scale) - most)
                 if asked and short > 0:
                     return Refusal(Reason.QUOTA, resource, short_by=-(-short // scale))
         return None
 
     def within_quota(self, name: str, wanted: Mapping[str, int]) -> bool:
-        """Whether a queue that takes this much more stays within what it was granted."""
+        """Whether a queue stays within its quota if it uses `wanted` in addition."""
         queue = self.queue(name)
         if queue is None or not queue.quota:
             return False
@@ -141,13 +141,13 @@ class QuotaTracker:
         )
 
     def may_reclaim(self, name: str) -> bool:
-        """Whether a queue has been granted something that it does not use."""
+        """Whether a queue has quota that it does not use."""
         queue = self.queue(name)
         used = self.used(name)
         return queue is not None and any(used.get(r, 0) < most * self._scale(r) for r, most in queue.quota.items())
 
     def stays_above_quota(self, name: str, given_back: Mapping[str, int]) -> bool:
-        """Whether a queue that gives this back still uses all of its quota: then it loses only what it borrowed."""
+        """Whether a queue still uses all of its quota without `given_back`: then it loses only what it borrowed."""
         queue = self.queue(name)
         if queue is None or not queue.quota or not queue.reclaimable:
             return False
@@ -158,7 +158,7 @@ class QuotaTracker:
         )
 
     def total_charge(self, shapes: Iterable[Shape]) -> dict[str, int]:
-        """What pods of these shapes cost together."""
+        """What pods of these shapes are charged together."""
         total: dict[str, int] = {}
         for shape in shapes:
             for name, amount in charge_of(shape):

@@ -1,0 +1,54 @@
+"""Nominations: slots that are reserved for a gang while its victims are evicted."""
+
+from __future__ import annotations
+
+from gpu_scheduler.core.cycle.plan import CyclePlan
+from gpu_scheduler.core.cycle.preemption import find_victims
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
+from gpu_scheduler.core.placement.domains import Bid
+from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import make_bid, nominated_placeholders
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.state import State
+
+
+def nominate(state: State, record: GangRecord, facts: GangFacts, bid: Bid, now: float, plan: CyclePlan) -> bool:
+    """Evicts victims for a gang, if that is proved to suffice, and reserves their slots until they are gone."""
+    if any(group.whole for group in bid.groups):
+        return False
+    eviction = find_victims(state, record, bid)
+    if eviction is None:
+        return False
+    for pod, cause in eviction.pods.values():
+        plan.delete(pod, cause)
+        state.dirty[state.key_of(pod)] = None
+    state.queue.remove(record.key)
+    record.update_notes(nomination=tuple(slot for _, slot in eviction.placement), nominated_at=now)
+    record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
+    state.nominated[record.key] = None
+    state.schedule_timer(now + state.config.nominate, record.key)
+    state.reserve_slots(record, nominated_placeholders(record, facts))
+    return True
+
+
+def drop_nomination(state: State, record: GangRecord) -> None:
+    """Drops the nomination of a gang and releases its slots."""
+    if record.notes.nomination:
+        record.update_notes(nomination=(), nominated_at=None)
+        state.nominated.pop(record.key, None)
+        state.release_slots(record)
+        state.changes |= Wake.FREED
+
+
+def check_inherited(state: State, record: GangRecord, now: float) -> None:
+    """Drops a nomination of an earlier leader that stopped before it committed the evictions."""
+    facts = state.facts_of(record)
+    if not record.notes.nomination or not facts.ready:
+        return
+    deleting = [pod.uid for pod in state.pods.values() if pod.deleting or pod.uid in state.ledger.deletes]
+    with state.cluster.trial():
+        for uid in (*deleting, *state.quarantined):
+            state.cluster.forget(uid)
+        if place_gang(state.cluster, make_bid(state, record, facts, now)):
+            return
+    drop_nomination(state, record)
