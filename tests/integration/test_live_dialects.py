@@ -57,7 +57,7 @@ def test_a_gang_waits_as_a_whole_until_nodes_are_labelled(speaker: Speaker) -> N
 
 
 @in_every_dialect
-def test_two_gangs_that_would_lock_each_other_run_one_after_the_other(speaker: Speaker) -> None:
+def test_two_gangs_that_would_deadlock_run_one_after_the_other(speaker: Speaker) -> None:
     size = NODES * GPUS // 4 // 2 + 1
     both = [speaker.write(name, size, gpus=4, simulate={"duration": 1}) for name in ("left", "right")]
     pods = [[item for item in one if item["kind"] == "Pod"] for one in both]

@@ -15,7 +15,7 @@ from tests.unit.core.clusters import GPU, RACK, apps, build_cluster, gpu_node, n
 from tests.unit.core.oracle import Fleet
 
 
-def test_what_is_known_of_a_shape_is_not_found_out_again_while_nodes_stay() -> None:
+def test_cached_capacity_of_a_shape_is_not_recomputed_while_nodes_stay() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 4), gpu_node("n1", 2)]))
     known = capacity_of(cluster, whole(1)).counts
     cluster.add(pod("p", whole(1)), "n0", (0,))
@@ -26,7 +26,7 @@ def test_what_is_known_of_a_shape_is_not_found_out_again_while_nodes_stay() -> N
     assert capacity_of(cluster, whole(1)).total == 6
 
 
-def test_changes_are_remembered_only_for_a_while_and_none_is_missed() -> None:
+def test_the_log_of_changes_is_trimmed_and_no_change_is_missed() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 4)]))
     longest = 0
     for _ in range(3000):
@@ -41,7 +41,7 @@ def test_changes_are_remembered_only_for_a_while_and_none_is_missed() -> None:
     assert capacity_of(cluster, whole(1)).total == 4
 
 
-def test_a_resource_that_a_node_no_longer_has_is_not_promised() -> None:
+def test_a_resource_that_a_node_lost_has_no_capacity() -> None:
     licences = Shape(request=(("cpu", 1), ("example.com/licence", 1)))
     cluster = Cluster()
     cluster.put_node(node("n0", allocatable={"example.com/licence": 2}))
@@ -52,7 +52,7 @@ def test_a_resource_that_a_node_no_longer_has_is_not_promised() -> None:
     assert capacity_of(cluster, licences).total == 0
 
 
-def test_a_node_in_the_place_of_one_that_went_has_only_its_own() -> None:
+def test_a_node_in_a_reused_slot_has_only_its_own_resources() -> None:
     licences = Shape(request=(("cpu", 1), ("example.com/licence", 1)))
     cluster = Cluster()
     cluster.put_node(node("n0", allocatable={"example.com/licence": 2}))
@@ -64,7 +64,7 @@ def test_a_node_in_the_place_of_one_that_went_has_only_its_own() -> None:
     assert capacity_of(cluster, whole(1)).total == 1
 
 
-def test_a_node_in_the_place_of_one_that_went_is_looked_at_anew() -> None:
+def test_capacity_is_recomputed_for_a_node_in_a_reused_slot() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 1, labels={RACK: "1"})]))
     slot = cluster.table.slots["n0"]
     assert capacity_of(cluster, whole(1)).total == 1
@@ -76,7 +76,7 @@ def test_a_node_in_the_place_of_one_that_went_is_looked_at_anew() -> None:
     assert cluster.topology.codes(RACK)[slot] < 0
 
 
-def test_resources_that_are_first_named_in_a_trial_do_not_disturb_its_undoing() -> None:
+def test_a_trial_that_names_a_new_resource_can_be_undone() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 4)]))
     slot = cluster.table.slots["n0"]
     with cluster.trial():
@@ -87,7 +87,7 @@ def test_resources_that_are_first_named_in_a_trial_do_not_disturb_its_undoing() 
     assert np.array_equal(cluster.free, cluster.allocatable)
 
 
-def test_pods_that_were_only_tried_are_not_counted_afterwards() -> None:
+def test_pods_of_an_undone_trial_are_not_counted() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 4), gpu_node("n1", 4)]))
     slot = cluster.table.slots["n0"]
     with cluster.trial():
@@ -113,7 +113,7 @@ def test_a_cluster_grows_with_its_nodes() -> None:
     assert not any(cluster.table.nodes), "nothing is kept of nodes that went"
 
 
-def test_a_port_is_taken_from_the_moment_its_pod_is_assumed() -> None:
+def test_a_host_port_is_taken_once_its_pod_is_assumed() -> None:
     serving = replace(plain(), host_ports=(HostPort(80),))
     cluster = build_cluster(Fleet([node("n0"), node("n1")]))
     assert capacity_of(cluster, serving).total == 2
@@ -128,7 +128,7 @@ def test_a_port_is_taken_from_the_moment_its_pod_is_assumed() -> None:
     assert capacity_of(cluster, serving).total == 2
 
 
-def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
+def test_anti_affinity_of_a_placed_pod_holds_until_the_pod_leaves() -> None:
     shy = replace(plain(), anti_affinity=(PodTerm(apps("a"), HOSTNAME),))
     cluster = build_cluster(Fleet([node("n0"), node("n1")]))
     for number in range(2):
@@ -141,7 +141,7 @@ def test_who_keeps_others_away_does_so_until_it_leaves_itself() -> None:
     assert cluster.pod_counts.anti_affinity_matches() == []
 
 
-def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what_they_are() -> None:
+def test_unused_label_values_are_removed_and_the_others_keep_their_meaning() -> None:
     cluster = build_cluster(Fleet([node("kept", labels={"job": "kept"})]))
     for number in range(500):
         cluster.put_node(node("brief", labels={"job": f"job-{number}"}))
@@ -156,7 +156,7 @@ def test_labels_that_no_node_has_any_more_are_forgotten_and_the_others_stay_what
         ]
 
 
-def test_pods_are_counted_on_nodes_that_came_after_the_question() -> None:
+def test_pods_are_counted_on_nodes_that_are_added_after_the_first_count() -> None:
     cluster = build_cluster(Fleet([node("n0")]))
     cluster.add(pod("first"), "n0", None)
     assert cluster.pod_counts.matching(apps("a")).sum() == 1

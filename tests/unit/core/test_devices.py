@@ -55,12 +55,12 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_whole_cards_are_chosen_by_their_neighbours(case: Case) -> None:
+def test_whole_gpus_are_chosen_by_their_free_neighbours(case: Case) -> None:
     assert choose_whole(bits(*case.free), case.count) == case.chosen
 
 
 @given(st.integers(0, 2**16 - 1), st.integers(0, 16))
-def test_alignment_never_refuses_and_never_takes_what_is_not_free(free: int, count: int) -> None:
+def test_alignment_never_refuses_a_request_and_never_takes_a_used_gpu(free: int, count: int) -> None:
     chosen = choose_whole(free, count)
     if count > free.bit_count():
         assert chosen is None
@@ -87,7 +87,7 @@ def test_an_aligned_block_is_taken_when_there_is_one(free: int, width: int) -> N
 
 
 @given(st.integers(1, 2**16 - 1), st.sampled_from([1, 2, 4]))
-def test_a_larger_block_is_broken_only_when_no_smaller_one_serves(free: int, width: int) -> None:
+def test_a_larger_block_is_split_only_when_no_smaller_one_suffices(free: int, width: int) -> None:
     larger = {block for wide in (2, 4, 8, 16) if wide > width for block in aligned_blocks(free, wide)}
     spare = [block for block in aligned_blocks(free, width) if not any(block & big for big in larger)]
     chosen = choose_whole(free, width)
@@ -97,7 +97,7 @@ def test_a_larger_block_is_broken_only_when_no_smaller_one_serves(free: int, wid
 
 
 @given(st.integers(1, 2**16 - 1), st.integers(1, 8))
-def test_the_smallest_aligned_block_that_can_serve_serves_alone(free: int, count: int) -> None:
+def test_the_smallest_aligned_block_that_suffices_is_used_alone(free: int, count: int) -> None:
     chosen = choose_whole(free, count)
     if chosen is None:
         return
@@ -133,11 +133,11 @@ SHARES = [
 
 
 @pytest.mark.parametrize("case", SHARES, ids=[case.id for case in SHARES])
-def test_a_share_goes_to_the_card_with_least_left_that_still_has_it(case: ShareCase) -> None:
+def test_a_share_goes_to_the_gpu_with_the_least_left_that_still_holds_it(case: ShareCase) -> None:
     assert choose_share(list(case.left), case.share) == case.chosen
 
 
-def test_shares_fill_a_card_before_another_is_opened() -> None:
+def test_shares_fill_a_gpu_before_another_is_used() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 4)], [Placed(pod("p", share(600)), "n1", (2,))]))
     picks = cluster.assume([pod(f"s{i}", share(200)) for i in range(4)], cluster.table.slots["n1"])
     assert picks == [(2,), (2,), (0,), (0,)]
@@ -149,33 +149,33 @@ def test_pods_placed_together_get_aligned_pairs_each() -> None:
     assert sorted(picks) == [(0, 1), (4, 5), (6, 7)]
 
 
-def test_unhealthy_and_used_cards_are_never_chosen() -> None:
+def test_unhealthy_and_used_gpus_are_never_chosen() -> None:
     fleet = Fleet([gpu_node("n1", 8, unhealthy=frozenset({0, 5}))], [Placed(pod("p", share(100)), "n1", (3,))])
     cluster = build_cluster(fleet)
     picks = cluster.assume([pod("w", whole(5))], cluster.table.slots["n1"])
     assert picks == [(1, 2, 4, 6, 7)]
 
 
-def test_pods_placed_together_leave_no_room_where_only_sick_cards_are_left() -> None:
+def test_a_node_with_only_unhealthy_gpus_left_has_no_capacity() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 8, unhealthy=frozenset({0, 5}))]))
     cluster.assume([pod(f"w{i}", whole(2)) for i in range(3)], cluster.table.slots["n1"])
     assert capacity_of(cluster, whole(1)).total == 0
 
 
-def test_cards_that_a_node_no_longer_has_are_not_chosen() -> None:
+def test_gpus_that_a_node_lost_are_not_chosen() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 8)], [Placed(pod("p", whole(1)), "n1", (4,))]))
     cluster.put_node(gpu_node("n1", 5))
     assert cluster.assume([pod("w", whole(1))], cluster.table.slots["n1"]) == [(0,)]
 
 
-def test_a_map_that_shares_some_of_its_cards_takes_the_others() -> None:
+def test_a_map_that_shares_some_of_its_gpus_takes_the_others() -> None:
     users = [Placed(pod("p", mapped("n1", 0)), "n1", (0,)), Placed(pod("q", mapped("n1", 0, 1)), "n1", (0, 1))]
     cluster = build_cluster(Fleet([gpu_node("n1", 4)], users))
     assert cluster.assume([pod("w", whole(2))], cluster.table.slots["n1"]) == [(2, 3)]
     assert capacity_of(cluster, whole(1)).total == 0
 
 
-def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() -> None:
+def test_a_gpu_shared_by_a_map_is_free_when_its_last_user_has_left() -> None:
     users = [Placed(pod(f"p{i}", mapped("n1", 0)), "n1", (0,)) for i in range(3)]
     cluster = build_cluster(Fleet([gpu_node("n1", 2)], users))
     free = []
@@ -185,14 +185,14 @@ def test_a_card_that_a_map_shares_is_free_when_the_last_of_its_users_has_left() 
     assert free == [(1, 0b10), (1, 0b10), (2, 0b11)]
 
 
-def test_indices_beyond_those_that_a_node_tells_of_are_counted() -> None:
+def test_indices_beyond_those_that_a_node_advertises_are_counted() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 2)]))
     for index in (2, len(cluster.devices.used), len(cluster.devices.used) + 5):
         cluster.add(pod(f"p{index}", mapped("n1", index)), "n1", (index,))
         assert cluster.devices.used[index, cluster.table.slots["n1"]] == 1000
 
 
-def test_a_map_on_a_node_without_cards_takes_nothing_else_of_it() -> None:
+def test_a_map_on_a_node_without_gpus_takes_no_other_resource() -> None:
     cluster = build_cluster(Fleet([node("n1")]))
     slot = cluster.table.slots["n1"]
     before = cluster.free[:, slot].tolist()
@@ -202,7 +202,7 @@ def test_a_map_on_a_node_without_cards_takes_nothing_else_of_it() -> None:
     assert {name: amount for name, amount in taken.items() if amount} in ({}, {"pods": 2})
 
 
-def test_a_share_opens_no_card_when_all_that_the_node_counts_are_in_use() -> None:
+def test_a_share_takes_no_idle_gpu_when_all_allocatable_gpus_are_in_use() -> None:
     there = [Placed(pod("half", share(500)), "n1", (0,)), Placed(pod("beyond", mapped("n1", 5)), "n1", (5,))]
     cluster = build_cluster(Fleet([gpu_node("n1", 2)], there))
     assert cluster.assume([pod("tiny", share(1))], cluster.table.slots["n1"]) == [(0,)]

@@ -56,7 +56,7 @@ def test_large_gang_starts_under_an_endless_stream_of_small_ones(pick: Random) -
     assert all(world.bound(key) for key in running)
 
 
-def test_large_gang_with_a_short_timeout_does_not_starve_either() -> None:
+def test_large_gang_with_a_short_timeout_does_not_starve() -> None:
     world = a_world(2, 2)
     running = [small_job(world, i) for i in range(4)]
     world.settle()
@@ -72,7 +72,7 @@ def test_large_gang_with_a_short_timeout_does_not_starve_either() -> None:
     assert len(world.bound(large)) == 2
 
 
-def test_owner_of_a_target_is_not_refused_with_an_older_pod_that_asks_for_the_same() -> None:
+def test_owner_of_a_target_is_not_refused_with_an_older_pod_with_the_same_request() -> None:
     world = a_world(2)
     world.create(a_pod("occupant", priority=1))
     world.settle()
@@ -98,7 +98,7 @@ def drained(*gpus: int, deadline: float | None = None) -> tuple[World, GangKey]:
     return world, large
 
 
-def test_nothing_enters_a_target_whose_occupant_has_no_enforced_end() -> None:
+def test_no_gang_enters_a_target_on_which_a_pod_has_no_enforced_end() -> None:
     world, _ = drained(2)
     world.create(a_pod("brief", deadline=1.0))
     world.settle()
@@ -106,14 +106,14 @@ def test_nothing_enters_a_target_whose_occupant_has_no_enforced_end() -> None:
 
 
 @pytest.mark.parametrize(("deadline", "enters"), [(690.0, True), (710.0, False), (None, False)])
-def test_only_what_is_sure_to_end_before_the_occupants_enters_a_target(deadline: float | None, enters: bool) -> None:
+def test_only_a_gang_that_ends_before_the_pods_on_a_target_enters_it(deadline: float | None, enters: bool) -> None:
     world, _ = drained(2, deadline=1000.0)
     world.create(a_pod("next", deadline=deadline))
     world.settle()
     assert (world.pods["next"].node is not None) is enters
 
 
-def test_what_is_sure_to_end_in_time_does_not_wait_behind_what_is_not() -> None:
+def test_gang_that_ends_in_time_does_not_wait_behind_one_that_does_not() -> None:
     world, _ = drained(2, deadline=1000.0)
     world.create(a_pod("long", deadline=5000.0))
     world.settle()
@@ -122,7 +122,7 @@ def test_what_is_sure_to_end_in_time_does_not_wait_behind_what_is_not() -> None:
     assert (world.pods["long"].node, world.pods["brief"].node) == (None, "n0")
 
 
-def test_nothing_enters_a_target_that_has_just_run_empty() -> None:
+def test_no_other_gang_enters_a_target_that_has_run_empty() -> None:
     world, large = drained(2, deadline=1000.0)
     world.put_queue(Queue("idle"))
     world.end("occupant")
@@ -131,7 +131,7 @@ def test_nothing_enters_a_target_that_has_just_run_empty() -> None:
     assert len(world.bound(large)) == 1
 
 
-def test_gang_that_shrank_below_its_minimum_may_grow_back_into_a_target_and_not_beyond() -> None:
+def test_gang_below_its_minimum_may_grow_back_into_a_target_up_to_its_minimum() -> None:
     world = a_world(2, 2)
     shrunk = world.start("a", 3, on_member_lost=OnMemberLost.SHRINK)
     world.settle()
@@ -144,7 +144,7 @@ def test_gang_that_shrank_below_its_minimum_may_grow_back_into_a_target_and_not_
     assert len(world.bound(shrunk)) == 3
 
 
-def test_higher_priority_enters_a_target_and_equal_does_not() -> None:
+def test_gang_of_higher_priority_enters_a_target_and_one_of_equal_priority_does_not() -> None:
     world, _ = drained(2)
     equal, high = world.start("equal", 1), world.start("high", 1, priority=1)
     world.settle()
@@ -206,7 +206,7 @@ def test_executors_do_not_enter_a_target_when_more_of_them_are_expected() -> Non
     assert nodes_kept(world, key) == []
 
 
-def test_target_is_given_up_when_its_gang_goes() -> None:
+def test_drain_ends_when_its_gang_is_deleted() -> None:
     world, large = drained(2)
     rival = world.start("b", 1)
     world.settle()
@@ -215,7 +215,7 @@ def test_target_is_given_up_when_its_gang_goes() -> None:
     assert len(world.bound(rival)) == 1
 
 
-def test_target_of_a_pod_without_a_gang_is_given_up_when_the_pod_goes() -> None:
+def test_drain_for_a_lone_pod_ends_when_the_pod_is_deleted() -> None:
     world = a_world(2)
     world.create(a_pod("occupant"))
     world.settle()
@@ -250,7 +250,7 @@ def lose_node(world: World, key: GangKey) -> None:
 
 
 @pytest.mark.parametrize("event", [pause, lose_members, close_queue, lose_node])
-def test_target_is_given_up_when_its_gang_can_no_longer_use_it(event: Any) -> None:
+def test_drain_ends_when_its_gang_can_no_longer_use_the_target(event: Any) -> None:
     world, large = drained(2)
     rival = world.start("b", 1)
     world.settle()
@@ -272,7 +272,7 @@ def test_gang_whose_target_lost_a_node_gets_another() -> None:
     assert world.gangs[large].notes.target == (("n1",) if node == "n0" else ("n0",))
 
 
-def test_target_is_kept_although_another_node_has_become_emptier_and_the_nodes_have_changed() -> None:
+def test_target_is_kept_although_another_node_is_emptier_and_nodes_have_changed() -> None:
     world = a_world()
     for name, pods in (("n0", 2), ("n1", 3)):
         world.put_node(a_node(name, 4, labels={"name": name}))
@@ -294,7 +294,7 @@ def agent_on(node: str, gpus: int) -> Pod:
     return a_pod(f"agent-{node}", shape_of(gpus), ours=False, node=node, permanent=True)
 
 
-def test_target_is_given_up_when_a_pod_that_never_ends_takes_its_room() -> None:
+def test_drain_ends_when_a_permanent_pod_takes_the_capacity_of_its_target() -> None:
     world, large = drained(2)
     rival = world.start("b", 1, shape_of(0))
     world.settle()
@@ -306,7 +306,7 @@ def test_target_is_given_up_when_a_pod_that_never_ends_takes_its_room() -> None:
     assert Reason.TOO_LARGE in world.reasons(large)
 
 
-def test_whoever_waited_for_nodes_of_a_target_that_is_given_up_starts_at_once() -> None:
+def test_gang_that_waited_for_nodes_of_a_target_starts_when_the_drain_ends() -> None:
     world = a_world(4, 2)
     for name in ("a", "b"):
         world.start(name, 1, shape_of(2), controlled=False)
@@ -321,7 +321,7 @@ def test_whoever_waited_for_nodes_of_a_target_that_is_given_up_starts_at_once() 
     assert binds_in(world.run_cycle())
 
 
-def test_gang_that_no_longer_fits_does_not_keep_the_next_from_a_target() -> None:
+def test_gang_that_no_longer_fits_does_not_block_the_next_gang_from_a_target() -> None:
     world = a_world(4, 2)
     world.create(*(a_pod(f"stranger-{node}", shape_of(1), ours=False, node=node) for node in ("n0", "n1")))
     first = world.start("first", 1, shape_of(4), created=1.0)
@@ -370,7 +370,7 @@ def test_members_beyond_the_minimum_drain_no_nodes() -> None:
     assert len(world.bound(small)) == 1
 
 
-def test_nodes_are_no_longer_kept_for_a_gang_that_starts_on_them() -> None:
+def test_drain_ends_when_its_gang_starts() -> None:
     world = a_world(4)
     world.create(a_pod("occupant", shape_of(2)))
     world.settle()
@@ -386,7 +386,7 @@ def test_nodes_are_no_longer_kept_for_a_gang_that_starts_on_them() -> None:
 
 
 @pytest.mark.parametrize(("priority", "owner"), [(1, "rival"), (0, "large")], ids=["higher", "equal"])
-def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_are_told(
+def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_are_reported(
     priority: int, owner: str
 ) -> None:
     world = a_world(2)
@@ -401,7 +401,7 @@ def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_ar
     assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
 
 
-def test_nodes_of_a_target_that_was_taken_over_are_open_again_to_those_who_wait() -> None:
+def test_waiting_gangs_may_use_the_nodes_of_a_target_that_was_taken_over() -> None:
     world = World(None, a_node("n0", 2), a_node("n1", 2, labels={"kind": "new"}))
     world.create(
         a_pod("stranger-0", ours=False, node="n0", devices=(0,)),
@@ -421,7 +421,7 @@ def test_nodes_of_a_target_that_was_taken_over_are_open_again_to_those_who_wait(
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["asks", "sleeps"])
-def test_nodes_that_another_took_over_are_drained_again_before_those_behind_enter_them(asks: bool) -> None:
+def test_former_target_is_drained_again_before_later_gangs_enter_it(asks: bool) -> None:
     world = a_world(4)
     world.create(a_pod("leaves", shape_of(3), priority=5), a_pod("stays", priority=5))
     world.settle()
@@ -437,7 +437,7 @@ def test_nodes_that_another_took_over_are_drained_again_before_those_behind_ente
     assert (len(world.bound(rival)), world.bound(small), world.gangs[large].notes.target) == (1, [], ("n0",))
 
 
-def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> None:
+def test_of_two_gangs_that_waited_too_long_the_one_of_higher_priority_gets_a_target() -> None:
     world = a_world(2)
     world.create(a_pod("occupant", priority=5))
     world.settle()
@@ -446,7 +446,7 @@ def test_of_two_gangs_that_have_waited_too_long_the_higher_gets_a_target() -> No
     assert [world.gangs[key].notes.target for key in gangs] == [(), ("n0",), ()]
 
 
-def test_nodes_are_drained_from_the_moment_a_gang_has_waited_too_long_even_if_nothing_else_happens() -> None:
+def test_drain_starts_by_a_timer_when_a_gang_has_waited_too_long() -> None:
     world = a_world(2)
     world.create(a_pod("occupant"))
     world.settle()
@@ -456,7 +456,7 @@ def test_nodes_are_drained_from_the_moment_a_gang_has_waited_too_long_even_if_no
     assert [time for time, report in told if report.key == large and report.status.notes.target] == [1300.0]
 
 
-def test_gang_waits_from_the_moment_its_last_member_came() -> None:
+def test_waiting_time_counts_from_the_creation_of_the_last_member() -> None:
     world = a_world(2)
     world.create(a_pod("occupant", priority=5))
     world.settle()
@@ -469,7 +469,7 @@ def test_gang_waits_from_the_moment_its_last_member_came() -> None:
     assert world.gangs[key].notes.target == ("n0",)
 
 
-def test_gang_whose_members_went_and_came_again_waits_anew() -> None:
+def test_waiting_time_starts_again_when_all_members_are_recreated() -> None:
     world = a_world(2)
     world.create(a_pod("occupant", priority=5))
     world.settle()
@@ -484,7 +484,7 @@ def test_gang_whose_members_went_and_came_again_waits_anew() -> None:
     assert world.gangs[key].notes.target == ("n0",)
 
 
-def test_node_that_is_almost_full_is_drained_before_a_full_one() -> None:
+def test_almost_full_node_is_drained_before_a_full_one() -> None:
     world = a_world()
     for name, gpus in (("n0", 2), ("n1", 1)):
         world.put_node(a_node(name, 2, labels={"name": name}))
@@ -506,7 +506,7 @@ def test_emptiest_nodes_are_drained() -> None:
     assert world.gangs[large].notes.target == ("n1",)
 
 
-def test_free_gpu_that_is_the_only_one_of_its_node_makes_the_node_no_fuller() -> None:
+def test_node_whose_only_gpu_is_free_counts_as_empty() -> None:
     world = a_world()
     for name, gpus, used in (("n0", 1, 400), ("n1", 2, 450)):
         world.put_node(a_node(name, gpus, cpu=1000))
@@ -516,7 +516,7 @@ def test_free_gpu_that_is_the_only_one_of_its_node_makes_the_node_no_fuller() ->
     assert world.gangs[large].notes.target == ("n0",)
 
 
-def test_target_is_not_taken_by_a_higher_gang_that_could_not_use_it() -> None:
+def test_target_is_not_taken_over_by_a_gang_of_higher_priority_that_does_not_fit() -> None:
     world, large = drained(2)
     world.put_queue(Queue("q", limit={GPU: 1}))
     world.start("x", 1, queue="q", priority=7)
@@ -537,7 +537,7 @@ def test_stale_target_of_a_running_gang_is_dropped_by_the_next_leader() -> None:
     assert len(world.bound(rival)) == 1
 
 
-def test_new_leader_that_finds_two_targets_keeps_one_and_may_give_the_other_anew() -> None:
+def test_new_leader_that_finds_two_targets_keeps_one_and_can_choose_another_later() -> None:
     world = a_world(2, 2)
     for i in range(4):
         small_job(world, i)
@@ -555,7 +555,7 @@ def test_new_leader_that_finds_two_targets_keeps_one_and_may_give_the_other_anew
     assert [len(world.bound(key)) for key in keys] == [1, 1]
 
 
-def test_of_two_targets_the_new_leader_keeps_that_of_the_higher_gang() -> None:
+def test_new_leader_keeps_the_target_of_the_gang_of_higher_priority() -> None:
     world = a_world(2, 2)
     for i in range(4):
         small_job(world, i, priority=9)
@@ -569,7 +569,7 @@ def test_of_two_targets_the_new_leader_keeps_that_of_the_higher_gang() -> None:
     assert (world.gangs[low].notes.target, world.gangs[high].notes.target) == ((), ("n1",))
 
 
-def test_gang_that_can_never_fit_gets_no_target_and_delays_nobody() -> None:
+def test_gang_that_can_never_fit_gets_no_target_and_delays_no_other_gang() -> None:
     world = a_world(2)
     giant = world.start("giant", 9, priority=3)
     world.settle()
@@ -581,7 +581,7 @@ def test_gang_that_can_never_fit_gets_no_target_and_delays_nobody() -> None:
     assert world.gangs[giant].notes.target == ()
 
 
-def test_gang_too_large_beside_a_permanent_pod_starts_when_that_pod_goes() -> None:
+def test_gang_too_large_beside_a_permanent_pod_starts_when_the_pod_is_deleted() -> None:
     world = a_world(2)
     world.create(a_pod("daemon", ours=False, permanent=True, node="n0", devices=(0,)))
     key = world.start("a", 2)
@@ -592,7 +592,7 @@ def test_gang_too_large_beside_a_permanent_pod_starts_when_that_pod_goes() -> No
     assert len(world.bound(key)) == 2
 
 
-def test_gang_too_large_beside_one_permanent_pod_is_not_taken_to_be_so_beside_another() -> None:
+def test_too_large_beside_one_permanent_pod_is_not_cached_for_another() -> None:
     world = a_world(2, 1)
     world.create(a_pod("occupant", ours=False, node="n0", devices=(0,)))
     world.create(a_pod("daemon", ours=False, permanent=True, phase=PodPhase.RUNNING, node="n0", devices=(1,)))
@@ -608,7 +608,7 @@ def test_gang_too_large_beside_one_permanent_pod_is_not_taken_to_be_so_beside_an
     assert [pod.node for pod in world.bound(key)] == ["n0"]
 
 
-def test_what_is_too_large_for_one_gang_with_roles_is_not_believed_of_another() -> None:
+def test_too_large_for_a_gang_with_roles_is_not_cached_for_one_with_other_roles() -> None:
     world = World(None, a_node("gpu", 2), a_node("cpu", 0))
     shapes = {"a": shape_of(2), "b": shape_of(1)}
     strict, loose = a_key("strict"), a_key("loose")
@@ -626,7 +626,7 @@ def test_what_is_too_large_for_one_gang_with_roles_is_not_believed_of_another() 
 
 
 @pytest.mark.parametrize("driver", [False, True], ids=["alone", "behind a driver that ends in time"])
-def test_members_still_to_come_whose_end_nobody_enforces_do_not_enter_a_target(driver: bool) -> None:
+def test_expected_members_without_an_enforced_end_do_not_enter_a_target(driver: bool) -> None:
     world, _ = drained(4, deadline=1000.0)
     key = a_key("a")
     pods = members(key, 1, shape_of(0), role="driver", deadline=100.0) if driver else []

@@ -73,7 +73,7 @@ def test_gang_that_fits_starts_with_all_its_members_on_distinct_devices() -> Non
     assert taken(world) == [0, 1, 2, 3]
 
 
-def test_gang_one_gpu_short_stays_parked_until_a_node_appears() -> None:
+def test_gang_one_gpu_short_stays_parked_until_a_node_is_added() -> None:
     world = a_world(3)
     key = world.start("a", 4)
     world.settle()
@@ -85,7 +85,7 @@ def test_gang_one_gpu_short_stays_parked_until_a_node_appears() -> None:
     assert len(world.bound(key)) == 4
 
 
-def test_two_gangs_that_would_lock_each_other_run_one_after_the_other() -> None:
+def test_two_gangs_that_would_deadlock_run_one_after_the_other() -> None:
     world = a_world(4)
     first, second = world.start("a", 3), world.start("b", 3)
     world.settle()
@@ -95,7 +95,7 @@ def test_two_gangs_that_would_lock_each_other_run_one_after_the_other() -> None:
     assert len(world.bound(second)) == 3
 
 
-def test_without_gangs_the_same_two_jobs_lock_each_other() -> None:
+def test_with_gangs_disabled_the_same_two_jobs_deadlock() -> None:
     world = a_world(4, config=Config(gangs=False))
     for i, pair in enumerate(zip(*(members(a_key(name), 3) for name in "ab"), strict=True)):
         world.create(*(replace(pod, created=float(i + 1)) for pod in pair))
@@ -103,7 +103,7 @@ def test_without_gangs_the_same_two_jobs_lock_each_other() -> None:
     assert [len(world.bound(a_key(name))) for name in "ab"] == [2, 2]
 
 
-def test_gang_waits_for_its_members_to_appear() -> None:
+def test_gang_waits_until_its_members_exist() -> None:
     world = a_world(4)
     pods = members(a_key("a"), 2)
     world.submit(Gang(a_key("a"), minimum=2), pods[0])
@@ -115,7 +115,7 @@ def test_gang_waits_for_its_members_to_appear() -> None:
     assert len(world.bound(a_key("a"))) == 2
 
 
-def test_gang_starts_with_its_minimum_and_takes_the_rest_when_there_is_room() -> None:
+def test_gang_starts_with_its_minimum_and_grows_when_capacity_is_free() -> None:
     world = a_world(3)
     key = world.start("a", 5, minimum=2)
     world.settle()
@@ -138,7 +138,7 @@ def test_gang_does_not_start_below_the_minimum_of_a_role() -> None:
     assert sorted(pod.role for pod in world.bound(key)) == ["master", "worker", "worker", "worker"]
 
 
-def test_members_are_bound_in_the_order_of_their_roles_ranks() -> None:
+def test_members_are_bound_in_the_order_of_the_ranks_of_their_roles() -> None:
     world = a_world(4)
     key = a_key("a")
     roles = (Role("worker", minimum=2, rank=1), Role("master", minimum=1, rank=0))
@@ -160,7 +160,7 @@ def test_succeeded_members_count_towards_the_minimum() -> None:
     assert world.phase(key) is Phase.FINISHED
 
 
-def test_pod_that_names_a_gang_of_another_namespace_is_alone() -> None:
+def test_pod_that_names_a_gang_of_another_namespace_is_a_lone_pod() -> None:
     world = a_world(4)
     world.submit(Gang(a_key("a", "other"), minimum=2), a_pod("spy", gang=a_key("a", "other"), controlled=True))
     world.settle()
@@ -179,7 +179,7 @@ def test_member_that_changes_its_gang_leaves_the_old_one() -> None:
     assert world.status[a_key("new")].waiting == 1
 
 
-def test_gated_member_keeps_its_gang_waiting_and_says_by_what() -> None:
+def test_gated_member_keeps_its_gang_waiting_and_the_refusal_names_the_gate() -> None:
     world = a_world(4)
     key = a_key("a")
     pods = members(key, 2)
@@ -192,7 +192,7 @@ def test_gated_member_keeps_its_gang_waiting_and_says_by_what() -> None:
     assert len(world.bound(key)) == 2
 
 
-def test_paused_gang_waits_until_it_goes_on() -> None:
+def test_paused_gang_waits_until_it_is_resumed() -> None:
     world = a_world(4)
     key = world.start("a", 2, paused=True)
     world.settle()
@@ -216,7 +216,7 @@ def test_binds_are_sent_only_after_their_commit_is_in_the_lease() -> None:
     assert [effect.bind for effect in sent(follow, SendBind)] == list(commit.binds)
 
 
-def test_commit_is_released_only_when_every_bind_has_been_seen() -> None:
+def test_commit_is_released_only_when_every_bind_is_observed() -> None:
     world = a_world(4)
     world.start("a", 2)
     world.hear()
@@ -229,7 +229,7 @@ def test_commit_is_released_only_when_every_bind_has_been_seen() -> None:
     assert sent(world.run_cycle(), Release) == [Release(commit.sequence)]
 
 
-def test_fence_drops_what_was_only_decided() -> None:
+def test_fenced_leader_drops_uncommitted_decisions() -> None:
     world = a_world(4)
     world.start("a", 2)
     world.hear()
@@ -241,7 +241,7 @@ def test_fence_drops_what_was_only_decided() -> None:
     assert not any(world.engine.state.quota.used("").values())
 
 
-def test_leader_that_was_fenced_and_leads_again_decides_afresh() -> None:
+def test_leader_that_was_fenced_and_leads_again_decides_again() -> None:
     world = a_world(4)
     key = world.start("a", 2)
     world.hear()
@@ -314,7 +314,7 @@ def test_deciding_pauses_while_too_many_binds_are_open() -> None:
     assert [len(world.bound(key)) for key in keys] == [2, 2, 2]
 
 
-def test_what_comes_while_a_commit_is_under_way_is_decided_together() -> None:
+def test_gangs_that_arrive_while_a_commit_is_written_are_decided_together() -> None:
     world = a_world(8)
     world.start("a", 2)
     world.hear()
@@ -328,7 +328,7 @@ def test_what_comes_while_a_commit_is_under_way_is_decided_together() -> None:
     assert len(second.binds) == 4
 
 
-def test_commit_takes_gangs_until_it_is_large() -> None:
+def test_commit_takes_gangs_up_to_the_limit_of_binds() -> None:
     world = a_world(8, config=Config(max_binds_at_once=3))
     keys = [world.start(name, 2) for name in "abc"]
     world.hear()
@@ -338,7 +338,7 @@ def test_commit_takes_gangs_until_it_is_large() -> None:
     assert [len(world.bound(key)) for key in keys] == [2, 2, 2]
 
 
-def test_deciding_goes_on_when_half_of_what_is_open_is_over() -> None:
+def test_deciding_resumes_when_half_of_the_open_binds_are_over() -> None:
     world = a_world(8, config=Config(max_open_binds=4))
     for name in "abcd":
         world.start(name, 2)
@@ -384,7 +384,7 @@ def refuse_until_given_up(world: World) -> float:
     return world.now - start
 
 
-def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_growing_pause() -> None:
+def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_backoff() -> None:
     world = a_world(4)
     key = world.start("a", 1)
     world.hear()
@@ -398,7 +398,7 @@ def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_growing
     assert len(world.bound(key)) == 1
 
 
-def test_gpus_of_a_bind_that_nobody_knows_of_stay_taken() -> None:
+def test_gpus_of_a_bind_with_an_unknown_outcome_stay_taken() -> None:
     world = a_world(1)
     world.start("a", 1)
     world.hear()
@@ -421,7 +421,7 @@ def send_binds(world: World) -> list[SendBind]:
 
 
 @pytest.mark.parametrize("reply_first", [False, True])
-def test_bind_of_a_pod_that_another_has_bound_is_over_and_the_pod_is_where_it_is(reply_first: bool) -> None:
+def test_bind_of_a_pod_that_another_scheduler_bound_is_over_and_the_observed_node_counts(reply_first: bool) -> None:
     world = a_world(4, 4)
     world.start("a", 1)
     world.hear()
@@ -440,7 +440,7 @@ def test_bind_of_a_pod_that_another_has_bound_is_over_and_the_pod_is_where_it_is
     assert world.lease == {}
 
 
-def test_bind_of_a_pod_that_has_changed_is_sent_again_for_the_pod_as_it_is_now() -> None:
+def test_bind_of_a_changed_pod_is_sent_again_with_its_new_version() -> None:
     world = a_world(4)
     key = world.start("a", 1)
     world.hear()
@@ -464,7 +464,7 @@ def test_bind_of_a_pod_that_has_changed_is_sent_again_for_the_pod_as_it_is_now()
 
 
 @pytest.mark.parametrize("change", [{"attempt": 1}, {"deleting": True}, {"phase": PodPhase.FAILED}], ids="|".join)
-def test_bind_of_a_pod_that_has_changed_so_that_it_is_void_is_not_sent_again(change: dict[str, Any]) -> None:
+def test_bind_of_a_pod_at_a_higher_attempt_is_not_sent_again(change: dict[str, Any]) -> None:
     world = a_world(4)
     world.start("a", 1, controlled=False)
     world.hear()
@@ -478,7 +478,7 @@ def test_bind_of_a_pod_that_has_changed_so_that_it_is_void_is_not_sent_again(cha
     assert world.engine.state.ledger.retries == {}
 
 
-def test_pod_bound_elsewhere_is_believed() -> None:
+def test_pod_bound_to_another_node_counts_there() -> None:
     world = a_world(4, 4)
     world.start("a", 1)
     world.hear()
@@ -505,7 +505,7 @@ def test_bind_whose_reply_was_lost_counts_once() -> None:
     assert world.lease == {}
 
 
-def test_bind_to_a_gpu_that_broke_is_given_up_although_its_node_has_others() -> None:
+def test_bind_to_a_gpu_that_became_unhealthy_is_given_up_although_others_are_free() -> None:
     world = a_world(4)
     key = world.start("a", 2)
     world.hear()
@@ -523,7 +523,7 @@ def test_bind_to_a_gpu_that_broke_is_given_up_although_its_node_has_others() -> 
     assert first.devices not in [pod.devices for pod in world.bound(key)]
 
 
-def test_gpus_of_a_pod_that_is_being_deleted_are_not_free_before_it_has_ended() -> None:
+def test_gpus_of_a_pod_that_is_being_deleted_are_not_free_before_it_ends() -> None:
     world = a_world(1)
     world.start("a", 1, controlled=False)
     world.settle()
@@ -580,7 +580,7 @@ def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, commi
     assert world.lease == {}
 
 
-def test_engine_that_waits_for_its_commit_asks_for_no_timer_in_the_past() -> None:
+def test_engine_that_waits_for_its_commit_has_no_timer_in_the_past() -> None:
     world = a_world(4)
     world.start("a", 2)
     world.hear()
@@ -594,7 +594,7 @@ def test_engine_that_waits_for_its_commit_asks_for_no_timer_in_the_past() -> Non
 
 
 # -- the gang itself changes
-def test_deleted_gang_object_leaves_running_members_and_frees_what_was_held() -> None:
+def test_deleted_gang_object_leaves_running_members_and_releases_held_slots() -> None:
     world = a_world(2)
     key = world.start("a", 2, controlled=False)
     world.settle()
@@ -609,7 +609,7 @@ def test_deleted_gang_object_leaves_running_members_and_frees_what_was_held() ->
     assert world.phase(key) is Phase.ORPHANED
 
 
-def test_deleted_gang_object_leaves_waiting_members_waiting_with_that_reason() -> None:
+def test_members_of_a_deleted_gang_object_wait_with_that_reason() -> None:
     world = a_world(1)
     key = world.start("a", 2)
     world.settle()
@@ -620,7 +620,7 @@ def test_deleted_gang_object_leaves_waiting_members_waiting_with_that_reason() -
     assert world.reasons(key) == {Reason.GANG_GONE}
 
 
-def test_gang_object_deleted_while_binds_are_on_their_way_lets_them_land() -> None:
+def test_gang_object_deleted_with_binds_in_flight_does_not_stop_them() -> None:
     world = a_world(2)
     key = world.start("a", 2)
     world.hear()
@@ -631,7 +631,7 @@ def test_gang_object_deleted_while_binds_are_on_their_way_lets_them_land() -> No
     assert world.lease == {}
 
 
-def test_raised_minimum_of_a_running_gang_is_held_for_and_lowered_one_is_enough() -> None:
+def test_running_gang_with_a_raised_minimum_holds_until_the_minimum_is_lowered() -> None:
     world = a_world(3)
     key = world.start("a", 3, minimum=2)
     world.start("b", 1)
@@ -646,7 +646,7 @@ def test_raised_minimum_of_a_running_gang_is_held_for_and_lowered_one_is_enough(
     assert world.phase(key) is Phase.RUNNING
 
 
-def test_minimum_raised_while_binds_are_on_their_way_is_held_for_and_then_starts_the_gang_anew() -> None:
+def test_gang_whose_minimum_is_raised_with_binds_in_flight_holds_and_then_restarts() -> None:
     world = a_world(3)
     world.create(a_pod("stranger", ours=False, node="n0", devices=(2,)))
     key = world.start("a", 3, minimum=2)
@@ -679,7 +679,7 @@ def _fail_all(world: World, key: GangKey) -> None:
     world.settle(controllers=False)
 
 
-def test_gang_that_failed_with_many_members_failed_once() -> None:
+def test_failure_of_many_members_counts_once() -> None:
     world = a_world(4)
     key = world.start("a", 4)
     world.settle()
@@ -687,7 +687,7 @@ def test_gang_that_failed_with_many_members_failed_once() -> None:
     assert world.engine.state.records[key].failures == 1
 
 
-def test_gang_whose_pods_are_all_made_again_does_not_forget_that_it_failed() -> None:
+def test_backoff_survives_the_recreation_of_all_pods() -> None:
     world = a_world(2)
     key = world.start("a", 2)
     world.settle()
@@ -703,7 +703,7 @@ def test_gang_whose_pods_are_all_made_again_does_not_forget_that_it_failed() -> 
         assert len(world.bound(key)) == 2
 
 
-def test_gang_that_failed_is_not_forgotten_because_another_failed_after_it() -> None:
+def test_backoff_survives_the_failure_of_another_gang() -> None:
     world = a_world(4)
     first, other = world.start("a", 2), world.start("b", 2)
     world.settle()
@@ -718,7 +718,7 @@ def test_gang_that_failed_is_not_forgotten_because_another_failed_after_it() -> 
     assert len(world.bound(first)) == 2
 
 
-def test_gang_that_waits_too_long_is_reported_backs_off_and_is_queued_again() -> None:
+def test_gang_that_times_out_is_reported_backs_off_and_is_queued_again() -> None:
     world = a_world(2)
     first = world.start("a", 2)
     world.settle()
@@ -736,7 +736,7 @@ def test_gang_that_waits_too_long_is_reported_backs_off_and_is_queued_again() ->
     assert not world.status[second].timed_out
 
 
-def test_timeout_that_is_set_while_a_gang_waits_passes_in_time() -> None:
+def test_timeout_that_is_set_while_a_gang_waits_takes_effect() -> None:
     world = a_world(1)
     world.start("a", 1)
     world.settle()
@@ -748,7 +748,7 @@ def test_timeout_that_is_set_while_a_gang_waits_passes_in_time() -> None:
 
 
 # -- devices of pods that vanish, and pods of others
-def test_devices_of_a_pod_that_vanished_are_quarantined() -> None:
+def test_devices_of_a_pod_deleted_without_an_observed_end_are_quarantined() -> None:
     world = a_world(1)
     world.create(a_pod("a", grace=30.0))
     world.settle()
@@ -777,7 +777,7 @@ def _commit_and_vanish(*, in_a_gap: bool, lands: bool = True) -> World:
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_devices_of_a_pod_that_may_have_been_bound_before_it_vanished_are_quarantined(lands: bool) -> None:
+def test_devices_of_a_deleted_pod_that_may_have_been_bound_are_quarantined(lands: bool) -> None:
     world = _commit_and_vanish(in_a_gap=True, lands=lands)
     world.pass_time(59)
     assert world.pods["b"].node is None
@@ -786,13 +786,13 @@ def test_devices_of_a_pod_that_may_have_been_bound_before_it_vanished_are_quaran
     assert world.pods["b"].node == "n0"
 
 
-def test_devices_of_a_pod_that_was_not_bound_until_it_vanished_are_free_at_once() -> None:
+def test_devices_of_a_deleted_pod_that_was_never_bound_are_free_at_once() -> None:
     world = _commit_and_vanish(in_a_gap=False, lands=False)
     world.settle()
     assert world.pods["b"].node == "n0"
 
 
-def test_devices_of_a_pod_that_vanished_before_its_bind_was_committed_are_free_at_once() -> None:
+def test_devices_of_a_pod_deleted_before_its_bind_was_committed_are_free_at_once() -> None:
     world = a_world(1)
     world.create(a_pod("a"))
     world.hear()
@@ -803,7 +803,7 @@ def test_devices_of_a_pod_that_vanished_before_its_bind_was_committed_are_free_a
     assert world.pods["b"].node == "n0"
 
 
-def test_devices_of_a_pod_whose_end_was_written_are_free_at_once() -> None:
+def test_devices_of_a_pod_whose_end_was_observed_are_free_at_once() -> None:
     world = a_world(1)
     world.create(a_pod("a"))
     world.settle()
@@ -814,7 +814,7 @@ def test_devices_of_a_pod_whose_end_was_written_are_free_at_once() -> None:
     assert world.pods["b"].node == "n0"
 
 
-def test_node_that_comes_back_with_fewer_gpus_gives_none_away_twice() -> None:
+def test_node_that_returns_with_fewer_gpus_assigns_none_twice() -> None:
     world = a_world(4)
     world.create(a_pod("a", shape_of(2)), a_pod("b"))
     world.settle()
@@ -831,7 +831,7 @@ def test_node_that_comes_back_with_fewer_gpus_gives_none_away_twice() -> None:
     assert world.pods["c"].devices == before["b"]
 
 
-def test_pods_of_other_schedulers_only_count() -> None:
+def test_pods_of_other_schedulers_are_only_counted() -> None:
     world = World(None, a_node("n0", 2, assigns=False))
     world.create(a_pod("stranger", ours=False, node="n0"), a_pod("waiting-stranger", ours=False))
     world.create(a_pod("a"), a_pod("b"))
@@ -844,7 +844,7 @@ def test_pods_of_other_schedulers_only_count() -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_what_a_running_pod_gives_up_wakes_those_who_wait_for_it(ours: bool) -> None:
+def test_resources_freed_by_a_resized_pod_wake_waiting_gangs(ours: bool) -> None:
     world = World(None, a_node("n0", 2, cpu=4000))
     world.create(a_pod("a", Shape(request=(("cpu", 3000),)), ours=ours, node="n0", phase=PodPhase.RUNNING))
     world.create(a_pod("b", Shape(request=(("cpu", 2000),))))
@@ -856,7 +856,7 @@ def test_what_a_running_pod_gives_up_wakes_those_who_wait_for_it(ours: bool) -> 
 
 
 @pytest.mark.parametrize("change", [{"node": "n1", "nominated_node": None}, {"nominated_node": "n1"}])
-def test_node_that_another_scheduler_no_longer_wants_for_its_pod_wakes_those_who_wait(change: dict[str, Any]) -> None:
+def test_node_freed_by_a_dropped_nomination_of_another_scheduler_wakes_waiting_gangs(change: dict[str, Any]) -> None:
     world = a_world(2)
     world.put_node(a_node("n1", 2, unschedulable=True))
     world.create(a_pod("foreign", shape_of(2), ours=False, nominated_node="n0"))
@@ -868,7 +868,7 @@ def test_node_that_another_scheduler_no_longer_wants_for_its_pod_wakes_those_who
     assert len(world.bound(waits)) == 2
 
 
-def test_node_that_a_pod_was_decided_for_wakes_those_who_wait_when_it_is_bound_elsewhere() -> None:
+def test_node_of_a_bind_wakes_waiting_gangs_when_its_pod_is_bound_elsewhere() -> None:
     world = a_world(1)
     world.put_node(a_node("n1", 1, unschedulable=True))
     world.start("a", 1)
@@ -882,7 +882,7 @@ def test_node_that_a_pod_was_decided_for_wakes_those_who_wait_when_it_is_bound_e
 
 
 @pytest.mark.parametrize("new_leader", [False, True])
-def test_pod_that_turns_permanent_once_it_is_bound_ends_its_commit_and_leaves_its_queue(new_leader: bool) -> None:
+def test_pod_that_becomes_permanent_once_bound_ends_its_commit_and_leaves_its_queue(new_leader: bool) -> None:
     """A DaemonSet's pod waits like any other; once it has its node it is part of it."""
     world = a_world(4)
     world.put_queue(Queue("q", quota={GPU: 4}))
@@ -919,7 +919,7 @@ def test_node_that_another_scheduler_nominated_a_pod_for_counts_as_used() -> Non
 
 
 @pytest.mark.parametrize("spare", [True, False])
-def test_slot_of_a_member_that_another_scheduler_preempted_is_left_to_its_pod(spare: bool) -> None:
+def test_slot_of_a_member_preempted_by_another_scheduler_is_left_to_that_scheduler(spare: bool) -> None:
     nodes = [a_node(name, 2, assigns=False) for name in ("n0", "n1")]
     world = World(None, *nodes[: 1 + spare])
     key = world.start("a", 2)
@@ -966,7 +966,7 @@ def test_pods_of_one_map_share_their_device_and_others_wait() -> None:
 
 
 # -- waking
-def test_parked_gang_is_not_tried_again_by_what_cannot_cure_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parked_gang_is_not_tried_again_after_a_change_that_cannot_cure_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = a_world(2)
     world.start("a", 2)
     world.put_queue(Queue("q"))
@@ -990,7 +990,7 @@ def test_parked_gang_is_not_tried_again_by_what_cannot_cure_it(monkeypatch: pyte
     assert tried
 
 
-def test_gang_that_too_few_give_way_to_is_not_tried_again_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gang_with_too_few_victims_is_not_tried_again_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     world = a_world(3)
     for name, priority in (("high", 9), ("higher", 10), ("low", 0)):
         world.start(name, 1, priority=priority)
@@ -1010,7 +1010,7 @@ def test_gang_that_too_few_give_way_to_is_not_tried_again_for_nothing(monkeypatc
     assert tried == [], "one GPU is free now, and nobody is left to evict"
 
 
-def test_gang_edited_while_it_waits_takes_its_new_place_in_the_order() -> None:
+def test_gang_edited_while_it_waits_moves_to_its_new_position() -> None:
     world = a_world(2)
     blocker = world.start("blocker", 2)
     world.settle()
@@ -1029,7 +1029,7 @@ def test_gang_edited_while_it_waits_takes_its_new_place_in_the_order() -> None:
     assert [len(world.bound(key)) for key in keys] == [0, 2]
 
 
-def test_gang_that_was_too_large_for_cordoned_nodes_is_woken_by_what_ends_on_them_later() -> None:
+def test_gang_too_large_for_cordoned_nodes_is_woken_by_pods_that_end_on_them_later() -> None:
     world = a_world(2)
     world.start("a", 2)
     world.settle()
@@ -1044,7 +1044,7 @@ def test_gang_that_was_too_large_for_cordoned_nodes_is_woken_by_what_ends_on_the
     assert len(world.bound(key)) == 2
 
 
-def test_members_beyond_the_minimum_come_one_by_one_as_room_appears() -> None:
+def test_members_beyond_the_minimum_start_one_by_one_as_capacity_is_freed() -> None:
     world = a_world(3)
     world.start("a", 2)
     world.settle()
@@ -1062,7 +1062,7 @@ def test_members_beyond_the_minimum_come_one_by_one_as_room_appears() -> None:
     [(-1.0, 0.0), (0.0, 4.0), (300.0, 4.0), (300.1, 2.0)],
     ids=["of the same try", "at once", "within five minutes", "long after"],
 )
-def test_gang_that_fails_again_waits_longer_unless_the_last_time_is_long_ago(pause: float, wait: float) -> None:
+def test_backoff_grows_with_each_failure_unless_the_last_one_is_long_ago(pause: float, wait: float) -> None:
     state = State(Config(longest_back_off=60.0))
     record = state.record_of(a_key("a"))
     state.back_off(record, 1000.0)
@@ -1075,7 +1075,7 @@ def test_gang_that_fails_again_waits_longer_unless_the_last_time_is_long_ago(pau
 @pytest.mark.parametrize(
     ("config", "longest"), [(Config(), 60.0), (Config(longest_back_off=45.0), 45.0)], ids=["by default", "as set"]
 )
-def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off(config: Config, longest: float) -> None:
+def test_backoff_never_exceeds_the_longest_backoff(config: Config, longest: float) -> None:
     state = State(config)
     record = state.record_of(a_key("a"))
     waits = []
@@ -1086,12 +1086,12 @@ def test_gang_that_keeps_failing_waits_no_longer_than_the_longest_back_off(confi
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, longest, longest, longest]
 
 
-def test_pod_that_was_never_seen_may_go() -> None:
+def test_deletion_of_an_unknown_pod_is_ignored() -> None:
     world = a_world(1)
     assert world.handle(PodGone("nobody")) == []
 
 
-def test_gang_that_waits_on_loses_patience_again_and_again() -> None:
+def test_gang_that_keeps_waiting_times_out_repeatedly() -> None:
     world = a_world(1)
     world.start("a", 1, priority=1)
     world.settle()
@@ -1107,7 +1107,7 @@ def test_gang_that_waits_on_loses_patience_again_and_again() -> None:
     assert tries == [60.0, 122.0, 186.0, 254.0, 330.0]
 
 
-def test_map_that_two_nodes_answer_to_starts_when_one_of_them_goes() -> None:
+def test_pod_whose_map_names_two_nodes_starts_when_one_of_them_is_removed() -> None:
     world = a_world()
     for name in ("n0", "n1"):
         world.put_node(a_node(name, 1, labels={"gpu-node-name": "twin"}))
@@ -1119,7 +1119,7 @@ def test_map_that_two_nodes_answer_to_starts_when_one_of_them_goes() -> None:
     assert world.pods["p"].node == "n0"
 
 
-def test_gang_that_waits_for_another_pod_to_leave_starts_when_that_pod_is_relabelled() -> None:
+def test_gang_blocked_by_anti_affinity_starts_when_the_other_pod_is_relabelled() -> None:
     world = a_world(2)
     world.create(a_pod("theirs", shape_of(0), ours=False, node="n0", labels={"app": "a"}, phase=PodPhase.RUNNING))
     away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
@@ -1132,7 +1132,7 @@ def test_gang_that_waits_for_another_pod_to_leave_starts_when_that_pod_is_relabe
     assert world.pods["p"].node == "n0"
 
 
-def test_gang_that_another_pod_keeps_away_starts_when_that_pod_ends() -> None:
+def test_gang_blocked_by_the_anti_affinity_of_another_pod_starts_when_that_pod_ends() -> None:
     world = a_world(2)
     world.change_node("n0", labels={HOSTNAME: "n0"})
     away = PodTerm(PodMatch(LabelSelector(labels_equal({"app": "a"})), (NAMESPACE,)), HOSTNAME)
@@ -1147,7 +1147,7 @@ def test_gang_that_another_pod_keeps_away_starts_when_that_pod_ends() -> None:
 
 
 @pytest.mark.parametrize("change", ["one fewer here", "one more elsewhere"])
-def test_pod_that_would_be_one_too_many_starts_when_others_are_spread_differently(change: str) -> None:
+def test_pod_blocked_by_spread_starts_when_other_pods_change_the_skew(change: str) -> None:
     world = a_world(2, 2)
     for name in ("n0", "n1"):
         world.change_node(name, labels={HOSTNAME: name}, unschedulable=name == "n1")
@@ -1165,7 +1165,7 @@ def test_pod_that_would_be_one_too_many_starts_when_others_are_spread_differentl
     assert world.pods["p"].node == "n0"
 
 
-def test_gang_that_waits_for_room_heeds_whom_a_pod_that_came_meanwhile_keeps_away() -> None:
+def test_waiting_gang_respects_the_anti_affinity_of_a_pod_that_came_meanwhile() -> None:
     world = a_world()
     for name in ("n0", "n1"):
         world.put_node(a_node(name, 2, labels={HOSTNAME: name}))
@@ -1184,7 +1184,7 @@ def test_gang_that_waits_for_room_heeds_whom_a_pod_that_came_meanwhile_keeps_awa
     assert (world.pods["a-0"].live, world.pods["a-1"].node) == (True, "n1")
 
 
-def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first() -> None:
+def test_members_are_bound_by_rank_and_those_without_a_role_first() -> None:
     world = a_world(8)
     key = a_key("a")
     gang = Gang(key, minimum=3, roles=(Role("late", 1, rank=2), Role("early", 1, rank=1)))
@@ -1195,7 +1195,7 @@ def test_members_are_bound_in_the_order_of_their_ranks_and_those_without_first()
     assert [bind.name for bind in commit.binds] == ["a-0", "a-early-0", "a-late-0"]
 
 
-def test_gang_is_told_to_be_committed_then_bound_then_running() -> None:
+def test_phases_of_a_start_are_reported_as_committing_binding_running() -> None:
     world = a_world(2)
     key = world.start("a", 2)
     world.hear()

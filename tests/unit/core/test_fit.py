@@ -972,7 +972,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_a_pod_goes_to_the_nodes_that_the_rule_leaves(case: Case) -> None:
+def test_a_pod_fits_the_nodes_that_the_rule_allows(case: Case) -> None:
     cluster = build_cluster(Fleet(list(case.nodes), list(case.placed)))
     accepted = {name for name, slot in cluster.table.slots.items() if fits(cluster, case.pod, slot)}
     assert accepted == set(case.accepted.split())
@@ -982,7 +982,7 @@ SHARED = [case for case in CASES if not case.ours]
 
 
 @pytest.mark.parametrize("case", SHARED, ids=[case.id for case in SHARED])
-def test_the_reference_says_the_same(case: Case) -> None:
+def test_the_reference_implementation_agrees(case: Case) -> None:
     assert oracle.accepted_nodes(Fleet(list(case.nodes), list(case.placed)), case.pod) == set(case.accepted.split())
 
 
@@ -998,7 +998,7 @@ def test_a_refusal_names_its_rule(case: Case) -> None:
         assert reasons[0] is case.reason
 
 
-def test_a_node_that_has_gone_takes_nobody() -> None:
+def test_a_removed_node_takes_no_pod() -> None:
     cluster = build_cluster(Fleet([node("n1"), node("n2")]))
     slot = cluster.table.slots["n1"]
     cluster.remove_node("n1")
@@ -1006,7 +1006,7 @@ def test_a_node_that_has_gone_takes_nobody() -> None:
 
 
 @pytest.mark.parametrize("shape", [share(300), mapped("n", 0)], ids=["share", "map"])
-def test_a_node_with_devices_nobody_recorded_has_no_capacity_for_more(shape: Shape) -> None:
+def test_a_node_with_unrecorded_devices_has_no_capacity(shape: Shape) -> None:
     cluster = Cluster()
     cluster.put_node(gpu_node("n", 2))
     cluster.add(pod("partly", share(300)), "n", (0,))

@@ -91,7 +91,7 @@ def test_a_gang_is_short_of_its_minima(facts: dict[str, Any], missing: int, quor
     assert (found.missing, found.short_of_quorum) == (missing, quorum)
 
 
-def test_members_are_sorted_by_what_can_be_done_with_them() -> None:
+def test_members_are_sorted_by_their_state() -> None:
     pods = {
         "runs": a_pod("runs", node="n0", phase=PodPhase.RUNNING),
         "leaves": a_pod("leaves", node="n0", deleting=True),
@@ -124,6 +124,6 @@ def test_members_are_sorted_by_what_can_be_done_with_them() -> None:
     ],
     ids=["gone", "plain", "paused", "wrong", "admitted", "nominated"],
 )
-def test_what_is_noted_of_a_gang_is_among_the_facts(record: GangRecord, expected: dict[str, bool]) -> None:
+def test_the_notes_of_a_gang_are_among_its_facts(record: GangRecord, expected: dict[str, bool]) -> None:
     facts = collect_facts(record, {}, ())
     assert {name: getattr(facts, name) for name in expected} == expected

@@ -27,7 +27,7 @@ def a_world() -> World:
     return World(None, *(a_node(name, 2, labels={HOST: name}) for name in ("n0", "n1")))
 
 
-def test_gang_starts_when_room_beside_its_neighbour_is_freed() -> None:
+def test_gang_starts_when_capacity_next_to_its_neighbour_is_freed() -> None:
     world = a_world()
     world.create(a_store("n0"))
     blocker = a_pod("blocker", shape_of(2), node="n0", devices=(0, 1), phase=PodPhase.RUNNING)
@@ -41,7 +41,7 @@ def test_gang_starts_when_room_beside_its_neighbour_is_freed() -> None:
     assert {pod.node for pod in world.bound(key)} == {"n0"}
 
 
-def test_gang_starts_when_its_neighbour_comes() -> None:
+def test_gang_starts_when_its_neighbour_is_placed() -> None:
     world = a_world()
     key = world.start("a", 2, near("store"))
     world.settle()
@@ -51,7 +51,7 @@ def test_gang_starts_when_its_neighbour_comes() -> None:
     assert {pod.node for pod in world.bound(key)} == {"n1"}
 
 
-def test_gang_starts_when_the_neighbour_that_it_saw_waiting_is_bound() -> None:
+def test_gang_starts_when_a_waiting_neighbour_is_bound() -> None:
     world = a_world()
     world.create(replace(a_store("n1"), node=None, phase=PodPhase.PENDING))
     key = world.start("a", 2, near("store"))
@@ -62,7 +62,7 @@ def test_gang_starts_when_the_neighbour_that_it_saw_waiting_is_bound() -> None:
     assert {pod.node for pod in world.bound(key)} == {"n1"}
 
 
-def test_gang_that_no_node_could_hold_beside_its_neighbour_is_too_large() -> None:
+def test_gang_that_no_node_can_hold_beside_its_neighbour_is_too_large() -> None:
     world = a_world()
     world.create(a_store("n0"))
     key = world.start("a", 5, near("store"))
@@ -70,7 +70,7 @@ def test_gang_that_no_node_could_hold_beside_its_neighbour_is_too_large() -> Non
     assert Reason.TOO_LARGE in world.reasons(key)
 
 
-def test_gang_that_brings_its_own_company_does_not_wait_with_those_that_ask_for_it_and_have_none() -> None:
+def test_gang_that_satisfies_its_own_affinity_is_not_refused_with_one_that_does_not() -> None:
     world = a_world()
     lonely = world.start("lonely", 2, near("store"))
     key = a_key("stores")

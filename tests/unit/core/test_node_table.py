@@ -13,7 +13,7 @@ from tests.unit.core.world import a_node
 STEADY = Taint("dedicated", "training", TaintEffect.NO_SCHEDULE)
 
 
-def test_the_table_is_at_most_twice_as_large_as_its_nodes_are_many() -> None:
+def test_the_table_has_at_most_twice_as_many_slots_as_nodes() -> None:
     table = NodeTable()
     smallest = table.size
     for number in range(1, 200):
@@ -21,7 +21,7 @@ def test_the_table_is_at_most_twice_as_large_as_its_nodes_are_many() -> None:
         assert table.size <= max(smallest, 2 * number)
 
 
-def test_labels_are_forgotten_in_a_table_that_has_grown_too() -> None:
+def test_unused_label_values_are_removed_in_a_table_that_has_grown() -> None:
     table = NodeTable()
     for number in range(500):
         table.put(a_node(f"n{number % 20}", labels={"stamp": str(number)}))
@@ -32,7 +32,7 @@ def test_labels_are_forgotten_in_a_table_that_has_grown_too() -> None:
     assert found.sum() == 20
 
 
-def test_taints_and_labels_with_a_time_in_them_are_forgotten() -> None:
+def test_unused_taints_and_labels_that_hold_a_time_are_removed() -> None:
     table = NodeTable()
     for number in range(500):
         mark = Taint("removal", str(number), TaintEffect.PREFER_NO_SCHEDULE)
@@ -50,7 +50,7 @@ def test_taints_and_labels_with_a_time_in_them_are_forgotten() -> None:
         )
 
 
-def test_a_node_that_changes_costs_the_same_however_many_others_there_are() -> None:
+def test_the_cost_of_a_node_change_does_not_depend_on_the_number_of_nodes() -> None:
     def stamped(name: str, stamp: str) -> Node:
         return a_node(name, labels={"stamp": stamp}, taints=(STEADY,))
 

@@ -37,7 +37,7 @@ def scenes(draw: st.DrawFn, *, terms: bool = True) -> Scene:
 
 @given(scenes())
 @EXAMPLES
-def test_a_pod_is_accepted_by_the_same_nodes_as_the_reference_accepts_it_on(scene: Scene) -> None:
+def test_a_pod_fits_the_same_nodes_as_in_the_reference(scene: Scene) -> None:
     cluster = build_cluster(scene.fleet)
     accepted = {name for name, slot in cluster.table.slots.items() if fits(cluster, scene.pod, slot)}
     assert accepted == oracle.accepted_nodes(scene.fleet, scene.pod)
@@ -45,7 +45,7 @@ def test_a_pod_is_accepted_by_the_same_nodes_as_the_reference_accepts_it_on(scen
 
 @given(scenes(terms=False))
 @EXAMPLES
-def test_a_nodes_capacity_is_the_number_of_copies_the_reference_can_add_one_by_one(scene: Scene) -> None:
+def test_a_nodes_capacity_is_the_number_of_copies_that_the_reference_adds_one_by_one(scene: Scene) -> None:
     cluster = build_cluster(scene.fleet)
     shape = scene.pod.shape
     # Anti-affinity of placed pods is not a matter of the node alone, and capacity does not speak of it.
@@ -158,7 +158,7 @@ def histories(draw: st.DrawFn) -> tuple[Pick, Fleet, list[Pod]]:
 
 @given(histories())
 @EXAMPLES
-def test_capacity_kept_up_to_date_equals_capacity_counted_afresh(history: tuple[Pick, Fleet, list[Pod]]) -> None:
+def test_incrementally_updated_capacity_equals_recomputed_capacity(history: tuple[Pick, Fleet, list[Pod]]) -> None:
     pick, fleet, pods = history
     cluster = build_cluster(fleet)
     shapes = {pod.shape for pod in pods} | {placed.pod.shape for placed in fleet.placed}
@@ -176,7 +176,7 @@ def test_capacity_kept_up_to_date_equals_capacity_counted_afresh(history: tuple[
 
 @given(histories())
 @EXAMPLES
-def test_what_changed_step_by_step_equals_a_cluster_built_from_the_outcome(
+def test_a_cluster_changed_step_by_step_equals_one_built_from_the_result(
     history: tuple[Pick, Fleet, list[Pod]],
 ) -> None:
     pick, fleet, pods = history
@@ -195,7 +195,7 @@ def test_what_changed_step_by_step_equals_a_cluster_built_from_the_outcome(
 
 
 @pytest.mark.parametrize("removed", [0, 1], ids=["the first node", "the last node"])
-def test_a_node_that_leaves_and_returns_finds_its_pods_counted_as_before(removed: int) -> None:
+def test_pods_of_a_node_that_is_removed_and_returns_count_as_before(removed: int) -> None:
     @given(histories())
     @settings(EXAMPLES, max_examples=60)
     def leaves_no_trace(history: tuple[Pick, Fleet, list[Pod]]) -> None:

@@ -163,7 +163,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_roles_find_their_places(case: Case) -> None:
+def test_roles_are_placed(case: Case) -> None:
     bid = Bid(list(case.groups), sum(len(each.pods) for each in case.groups))
     placement = place_gang(build_cluster(Fleet(list(case.nodes))), bid)
     if case.expected is None:
@@ -174,14 +174,14 @@ def test_roles_find_their_places(case: Case) -> None:
     assert found == case.expected
 
 
-def test_a_map_and_a_counted_card_never_meet() -> None:
+def test_a_map_and_a_counted_gpu_never_overlap() -> None:
     bid = Bid([group("any", whole(1)), group("mapped", mapped("n1", 0))], 2)
     placement = place_gang(build_cluster(Fleet([gpu_node("n1", 2)])), bid)
     assert placement is not None
     assert {slot.role: slot.devices for _, slot in placement} == {"mapped": (0,), "any": (1,)}
 
 
-def test_a_role_comes_before_its_company_when_some_is_there_and_more_would_be_in_its_way() -> None:
+def test_a_role_precedes_its_affinity_group_when_that_group_would_block_it() -> None:
     zone_a = {ZONE: "a"}
     nodes = [
         node("n1", labels=zone_a, allocatable={"cpu": 100, LICENCE: 1}),
@@ -212,7 +212,7 @@ def test_a_thousand_members_with_two_spreads_are_placed() -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_more_members_than_steps_back_are_allowed_on_a_large_cluster() -> None:
+def test_more_members_than_the_search_depth_are_placed_on_a_large_cluster() -> None:
     both = replace(plain(100), spread=(Spread(apps("a"), ZONE), Spread(apps("a"), RACK)))
     nodes = [*racks(4, 2), *(node(f"full-{i}", allocatable={"cpu": 0}) for i in range(2100))]
     placement = place_gang(build_cluster(Fleet(nodes)), gang_of(both, 80))
@@ -247,9 +247,7 @@ TAKEN = Placed(pod("other", replace(plain(), host_ports=PORT), labels={"app": "b
     ],
     ids=["port", "port and share", "anti-affinity", "anti-affinity and share", "affinity", "map", "device"],
 )
-def test_where_there_is_enough_the_rule_that_keeps_members_away_is_named_and_no_resource(
-    shape: Shape, reason: Reason
-) -> None:
+def test_with_enough_resources_the_refusing_rule_is_named_and_no_resource(shape: Shape, reason: Reason) -> None:
     told = first_refused([gpu_node("n1", 4)], gang_of(shape, 1), TAKEN)
     reasons = [refusal.reason for refusal in told.refusals]
     assert reasons[0] is reason
@@ -267,7 +265,7 @@ def test_where_there_is_enough_the_rule_that_keeps_members_away_is_named_and_no_
     ],
     ids=["GPUs", "cpu", "shares", "cpu for shares", "one that nearly fits"],
 )
-def test_where_there_is_not_enough_the_resource_is_named_with_what_is_missing(
+def test_without_enough_resources_the_scarcest_is_named_with_the_shortfall(
     shape: Shape, size: int, subject: str, short_by: int
 ) -> None:
     told = first_refused([gpu_node("n1", 4)], gang_of(shape, size))
@@ -289,7 +287,7 @@ RULE, WISH = TopologyRule("rack"), TopologyRule("rack", required=False)
     ],
     ids=["of the gang", "of a role", "besides a preferred one", "only preferred", "none"],
 )
-def test_only_topology_that_is_required_is_to_blame(
+def test_only_required_topology_is_named_in_a_refusal(
     of_gang: tuple[TopologyRule, ...], of_role: tuple[TopologyRule, ...], told: list[Reason]
 ) -> None:
     """Each of two would fit by itself, but not both: no single resource is short."""
@@ -301,7 +299,7 @@ def test_only_topology_that_is_required_is_to_blame(
 
 @given(problems(groups=2))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_refused_gang_is_always_told_something_and_only_what_it_asked_for(problem: Problem) -> None:
+def test_refusals_are_never_empty_and_only_name_what_the_gang_requests(problem: Problem) -> None:
     cluster = build_cluster(problem.fleet)
     if place_gang(cluster, problem.bid) is not None:
         return
@@ -337,7 +335,7 @@ def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None
     ]
 
 
-def test_nodes_that_take_none_at_all_are_counted() -> None:
+def test_nodes_that_take_no_member_are_counted() -> None:
     told = first_refused([gpu_node("n1", 4), gpu_node("n2", 1), gpu_node("n3", 1)], gang_of(whole(2), 3))
     assert (told.refusals[0].reason, told.refusals[0].nodes) == (Reason.RESOURCE, 2)
 
@@ -354,7 +352,7 @@ def test_nodes_that_take_none_at_all_are_counted() -> None:
         (9, {"few": 1}, (2, 3)),
     ],
 )
-def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
+def test_minimum_is_the_minima_of_roles_and_then_the_easiest_pods_to_place(
     needed: int, role_needs: dict[str, int], expected: tuple[int, ...]
 ) -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
@@ -362,7 +360,7 @@ def test_minimum_is_what_roles_need_and_then_who_is_easiest_to_place(
     assert minimum_counts(cluster, bid) == expected
 
 
-def test_what_a_role_needs_is_taken_once_though_its_members_are_of_two_shapes() -> None:
+def test_minimum_of_a_role_is_counted_once_although_its_members_have_two_shapes() -> None:
     cluster = build_cluster(Fleet([gpu_node("n1", 4)]))
     bid = Bid([group("work", whole(2), 2), group("work", plain(), 3)], 0, {"work": 4})
     assert minimum_counts(cluster, bid) == (1, 3)
@@ -373,7 +371,7 @@ def test_what_a_role_needs_is_taken_once_though_its_members_are_of_two_shapes() 
     [(("1", "1", "2"), 1), (("1", "2", "3"), 2), (("", "", ""), 3)],
     ids=["two in the largest", "one in each", "no racks at all"],
 )
-def test_gang_that_no_rack_can_hold_is_told_how_far_the_largest_falls_short(
+def test_gang_that_no_rack_can_hold_gets_the_shortfall_of_the_largest_rack(
     racks: tuple[str, ...], short_by: int
 ) -> None:
     nodes = [gpu_node(f"n{i}", 1, labels={RACK: rack} if rack else {}) for i, rack in enumerate(racks)]
@@ -391,5 +389,5 @@ def test_gang_that_no_rack_can_hold_is_told_how_far_the_largest_falls_short(
         (Reason.UNKNOWN_NODE, True),
     ],
 )
-def test_only_what_neither_time_nor_others_can_cure_is_hopeless(reason: Reason, hopeless: bool) -> None:
+def test_refusal_is_hopeless_only_if_neither_time_nor_other_gangs_can_cure_it(reason: Reason, hopeless: bool) -> None:
     assert Unplaceable((Refusal(reason),), 1, 0).hopeless is hopeless

@@ -57,7 +57,7 @@ def test_a_gang_of_one_shape_is_placed_whenever_that_is_possible(problem: Proble
 
 @given(problems(groups=1))
 @EXAMPLES
-def test_a_minimum_is_placed_with_as_many_more_as_find_a_place(problem: Problem) -> None:
+def test_a_minimum_is_placed_with_as_many_more_members_as_fit(problem: Problem) -> None:
     size = problem.bid.size
     needed = (size + 1) // 2
     placement = place_gang(build_cluster(problem.fleet), replace(problem.bid, needed=needed))
@@ -81,7 +81,7 @@ def test_a_minimum_is_placed_with_as_many_more_as_find_a_place(problem: Problem)
 
 @given(problems(groups=3))
 @EXAMPLES
-def test_whatever_a_mixed_gang_gets_is_allowed_step_by_step(problem: Problem) -> None:
+def test_every_step_of_a_mixed_placement_is_allowed_by_the_reference(problem: Problem) -> None:
     placement = place_gang(build_cluster(problem.fleet), problem.bid)
     if placement is not None:
         assert len(placement) == problem.bid.size

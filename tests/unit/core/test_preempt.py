@@ -47,7 +47,7 @@ def test_surplus_members_are_evicted_before_a_whole_gang() -> None:
     assert [len(world.bound(key)) for key in (elastic, fixed, urgent)] == [1, 1, 2]
 
 
-def test_gang_of_two_that_needs_one_is_left_with_one() -> None:
+def test_gang_of_two_with_a_minimum_of_one_keeps_one_member() -> None:
     world = a_world(2)
     world.start("a", 2, minimum=1)
     world.settle()
@@ -57,7 +57,7 @@ def test_gang_of_two_that_needs_one_is_left_with_one() -> None:
     assert [delete.uid for delete in commit.deletes] == ["a-1"]
 
 
-def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
+def test_gang_without_surplus_is_evicted_whole_or_not_at_all() -> None:
     world = a_world(4)
     fixed = world.start("a", 4, priority=1)
     world.settle()
@@ -70,7 +70,7 @@ def test_gang_without_surplus_goes_whole_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("seen", [0, 1])
-def test_gang_whose_binds_are_on_their_way_is_evicted_once_they_have_been_seen(seen: int) -> None:
+def test_gang_with_binds_in_flight_is_evicted_once_they_are_observed(seen: int) -> None:
     world = a_world(2)
     low = world.start("a", 2)
     world.hear()
@@ -85,7 +85,7 @@ def test_gang_whose_binds_are_on_their_way_is_evicted_once_they_have_been_seen(s
     assert (len(world.bound(low)), len(world.bound(urgent))) == (0, 1)
 
 
-def test_gang_whose_binds_are_on_their_way_is_spared_at_the_cost_of_a_dearer_one() -> None:
+def test_gang_with_binds_in_flight_is_spared_and_a_more_expensive_one_evicted() -> None:
     world = a_world(3)
     world.start("dearer", 1, priority=1)
     world.settle()
@@ -101,7 +101,7 @@ def test_gang_whose_binds_are_on_their_way_is_spared_at_the_cost_of_a_dearer_one
     assert [delete.uid for delete in eviction.deletes] == ["dearer-0"]
 
 
-def test_gang_that_is_losing_its_surplus_to_one_is_evicted_for_another_once_that_has_been_seen() -> None:
+def test_gang_that_loses_its_surplus_to_one_gang_is_evicted_for_another_once_that_is_observed() -> None:
     world = a_world(3)
     world.start("a", 3, minimum=1)
     world.settle()
@@ -119,7 +119,7 @@ def test_gang_that_is_losing_its_surplus_to_one_is_evicted_for_another_once_that
     assert len(eviction.deletes) == 2
 
 
-def test_gang_whose_victim_vanished_is_evicted_for_another_at_once() -> None:
+def test_gang_with_a_deleted_victim_can_be_evicted_for_another_gang_at_once() -> None:
     world = a_world(4)
     world.start("a", 4, minimum=2, controlled=False)
     world.settle()
@@ -136,7 +136,7 @@ def test_gang_whose_victim_vanished_is_evicted_for_another_at_once() -> None:
     assert len(eviction.deletes) == 1
 
 
-def test_gang_whose_priority_is_lowered_gives_way_to_one_that_waits() -> None:
+def test_gang_whose_priority_is_lowered_is_preempted_by_a_waiting_gang() -> None:
     world = a_world(1)
     low = world.start("a", 1, priority=9)
     world.settle()
@@ -148,7 +148,7 @@ def test_gang_whose_priority_is_lowered_gives_way_to_one_that_waits() -> None:
     assert (len(world.bound(low)), len(world.bound(urgent))) == (0, 1)
 
 
-def test_smallest_victim_that_makes_room_is_chosen() -> None:
+def test_smallest_sufficient_victim_is_chosen() -> None:
     world = a_world(4, 4)
     large, small = world.start("a", 1, shape_of(4)), world.start("b", 1, shape_of(2))
     other = world.start("c", 1, shape_of(2), priority=9)
@@ -160,7 +160,7 @@ def test_smallest_victim_that_makes_room_is_chosen() -> None:
     assert bound[2:] == [1, 1]
 
 
-def test_of_equal_victims_the_youngest_goes() -> None:
+def test_youngest_of_equal_victims_is_evicted() -> None:
     world = a_world(2)
     gangs = []
     for name in ("b", "a"):
@@ -171,7 +171,7 @@ def test_of_equal_victims_the_youngest_goes() -> None:
     assert [len(world.bound(key)) for key in (*gangs, urgent)] == [1, 0, 1]
 
 
-def test_no_more_victims_go_than_it_takes() -> None:
+def test_no_more_victims_are_evicted_than_necessary() -> None:
     world = a_world(4, 4, 4, 4)
     low = [world.start(name, 1, shape_of(4)) for name in "abcd"]
     world.settle()
@@ -190,7 +190,7 @@ def test_equal_priority_is_not_evicted_along_with_lower() -> None:
     assert [len(world.bound(key)) for key in (low, equal, large)] == [1, 1, 0]
 
 
-def test_nobody_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
+def test_no_pod_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
     world = a_world(4)
     low = world.start("a", 2)
     world.start("b", 2, priority=9)
@@ -200,7 +200,7 @@ def test_nobody_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
     assert len(world.bound(low)) == 2
 
 
-def test_pod_that_never_preempts_evicts_nobody() -> None:
+def test_gang_with_preemption_policy_never_evicts_no_pod() -> None:
     world = a_world(2)
     low = world.start("a", 2)
     world.settle()
@@ -209,7 +209,7 @@ def test_pod_that_never_preempts_evicts_nobody() -> None:
     assert len(world.bound(low)) == 2
 
 
-def test_winner_is_bound_only_after_its_victims_are_seen_gone() -> None:
+def test_nominated_gang_is_bound_only_after_its_victims_are_gone() -> None:
     world = a_world(2)
     world.start("a", 2)
     world.settle()
@@ -229,7 +229,7 @@ def test_winner_is_bound_only_after_its_victims_are_seen_gone() -> None:
     assert len(world.bound(urgent)) == 2
 
 
-def test_slot_that_a_winner_needs_besides_its_victims_is_not_taken_in_the_same_cycle() -> None:
+def test_free_slot_of_a_nomination_is_not_taken_in_the_same_cycle() -> None:
     world = a_world(2)
     low = world.start("a", 1)
     world.settle()
@@ -240,7 +240,7 @@ def test_slot_that_a_winner_needs_besides_its_victims_is_not_taken_in_the_same_c
     assert [len(world.bound(key)) for key in (low, urgent, rival)] == [0, 2, 0]
 
 
-def test_nominated_slots_are_not_taken_by_others() -> None:
+def test_nominated_slots_are_not_taken_by_other_gangs() -> None:
     world = a_world(2)
     world.start("a", 1)
     world.start("x", 1)
@@ -260,7 +260,7 @@ def test_nominated_slots_are_not_taken_by_others() -> None:
     assert world.bound(rival) == []
 
 
-def test_slots_of_a_nominated_gang_whose_object_is_deleted_are_given_back() -> None:
+def test_slots_of_a_nominated_gang_whose_object_is_deleted_are_released() -> None:
     world = a_world(2)
     world.start("a", 2)
     world.settle()
@@ -319,7 +319,7 @@ def test_new_leader_keeps_a_nomination_and_lets_it_expire() -> None:
     assert timer <= world.now + 600
 
 
-def test_two_winners_of_one_cycle_evict_a_victim_once() -> None:
+def test_two_nominations_of_one_cycle_evict_a_victim_once() -> None:
     world = a_world(4)
     world.start("a", 1, shape_of(4))
     world.settle()
@@ -340,7 +340,7 @@ def test_gang_that_restarts_and_is_preempted_in_one_cycle_is_deleted_once() -> N
     assert world.lease == {}
 
 
-def test_room_that_is_being_freed_is_not_freed_twice() -> None:
+def test_capacity_that_is_being_freed_is_not_freed_twice() -> None:
     """Victims of a first winner are on their way out; their room is enough for a second one too."""
     world = a_world(4, 4)
     world.start("a", 1, shape_of(4))
@@ -385,7 +385,7 @@ def test_stale_nomination_of_a_running_gang_is_dropped_by_the_next_leader() -> N
     assert world.gangs[urgent].notes.nomination == ()
 
 
-def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for_its_node() -> None:
+def test_slots_of_a_nominated_gang_do_not_overfill_the_node_of_a_bind_in_flight() -> None:
     engine = Engine()
     engine.handle(TookOver(), 0.0)
     node = a_node("n0", 2, assigns=False)
@@ -416,7 +416,7 @@ def test_slots_kept_for_a_winner_do_not_make_a_bind_on_its_way_look_too_much_for
 @pytest.mark.parametrize(
     "ahead", [None, 0.0, 86_400.0], ids=["of this leader", "of the one before", "of one whose clock was ahead"]
 )
-def test_nomination_whose_victims_do_not_go_expires(
+def test_nomination_whose_victims_stay_expires(
     timeout: float | None, waits: tuple[float, ...], ahead: float | None
 ) -> None:
     world = a_world(2)
@@ -440,7 +440,7 @@ def test_nomination_whose_victims_do_not_go_expires(
     assert (phases[3], world.reasons(urgent)) == (Phase.WAITING, {Reason.BACK_OFF})
 
 
-def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> None:
+def test_slot_of_a_nominated_gang_that_is_deleted_is_released() -> None:
     world = a_world(1)
     low = world.start("a", 1)
     world.settle()
@@ -453,7 +453,7 @@ def test_slot_of_a_winner_that_is_deleted_before_it_starts_is_given_back() -> No
     assert len(world.bound(low)) == 1
 
 
-def test_no_more_of_a_role_is_surplus_than_it_has_beyond_its_own_minimum() -> None:
+def test_surplus_of_a_role_is_what_exceeds_its_own_minimum() -> None:
     world = a_world(3)
     key = a_key("a")
     world.submit(Gang(key, minimum=1, roles=(Role("work", 2),)), *members(key, 3, role="work"))
@@ -464,7 +464,7 @@ def test_no_more_of_a_role_is_surplus_than_it_has_beyond_its_own_minimum() -> No
     assert len(commit.deletes) == 3, "with one left too few would run"
 
 
-def test_member_that_came_while_victims_went_is_told_why_it_waits_when_the_winner_starts() -> None:
+def test_member_that_comes_while_victims_are_evicted_has_a_refusal_when_the_gang_starts() -> None:
     world = a_world(1)
     world.start("a", 1, controlled=False)
     world.settle()
@@ -484,7 +484,7 @@ def test_member_that_came_while_victims_went_is_told_why_it_waits_when_the_winne
     assert [status.refusal is None for status in committing] == [False]
 
 
-def test_winner_does_not_start_when_its_queue_has_come_to_refuse_it() -> None:
+def test_nominated_gang_does_not_start_when_its_queue_refuses_it_meanwhile() -> None:
     world = a_world(1)
     world.put_queue(Queue("q"))
     world.start("a", 1)
@@ -501,7 +501,7 @@ def test_winner_does_not_start_when_its_queue_has_come_to_refuse_it() -> None:
     assert len(world.bound(urgent)) == 1
 
 
-def test_winner_does_not_start_while_a_commit_is_under_way() -> None:
+def test_nominated_gang_does_not_start_while_a_commit_is_being_written() -> None:
     world = a_world(1, 1)
     world.start("a", 1)
     world.settle()
@@ -515,7 +515,7 @@ def test_winner_does_not_start_while_a_commit_is_under_way() -> None:
     assert binds_in(world.run_cycle()) == []
 
 
-def test_winner_that_is_paused_gives_its_slots_up() -> None:
+def test_paused_nominated_gang_releases_its_slots() -> None:
     world = a_world(1)
     low = world.start("a", 1)
     world.settle()

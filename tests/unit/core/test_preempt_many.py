@@ -87,7 +87,7 @@ def spare_one_by_one(state: State, key: str) -> set[str] | None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_victims_are_those_that_letting_off_one_by_one_leaves(seed: int) -> None:
+def test_victims_are_the_same_as_when_spared_one_by_one(seed: int) -> None:
     pick = Random(seed)
     engine = a_full_engine(pick.randint(1, 4), pick, most=5)
     ask(engine, pick.randint(1, 4), pick.choice([1, 2, 4, 8]))

@@ -35,7 +35,7 @@ def a_guarded_gang(world: World, size: int = 4) -> GangKey:
     return guarded
 
 
-def test_winner_takes_other_victims_when_the_first_are_not_let_go() -> None:
+def test_gang_takes_other_victims_when_the_first_evictions_are_refused() -> None:
     world = a_world(4, 4)
     other = world.start("other", 4)
     world.settle()
@@ -52,7 +52,7 @@ def test_winner_takes_other_victims_when_the_first_are_not_let_go() -> None:
     assert all(pod.uid not in world.pods for pod in commit.deletes)
 
 
-def test_winner_is_told_how_many_evictions_are_refused() -> None:
+def test_refusal_of_a_nominated_gang_counts_the_refused_evictions() -> None:
     world = a_world(4)
     guarded = a_guarded_gang(world)
     urgent = world.start("urgent", 4, priority=9)
@@ -68,7 +68,7 @@ def test_winner_is_told_how_many_evictions_are_refused() -> None:
     assert len(world.bound(urgent)) == 4
 
 
-def test_winner_is_told_only_of_refused_evictions_from_nodes_that_it_would_have() -> None:
+def test_refused_evictions_are_counted_on_the_nodes_of_the_nomination_only() -> None:
     world = a_world(4, 2)
     guarded = a_guarded_gang(world, 6)
     urgent = world.start("urgent", 1, shape_of(4), priority=9)
@@ -79,7 +79,7 @@ def test_winner_is_told_only_of_refused_evictions_from_nodes_that_it_would_have(
     assert [r.short_by for r in refusal.refusals if r.reason is Reason.EVICTION_REFUSED] == [4]
 
 
-def test_victim_is_counted_on_until_its_eviction_has_been_refused_six_times() -> None:
+def test_victim_is_counted_on_until_its_eviction_was_refused_six_times() -> None:
     world = a_world(1)
     low = world.start("low", 1)
     world.settle()
@@ -93,7 +93,7 @@ def test_victim_is_counted_on_until_its_eviction_has_been_refused_six_times() ->
         assert (world.phase(low), world.reasons(urgent)) == (phase, reasons)
 
 
-def test_eviction_that_succeeds_at_last_is_no_longer_told_to_be_refused() -> None:
+def test_eviction_that_succeeds_at_last_is_no_longer_reported_as_refused() -> None:
     world = a_world(1)
     world.start("low", 1)
     world.settle()
@@ -110,7 +110,7 @@ def test_eviction_that_succeeds_at_last_is_no_longer_told_to_be_refused() -> Non
     assert Reason.EVICTION_REFUSED not in world.reasons(urgent)
 
 
-def test_another_winner_does_not_wait_for_victims_that_are_not_let_go() -> None:
+def test_another_gang_does_not_wait_for_victims_whose_eviction_is_refused() -> None:
     world = a_world(4, 4)
     other = world.start("other", 4)
     world.settle()
@@ -124,7 +124,7 @@ def test_another_winner_does_not_wait_for_victims_that_are_not_let_go() -> None:
     assert (len(world.bound(second)), len(world.bound(other))) == (2, 0)
 
 
-def test_nobody_is_evicted_again_and_again_for_a_winner_that_needs_those_who_stay_too() -> None:
+def test_no_pod_is_evicted_repeatedly_for_a_gang_that_also_needs_refused_victims() -> None:
     world = a_world(4, 4)
     other = world.start("other", 4)
     world.settle()
@@ -137,7 +137,7 @@ def test_nobody_is_evicted_again_and_again_for_a_winner_that_needs_those_who_sta
     assert {pod.uid for pod in world.bound(other)} == uids
 
 
-def test_gang_that_is_not_let_go_gets_a_lost_member_back() -> None:
+def test_gang_whose_eviction_is_refused_gets_a_lost_member_replaced() -> None:
     world = a_world(4)
     guarded = a_guarded_gang(world)
     urgent = world.start("urgent", 4, priority=9)
@@ -148,7 +148,7 @@ def test_gang_that_is_not_let_go_gets_a_lost_member_back() -> None:
     assert (len(world.bound(guarded)), len(world.bound(urgent))) == (4, 0)
 
 
-def test_gang_below_its_minimum_is_restarted_without_those_that_are_not_let_go() -> None:
+def test_gang_below_its_minimum_is_restarted_without_pods_whose_eviction_is_refused() -> None:
     world = a_world(4)
     guarded = a_guarded_gang(world)
     world.start("urgent", 4, priority=9)
@@ -161,7 +161,7 @@ def test_gang_below_its_minimum_is_restarted_without_those_that_are_not_let_go()
     assert world.lease == {}
 
 
-def test_members_beside_one_that_is_not_let_go_are_not_bound_and_deleted_again_and_again() -> None:
+def test_members_beside_a_pod_whose_eviction_is_refused_are_not_bound_and_deleted_repeatedly() -> None:
     world = a_world(4)
     world.start("a", 3)
     world.settle()

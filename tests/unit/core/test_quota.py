@@ -15,7 +15,7 @@ from gpu_scheduler.core.reasons import Reason
 from tests.unit.core.world import GPU, NAMESPACE, a_key, a_pod, a_world, members, shape_of, share_of
 
 
-def test_gang_within_quota_gets_back_what_another_queue_borrowed() -> None:
+def test_gang_within_quota_reclaims_what_another_queue_borrowed() -> None:
     world = a_world(4)
     world.put_queue(Queue("lender", quota={GPU: 2}))
     world.put_queue(Queue("borrower", quota={GPU: 2}))
@@ -27,7 +27,7 @@ def test_gang_within_quota_gets_back_what_another_queue_borrowed() -> None:
     assert sum(len(world.bound(key)) for key in borrowers) == 2
 
 
-def test_what_another_queue_borrowed_is_given_back_once_its_binds_have_been_seen() -> None:
+def test_borrowed_capacity_is_reclaimed_once_its_binds_are_observed() -> None:
     world = a_world(2)
     world.put_queue(Queue("a", quota={GPU: 2}))
     world.put_queue(Queue("b", quota={GPU: 0}))
@@ -43,7 +43,7 @@ def test_what_another_queue_borrowed_is_given_back_once_its_binds_have_been_seen
     assert (len(world.bound(borrower)), len(world.bound(owner))) == (0, 2)
 
 
-def test_what_a_gang_of_higher_priority_borrowed_is_not_reclaimed() -> None:
+def test_capacity_borrowed_by_a_gang_of_higher_priority_is_not_reclaimed() -> None:
     world = a_world(4)
     world.put_queue(Queue("rich", quota={GPU: 2}))
     world.put_queue(Queue("poor", quota={GPU: 1}))
@@ -78,7 +78,7 @@ def test_reclaim_and_preemption_together_never_push_a_queue_below_its_quota() ->
     assert [len(world.bound(key)) for key in (low, equal)] == [1, 1]
 
 
-def test_queue_that_keeps_what_it_borrowed_is_not_reclaimed_from() -> None:
+def test_queue_that_is_not_reclaimable_keeps_what_it_borrowed() -> None:
     world = a_world(2)
     world.put_queue(Queue("lender", quota={GPU: 2}))
     world.put_queue(Queue("borrower", quota={GPU: 0}, reclaimable=False))
@@ -144,7 +144,7 @@ QUEUE_CASES = [
 
 
 @pytest.mark.parametrize("case", QUEUE_CASES, ids=lambda case: case.id)
-def test_queue_that_may_not_take_a_gang_says_why_and_takes_it_when_that_changes(case: QueueCase) -> None:
+def test_queue_refuses_a_gang_with_a_reason_and_takes_it_when_the_reason_is_gone(case: QueueCase) -> None:
     world = a_world(8)
     if case.queue is not None:
         world.put_queue(case.queue)
@@ -160,7 +160,7 @@ def test_queue_that_may_not_take_a_gang_says_why_and_takes_it_when_that_changes(
     assert len(world.bound(key)) == case.gpus
 
 
-def test_queue_borrows_beyond_its_quota_while_there_is_room() -> None:
+def test_queue_borrows_beyond_its_quota_while_capacity_is_free() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", quota={GPU: 1}))
     key = world.start("a", 4, queue="q")
@@ -168,7 +168,7 @@ def test_queue_borrows_beyond_its_quota_while_there_is_room() -> None:
     assert len(world.bound(key)) == 4
 
 
-def test_members_beyond_the_minimum_stay_out_when_the_limit_is_reached() -> None:
+def test_members_beyond_the_minimum_wait_at_the_limit_of_the_queue() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))
     key = world.start("a", 4, minimum=2, queue="q")
@@ -176,7 +176,7 @@ def test_members_beyond_the_minimum_stay_out_when_the_limit_is_reached() -> None
     assert len(world.bound(key)) == 2
 
 
-def test_member_beyond_the_minimum_starts_when_the_limit_has_room_for_it_alone() -> None:
+def test_member_beyond_the_minimum_starts_when_the_limit_allows_one_more() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))
     key = world.start("a", 4, minimum=1, queue="q")
@@ -187,7 +187,7 @@ def test_member_beyond_the_minimum_starts_when_the_limit_has_room_for_it_alone()
     assert {pod.uid for pod in world.bound(key)} == {"a-1", "a-2"}
 
 
-def test_pod_seen_before_its_gang_is_charged_to_the_gangs_queue() -> None:
+def test_pod_observed_before_its_gang_is_charged_to_the_gangs_queue() -> None:
     engine = Engine()
     key = a_key("a")
     engine.handle(PodSeen(a_pod("a-0", gang=key, node="n0", devices=(0,))), 0.0)
@@ -208,7 +208,7 @@ def test_gang_that_changes_its_queue_takes_its_usage_along() -> None:
     assert not world.engine.state.quota.used("old").get(GPU)
 
 
-def test_what_ended_gangs_used_is_given_back_to_their_queue() -> None:
+def test_usage_of_ended_gangs_is_refunded_to_their_queue() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 4}))
     for turn in range(3):
@@ -260,7 +260,7 @@ def a_book(*queues: Queue) -> QuotaTracker:
     ],
     ids=["whole GPUs", "a share", "no GPU", "a map without a request"],
 )
-def test_pod_costs_its_queue_what_it_asks_for(shape: Shape, charge: dict[str, int]) -> None:
+def test_pod_is_charged_for_its_request(shape: Shape, charge: dict[str, int]) -> None:
     book = a_book()
     book.charge([a_pod("a", shape)], "q")
     book.charge([a_pod("a", shape)], "q")
@@ -270,7 +270,7 @@ def test_pod_costs_its_queue_what_it_asks_for(shape: Shape, charge: dict[str, in
     assert not any(book.used("q").values())
 
 
-def test_equal_shapes_of_different_pods_are_charged_and_given_back_one_by_one() -> None:
+def test_pods_of_equal_shapes_are_charged_and_refunded_one_by_one() -> None:
     book = a_book()
     book.charge([a_pod("a", shape_of(1)), a_pod("b", shape_of(1))], "q")
     book.refund("a")
@@ -279,7 +279,7 @@ def test_equal_shapes_of_different_pods_are_charged_and_given_back_one_by_one() 
     assert book.used("q")[GPU] == 0
 
 
-def test_share_of_a_queue_is_its_scarcest_resource_over_its_weight() -> None:
+def test_share_of_a_queue_is_its_dominant_resource_over_its_weight() -> None:
     book = a_book(Queue("q", weight=2))
     book.charge([a_pod("a", shape_of(2))], "q")
     assert book.share("q", {"cpu": 10_000, GPU: 4}) == pytest.approx(0.25)
@@ -300,7 +300,7 @@ def test_share_of_a_queue_is_its_scarcest_resource_over_its_weight() -> None:
     ],
     ids=["room", "used up", "never", "borrows", "does not borrow", "another resource"],
 )
-def test_refusal_says_how_much_too_much_was_asked(
+def test_refusal_says_by_how_much_the_request_exceeds_the_limit(
     queue: Queue, wanted: int, reason: Reason | None, short_by: int
 ) -> None:
     book = a_book(queue)
@@ -311,7 +311,7 @@ def test_refusal_says_how_much_too_much_was_asked(
 
 
 @pytest.mark.parametrize("goes", [False, True])
-def test_gang_that_waits_for_its_queue_starts_when_another_leaves_it(goes: bool) -> None:
+def test_gang_that_waits_for_quota_starts_when_another_gang_leaves_the_queue(goes: bool) -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))
     first = world.start("a", 2, queue="q")
@@ -327,7 +327,7 @@ def test_gang_that_waits_for_its_queue_starts_when_another_leaves_it(goes: bool)
     assert len(world.bound(second)) == 2
 
 
-def test_queues_are_those_that_have_been_put_and_not_removed() -> None:
+def test_queues_lists_the_queues_that_exist() -> None:
     book = a_book(Queue("q"), Queue("r", weight=2))
     book.put(Queue("q", weight=3))
     book.remove("r")
@@ -336,7 +336,7 @@ def test_queues_are_those_that_have_been_put_and_not_removed() -> None:
     assert book.queues == {"q": Queue("q", weight=3)}
 
 
-def test_deleted_queue_keeps_what_runs_takes_nothing_more_and_goes_on_when_it_is_back() -> None:
+def test_deleted_queue_keeps_its_running_gangs_and_takes_no_more_until_it_is_created_again() -> None:
     world = a_world(4)
     queue = Queue("q", quota={GPU: 2})
     world.put_queue(queue)
@@ -369,15 +369,13 @@ def test_deleted_queue_keeps_what_runs_takes_nothing_more_and_goes_on_when_it_is
         *("too much of another resource", "nothing granted", "no such queue"),
     ],
 )
-def test_queue_is_within_its_quota_with_what_it_uses_and_wants(
-    queue: Queue, wanted: dict[str, int], within: bool
-) -> None:
+def test_within_quota_counts_what_a_queue_uses_and_wants(queue: Queue, wanted: dict[str, int], within: bool) -> None:
     book = a_book(queue)
     book.charge([a_pod("a", shape_of(2))], "q")
     assert book.within_quota("q", wanted) is within
 
 
-def test_pod_that_is_resized_is_charged_for_what_it_asks_now() -> None:
+def test_resized_pod_is_charged_for_its_new_request() -> None:
     world = a_world(8)
     world.put_queue(Queue("q", limit={"cpu": 4000}))
     key = world.start("a", 2, shape_of(1), queue="q")

@@ -27,7 +27,7 @@ from tests.unit.core.world import (
 )
 
 
-def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> None:
+def test_lost_slot_is_held_for_the_replacement_and_not_given_to_another_gang() -> None:
     world = a_world(2)
     key = world.start("a", 2)
     world.settle()
@@ -46,7 +46,7 @@ def test_lost_slot_is_held_for_the_replacement_and_a_rival_does_not_get_it() -> 
     "node", [a_node("n0", 3, assigns=False), a_node("n0", 3, cpu=3000)], ids=["short of GPUs", "short of CPU"]
 )
 @pytest.mark.parametrize("replaced", [False, True], ids=["replaced later", "replaced at once"])
-def test_held_slot_is_not_taken_by_a_gang_whose_victim_on_the_same_node_does_not_go(node: Node, replaced: bool) -> None:
+def test_held_slot_is_not_taken_by_a_nominated_gang_whose_victim_on_the_node_stays(node: Node, replaced: bool) -> None:
     world = World(None, node)
     key = world.start("a", 2, priority=9)
     low = world.start("low", 1)
@@ -66,7 +66,7 @@ def test_held_slot_is_not_taken_by_a_gang_whose_victim_on_the_same_node_does_not
     assert (len(world.bound(rival)), world.bound(low)) == (1, [])
 
 
-def test_room_of_a_gang_that_was_nominated_before_the_loss_is_not_held_when_nodes_shrink() -> None:
+def test_slots_of_a_gang_nominated_before_the_loss_are_not_held_when_nodes_shrink() -> None:
     world = World(None, a_node("n0", 4, assigns=False))
     key = world.start("a", 2, priority=9)
     world.start("low", 1, shape_of(2))
@@ -104,7 +104,7 @@ def _held(world: World, key: GangKey) -> list[str]:
     return [slot.node for _, slot in state.reserved_slots(state.records[key])]
 
 
-def test_replacement_that_finds_no_place_says_why_until_it_has_one() -> None:
+def test_replacement_that_does_not_fit_has_a_refusal_until_it_is_placed() -> None:
     world = a_world(2)
     key = world.start("a", 2)
     world.settle()
@@ -123,7 +123,7 @@ def test_replacement_that_finds_no_place_says_why_until_it_has_one() -> None:
     assert world.status[key].refusal is None
 
 
-def test_replacements_that_find_no_place_are_all_said_to_need_one() -> None:
+def test_refusal_counts_all_replacements_that_do_not_fit() -> None:
     world = a_world(1, 2)
     key = world.start("a", 3)
     world.settle()
@@ -150,7 +150,7 @@ def test_new_leader_keeps_the_slot_of_a_lost_member_and_its_deadline() -> None:
     assert world.status[key].notes.below_since == since
 
 
-def test_replacement_of_one_role_finds_its_slot_behind_a_waiting_member_of_another() -> None:
+def test_replacement_gets_its_slot_although_a_member_of_another_role_waits_before_it() -> None:
     world = a_world(3)
     key = a_key("a")
     roles = (Role("extra"), Role("worker", minimum=2))
@@ -179,7 +179,7 @@ def test_replacements_in_one_role_are_bound_together() -> None:
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"a-work-1", "a-work-2"}
 
 
-def test_nothing_stays_taken_when_one_of_two_lost_members_that_were_expected_comes_back_before_the_other() -> None:
+def test_no_slot_leaks_when_one_of_two_lost_expected_members_returns_first() -> None:
     world = a_world(3, 3)
     key = a_key("a")
     world.submit(Gang(key, minimum=3, expected=(Expected(shape_of(1), 3, "worker"),)))
@@ -200,7 +200,7 @@ def test_nothing_stays_taken_when_one_of_two_lost_members_that_were_expected_com
     assert [cluster.devices.free(cluster.table.slots[node]).bit_count() for node in ("n0", "n1")] == [3, 3]
 
 
-def test_surplus_member_does_not_take_the_slot_that_is_held_for_a_lost_one() -> None:
+def test_surplus_member_does_not_take_the_slot_held_for_a_lost_one() -> None:
     world = a_world(2)
     key = a_key("a")
     roles = (Role("master", minimum=1), Role("worker", minimum=1))
@@ -227,7 +227,7 @@ def test_hold_that_expires_restarts_the_members_that_a_controller_recreates() ->
     assert len(world.bound(key)) == 2
 
 
-def test_hold_that_expires_waits_for_the_bind_of_a_replacement_before_all_start_anew() -> None:
+def test_hold_that_expires_waits_for_the_bind_of_a_replacement_before_the_restart() -> None:
     world = a_world(4, config=Config(hold=300))
     key = world.start("a", 4)
     world.settle()
@@ -261,7 +261,7 @@ def test_hold_that_expires_leaves_bare_pods_running_and_reports_degraded() -> No
     assert len(world.bound(rival)) == 1
 
 
-def test_members_made_again_beside_a_bare_one_wait_for_each_other_when_the_hold_is_over() -> None:
+def test_members_recreated_beside_a_bare_pod_wait_for_each_other_when_the_hold_is_over() -> None:
     world = a_world(4)
     key = a_key("a")
     bare, *others = members(key, 3)
@@ -288,7 +288,7 @@ def test_gang_may_set_its_own_hold() -> None:
     assert world.bound(key) == []
 
 
-def test_gang_that_restarts_on_loss_does_so_at_once() -> None:
+def test_gang_with_policy_restart_restarts_at_once() -> None:
     world = a_world(2)
     key = world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
     world.settle()
@@ -298,7 +298,7 @@ def test_gang_that_restarts_on_loss_does_so_at_once() -> None:
     assert len(world.bound(key)) == 2
 
 
-def test_gang_that_shrinks_on_loss_runs_on_and_holds_nothing() -> None:
+def test_gang_with_policy_shrink_runs_on_and_holds_no_slot() -> None:
     world = a_world(2)
     key = world.start("a", 2, on_member_lost=OnMemberLost.SHRINK)
     world.settle()
@@ -326,7 +326,7 @@ def test_restart_is_committed_before_the_first_delete_and_finished_by_the_next_l
     assert world.lease == {}
 
 
-def test_refused_delete_is_tried_again_until_the_pod_is_seen_going() -> None:
+def test_refused_delete_is_retried_until_the_pod_is_deleting() -> None:
     world = a_world(2)
     world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
     world.settle()
@@ -361,7 +361,7 @@ def test_member_that_keeps_failing_is_not_bound_again_in_a_hot_loop() -> None:
     assert failures < 15
 
 
-def test_hold_survives_a_gang_object_that_a_standby_saw_before_the_loss() -> None:
+def test_hold_survives_a_gang_object_that_a_standby_observed_before_the_loss() -> None:
     """A warm standby has seen every object long before it leads; what the leader noted since must not be lost."""
     world = a_world(2)
     key = world.start("a", 2)
@@ -409,7 +409,7 @@ def test_slot_is_no_longer_held_when_the_minimum_is_lowered() -> None:
     assert len(world.bound(rival)) == 1
 
 
-def test_replacement_may_use_the_slot_held_for_it_although_the_node_is_drained_for_another() -> None:
+def test_replacement_may_use_its_held_slot_although_the_node_is_drained_for_another_gang() -> None:
     world = a_world(2)
     key = world.start("a", 2)
     world.settle()
@@ -437,7 +437,7 @@ def test_slot_stays_held_while_deciding_pauses() -> None:
     assert record.reserved
 
 
-def test_slot_of_a_role_is_held_though_nobody_knows_what_another_role_looks_like() -> None:
+def test_slot_of_a_role_is_held_although_the_shape_of_another_role_is_unknown() -> None:
     world = a_world(3)
     key = a_key("a")
     gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
@@ -480,7 +480,7 @@ RACK = (TopologyRule("rack"),)
     ],
     ids=["of the gang", "of a role"],
 )
-def test_replacement_waits_for_room_in_the_rack_that_the_others_are_in(gang: Gang) -> None:
+def test_replacement_waits_for_capacity_in_the_rack_of_the_other_members(gang: Gang) -> None:
     world = a_world()
     for node in (rack("n0", "1"), rack("n1", "1"), rack("n2", "2")):
         world.put_node(node)
@@ -495,7 +495,7 @@ def test_replacement_waits_for_room_in_the_rack_that_the_others_are_in(gang: Gan
     assert {pod.node for pod in world.bound(gang.key)} == {"n0", "n3"}
 
 
-def test_slot_of_a_lost_member_is_held_in_the_rack_that_the_others_are_in() -> None:
+def test_slot_of_a_lost_member_is_held_in_the_rack_of_the_other_members() -> None:
     world = a_world()
     for node in (rack("n0", "1"), rack("n1", "1"), rack("n2", "2")):
         world.put_node(node)
@@ -524,7 +524,7 @@ def test_no_more_slots_are_held_than_members_are_missing() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "cards"), [(1, 3), (2, 5)], ids=["its only one", "one of two"])
-def test_replacement_does_not_go_back_to_a_card_that_has_broken(gpus: int, cards: int) -> None:
+def test_replacement_does_not_reuse_an_unhealthy_gpu(gpus: int, cards: int) -> None:
     world = a_world(cards)
     key = world.start("a", 2, shape_of(gpus))
     world.settle()
@@ -536,7 +536,7 @@ def test_replacement_does_not_go_back_to_a_card_that_has_broken(gpus: int, cards
     assert devices == sorted({*range(cards)} - {lost})
 
 
-def test_hold_that_a_clock_ahead_of_ours_began_is_over_in_its_time() -> None:
+def test_hold_begun_by_a_leader_with_a_fast_clock_ends_in_time() -> None:
     world = a_world(4)
     key = world.start("a", 4)
     world.settle()
@@ -551,7 +551,7 @@ def test_hold_that_a_clock_ahead_of_ours_began_is_over_in_its_time() -> None:
     assert len(world.bound(rival)) == 1
 
 
-def test_gang_that_is_looked_at_often_waits_for_the_end_of_its_hold_once() -> None:
+def test_refreshes_of_a_holding_gang_schedule_one_timer() -> None:
     world = a_world(2)
     world.start("a", 2)
     world.settle()

@@ -20,7 +20,7 @@ def expecting(name: str, count: int, **changes: Any) -> Gang:
     return Gang(key, **{"minimum": count, "expected": (Expected(shape_of(1), count, "worker"),), **changes})
 
 
-def test_expected_members_get_their_slots_before_their_pods_exist() -> None:
+def test_slots_of_expected_members_are_reserved_before_their_pods_exist() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
     world.submit(gang)
@@ -34,7 +34,7 @@ def test_expected_members_get_their_slots_before_their_pods_exist() -> None:
     assert len(world.bound(gang.key)) == 3
 
 
-def test_expected_members_that_come_one_by_one_keep_their_slots_meanwhile() -> None:
+def test_slots_stay_reserved_while_expected_members_come_one_by_one() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
     world.submit(gang)
@@ -47,7 +47,7 @@ def test_expected_members_that_come_one_by_one_keep_their_slots_meanwhile() -> N
     assert len(world.bound(gang.key)) == 3
 
 
-def test_members_that_are_there_are_not_counted_twice_among_those_expected() -> None:
+def test_existing_members_are_not_counted_again_as_expected() -> None:
     world = a_world(2)
     gang = expecting("a", 3, minimum=1)
     world.submit(gang, *members(gang.key, 1, role="worker"))
@@ -70,7 +70,7 @@ def test_reservation_for_members_that_never_come_expires() -> None:
     assert len(world.bound(rival)) == 3
 
 
-def test_members_that_never_come_do_not_starve_a_gang_that_backs_off_now_and_then() -> None:
+def test_unused_reservations_do_not_starve_a_gang_that_backs_off_repeatedly() -> None:
     world = a_world(3)
     world.submit(expecting("a", 3, priority=5))
     world.settle()
@@ -79,7 +79,7 @@ def test_members_that_never_come_do_not_starve_a_gang_that_backs_off_now_and_the
     assert len(world.bound(rival)) == 3
 
 
-def test_many_gangs_whose_members_never_come_do_not_starve_one_whose_members_are_there() -> None:
+def test_many_gangs_with_unused_reservations_do_not_starve_one_with_members() -> None:
     world = a_world(3)
     for name in "acd":
         world.submit(expecting(name, 3, priority=5))
@@ -91,7 +91,7 @@ def test_many_gangs_whose_members_never_come_do_not_starve_one_whose_members_are
 
 
 @pytest.mark.parametrize(("sizes", "apart"), [((2, 1), 150.0), ((1, 1, 1, 1), 225.0)])
-def test_gangs_whose_members_never_come_leave_their_queue_to_one_that_needs_what_they_keep_together(
+def test_gangs_with_unused_reservations_leave_their_queue_to_one_that_needs_all_of_it(
     sizes: tuple[int, ...], apart: float
 ) -> None:
     world = a_world(6)
@@ -104,7 +104,7 @@ def test_gangs_whose_members_never_come_leave_their_queue_to_one_that_needs_what
     assert len(world.bound(rival)) == sum(sizes)
 
 
-def test_gang_that_gives_way_says_so_and_has_its_turn_again_when_nobody_waits_or_the_others_had_theirs() -> None:
+def test_gang_that_yields_its_turn_says_so_and_starts_when_none_waits_or_its_turn_comes() -> None:
     world = a_world(6)
     world.now = 900.0  # the beginning of its turn
     world.put_queue(Queue("q", limit={GPU: 3}))
@@ -128,7 +128,7 @@ def test_gang_that_gives_way_says_so_and_has_its_turn_again_when_nobody_waits_or
     assert (len(world.bound(runs)), world.phase(gang.key)) == (1, Phase.RESERVED)
 
 
-def test_nobody_gives_way_where_a_queue_has_no_limit() -> None:
+def test_no_gang_yields_in_a_queue_without_limits() -> None:
     world = a_world(6)
     world.now = 900.0
     gang = expecting("a", 2)
@@ -141,7 +141,7 @@ def test_nobody_gives_way_where_a_queue_has_no_limit() -> None:
     assert world.phase(gang.key) is Phase.RESERVED
 
 
-def test_gang_that_ran_after_its_reservation_had_expired_does_not_give_way_when_it_starts_anew() -> None:
+def test_gang_that_ran_after_an_expired_reservation_does_not_yield_when_it_restarts() -> None:
     world = a_world(6)
     world.now = 900.0
     world.put_queue(Queue("q", limit={GPU: 3}))
@@ -159,7 +159,7 @@ def test_gang_that_ran_after_its_reservation_had_expired_does_not_give_way_when_
     assert world.phase(gang.key) is Phase.RESERVED
 
 
-def test_members_that_come_after_their_reservation_expired_need_not_wait_for_the_next() -> None:
+def test_members_that_come_after_their_reservation_expired_do_not_wait_for_the_next() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
     world.submit(gang)
@@ -169,7 +169,7 @@ def test_members_that_come_after_their_reservation_expired_need_not_wait_for_the
     assert len(world.bound(gang.key)) == 3
 
 
-def test_new_leader_finds_the_reservation_again_and_its_end() -> None:
+def test_new_leader_keeps_the_reservation_and_its_end() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
     world.submit(gang)
@@ -184,7 +184,7 @@ def test_new_leader_finds_the_reservation_again_and_its_end() -> None:
     assert len(world.bound(rival)) == 3
 
 
-def test_expected_members_that_turn_out_to_need_something_else_get_other_slots() -> None:
+def test_expected_members_whose_request_changes_get_other_slots() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
     world.submit(gang)
@@ -200,7 +200,7 @@ def test_expected_members_that_turn_out_to_need_something_else_get_other_slots()
     assert len(world.bound(gang.key)) == 1
 
 
-def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() -> None:
+def test_driver_starts_only_with_capacity_for_its_executors_and_reserves_it() -> None:
     world = a_world(2)
     key = a_key("spark")
     gang = Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "executor"),))
@@ -219,7 +219,7 @@ def test_driver_starts_only_with_room_for_its_executors_and_keeps_it_for_them() 
     assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor", "executor"]
 
 
-def test_driver_that_shows_that_less_is_needed_than_was_refused_before_it_starts() -> None:
+def test_gang_that_was_refused_starts_when_its_driver_needs_less_than_expected() -> None:
     world = a_world(8, 8, 8)
     blocker = world.start("blocker", 1, shape_of(8), priority=1)
     world.settle()
@@ -234,7 +234,7 @@ def test_driver_that_shows_that_less_is_needed_than_was_refused_before_it_starts
     assert [pod.role for pod in world.bound(key)] == ["driver"]
 
 
-def test_executors_larger_than_expected_start_although_the_others_will_not_fit() -> None:
+def test_executors_larger_than_expected_start_although_the_rest_does_not_fit() -> None:
     world = a_world(4)
     key = a_key("spark")
     gang = Gang(key, minimum=1, expected=(Expected(shape_of(1), 4, "executor"),))
@@ -246,7 +246,7 @@ def test_executors_larger_than_expected_start_although_the_others_will_not_fit()
     assert sorted(pod.role for pod in world.bound(key)) == ["driver", "executor"]
 
 
-def test_of_two_applications_that_only_fit_one_at_a_time_the_second_driver_waits_for_the_first_to_end() -> None:
+def test_second_driver_waits_for_the_first_application_to_end_if_only_one_fits() -> None:
     world = a_world(3)
     expected = (Expected(shape_of(1), 3, "executor"),)
     for name in "ab":
@@ -277,7 +277,7 @@ def test_reservation_of_a_driver_without_executors_expires_and_it_runs_on() -> N
     assert [pod.role for pod in world.bound(key)] == ["driver"]
 
 
-def test_two_kinds_of_expected_members_of_one_role_keep_a_slot_each() -> None:
+def test_two_kinds_of_expected_members_of_one_role_reserve_a_slot_each() -> None:
     world = a_world(4)
     key = a_key("a")
     expected = (Expected(shape_of(1), 1, "worker"), Expected(shape_of(3), 1, "worker"))
@@ -291,7 +291,7 @@ def test_two_kinds_of_expected_members_of_one_role_keep_a_slot_each() -> None:
     assert len(world.bound(rival)) == 4
 
 
-def test_gangs_of_two_dialects_with_one_name_keep_a_slot_each() -> None:
+def test_gangs_of_two_dialects_with_one_name_reserve_a_slot_each() -> None:
     world = a_world(2)
     for dialect in ("one", "two"):
         world.put_gang(Gang(GangKey(dialect, NAMESPACE, "a"), expected=(Expected(shape_of(1), 1, "worker"),)))
@@ -301,7 +301,7 @@ def test_gangs_of_two_dialects_with_one_name_keep_a_slot_each() -> None:
     assert world.bound(rival) == []
 
 
-def test_reservation_of_a_gang_that_has_ended_is_given_up_at_once() -> None:
+def test_reservation_of_an_ended_gang_is_released_at_once() -> None:
     world = a_world(2)
     key = a_key("spark")
     world.submit(
@@ -318,7 +318,7 @@ def test_reservation_of_a_gang_that_has_ended_is_given_up_at_once() -> None:
 
 
 @pytest.mark.parametrize("phase", [PodPhase.SUCCEEDED, PodPhase.FAILED])
-def test_nothing_is_kept_anew_for_a_gang_that_has_ended(phase: PodPhase) -> None:
+def test_no_slot_is_reserved_again_for_an_ended_gang(phase: PodPhase) -> None:
     world = a_world(2)
     key = a_key("spark")
     world.submit(
@@ -333,7 +333,7 @@ def test_nothing_is_kept_anew_for_a_gang_that_has_ended(phase: PodPhase) -> None
     assert len(world.bound(rival)) == 2
 
 
-def test_gang_that_no_longer_fits_says_so_while_its_slots_are_kept_and_nodes_are_drained_for_another() -> None:
+def test_gang_that_no_longer_fits_has_a_refusal_with_reserved_slots_and_another_drain() -> None:
     world = a_world(8, config=Config(drain_after=10))
     world.start("busy", 4)
     gang = expecting("a", 3)
@@ -352,7 +352,7 @@ def test_gang_that_no_longer_fits_says_so_while_its_slots_are_kept_and_nodes_are
     assert world.engine.explain(gang.key, world.now) is not None
 
 
-def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> None:
+def test_members_of_two_shapes_in_one_role_each_get_a_slot() -> None:
     world = a_world(8)
     expected = (Expected(shape_of(1), 2, "worker"), Expected(shape_of(2), 3, "worker"))
     world.submit(Gang(a_key("a"), minimum=5, expected=expected))
@@ -366,7 +366,7 @@ def test_members_of_two_shapes_in_one_role_each_get_a_slot_of_their_own() -> Non
     assert len(world.bound(large)) == 1, "and all eight are given back"
 
 
-def test_slots_of_a_gang_whose_object_is_deleted_are_given_back() -> None:
+def test_reserved_slots_of_a_gang_whose_object_is_deleted_are_released() -> None:
     world = a_world(3)
     gang = expecting("a", 3)
     world.submit(gang)
@@ -379,7 +379,7 @@ def test_slots_of_a_gang_whose_object_is_deleted_are_given_back() -> None:
     assert len(world.bound(rival)) == 3
 
 
-def test_kept_slots_cost_their_queue_only_while_they_are_kept() -> None:
+def test_reserved_slots_are_charged_to_their_queue_only_while_reserved() -> None:
     world = a_world(6, config=Config(reserve=300))
     world.put_queue(Queue("q", limit={GPU: 3}))
     world.submit(expecting("a", 3, queue="q"))

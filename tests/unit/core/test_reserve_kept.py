@@ -9,7 +9,7 @@ from tests.unit.core.test_reserve import expecting
 from tests.unit.core.world import GPU, a_key, a_node, a_pod, a_world, members, shape_of
 
 
-def test_members_larger_than_expected_start_where_slots_were_kept_for_them_once_a_new_node_has_the_rest() -> None:
+def test_members_larger_than_expected_start_on_reserved_slots_and_a_new_node() -> None:
     world = a_world(4)
     world.start("busy", 2)
     world.settle()
@@ -24,7 +24,7 @@ def test_members_larger_than_expected_start_where_slots_were_kept_for_them_once_
     assert sorted(pod.node or "" for pod in world.bound(key)) == ["n0", "new"]
 
 
-def test_members_larger_than_expected_start_when_what_ends_and_what_is_kept_for_them_are_enough() -> None:
+def test_members_larger_than_expected_start_when_freed_and_reserved_capacity_suffices() -> None:
     world = a_world(4)
     busy = world.start("busy", 2)
     world.settle()
@@ -39,7 +39,7 @@ def test_members_larger_than_expected_start_when_what_ends_and_what_is_kept_for_
 
 
 @pytest.mark.parametrize("priority", [-5, -(1 << 31)])
-def test_gang_of_the_lowest_priority_of_all_goes_before_one_whose_members_never_came(priority: int) -> None:
+def test_gang_of_the_lowest_priority_precedes_one_with_an_unused_reservation(priority: int) -> None:
     world = a_world(3)
     world.submit(expecting("a", 3, priority=5))
     world.settle()
@@ -48,7 +48,7 @@ def test_gang_of_the_lowest_priority_of_all_goes_before_one_whose_members_never_
     assert len(world.bound(rival)) == 3
 
 
-def test_driver_that_waits_for_room_for_its_executors_evicts_nobody() -> None:
+def test_driver_that_waits_for_capacity_for_its_executors_evicts_no_pod() -> None:
     world = a_world(2)
     low = world.start("low", 2)
     world.settle()
@@ -61,7 +61,7 @@ def test_driver_that_waits_for_room_for_its_executors_evicts_nobody() -> None:
     assert (len(world.bound(low)), world.bound(key)) == (2, [])
 
 
-def test_slots_are_kept_on_for_a_gang_whose_only_member_failed_and_was_made_again() -> None:
+def test_slots_stay_reserved_for_a_gang_whose_only_member_failed_and_was_recreated() -> None:
     world = a_world(2)
     key = a_key("spark")
     world.submit(
@@ -76,7 +76,7 @@ def test_slots_are_kept_on_for_a_gang_whose_only_member_failed_and_was_made_agai
     assert ([pod.name for pod in world.bound(key)], world.bound(rival)) == (["spark-driver-1"], [])
 
 
-def test_slots_that_are_kept_anew_do_not_pass_the_limit_of_their_queue() -> None:
+def test_slots_that_are_reserved_again_do_not_exceed_the_limit_of_their_queue() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))
     gang = expecting("a", 2, queue="q")

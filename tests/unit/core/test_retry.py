@@ -88,7 +88,7 @@ def meet(fate: Fate, raised: list[float] | None = None, world: World | None = No
 
 
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.REFUSED, Fate.LATE])
-def test_gang_whose_binds_fail_for_ever_gives_its_gpus_to_others(fate: Fate) -> None:
+def test_gang_whose_binds_keep_failing_releases_its_gpus(fate: Fate) -> None:
     world = a_world(4)
     world.start("bad", 4, namespace=BROKEN)
     settle(world, meet(fate))
@@ -97,7 +97,7 @@ def test_gang_whose_binds_fail_for_ever_gives_its_gpus_to_others(fate: Fate) -> 
     assert len(world.bound(good)) == 2
 
 
-def test_gang_whose_binds_fail_for_ever_is_tried_less_and_less_often() -> None:
+def test_gang_whose_binds_keep_failing_is_tried_with_growing_backoff() -> None:
     world = a_world(4)
     world.start("bad", 1, namespace=BROKEN)
     begun, raised = world.now, list[float]()
@@ -109,7 +109,7 @@ def test_gang_whose_binds_fail_for_ever_is_tried_less_and_less_often() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "given_up"), [(179.9, False), (180.0, True)])
-def test_bind_that_nobody_answers_is_given_up_after_three_minutes(seconds: float, given_up: bool) -> None:
+def test_bind_without_an_answer_is_given_up_after_three_minutes(seconds: float, given_up: bool) -> None:
     world = a_world(4)
     start_binding(world, 1)
     refuse_bind(world, "a-0", BindFailure.UNKNOWN)
@@ -118,7 +118,7 @@ def test_bind_that_nobody_answers_is_given_up_after_three_minutes(seconds: float
     assert bool(sent(effects, RaiseAttempt)) is given_up
 
 
-def test_gang_whose_binds_fail_for_days_is_still_tried_now_and_then() -> None:
+def test_gang_whose_binds_fail_for_days_is_still_tried() -> None:
     world = a_world(4)
     key = world.start("bad", 1, namespace=BROKEN)
     raised = list[float]()
@@ -129,7 +129,7 @@ def test_gang_whose_binds_fail_for_days_is_still_tried_now_and_then() -> None:
     assert 240 <= raised[-1] - raised[-2] <= 250
 
 
-def test_binds_that_fail_for_long_leave_room_for_others() -> None:
+def test_binds_that_fail_for_long_do_not_block_other_gangs() -> None:
     world = a_world(8, config=Config(max_open_binds=4))
     bad = world.start("bad", 4, namespace=BROKEN)
 
@@ -149,7 +149,7 @@ def test_binds_that_fail_for_long_leave_room_for_others() -> None:
 
 
 @pytest.mark.parametrize("gangs", [21, 40])
-def test_namespace_whose_binds_hang_stops_nobody_for_long(gangs: int) -> None:
+def test_namespace_whose_binds_hang_blocks_no_other_for_long(gangs: int) -> None:
     world = a_world(*[50] * gangs, 1, config=Config(max_open_binds=1000))
     for i in range(gangs):
         world.start(f"bad-{i}", 50, namespace=BROKEN)
@@ -182,7 +182,7 @@ def test_namespace_whose_binds_hang_stops_nobody_for_long(gangs: int) -> None:
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
-def test_binds_of_which_nothing_is_heard_for_a_minute_leave_room_for_others(taken_over: bool) -> None:
+def test_binds_without_an_answer_for_a_minute_do_not_block_other_gangs(taken_over: bool) -> None:
     world = a_world(8, config=Config(max_open_binds=4))
     start_binding(world, 4)
     if taken_over:
@@ -197,7 +197,7 @@ def test_binds_of_which_nothing_is_heard_for_a_minute_leave_room_for_others(take
     assert len(world.bound(good)) == 1
 
 
-def test_binds_that_are_given_up_with_their_node_leave_room_for_others_if_no_mark_lands() -> None:
+def test_binds_given_up_with_their_node_do_not_block_others_although_raising_the_attempt_fails() -> None:
     world = a_world(4, 4, config=Config(max_open_binds=4))
     start_binding(world, 4)
     world.flights.clear()
@@ -208,7 +208,7 @@ def test_binds_that_are_given_up_with_their_node_leave_room_for_others_if_no_mar
     assert len(world.bound(good)) == 1
 
 
-def test_nothing_is_given_up_because_the_api_server_was_away() -> None:
+def test_no_bind_is_given_up_because_the_api_server_was_down() -> None:
     world = a_world(4)
     key = world.start("a", 4, namespace=BROKEN)
     settle(world, meet(Fate.LOST))
@@ -221,7 +221,7 @@ def test_nothing_is_given_up_because_the_api_server_was_away() -> None:
 
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("before", [True, False])
-def test_bind_that_lands_when_it_was_given_up_takes_no_gpu_from_others(before: bool, crashes: bool) -> None:
+def test_bind_that_succeeds_after_it_was_given_up_takes_no_gpu_of_another_pod(before: bool, crashes: bool) -> None:
     world = a_world(1)
     bad = world.start("bad", 1, namespace=BROKEN)
     settle(world, meet(Fate.LATE))
@@ -247,7 +247,7 @@ def test_bind_that_lands_when_it_was_given_up_takes_no_gpu_from_others(before: b
 # -- what is said of them
 
 
-def test_first_refusal_of_a_start_is_told_until_a_member_is_bound() -> None:
+def test_first_bind_refusal_of_a_start_is_reported_until_a_member_is_bound() -> None:
     world = a_world(4)
     key = start_binding(world, 2)
     assert said(world, key) == ""
@@ -259,7 +259,7 @@ def test_first_refusal_of_a_start_is_told_until_a_member_is_bound() -> None:
     assert said(world, key) == ""
 
 
-def test_refusal_is_told_while_the_gang_waits_for_its_next_start() -> None:
+def test_bind_refusal_is_reported_while_the_gang_backs_off() -> None:
     world = a_world(4)
     key = start_binding(world, 1)
     refuse_bind(world, "a-0")
@@ -271,7 +271,7 @@ def test_refusal_is_told_while_the_gang_waits_for_its_next_start() -> None:
     assert said(world, key) == ""
 
 
-def test_refusal_is_forgotten_by_a_leader_that_steps_down() -> None:
+def test_bind_refusal_is_dropped_by_a_leader_that_steps_down() -> None:
     world = a_world(4)
     key = start_binding(world, 1)
     refuse_bind(world, "a-0")
@@ -279,7 +279,7 @@ def test_refusal_is_forgotten_by_a_leader_that_steps_down() -> None:
     assert world.engine.state.records[key].bind_refused == ""
 
 
-def test_failure_that_may_pass_is_told_only_when_it_lasts() -> None:
+def test_transient_failure_is_reported_only_when_it_lasts() -> None:
     world = a_world(4)
     key = start_binding(world, 1)
     refuse_bind(world, "a-0", BindFailure.UNKNOWN)

@@ -52,7 +52,7 @@ def test_a_role_stays_in_one_of_its_domains(codes: tuple[int, ...], expected: li
     assert found(cluster, [SearchGroup(workers(2), in_domains(cluster, *codes))]) == expected
 
 
-def test_nodes_without_room_are_not_tried() -> None:
+def test_nodes_without_capacity_are_not_tried() -> None:
     assert found(cluster_of(0, 1), [SearchGroup(workers(1))], tries=1) == ["n1"]
 
 
@@ -65,7 +65,7 @@ def test_only_allowed_nodes_are_used() -> None:
     assert [slot.node for slot in slots] == ["n0"]
 
 
-def test_what_stands_in_the_way_is_moved() -> None:
+def test_a_member_in_the_way_is_moved() -> None:
     cluster = cluster_of(1, 2)
     licensed = [pod("small", plain(), role="small")]
     groups = [SearchGroup(workers(1)), SearchGroup(workers(1, 2, "large")), SearchGroup(licensed)]
@@ -73,13 +73,13 @@ def test_what_stands_in_the_way_is_moved() -> None:
     assert len(cluster.usage) == 3
 
 
-def test_nodes_that_take_as_many_of_each_but_not_of_both_are_both_tried() -> None:
+def test_nodes_with_equal_counts_per_shape_but_not_for_both_shapes_are_both_tried() -> None:
     cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 300}), node("n1", allocatable={"cpu": 350})]))
     groups = [SearchGroup([pod(f"p{cpu}", plain(cpu))]) for cpu in (200, 150, 300)]
     assert found(cluster, groups) == ["n1", "n1", "n0"]
 
 
-def test_nodes_that_are_alike_are_both_tried_for_those_whose_company_looks_where_they_are() -> None:
+def test_equal_nodes_are_both_tried_if_members_have_pod_rules() -> None:
     rooms = [("n0", "a", {}), ("n1", "b", {}), ("n2", "b", {"cpu": 100, "licence": 1})]
     cluster = build_cluster(Fleet([node(name, labels={ZONE: z}, allocatable=has) for name, z, has in rooms]))
     beside = replace(plain(licence=1), affinity=(PodTerm(apps("leader"), ZONE),))
@@ -88,13 +88,13 @@ def test_nodes_that_are_alike_are_both_tried_for_those_whose_company_looks_where
 
 
 @pytest.mark.parametrize(("tries", "expected"), [(1, None), (2, ["n1", "n0"])])
-def test_a_search_gives_up_when_it_has_gone_back_as_often_as_it_may(tries: int, expected: list[str] | None) -> None:
+def test_a_search_ends_after_its_number_of_steps_back(tries: int, expected: list[str] | None) -> None:
     cluster = build_cluster(Fleet([node("n0", allocatable={"cpu": 100, "licence": 1}), node("n1")]))
     groups = [SearchGroup([pod("any")]), SearchGroup([pod("licensed", plain(licence=1))])]
     assert found(cluster, groups, tries) == expected
 
 
-def test_a_share_that_stands_in_the_way_of_another_is_moved() -> None:
+def test_a_share_in_the_way_of_another_is_moved() -> None:
     cluster = build_cluster(Fleet([gpu_node("n0", 1, allocatable={GPU: 1, "licence": 1}), gpu_node("n1", 1)]))
     licensed = replace(share(600), request=(("cpu", 100), ("licence", 1)))
     assert found(cluster, [SearchGroup([pod("any", share(600))]), SearchGroup([pod("licensed", licensed)])]) == [
@@ -103,13 +103,13 @@ def test_a_share_that_stands_in_the_way_of_another_is_moved() -> None:
     ]
 
 
-def test_a_role_of_more_members_than_can_be_moved_stays_in_one_of_its_domains_too() -> None:
+def test_a_role_larger_than_the_search_depth_stays_in_one_of_its_domains() -> None:
     cluster = cluster_of(2, 70, 66)
     groups = [SearchGroup(workers(66), in_domains(cluster, 0, 0, 1))]
     assert found(cluster, groups) == ["n0"] * 2 + ["n1"] * 64
 
 
-def test_nothing_is_left_behind_by_a_search_that_finds_nothing() -> None:
+def test_a_search_without_a_result_changes_nothing() -> None:
     cluster = cluster_of(1, 2)
     assert found(cluster, [SearchGroup(workers(4))]) is None
     assert not cluster.usage

@@ -45,7 +45,5 @@ def test_a_label_is_the_integer_that_kubernetes_reads(text: str, number: int | N
         *[(SelectorOperator.DOES_NOT_EXIST, value, value is None) for value in ("5", "", None)],
     ],
 )
-def test_a_requirement_accepts_what_its_operator_says(
-    operator: SelectorOperator, value: str | None, accepted: bool
-) -> None:
+def test_a_requirement_compares_by_its_operator(operator: SelectorOperator, value: str | None, accepted: bool) -> None:
     assert Requirement("key", operator, ("5",)).accepts(value) is accepted

@@ -44,7 +44,7 @@ def watching(*gpus: int) -> Engine:
     return engine
 
 
-def test_standby_has_nothing_left_to_look_at_once_it_has_looked() -> None:
+def test_standby_cycle_clears_the_list_of_changed_gangs() -> None:
     engine = watching()
     engine.handle(PodSeen(a_pod("p", version="1")), NOW)
     assert engine.run_cycle(NOW) == []
@@ -52,7 +52,7 @@ def test_standby_has_nothing_left_to_look_at_once_it_has_looked() -> None:
     assert engine.next_timer() is None
 
 
-def test_standby_forgets_gangs_that_are_gone() -> None:
+def test_standby_removes_empty_gangs() -> None:
     engine = watching()
     key = a_key("a")
     engine.handle(GangSeen(Gang(key, minimum=2)), NOW)
@@ -67,7 +67,7 @@ def test_standby_forgets_gangs_that_are_gone() -> None:
     assert not engine.state.records
 
 
-def test_standby_ends_quarantines_and_is_not_due_for_ever_after() -> None:
+def test_standby_ends_quarantines_and_has_no_timer_left() -> None:
     engine = watching()
     engine.handle(PodSeen(a_pod("p", node="n0", devices=(0,), phase=PodPhase.RUNNING, grace=0.0)), NOW)
     engine.handle(PodGone("p"), NOW)
@@ -92,7 +92,7 @@ def test_leader_that_is_fenced_has_no_timers_in_the_past() -> None:
     assert due is None or due > later
 
 
-def test_what_was_noted_nowhere_is_forgotten_with_the_lead() -> None:
+def test_decisions_without_a_note_are_dropped_with_the_leadership() -> None:
     engine = watching(2)
     engine.handle(TookOver(), NOW)
     low, high = a_key("low"), a_key("high")
@@ -111,7 +111,7 @@ def test_what_was_noted_nowhere_is_forgotten_with_the_lead() -> None:
     assert not engine.state.nominated
 
 
-def test_what_was_noted_is_known_to_the_one_who_leads_again() -> None:
+def test_notes_are_restored_when_leadership_returns() -> None:
     engine = watching(2)
     engine.handle(TookOver(), NOW)
     key = a_key("a")
@@ -122,7 +122,7 @@ def test_what_was_noted_is_known_to_the_one_who_leads_again() -> None:
     assert engine.state.records[key].notes.nomination == noted.notes.nomination
 
 
-def test_nomination_whose_evictions_were_never_committed_is_decided_afresh() -> None:
+def test_nomination_whose_evictions_were_never_committed_is_decided_again() -> None:
     engine = watching(2)
     low, high = a_key("low"), a_key("high")
     engine.handle(GangSeen(Gang(low, minimum=2)), NOW)
@@ -137,7 +137,7 @@ def test_nomination_whose_evictions_were_never_committed_is_decided_afresh() -> 
     assert [delete.name for commit in commits for delete in commit.deletes] == ["low-0", "low-1"]
 
 
-def test_nomination_whose_victims_are_going_is_kept() -> None:
+def test_nomination_whose_victims_are_being_deleted_is_kept() -> None:
     engine = watching(2)
     high = a_key("high")
     victims = [a_pod(f"low-{i}", node="n0", devices=(i,), phase=PodPhase.RUNNING, deleting=i == 0) for i in range(2)]
@@ -153,7 +153,7 @@ def test_nomination_whose_victims_are_going_is_kept() -> None:
     assert engine.state.records[high].notes.nomination == slots
 
 
-def test_late_answer_to_an_earlier_bind_does_not_hurry_the_next_one() -> None:
+def test_late_answer_to_an_earlier_bind_does_not_trigger_the_next_one() -> None:
     engine = watching()
     engine.handle(TookOver(), NOW)
     engine.handle(PodSeen(a_pod("p", version="1", created=NOW)), NOW)
@@ -165,14 +165,14 @@ def test_late_answer_to_an_earlier_bind_does_not_hurry_the_next_one() -> None:
     assert due is None or due > later
 
 
-def test_bind_is_not_sent_with_a_version_of_its_pod_that_does_not_carry_its_attempt() -> None:
+def test_bind_is_not_sent_with_a_pod_version_of_another_attempt() -> None:
     engine = watching()
     engine.handle(PodSeen(a_pod("p", version="1")), NOW)
     raised = Commit(3, binds=(Bind("p", "team", "p", 1, "n0", (0,)),))
     assert not [effect for effect in engine.handle(TookOver((raised,)), NOW) if isinstance(effect, SendBind)]
 
 
-def test_commit_of_nothing_is_over_for_the_next_leader() -> None:
+def test_empty_commit_is_over_for_the_next_leader() -> None:
     engine = watching()
     assert engine.handle(TookOver((Commit(3),)), NOW) == []
     assert engine.run_cycle(NOW) == [Release(3)]
@@ -189,7 +189,7 @@ def test_commit_of_pods_that_are_gone_is_over_for_the_next_leader() -> None:
 @pytest.mark.parametrize(
     "change", [{"deleting": True}, {"phase": PodPhase.SUCCEEDED}], ids=["is being deleted", "has ended"]
 )
-def test_delete_of_a_pod_that_goes_anyway_is_over_for_the_next_leader(change: dict[str, Any]) -> None:
+def test_delete_of_a_pod_that_is_deleting_already_is_over_for_the_next_leader(change: dict[str, Any]) -> None:
     engine = watching()
     engine.handle(PodSeen(a_pod("p", node="n0", devices=(0,), **change)), NOW)
     left = Commit(3, deletes=(Delete("p", "team", "p", DeleteCause.PREEMPTED),))
@@ -197,7 +197,7 @@ def test_delete_of_a_pod_that_goes_anyway_is_over_for_the_next_leader(change: di
     assert Release(3) in engine.run_cycle(NOW)
 
 
-def test_leader_that_steps_down_keeps_no_slots_for_anybody() -> None:
+def test_leader_that_steps_down_releases_all_reserved_slots() -> None:
     engine = watching()
     key = a_key("a")
     engine.handle(GangSeen(Gang(key, minimum=2)), NOW)
@@ -213,7 +213,7 @@ def test_leader_that_steps_down_keeps_no_slots_for_anybody() -> None:
     assert list(engine.state.cluster.usage) == ["a-0"]
 
 
-def test_what_was_kept_for_one_gang_is_given_to_another_by_the_one_who_leads_again() -> None:
+def test_slots_reserved_for_one_gang_can_go_to_another_after_leadership_returns() -> None:
     engine = watching(2)
     engine.handle(TookOver(), NOW)
     waited_for = expecting("a", 2)
@@ -231,7 +231,7 @@ def test_what_was_kept_for_one_gang_is_given_to_another_by_the_one_who_leads_aga
 
 
 @pytest.mark.parametrize("fenced", [NOW, NOW + 700])
-def test_gang_that_ran_under_another_leader_has_not_waited_since_before(fenced: float) -> None:
+def test_waiting_time_restarts_for_a_gang_that_ran_under_another_leader(fenced: float) -> None:
     engine = watching(1)
     engine.handle(PodSeen(a_pod("other", node="n0", devices=(0,))), NOW)
     engine.handle(TookOver(), NOW)
@@ -251,7 +251,7 @@ def test_gang_that_ran_under_another_leader_has_not_waited_since_before(fenced: 
     assert (status.timed_out, status.notes.target) == (False, ())
 
 
-def test_waits_between_two_tries_double() -> None:
+def test_time_between_two_attempts_doubles() -> None:
     engine = watching()
     engine.handle(TookOver(), NOW)
     engine.handle(PodSeen(a_pod("p", version="1", created=NOW)), NOW)
@@ -268,7 +268,7 @@ def test_waits_between_two_tries_double() -> None:
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
 
 
-def test_bind_that_nobody_answers_is_sent_less_and_less_often() -> None:
+def test_bind_without_an_answer_is_sent_with_growing_backoff() -> None:
     engine = watching()
     engine.handle(TookOver(), NOW)
     engine.handle(PodSeen(a_pod("p", version="1", created=NOW)), NOW)
@@ -282,7 +282,7 @@ def test_bind_that_nobody_answers_is_sent_less_and_less_often() -> None:
     assert 60 <= sends <= 90
 
 
-def test_delete_that_a_budget_forbids_is_sent_less_and_less_often() -> None:
+def test_delete_refused_by_a_disruption_budget_is_sent_with_growing_backoff() -> None:
     engine = watching(1)
     engine.handle(TookOver(), NOW)
     engine.handle(PodSeen(a_pod("low", version="1", node="n0", devices=(0,), phase=PodPhase.RUNNING)), NOW)
@@ -325,7 +325,7 @@ def test_open_bind_ends_with_its_pod_even_if_that_is_no_longer_ours() -> None:
     assert not engine.state.ledger.binds
 
 
-def test_deciding_pauses_while_the_lease_names_as_much_as_it_may() -> None:
+def test_deciding_pauses_while_the_lease_names_the_maximum_of_commits() -> None:
     engine = Engine(Config(max_open_commits=2))
     engine.handle(NodeSeen(a_node("n0", 8)), NOW)
     engine.handle(TookOver(), NOW)

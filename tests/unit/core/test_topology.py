@@ -72,7 +72,7 @@ DOMAINS = [
 
 
 @pytest.mark.parametrize("case", DOMAINS, ids=[case.id for case in DOMAINS])
-def test_a_domain_is_the_nodes_that_share_a_label_path(case: DomainCase) -> None:
+def test_a_domain_is_the_set_of_nodes_that_share_a_label_path(case: DomainCase) -> None:
     cluster = build_cluster(Fleet(TREE))
     assert domains(cluster, case.level) == {frozenset(names.split()) for names in case.expected}
 
@@ -366,13 +366,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_a_gang_goes_to_the_domain_its_topology_asks_for(case: Case) -> None:
+def test_a_gang_is_placed_in_the_domain_that_its_topology_requests(case: Case) -> None:
     cluster = build_cluster(Fleet(list(case.nodes), list(case.placed)))
     assert nodes_of(place_gang(cluster, case.bid)) == case.expected.split()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_members_that_were_placed_are_assumed_and_others_are_not(case: Case) -> None:
+def test_placed_members_are_assumed_and_others_are_not(case: Case) -> None:
     cluster = build_cluster(Fleet(list(case.nodes), list(case.placed)))
     placement = place_gang(cluster, case.bid) or []
     here = {uid for uid in cluster.usage if uid not in {placed.pod.uid for placed in case.placed}}
@@ -390,7 +390,7 @@ def test_a_bids_excluded_nodes_are_not_used() -> None:
 
 
 @pytest.mark.parametrize(("excluded", "left"), [(["n1"], ["n4", "n5"]), (["n4"], ["n1", "n2"])])
-def test_a_rack_is_found_among_the_nodes_that_are_not_excluded(excluded: list[str], left: list[str]) -> None:
+def test_a_rack_is_chosen_among_the_nodes_that_are_not_excluded(excluded: list[str], left: list[str]) -> None:
     cluster = build_cluster(Fleet([*TWO_RACKS[:2], *TWO_RACKS[3:]]))
     bid = gang_of(whole(1), 2, topology=RACK_REQUIRED)
     bid.excluded = np.zeros(cluster.table.size, bool)
@@ -409,7 +409,7 @@ def test_a_role_needs_its_own_minimum() -> None:
     assert sorted(slot.role for _, slot in placement) == ["leader", "leader", "leader", "worker", "worker"]
 
 
-def test_a_gang_that_does_not_fit_leaves_everything_as_it_was() -> None:
+def test_a_gang_that_does_not_fit_changes_nothing() -> None:
     cluster = build_cluster(Fleet(TWO_RACKS))
     free, used = cluster.free.copy(), cluster.devices.used.copy()
     assert place_gang(cluster, gang_of(whole(1), 6)) is None
@@ -430,7 +430,7 @@ def test_a_selector_narrows_the_domain_that_counts() -> None:
     assert nodes_of(place_gang(cluster, gang_of(picky, 2, topology=RACK_REQUIRED))) == ["n3", "n4"]
 
 
-def test_surplus_goes_to_the_rack_with_most_room_that_may_be_used() -> None:
+def test_surplus_goes_to_the_usable_rack_with_the_most_capacity() -> None:
     nodes = [host("n1", "a/1"), host("n2", "a/2", 4), host("n3", "a/3", 2)]
     cluster = build_cluster(Fleet(nodes))
     bid = gang_of(whole(1), 3, needed=0, topology=RACK_REQUIRED)
@@ -439,6 +439,6 @@ def test_surplus_goes_to_the_rack_with_most_room_that_may_be_used() -> None:
     assert nodes_of(place_gang(cluster, bid)) == ["n3", "n3"]
 
 
-def test_nodes_outside_all_racks_are_no_room_for_surplus_in_any() -> None:
+def test_surplus_with_a_required_rack_is_not_placed_outside_all_racks() -> None:
     cluster = build_cluster(Fleet([host("n1", "a/1", 2), host("n2", "a/2"), host("n3", "a", 8)]))
     assert nodes_of(place_gang(cluster, gang_of(whole(1), 3, needed=0, topology=RACK_REQUIRED))) == ["n1", "n1"]
