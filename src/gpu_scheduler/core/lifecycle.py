@@ -216,13 +216,6 @@ def phase_of(facts: GangFacts) -> Phase:
     return next(phase for phase, holds in PHASES if holds(facts))
 
 
-# Binding follows a commit. Every other phase can be entered from any phase: pods can appear, vanish and end at any
-# moment, and a new leader starts from what it observes.
-ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
-    Phase.BINDING: frozenset({Phase.COMMITTING, Phase.RESTARTING, Phase.ORPHANED}),
-}
-
-
 def status_of(record: GangRecord, facts: GangFacts, refusal: Unplaceable | None) -> Status:
     """The status of a gang, to be reported."""
     return Status(

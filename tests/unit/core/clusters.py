@@ -1,4 +1,4 @@
-"""Small clusters for the placement tests: builders in the words of the tests, and random fleets."""
+"""Small clusters for the placement tests: builders, and random fleets and gangs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROOM = {"cpu": 64_000, "memory": 1 << 36, "ephemeral-storage": 1 << 36, "pods": 
 
 
 def node(name: str, **changes: object) -> Node:
-    """A ready node with plenty of everything but GPUs, labelled with its hostname."""
+    """A ready node with many resources but no GPUs, labelled with its hostname."""
     labels = changes.pop("labels", {})
     allocatable = changes.pop("allocatable", {})
     assert isinstance(labels, Mapping)
@@ -49,29 +49,29 @@ def node(name: str, **changes: object) -> Node:
 
 
 def gpu_node(name: str, gpus: int, *, assigns: bool = True, **changes: object) -> Node:
-    """A node with cards, which are ours to assign unless said otherwise."""
+    """A node with GPUs, which by default the scheduler assigns."""
     return node(
         name, **{"allocatable": {GPU: gpus}, "gpu_resource": GPU, "gpus": gpus, "assigns_devices": assigns, **changes}
     )
 
 
 def plain(cpu: int = 100, /, **request: int) -> Shape:
-    """A shape that asks for cpu and whatever else is named."""
+    """A shape that requests cpu and the named resources."""
     return Shape(request=tuple(sorted({"cpu": cpu, **request}.items())))
 
 
 def whole(gpus: int, **changes: object) -> Shape:
-    """A shape of whole cards."""
+    """A shape of whole GPUs."""
     return replace(Shape(request=(("cpu", 100), (GPU, gpus)), gpu_resource=GPU, gpus=gpus), **changes)  # type: ignore[arg-type]
 
 
 def share(milli: int) -> Shape:
-    """A shape of a share of one card."""
+    """A shape with a share of one GPU."""
     return Shape(request=(("cpu", 100),), gpu_resource=GPU, gpu_milli=milli)
 
 
 def mapped(name: str, *devices: int, group: str = "x/map") -> Shape:
-    """A shape of a gpu-scheduling-map entry."""
+    """A shape with a gpu-scheduling-map entry."""
     return Shape(request=(("cpu", 100),), device_map=DeviceMap(name, devices, group))
 
 
@@ -82,12 +82,12 @@ def pod(uid: str, shape: Shape | None = None, **changes: object) -> Pod:
 
 
 def apps(*values: str, namespaces: tuple[str, ...] = ("x",)) -> PodMatch:
-    """The pods whose label app has one of the values."""
+    """Selects the pods whose label app has one of the values."""
     return PodMatch(LabelSelector((Requirement("app", SelectorOperator.IN, values),)), namespaces)
 
 
 def build_cluster(fleet: Fleet) -> Cluster:
-    """The same fleet as the code under test sees it."""
+    """The fleet as a cluster of the code under test."""
     cluster = Cluster()
     for each in fleet.nodes:
         cluster.put_node(each)
@@ -106,7 +106,7 @@ def gang_of(shape: Shape, size: int, *, needed: int | None = None, topology: tup
 
 
 class Pick(Protocol):
-    """Chooses one of some options: a seeded generator or hypothesis."""
+    """Chooses one of several options, by a seeded generator or by hypothesis."""
 
     def __call__(self, options: Sequence[T], /) -> T: ...
 
@@ -117,7 +117,7 @@ def picking(rng: Random) -> Pick:
 
 
 def drawing(draw: st.DrawFn) -> Pick:
-    """Choices by hypothesis, which shrinks towards the first option."""
+    """Choices by hypothesis, which shrinks to the first option."""
 
     def pick(options: Sequence[T], /) -> T:
         return draw(st.sampled_from(options))
@@ -127,17 +127,17 @@ def drawing(draw: st.DrawFn) -> Pick:
 
 @dataclass(frozen=True)
 class Scope:
-    """How large and how strange a fleet may be."""
+    """How large and how unusual a fleet may be."""
 
     nodes: int = 5
     fewest: int = 1
     placed: int = 5
     odd_nodes: bool = True
-    """Taints, missing labels, sick and tainted machines."""
+    """Taints, missing labels, and nodes that are not ready or have unhealthy GPUs."""
 
 
 def random_fleet(pick: Pick, scope: Scope) -> Fleet:
-    """Nodes with pods on them that nobody checked: reality does not ask our rules."""
+    """Nodes with pods on them that need not satisfy our rules."""
     nodes = [_random_node(pick, f"n{i}", scope) for i in range(pick(range(scope.fewest, scope.nodes + 1)))]
     fleet = Fleet(nodes)
     for i in range(pick(range(scope.placed + 1))):
@@ -184,7 +184,7 @@ def _random_node(pick: Pick, name: str, scope: Scope) -> Node:
 
 
 def _seen_devices(pick: Pick, fleet: Fleet, shape: Shape, home: Node) -> tuple[int, ...] | None:
-    """Devices that some honest scheduler could have recorded for a pod seen on a node; None when there are none."""
+    """Devices that a correct scheduler could have recorded for a pod on a node; None without any."""
     if not shape.wants_devices or (home.assigns_devices and pick([False] * 11 + [True])):
         return ()
     if shape.device_map is not None:
@@ -200,7 +200,7 @@ def _seen_devices(pick: Pick, fleet: Fleet, shape: Shape, home: Node) -> tuple[i
 
 
 def random_pod(pick: Pick, uid: str, shape: Shape) -> Pod:
-    """A pod of one of two namespaces and two applications."""
+    """A pod of one of two namespaces and one of two applications."""
     return Pod(
         uid,
         pick(["x", "x", "y"]),
@@ -213,7 +213,7 @@ def random_pod(pick: Pick, uid: str, shape: Shape) -> Pod:
 
 
 def random_shape(pick: Pick, nodes: Sequence[Node], *, terms: bool = True) -> Shape:
-    """Anything a pod may ask for; without `terms` nothing that looks at other pods."""
+    """Any request of a pod; without `terms`, no rules about other pods."""
     shape = random_request(pick, nodes)
     shape = replace(
         shape,
@@ -234,7 +234,7 @@ def random_shape(pick: Pick, nodes: Sequence[Node], *, terms: bool = True) -> Sh
 
 
 def random_request(pick: Pick, nodes: Sequence[Node]) -> Shape:
-    """Amounts and GPUs alone."""
+    """Resources and GPUs only."""
     amounts = {"cpu": pick([100, 0, 100, 200, 300]), "memory": pick([0, 0, 10, 30])}
     amounts[pick(["memory"] * 12 + ["hugepages-2Mi", "example.com/fpga", "ephemeral-storage"])] = pick([0, 2, 60])
     kind = pick([*["none"] * 6, *["whole"] * 3, *["share"] * 3, "map", "map and request"])
@@ -284,7 +284,7 @@ def _random_node_terms(pick: Pick, nodes: Sequence[Node]) -> tuple[NodeTerm, ...
 
 
 def random_match(pick: Pick) -> PodMatch:
-    """Some of the pods."""
+    """Selects some of the pods."""
     selector = pick(
         [
             LabelSelector(labels_equal({"app": "a"})),
@@ -301,12 +301,12 @@ def random_match(pick: Pick) -> PodMatch:
 
 
 def random_term(pick: Pick) -> PodTerm:
-    """Near or away from some of the pods."""
+    """A term about some of the pods."""
     return PodTerm(random_match(pick), pick([HOSTNAME, ZONE, RACK]))
 
 
 def random_spread(pick: Pick) -> Spread:
-    """Some of the pods, evenly."""
+    """A spread constraint about some of the pods."""
     return Spread(
         random_match(pick),
         pick([ZONE, HOSTNAME, RACK]),
@@ -318,7 +318,7 @@ def random_spread(pick: Pick) -> Spread:
 
 
 def random_preferences(pick: Pick) -> tuple[Preference, ...]:
-    """What a pod would like: it changes where pods go, never whether they can."""
+    """Preferred terms: they change where pods are placed, never whether."""
     ssd = NodeTerm((Requirement("disk", SelectorOperator.IN, ("ssd",)),))
     return pick([(), (Preference(5, node=ssd),), (Preference(-3, pods=PodTerm(apps("a"), ZONE)),)])
 
@@ -328,14 +328,14 @@ def random_preferences(pick: Pick) -> tuple[Preference, ...]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A gang that asks for a place in a fleet."""
+    """A gang to be placed in a fleet."""
 
     fleet: Fleet
     bid: Bid
 
     @property
     def asks(self) -> list[Ask]:
-        """The same gang in the reference's words."""
+        """The gang as values of the reference."""
         return [Ask(tuple(group.pods), group.topology) for group in self.bid.groups]
 
 
@@ -353,7 +353,7 @@ TOPOLOGIES: tuple[tuple[TopologyRule, ...], ...] = (
 
 
 def _random_member_shape(pick: Pick, company: str) -> Shape:
-    """What a member asks for: amounts or cards, and rules about pods of some applications."""
+    """The shape of a member: resources or GPUs, and rules about pods of some applications."""
     kind = pick(["plain", "plain", "plain", "whole", "whole", "share", "share", "map"])
     cpu, gpus, milli = pick([100, 200, 300]), pick([1, 1, 2]), pick([300, 400, 500, 700])
     if kind == "share":
@@ -379,7 +379,7 @@ def _random_member_shape(pick: Pick, company: str) -> Shape:
 
 
 def random_problem(pick: Pick, *, groups: int) -> Problem:
-    """A gang of so many groups of equal pods, six pods at most, and a fleet of at most five nodes."""
+    """A gang with this number of groups of equal pods, at most six pods, and a fleet of at most five nodes."""
     fleet = random_fleet(pick, Scope(fewest=2, placed=pick([0, 1, 3]), odd_nodes=pick([False, False, True])))
     company = "abc"[:groups]
     made: list[MemberGroup] = []

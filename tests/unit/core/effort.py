@@ -1,4 +1,4 @@
-"""How much a call does, counted: the same on every machine, however busy it is."""
+"""The cost of a call as a count that is the same on every machine, whatever its load."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 def effort_of(call: Callable[[], object]) -> int:
-    """The lines of Python that it runs, each as often as it is run."""
+    """The number of trace events (mostly lines of Python) of a call."""
     count = 0
 
-    def see(_frame: FrameType, _event: str, _arg: Any) -> Any:
+    def trace(_frame: FrameType, _event: str, _arg: Any) -> Any:
         nonlocal count
         count += 1
-        return see
+        return trace
 
     before = sys.gettrace()
-    sys.settrace(see)
+    sys.settrace(trace)
     try:
         call()
     finally:

@@ -1,4 +1,4 @@
-"""How often a gang of several shapes that could be placed is not, over seeded random cases.
+"""How often `place_gang` misses a possible placement of a gang of several shapes, over seeded random cases.
 
 Run as `python -m tests.unit.core.miss_rate --cases 5000`.
 """
@@ -18,12 +18,12 @@ from tests.unit.core.oracle import can_place
 
 @dataclass
 class Tally:
-    """What became of the cases."""
+    """The results of the cases."""
 
     cases: int = 0
     feasible: int = 0
     missed: list[int] = field(default_factory=list)
-    """The seeds of the cases that brute force can place and place_gang did not."""
+    """The seeds of the cases that brute force places and `place_gang` does not."""
 
     @property
     def rate(self) -> float:
@@ -37,7 +37,7 @@ def mixed_problem(seed: int) -> Problem:
 
 
 def measure(seeds: Iterable[int]) -> Tally:
-    """Places the problem of every seed, and looks by brute force whether those refused could have been placed."""
+    """Places the problem of every seed, and checks refusals by brute force."""
     tally = Tally()
     for seed in seeds:
         problem = mixed_problem(seed)

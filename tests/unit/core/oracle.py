@@ -1,7 +1,7 @@
-"""A second opinion on placement, in dictionaries and loops: one pod on one node, and every way to place a small gang.
+"""Reference implementation of placement in dictionaries and loops: one pod on one node; small gangs by brute force.
 
-Written from what Kubernetes promises (the Filter plugins of kube-scheduler) and from the design's rules for GPUs, never
-from the code under test. It is slow and meant to be obvious.
+Written from the Filter plugins of kube-scheduler and from the design's rules for GPUs, never from the code under test.
+It is slow and meant to be obvious.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEVELS = (
 
 @dataclass(frozen=True)
 class Placed:
-    """A pod on a node with the devices somebody recorded for it."""
+    """A pod on a node with its recorded devices."""
 
     pod: Pod
     node: str
@@ -44,7 +44,7 @@ class Placed:
 
 @dataclass
 class Fleet:
-    """All there is."""
+    """All nodes and the pods on them."""
 
     nodes: list[Node]
     placed: list[Placed] = field(default_factory=list)
@@ -60,23 +60,23 @@ class Fleet:
 
 
 def accepted_nodes(fleet: Fleet, pod: Pod) -> set[str]:
-    """The names of the nodes that one more pod may go to."""
+    """The names of the nodes that one more pod fits."""
     return {node.name for node in fleet.nodes if fits(fleet, pod, node.name)}
 
 
 def fits(fleet: Fleet, pod: Pod, name: str) -> bool:
-    """Whether one more pod may go to the node."""
+    """Whether one more pod fits the node."""
     return next(iter(device_choices(fleet, pod, name)), None) is not None
 
 
 def device_choices(fleet: Fleet, pod: Pod, name: str) -> Iterator[tuple[int, ...]]:
-    """Every set of devices the pod may get on the node; nothing when it may not go there."""
+    """Every set of devices that the pod can get on the node; none if it does not fit."""
     node = fleet.node(name)
     shape = pod.shape
     if not (
         welcomes(node, shape)
         and selects(node, shape)
-        and has_room(fleet, shape, node)
+        and has_resources(fleet, shape, node)
         and has_ports(fleet, shape.host_ports, node)
         and keeps_anti_affinity(fleet, pod, node)
         and keeps_affinity(fleet, pod, node)
@@ -90,7 +90,7 @@ def device_choices(fleet: Fleet, pod: Pod, name: str) -> Iterator[tuple[int, ...
 
 
 def welcomes(node: Node, shape: Shape) -> bool:
-    """NodeUnschedulable, TaintToleration, and readiness as one of the taints the node controller would set."""
+    """NodeUnschedulable, TaintToleration, and readiness as one of the taints that the node controller sets."""
     taints = [taint for taint in node.taints if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE]
     if node.unschedulable:
         taints.append(Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCHEDULE))
@@ -154,18 +154,18 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             return left > right if requirement.operator is SelectorOperator.GT else left < right
 
 
-# -- what is left on the node
+# -- free resources of the node
 
 
-def has_room(fleet: Fleet, shape: Shape, node: Node) -> bool:
-    """NodeResourcesFit: only what the pod asks for is compared, and the number of pods always."""
+def has_resources(fleet: Fleet, shape: Shape, node: Node) -> bool:
+    """NodeResourcesFit: only requested resources are compared, and always the number of pods."""
     if len(fleet.on(node.name)) + 1 > node.allocatable.get("pods", 0):
         return False
     return all(amount <= left(fleet, node, name) for name, amount in shape.request if amount > 0)
 
 
 def left(fleet: Fleet, node: Node, resource: str) -> int:
-    """What is left of a resource; a GPU in use counts once, a pod whose GPUs nobody recorded by its request."""
+    """The free amount of a resource; a GPU in use counts once, a pod with unrecorded GPUs by its request."""
     used = 0
     for placed in fleet.on(node.name):
         if placed.pod.shape.gpus and resource == placed.pod.shape.gpu_resource and placed.devices:
@@ -177,7 +177,7 @@ def left(fleet: Fleet, node: Node, resource: str) -> int:
 
 
 def has_ports(fleet: Fleet, wanted: Sequence[HostPort], node: Node) -> bool:
-    """NodePorts: the same port and protocol collide on the same address, and 0.0.0.0 is every address."""
+    """NodePorts: the same port and protocol conflict on the same address, and 0.0.0.0 is every address."""
     for placed in fleet.on(node.name):
         for taken in placed.pod.shape.host_ports:
             for port in wanted:
@@ -191,7 +191,7 @@ def has_ports(fleet: Fleet, wanted: Sequence[HostPort], node: Node) -> bool:
 
 
 def is_meant(match: PodMatch, pod: Pod) -> bool:
-    """Whether a pod term speaks of a pod."""
+    """Whether a pod term selects a pod."""
     if match.selector is None:
         return False
     selected = match.namespace_selector is not None and all_hold(match.namespace_selector, pod.namespace_labels)
@@ -207,7 +207,7 @@ def same_domain(key: str, one: Node, other: Node) -> bool:
 
 
 def keeps_anti_affinity(fleet: Fleet, pod: Pod, node: Node) -> bool:
-    """InterPodAffinity: neither the pod's own terms nor those of pods already there are offended."""
+    """InterPodAffinity: neither the pod's own anti-affinity terms nor those of placed pods are violated."""
     for placed in fleet.placed:
         there = fleet.node(placed.node)
         if _offends(pod.shape.anti_affinity, placed.pod, node, there):
@@ -222,7 +222,7 @@ def _offends(terms: Sequence[PodTerm], other: Pod, node: Node, there: Node) -> b
 
 
 def keeps_affinity(fleet: Fleet, pod: Pod, node: Node) -> bool:
-    """InterPodAffinity: a pod that matches all terms must be in the domain of each; the first of a kind is let in."""
+    """InterPodAffinity: a pod that matches all terms must be in the domain of each; the first pod of a group fits."""
     terms = pod.shape.affinity
     if not terms:
         return True
@@ -292,7 +292,7 @@ def _healthy(node: Node) -> list[int]:
 
 
 def used_milli(fleet: Fleet, node: Node) -> dict[int, int]:
-    """How much of every card is in use; pods of one map group share a card and use it once."""
+    """The milli in use of every GPU; pods of one map group share a GPU and use it once."""
     used: dict[int, int] = {}
     shared: set[tuple[int, str]] = set()
     for placed in fleet.on(node.name):
@@ -322,7 +322,7 @@ def _share_choices(fleet: Fleet, shape: Shape, node: Node) -> Iterator[tuple[int
 
 
 def _map_is_free(fleet: Fleet, shape: Shape, entry: DeviceMap, node: Node) -> bool:
-    """The map's node, its devices there, and nobody outside its group on them."""
+    """The map's node, its devices there, and no pod outside its group on them."""
     labelled = [other.name for other in fleet.nodes if other.labels.get("gpu-node-name") == entry.node]
     named = labelled or [other.name for other in fleet.nodes if other.name == entry.node]
     if named != [node.name]:
@@ -338,23 +338,23 @@ def _map_is_free(fleet: Fleet, shape: Shape, entry: DeviceMap, node: Node) -> bo
             held.add(device)
             if theirs is None or theirs.group != entry.group:
                 return False
-    # Where GPUs are only counted, a card that is not left cannot be the map's, whichever it is.
+    # Where GPUs are only counted, as many must be free as the map names, whatever their indices.
     return not node.gpu_resource or len(set(entry.devices) - held) <= left(fleet, node, node.gpu_resource)
 
 
-# -- placing whole gangs by trying everything
+# -- whole gangs by brute force
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Some equal pods that must all be placed, within one domain of each rule of their role."""
+    """Equal pods that must all be placed, within one domain of each topology rule of their role."""
 
     pods: tuple[Pod, ...]
     topology: tuple[TopologyRule, ...] = ()
 
 
 def domain_of(node: Node, level: str) -> object:
-    """A node's domain at a level: itself, its label path, or the value of any other label; None for no domain."""
+    """A node's domain at a level: the node itself, its label path, or the value of another label; None without one."""
     if level == "node":
         return node.name
     names = [name for name, _ in LEVELS]
@@ -374,7 +374,7 @@ Homes = dict[tuple[str | None, str], object]
 
 
 class _Search:
-    """Depth first over (which ask next, which node, which devices), remembering the states that led nowhere."""
+    """Depth-first search over (next ask, node, devices) that remembers dead ends."""
 
     def __init__(self, fleet: Fleet, asks: Sequence[Ask], topology: tuple[TopologyRule, ...]) -> None:
         self.fleet = fleet
@@ -407,7 +407,7 @@ class _Search:
         return False
 
     def _enter(self, ask: Ask, node: Node, homes: Homes) -> Homes | None:
-        """The domains that are fixed once a pod of this ask is on the node, or None when it would leave one."""
+        """The fixed domains once a pod of this ask is on the node, or None if the pod would leave one of them."""
         extended = dict(homes)
         own = [(ask.pods[0].role, rule.level) for rule in ask.topology if rule.required]
         for key in [*((None, level) for level in self.gang_levels), *own]:
@@ -425,7 +425,7 @@ class _Search:
         )
 
     def _devices(self, fleet: Fleet, pod: Pod, node: Node) -> Iterator[tuple[int, ...]]:
-        """Device choices, one for each way that a later pod could tell from the others."""
+        """Device choices, one for each that makes a difference to later pods."""
         choices = device_choices(fleet, pod, node.name)
         if any(ask.pods[0].shape.device_map is not None for ask in self.asks):
             yield from choices
@@ -436,5 +436,5 @@ class _Search:
                 by_amount.setdefault(used.get(choice[0], 0), choice)
             yield from by_amount.values()
         else:
-            # Idle cards are all alike to pods that count them.
+            # Idle GPUs are equal to pods that only count them.
             yield from islice(choices, 1)

@@ -1,4 +1,4 @@
-"""The promises S1 to S5 as checks on a world: of every effect when it is asked for, and of the truth at any time."""
+"""The promises S1 to S5 as checks on a world: on every effect of the engine, and on the true objects at any time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ from gpu_scheduler.core.events import (
     SendBind,
     SendDelete,
 )
-from gpu_scheduler.core.lifecycle import ENTERED_FROM, Phase
+from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import MILLI, GangKey, OnMemberLost, Pod, PodPhase, Shape
 from gpu_scheduler.core.reasons import Wake
 from tests.unit.core.world import GPU, World
 
+# Binding follows a commit. Every other phase can be entered from any phase: pods can appear, vanish and end at any
+# moment, and a new leader starts from what it observes.
+ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
+    Phase.BINDING: frozenset({Phase.COMMITTING, Phase.RESTARTING, Phase.ORPHANED}),
+}
+
 
 @dataclass(frozen=True)
 class Holder:
-    """A pod with the place it has or has been promised."""
+    """A pod with its node and devices, bound or decided."""
 
     pod: Pod
     node: str
@@ -37,20 +43,20 @@ class Holder:
 
 
 class Promises:
-    """Watches a world and says when a promise is broken. It believes the world; the engine only about who sleeps."""
+    """Observes a world and fails when a promise is broken. It reads the world, not the engine, except for wake-ups."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.decided: dict[int, Commit] = {}
         self.ghosts: dict[str, tuple[Holder, float]] = {}
         self.epoch = world.epoch
-        world.onlookers.append(self.see)
-        world.watchers.append(self.check_effects)
+        world.on_event.append(self.see)
+        world.on_effects.append(self.check_effects)
 
-    # -- what the leader could know
+    # -- what the leader can know
 
     def see(self, event: Event) -> None:
-        """Remembers pods that vanished: nobody knows yet whether their containers have ended."""
+        """Remembers deleted pods whose containers may not have ended yet."""
         if self.epoch != self.world.epoch:
             self.epoch = self.world.epoch
             self.ghosts.clear()
@@ -62,7 +68,7 @@ class Promises:
                 self.ghosts[pod.uid] = Holder(pod, pod.node or "", pod.devices), until
 
     def holders(self) -> dict[str, Holder]:
-        """Everyone who has, or was promised, a place, as far as the leader has seen."""
+        """Every pod that holds a node, or is decided for one, as far as the leader can know."""
         world = self.world
         found = {uid: holder for uid, (holder, until) in self.ghosts.items() if until > world.now}
         for commit in (*world.lease.values(), *self.decided.values()):
@@ -76,10 +82,10 @@ class Promises:
                 found[pod.uid] = Holder(pod, node, pod.devices or ())
         return found
 
-    # -- what is checked of every effect
+    # -- checks on every effect
 
     def check_effects(self, effects: list[Effect]) -> None:
-        """Everything that can be seen to be wrong the moment it is asked for."""
+        """Checks effects as soon as the engine returns them."""
         for effect in effects:
             match effect:
                 case Commit():
@@ -106,10 +112,10 @@ class Promises:
     def _check_release(self, sequence: int) -> None:
         for bind in self.world.lease[sequence].binds:
             pod = self.world.seen_pods.get(bind.uid)
-            assert pod is None or _is_over(pod, bind), "released before it was seen to be over"
+            assert pod is None or _is_over(pod, bind), "released before it was observed to be over"
         for delete in self.world.lease[sequence].deletes:
             pod = self.world.seen_pods.get(delete.uid)
-            assert pod is None or pod.deleting or pod.terminal, "released before it was seen to be over"
+            assert pod is None or pod.deleting or pod.terminal, "released before it was observed to be over"
 
     def _check_commit(self, commit: Commit, effects: list[Effect]) -> None:
         names = Counter([*(bind.uid for bind in commit.binds), *(delete.uid for delete in commit.deletes)])
@@ -117,12 +123,12 @@ class Promises:
         for uid in names:
             self._check_ours(uid)
         before = self.holders()
-        assert not any(bind.uid in before for bind in commit.binds), "a pod that has a place is bound again"
-        self._check_room(commit.binds, before)
+        assert not any(bind.uid in before for bind in commit.binds), "a pod that has a node is bound again"
+        self._check_capacity(commit.binds, before)
         self._check_whole(commit.binds, before)
         self._check_deletes(commit.deletes, before, effects)
 
-    def _check_room(self, binds: Iterable[Bind], before: dict[str, Holder]) -> None:
+    def _check_capacity(self, binds: Iterable[Bind], before: dict[str, Holder]) -> None:
         pods = self.world.seen_pods
         after = {**before, **{b.uid: Holder(pods[b.uid], b.node, b.devices) for b in binds}}
         for bind in binds:
@@ -136,16 +142,16 @@ class Promises:
             if node.assigns_devices or shape.device_map is not None:
                 _check_devices(shape, bind.devices, node.gpus, node.unhealthy)
                 for device in bind.devices:
-                    assert _milli(there, device) <= MILLI, f"S1: device {device} of {bind.node} given twice"
+                    assert _milli(there, device) <= MILLI, f"S1: device {device} of {bind.node} is assigned twice"
                 others = {device for h in there if h.pod.uid != bind.uid for device in h.devices}
                 used = len({d for d in (*others, *bind.devices) if d < node.gpus} - node.unhealthy)
                 opens = not others.issuperset(bind.devices)
                 assert not opens or used <= node.allocatable.get(GPU, 0), "S1: too many devices"
             else:
-                assert bind.devices == (), "S3: devices recorded where they are not ours"
+                assert bind.devices == (), "S3: devices recorded on a node whose devices are not assigned"
 
     def _check_whole(self, binds: Iterable[Bind], before: dict[str, Holder]) -> None:
-        """All or nothing: what starts has its minima; what runs already may be completed one by one."""
+        """All or nothing: a gang that starts has its minima; a running one may be completed member by member."""
         world = self.world
         starting: dict[GangKey, list[Pod]] = {}
         for bind in binds:
@@ -176,11 +182,11 @@ class Promises:
         for delete in deletes:
             pod = world.seen_pods[delete.uid]
             if delete.cause is DeleteCause.RESTART:
-                assert pod.controlled, "a pod that nobody recreates is deleted for a restart"
+                assert pod.controlled, "a pod without a controller is deleted for a restart"
                 assert pod.gang is not None
                 assert pod.gang.namespace == pod.namespace, "S4: a restart reaches into another namespace"
             else:
-                assert best is not None, "somebody is evicted and nobody is nominated"
+                assert best is not None, "a pod is evicted and no gang is nominated"
                 theirs = self._priority(pod.gang) if pod.gang in world.seen_gangs else pod.priority
                 if delete.cause is DeleteCause.PREEMPTED:
                     assert theirs < best, "equal priority is evicted"
@@ -199,10 +205,10 @@ class Promises:
         gang = self.world.seen_gangs.get(pod.gang) if pod.gang is not None else None
         return gang.queue if gang is not None and pod.gang is not None and pod.ours else pod.queue
 
-    # -- what is checked of the truth
+    # -- checks on the true objects
 
     def check_truth(self) -> None:
-        """S1 over the pods that live now, S3 over what was recorded, S4 over who belongs to whom."""
+        """S1 over the live pods and their recorded devices, S4 over the members of gangs."""
         world = self.world
         live = [Holder(p, p.node or "", p.devices or ()) for p in world.pods.values() if p.live and p.ours]
         for node in {holder.node for holder in live}:
@@ -212,8 +218,8 @@ class Promises:
         for record in world.engine.state.records.values():
             assert all(pod.namespace == record.key.namespace for pod in record.members.values()), "S4"
 
-    def check_nobody_oversleeps(self) -> None:
-        """Who is left waiting until something happens would be refused again if it were asked at once."""
+    def check_no_gang_misses_a_wakeup(self) -> None:
+        """L1: a gang that is parked until a change would be refused again if it were tried now."""
         engine, now = self.world.engine, self.world.now
         state, due = engine.state, engine.next_timer()
         unsettled = state.dirty or state.changes or state.new_victim_priority is not None or state.ledger.uncommitted
@@ -222,10 +228,10 @@ class Promises:
         again = deepcopy(engine)
         again.state.queue.wake(~Wake.NOTHING, lambda *_: True)
         started = [effect for effect in again.run_cycle(now) if isinstance(effect, Commit)]
-        assert not started, f"L1: nobody wakes whom there is room for: {started}"
+        assert not started, f"L1: a parked gang could start: {started}"
 
     def check_no_half_gangs(self) -> None:
-        """S2: started and short of its minimum means that the engine says so and has nothing left to delete."""
+        """S2: a started gang below its minimum is reported as degraded and has no restartable pods left."""
         world = self.world
         for key, gang in world.gangs.items():
             live = [pod for pod in world.bound(key) if not pod.deleting and pod.namespace == key.namespace]
@@ -240,17 +246,17 @@ def _is_over(pod: Pod, bind: Bind) -> bool:
 
 
 def _milli(there: Iterable[Holder], device: int) -> int:
-    """What is used of a device; pods of one map use it once."""
+    """The milli of a device in use; pods of one map use it once."""
     groups = {h.pod.shape.device_map.group for h in there if device in h.devices and h.pod.shape.device_map}
     plain = [h.pod.shape for h in there if device in h.devices and not h.pod.shape.device_map]
     return len(groups) * MILLI + sum(shape.gpu_milli or MILLI for shape in plain)
 
 
 def _check_devices(shape: Shape, devices: tuple[int, ...], gpus: int, unhealthy: frozenset[int]) -> None:
-    """S3: valid, healthy, and what was asked for."""
+    """S3: the devices exist, are healthy and match the request."""
     if shape.device_map is not None:
         assert devices == shape.device_map.devices, "S3: not the devices of the map"
     else:
-        assert len(set(devices)) == len(devices) == (1 if shape.gpu_milli else shape.gpus), "S3: not what was asked for"
+        assert len(set(devices)) == len(devices) == (1 if shape.gpu_milli else shape.gpus), "S3: not the request"
     if gpus:
         assert all(0 <= device < gpus and device not in unhealthy for device in devices), "S3: no such device"

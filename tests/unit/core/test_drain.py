@@ -189,7 +189,7 @@ def nodes_kept(world: World, key: GangKey) -> list[str]:
 
 def test_executors_do_not_enter_a_target_under_a_new_leader() -> None:
     world, key = drained_beside_a_driver()
-    world.crash(lands=True)
+    world.crash(succeed=True)
     world.settle()
     world.create(*members(key, 1, role="executor"))
     world.settle()
@@ -317,7 +317,7 @@ def test_gang_that_waited_for_nodes_of_a_target_starts_when_the_drain_ends() -> 
     world.start("small", 1)
     world.settle()
     world.create(replace(agent_on("n0", 1), devices=(3,)))
-    world.hear()
+    world.deliver_all()
     assert binds_in(world.run_cycle())
 
 
@@ -380,7 +380,7 @@ def test_drain_ends_when_its_gang_starts() -> None:
     world.settle()
     assert (world.gangs[large].notes.target, world.bound(small)) == (("n0",), [])
     world.end("occupant")
-    world.hear()
+    world.deliver_all()
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"large-0", "small-0"}
     assert world.status[large].notes.target == ()
 

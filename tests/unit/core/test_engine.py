@@ -45,8 +45,8 @@ from gpu_scheduler.core.state import Config, State
 from tests.unit.core.world import (
     GPU,
     NAMESPACE,
-    Fate,
     Flight,
+    Outcome,
     World,
     a_key,
     a_node,
@@ -143,7 +143,7 @@ def test_members_are_bound_in_the_order_of_the_ranks_of_their_roles() -> None:
     key = a_key("a")
     roles = (Role("worker", minimum=2, rank=1), Role("master", minimum=1, rank=0))
     world.submit(Gang(key, minimum=3, roles=roles), *members(key, 2, role="worker"), *members(key, 1, role="master"))
-    world.hear()
+    world.deliver_all()
     assert [bind.name for bind in binds_in(world.run_cycle())] == ["a-master-0", "a-worker-0", "a-worker-1"]
 
 
@@ -206,7 +206,7 @@ def test_paused_gang_waits_until_it_is_resumed() -> None:
 def test_binds_are_sent_only_after_their_commit_is_in_the_lease() -> None:
     world = a_world(4)
     world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     effects = world.run_cycle()
     (commit,) = sent(effects, Commit)
     assert [bind.uid for bind in commit.binds] == ["a-0", "a-1"]
@@ -219,7 +219,7 @@ def test_binds_are_sent_only_after_their_commit_is_in_the_lease() -> None:
 def test_commit_is_released_only_when_every_bind_is_observed() -> None:
     world = a_world(4)
     world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     first, second = commit.binds
@@ -232,7 +232,7 @@ def test_commit_is_released_only_when_every_bind_is_observed() -> None:
 def test_fenced_leader_drops_uncommitted_decisions() -> None:
     world = a_world(4)
     world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Fenced())
     assert world.handle(Committed(commit.sequence)) == []
@@ -244,7 +244,7 @@ def test_fenced_leader_drops_uncommitted_decisions() -> None:
 def test_leader_that_was_fenced_and_leads_again_decides_again() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.handle(Fenced())
     world.flights.clear()
@@ -258,7 +258,7 @@ def test_leader_that_was_fenced_and_leads_again_decides_again() -> None:
 def test_new_leader_rolls_forward_to_the_same_node_and_devices() -> None:
     world = a_world(4, 4)
     key = world.start("a", 3)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.carry_out(world.flights.pop(0))
     world.crash()
@@ -274,7 +274,7 @@ def test_new_leader_rolls_forward_to_the_same_node_and_devices() -> None:
 def test_commit_that_never_reached_the_lease_is_void() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.crash()
     assert world.lease == {}
@@ -287,7 +287,7 @@ def test_new_leader_that_finds_two_commits_for_one_pod_follows_the_later(newest_
     """The first was given up and over; its leader died before its name left the Lease."""
     world = a_world(4, 4)
     key = world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.carry_out(world.flights.pop(0))
     (first,) = world.lease.values()
@@ -306,7 +306,7 @@ def test_new_leader_that_finds_two_commits_for_one_pod_follows_the_later(newest_
 def test_deciding_pauses_while_too_many_binds_are_open() -> None:
     world = a_world(8, config=Config(max_open_binds=2))
     keys = [world.start(name, 2) for name in "abc"]
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.binds) == 2
     assert sent(world.run_cycle(), Commit) == []
@@ -317,11 +317,11 @@ def test_deciding_pauses_while_too_many_binds_are_open() -> None:
 def test_gangs_that_arrive_while_a_commit_is_written_are_decided_together() -> None:
     world = a_world(8)
     world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (first,) = sent(world.run_cycle(), Commit)
     for name in "bc":
         world.start(name, 2)
-        world.hear()
+        world.deliver_all()
         assert sent(world.run_cycle(), Commit) == []
     world.handle(Committed(first.sequence))
     (second,) = sent(world.run_cycle(), Commit)
@@ -331,7 +331,7 @@ def test_gangs_that_arrive_while_a_commit_is_written_are_decided_together() -> N
 def test_commit_takes_gangs_up_to_the_limit_of_binds() -> None:
     world = a_world(8, config=Config(max_binds_at_once=3))
     keys = [world.start(name, 2) for name in "abc"]
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.binds) == 4
     world.settle()
@@ -342,7 +342,7 @@ def test_deciding_resumes_when_half_of_the_open_binds_are_over() -> None:
     world = a_world(8, config=Config(max_open_binds=4))
     for name in "abcd":
         world.start(name, 2)
-    world.hear()
+    world.deliver_all()
     (first,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(first.sequence))
     for bind, decides in zip(first.binds[:2], (False, True), strict=True):
@@ -355,7 +355,7 @@ def test_deciding_resumes_when_half_of_the_open_binds_are_over() -> None:
 def test_bind_is_given_up_after_a_minute_of_refusals(seconds: float, given_up: bool) -> None:
     world = a_world(4)
     world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     world.handle(BindFailed("a-0", BindFailure.REFUSED))
@@ -380,14 +380,14 @@ def refuse_until_given_up(world: World) -> float:
         raised = sent(world.run_cycle(), RaiseAttempt)
     world.flights = [Flight(raised[0], world.epoch)]
     world.carry_out_all()
-    world.hear()
+    world.deliver_all()
     return world.now - start
 
 
 def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_backoff() -> None:
     world = a_world(4)
     key = world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     for attempt, pause in ((1, 2.0), (2, 4.0)):
         assert 60 <= refuse_until_given_up(world) <= 63
         assert world.pods["a-0"].attempt == attempt
@@ -401,12 +401,12 @@ def test_bind_refused_for_a_minute_is_given_up_and_decided_again_after_a_backoff
 def test_gpus_of_a_bind_with_an_unknown_outcome_stay_taken() -> None:
     world = a_world(1)
     world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     world.handle(BindFailed("a-0", BindFailure.UNKNOWN))
     world.start("b", 1)
-    world.hear()
+    world.deliver_all()
     assert binds_in(world.run_cycle()) == []
     assert world.engine.state.cluster.usage["a-0"].devices == commit.binds[0].devices
 
@@ -424,14 +424,14 @@ def send_binds(world: World) -> list[SendBind]:
 def test_bind_of_a_pod_that_another_scheduler_bound_is_over_and_the_observed_node_counts(reply_first: bool) -> None:
     world = a_world(4, 4)
     world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     (send,) = send_binds(world)
     other = "n1" if send.bind.node == "n0" else "n0"
     world.change_pod("a-0", node=other, devices=(3,))
     world.carry_out(Flight(send, world.epoch))
     assert world.streams["reply", "a-0"] == deque([BindFailed("a-0", BindFailure.MOVED)])
     effects: list[SendBind] = []
-    world.watchers.append(lambda those: effects.extend(sent(those, SendBind)))
+    world.on_effects.append(lambda those: effects.extend(sent(those, SendBind)))
     world.deliver(turn=reply_first)
     world.pass_time(100)
     usage = world.engine.state.cluster.usage["a-0"]
@@ -443,13 +443,13 @@ def test_bind_of_a_pod_that_another_scheduler_bound_is_over_and_the_observed_nod
 def test_bind_of_a_changed_pod_is_sent_again_with_its_new_version() -> None:
     world = a_world(4)
     key = world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     (send,) = send_binds(world)
     world.change_pod("a-0", labels={"x": "y"})
     changed = world.pods["a-0"].version
     (seen,) = world.streams.pop(("pod", "a-0"))
     versions: list[str] = []
-    world.watchers.append(lambda those: versions.extend(again.version for again in sent(those, SendBind)))
+    world.on_effects.append(lambda those: versions.extend(again.version for again in sent(those, SendBind)))
     world.carry_out(Flight(send, world.epoch))
     world.pass_time(10)
     assert set(versions) == {send.version}
@@ -467,7 +467,7 @@ def test_bind_of_a_changed_pod_is_sent_again_with_its_new_version() -> None:
 def test_bind_of_a_pod_at_a_higher_attempt_is_not_sent_again(change: dict[str, Any]) -> None:
     world = a_world(4)
     world.start("a", 1, controlled=False)
-    world.hear()
+    world.deliver_all()
     (send,) = send_binds(world)
     world.change_pod("a-0", **change)
     world.carry_out(Flight(send, world.epoch))
@@ -481,7 +481,7 @@ def test_bind_of_a_pod_at_a_higher_attempt_is_not_sent_again(change: dict[str, A
 def test_pod_bound_to_another_node_counts_there() -> None:
     world = a_world(4, 4)
     world.start("a", 1)
-    world.hear()
+    world.deliver_all()
     (bind,) = binds_in(world.run_cycle())
     other = "n1" if bind.node == "n0" else "n0"
     world.change_pod("a-0", node=other, devices=(3,))
@@ -494,12 +494,12 @@ def test_pod_bound_to_another_node_counts_there() -> None:
 def test_bind_whose_reply_was_lost_counts_once() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.carry_out(world.flights.pop(0))
     world.deliver()
     while world.flights:
-        world.carry_out(world.flights.pop(0), Fate.REPLY_LOST)
+        world.carry_out(world.flights.pop(0), Outcome.REPLY_LOST)
     world.pass_time(5)
     assert len(taken(world)) == len(world.bound(key)) == 2
     assert world.lease == {}
@@ -508,13 +508,13 @@ def test_bind_whose_reply_was_lost_counts_once() -> None:
 def test_bind_to_a_gpu_that_became_unhealthy_is_given_up_although_others_are_free() -> None:
     world = a_world(4)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (first, second) = binds_in(world.run_cycle())
     world.carry_out_all()
     world.deliver()
     world.flights.clear()
     world.change_node("n0", unhealthy=frozenset(first.devices), allocatable={"cpu": 64_000, "pods": 110, GPU: 3})
-    world.hear()
+    world.deliver_all()
     assert [f.effect for f in world.flights] == [RaiseAttempt(first.uid, 1)]
     world.carry_out_all()
     world.carry_out(Flight(SendBind(second, world.pods[second.uid].version), world.epoch))
@@ -529,7 +529,7 @@ def test_gpus_of_a_pod_that_is_being_deleted_are_not_free_before_it_ends() -> No
     world.settle()
     world.change_pod("a-0", deleting=True)
     rival = world.start("b", 1)
-    world.hear()
+    world.deliver_all()
     assert binds_in(world.run_cycle()) == []
     world.settle()
     assert len(world.bound(rival)) == 1
@@ -560,7 +560,7 @@ def device_broken(world: World, node: str) -> None:
 def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, committed: bool) -> None:
     world = a_world(4, 4)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (first, _) = binds_in(world.run_cycle())
     (flight,) = [f for f in world.flights if isinstance(f.effect, Commit)]
     world.flights.clear()
@@ -569,7 +569,7 @@ def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, commi
         world.deliver()
         world.flights.clear()
     event(world, first.node)
-    world.hear()
+    world.deliver_all()
     if not committed:
         world.carry_out(flight)
         world.deliver()
@@ -583,10 +583,10 @@ def test_bind_to_a_node_that_can_no_longer_take_it_is_given_up(event: Any, commi
 def test_engine_that_waits_for_its_commit_has_no_timer_in_the_past() -> None:
     world = a_world(4)
     world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.change_node("n0", ready=False)
-    world.hear()
+    world.deliver_all()
     world.now += 10
     world.run_cycle()
     timer = world.engine.next_timer()
@@ -623,7 +623,7 @@ def test_members_of_a_deleted_gang_object_wait_with_that_reason() -> None:
 def test_gang_object_deleted_with_binds_in_flight_does_not_stop_them() -> None:
     world = a_world(2)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.remove_gang(key)
     world.settle()
@@ -650,7 +650,7 @@ def test_gang_whose_minimum_is_raised_with_binds_in_flight_holds_and_then_restar
     world = a_world(3)
     world.create(a_pod("stranger", ours=False, node="n0", devices=(2,)))
     key = world.start("a", 3, minimum=2)
-    world.hear()
+    world.deliver_all()
     assert len(binds_in(world.run_cycle())) == 2
     world.change_gang(key, minimum=3)
     world.settle()
@@ -760,25 +760,25 @@ def test_devices_of_a_pod_deleted_without_an_observed_end_are_quarantined() -> N
     assert world.pods["b"].node == "n0"
 
 
-def _commit_and_vanish(*, in_a_gap: bool, lands: bool = True) -> World:
+def _commit_and_vanish(*, in_a_gap: bool, bound: bool = True) -> World:
     """A pod whose bind is committed vanishes before it is seen bound, and another waits for its GPU."""
     world = a_world(1)
     world.create(a_pod("a", grace=30.0))
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.carry_out_all()
     world.deliver()
-    world.carry_out(world.flights.pop(), Fate.LANDS if lands else Fate.LOST)
-    assert (world.pods["a"].node == "n0") == lands
+    world.carry_out(world.flights.pop(), Outcome.SUCCEEDS if bound else Outcome.LOST)
+    assert (world.pods["a"].node == "n0") == bound
     assert world.seen_pods["a"].node is None
     world.remove_pod("a", in_a_gap=in_a_gap)
     world.create(a_pod("b"))
     return world
 
 
-@pytest.mark.parametrize("lands", [True, False])
-def test_devices_of_a_deleted_pod_that_may_have_been_bound_are_quarantined(lands: bool) -> None:
-    world = _commit_and_vanish(in_a_gap=True, lands=lands)
+@pytest.mark.parametrize("bound", [True, False])
+def test_devices_of_a_deleted_pod_that_may_have_been_bound_are_quarantined(bound: bool) -> None:
+    world = _commit_and_vanish(in_a_gap=True, bound=bound)
     world.pass_time(59)
     assert world.pods["b"].node is None
     assert world.lease == {}
@@ -787,7 +787,7 @@ def test_devices_of_a_deleted_pod_that_may_have_been_bound_are_quarantined(lands
 
 
 def test_devices_of_a_deleted_pod_that_was_never_bound_are_free_at_once() -> None:
-    world = _commit_and_vanish(in_a_gap=False, lands=False)
+    world = _commit_and_vanish(in_a_gap=False, bound=False)
     world.settle()
     assert world.pods["b"].node == "n0"
 
@@ -795,7 +795,7 @@ def test_devices_of_a_deleted_pod_that_was_never_bound_are_free_at_once() -> Non
 def test_devices_of_a_pod_deleted_before_its_bind_was_committed_are_free_at_once() -> None:
     world = a_world(1)
     world.create(a_pod("a"))
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.remove_pod("a", in_a_gap=True)
     world.create(a_pod("b"))
@@ -820,7 +820,7 @@ def test_node_that_returns_with_fewer_gpus_assigns_none_twice() -> None:
     world.settle()
     before = {uid: world.pods[uid].devices for uid in "ab"}
     world.remove_node("n0")
-    world.hear()
+    world.deliver_all()
     world.put_node(a_node("n0", 3))
     world.create(a_pod("c"))
     world.settle()
@@ -887,7 +887,7 @@ def test_pod_that_becomes_permanent_once_bound_ends_its_commit_and_leaves_its_qu
     world = a_world(4)
     world.put_queue(Queue("q", quota={GPU: 4}))
     world.create(a_pod("daemon", shape_of(1), queue="q"))
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.carry_out_all()
     assert list(world.lease) == [commit.sequence]
@@ -1190,7 +1190,7 @@ def test_members_are_bound_by_rank_and_those_without_a_role_first() -> None:
     gang = Gang(key, minimum=3, roles=(Role("late", 1, rank=2), Role("early", 1, rank=1)))
     pods = [*members(key, 1, shape_of(4), role="late"), *members(key, 1, shape_of(2), role="early"), *members(key, 1)]
     world.submit(gang, *pods)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert [bind.name for bind in commit.binds] == ["a-0", "a-early-0", "a-late-0"]
 
@@ -1198,7 +1198,7 @@ def test_members_are_bound_by_rank_and_those_without_a_role_first() -> None:
 def test_phases_of_a_start_are_reported_as_committing_binding_running() -> None:
     world = a_world(2)
     key = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     phases = []
     (commit,) = sent(world.run_cycle(), Commit)
     phases.append(world.phase(key))

@@ -52,7 +52,7 @@ def test_gang_of_two_with_a_minimum_of_one_keeps_one_member() -> None:
     world.start("a", 2, minimum=1)
     world.settle()
     world.start("b", 1, priority=1)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert [delete.uid for delete in commit.deletes] == ["a-1"]
 
@@ -62,7 +62,7 @@ def test_gang_without_surplus_is_evicted_whole_or_not_at_all() -> None:
     fixed = world.start("a", 4, priority=1)
     world.settle()
     urgent = world.start("b", 1, priority=2)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert {delete.uid for delete in commit.deletes} == {"a-0", "a-1", "a-2", "a-3"}
     world.settle()
@@ -73,13 +73,13 @@ def test_gang_without_surplus_is_evicted_whole_or_not_at_all() -> None:
 def test_gang_with_binds_in_flight_is_evicted_once_they_are_observed(seen: int) -> None:
     world = a_world(2)
     low = world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     for bind in commit.binds[:seen]:
         world.change_pod(bind.uid, node=bind.node, devices=bind.devices)
     urgent = world.start("b", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     assert sent(world.run_cycle(), Commit) == []
     world.settle()
     assert (len(world.bound(low)), len(world.bound(urgent))) == (0, 1)
@@ -90,13 +90,13 @@ def test_gang_with_binds_in_flight_is_spared_and_a_more_expensive_one_evicted() 
     world.start("dearer", 1, priority=1)
     world.settle()
     world.start("a", 2)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     first = commit.binds[0]
     world.change_pod(first.uid, node=first.node, devices=first.devices)
     world.start("b", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     (eviction,) = sent(world.run_cycle(), Commit)
     assert [delete.uid for delete in eviction.deletes] == ["dearer-0"]
 
@@ -106,15 +106,15 @@ def test_gang_that_loses_its_surplus_to_one_gang_is_evicted_for_another_once_tha
     world.start("a", 3, minimum=1)
     world.settle()
     world.start("b", 1, priority=5)
-    world.hear()
+    world.deliver_all()
     (surplus,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(surplus.sequence))
     world.start("c", 2, priority=9)
-    world.hear()
+    world.deliver_all()
     assert sent(world.run_cycle(), Commit) == []
     (going,) = surplus.deletes
     world.change_pod(going.uid, deleting=True)
-    world.hear()
+    world.deliver_all()
     (eviction,) = sent(world.run_cycle(), Commit)
     assert len(eviction.deletes) == 2
 
@@ -124,14 +124,14 @@ def test_gang_with_a_deleted_victim_can_be_evicted_for_another_gang_at_once() ->
     world.start("a", 4, minimum=2, controlled=False)
     world.settle()
     world.start("b", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     (surplus,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(surplus.sequence))
     world.start("c", 1, priority=8)
-    world.hear()
+    world.deliver_all()
     assert sent(world.run_cycle(), Commit) == []
     world.remove_pod(surplus.deletes[0].uid)
-    world.hear()
+    world.deliver_all()
     (eviction,) = sent(world.run_cycle(), Commit)
     assert len(eviction.deletes) == 1
 
@@ -214,15 +214,15 @@ def test_nominated_gang_is_bound_only_after_its_victims_are_gone() -> None:
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert commit.binds == ()
     assert len(commit.deletes) == 2
     assert world.phase(urgent) is Phase.NOMINATED
     world.carry_out_all()
-    world.hear()
+    world.deliver_all()
     world.carry_out_all()
-    world.hear()
+    world.deliver_all()
     assert all(pod.deleting for pod in world.members(a_key("a")))
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
@@ -234,7 +234,7 @@ def test_free_slot_of_a_nomination_is_not_taken_in_the_same_cycle() -> None:
     low = world.start("a", 1)
     world.settle()
     urgent, rival = world.start("b", 2, priority=9), world.start("c", 1, priority=1)
-    world.hear()
+    world.deliver_all()
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
     assert [len(world.bound(key)) for key in (low, urgent, rival)] == [0, 2, 0]
@@ -246,14 +246,14 @@ def test_nominated_slots_are_not_taken_by_other_gangs() -> None:
     world.start("x", 1)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.carry_out_all()
-    world.hear()
+    world.deliver_all()
     world.carry_out_all()
     world.change_pod("a-0", phase=PodPhase.FAILED)
     rival = world.start("c", 1, priority=1)
-    world.hear()
+    world.deliver_all()
     assert binds_in(world.run_cycle()) == []
     world.settle(controllers=False)
     assert len(world.bound(urgent)) == 2
@@ -265,7 +265,7 @@ def test_slots_of_a_nominated_gang_whose_object_is_deleted_are_released() -> Non
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.remove_gang(urgent)
@@ -283,7 +283,7 @@ def test_nomination_and_drain_target_on_one_node_do_not_wait_for_each_other() ->
     first = world.start("b", 1, shape_of(2), priority=9, preempts=False)
     world.pass_time(200)
     second = world.start("c", 1, shape_of(2), priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(second) is Phase.NOMINATED
     (commit,) = [flight for flight in world.flights if isinstance(flight.effect, Commit)]
@@ -304,14 +304,14 @@ def test_new_leader_keeps_a_nomination_and_lets_it_expire() -> None:
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 2, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     for flight in [f for f in world.flights if isinstance(f.effect, Report)]:
         world.carry_out(flight)
     world.flights.clear()
     world.crash()
     assert world.gangs[urgent].notes.nomination
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     timer = world.engine.next_timer()
@@ -347,9 +347,9 @@ def test_capacity_that_is_being_freed_is_not_freed_twice() -> None:
     low = world.start("z", 1, shape_of(4))
     world.settle()
     evicted: list[str] = []
-    world.watchers.append(lambda effects: evicted.extend(e.delete.uid for e in sent(effects, SendDelete)))
+    world.on_effects.append(lambda effects: evicted.extend(e.delete.uid for e in sent(effects, SendDelete)))
     world.start("b", 1, shape_of(2), priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.carry_out_all()
     world.start("c", 1, shape_of(2), priority=8)
@@ -374,7 +374,7 @@ def test_stale_nomination_of_a_running_gang_is_dropped_by_the_next_leader() -> N
     world.start("a", 2)
     world.settle()
     urgent = world.start("b", 1, shape_of(2), priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     nominated = next(f.effect.status for f in world.flights if isinstance(f.effect, Report) and f.effect.key == urgent)
     world.settle(controllers=False)
@@ -426,7 +426,7 @@ def test_nomination_whose_victims_stay_expires(
     phases = []
     for wait in waits:
         world.now += wait
-        world.hear()
+        world.deliver_all()
         world.run_cycle()
         for flight in world.flights:
             if isinstance(flight.effect, Commit | Report):
@@ -445,7 +445,7 @@ def test_slot_of_a_nominated_gang_that_is_deleted_is_released() -> None:
     low = world.start("a", 1)
     world.settle()
     world.create(a_pod("urgent", priority=9))
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.deletes) == 1
     world.remove_pod("urgent")
@@ -459,7 +459,7 @@ def test_surplus_of_a_role_is_what_exceeds_its_own_minimum() -> None:
     world.submit(Gang(key, minimum=1, roles=(Role("work", 2),)), *members(key, 3, role="work"))
     world.settle()
     world.start("b", 2, priority=9)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     assert len(commit.deletes) == 3, "with one left too few would run"
 
@@ -469,7 +469,7 @@ def test_member_that_comes_while_victims_are_evicted_has_a_refusal_when_the_gang
     world.start("a", 1, controlled=False)
     world.settle()
     urgent = world.start("b", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.create(a_pod("late", gang=urgent, index=1, priority=9))
@@ -490,7 +490,7 @@ def test_nominated_gang_does_not_start_when_its_queue_refuses_it_meanwhile() -> 
     world.start("a", 1)
     world.settle()
     urgent = world.start("b", 1, priority=9, queue="q")
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.put_queue(Queue("q", open=False))
@@ -507,11 +507,11 @@ def test_nominated_gang_does_not_start_while_a_commit_is_being_written() -> None
     world.settle()
     world.change_node("n1", unschedulable=True)
     urgent = world.start("b", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.change_node("n1", unschedulable=False)
-    world.hear()
+    world.deliver_all()
     assert binds_in(world.run_cycle()) == []
 
 
@@ -520,7 +520,7 @@ def test_paused_nominated_gang_releases_its_slots() -> None:
     low = world.start("a", 1)
     world.settle()
     urgent = world.start("b", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(urgent) is Phase.NOMINATED
     world.change_gang(urgent, paused=True)

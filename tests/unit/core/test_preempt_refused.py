@@ -6,7 +6,7 @@ from gpu_scheduler.core.events import DeleteFailed, SendDelete
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Reason
-from tests.unit.core.world import NAMESPACE, Fate, World, a_world, sent, shape_of
+from tests.unit.core.world import NAMESPACE, Outcome, World, a_world, sent, shape_of
 
 
 def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
@@ -14,14 +14,14 @@ def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
     until = world.now + seconds
     while world.now < until:
         for _ in range(6):
-            world.hear()
+            world.deliver_all()
             world.run_cycle()
             flights, world.flights = world.flights, []
             for flight in flights:
                 effect = flight.effect
                 uid = effect.delete.uid if isinstance(effect, SendDelete) else ""
                 refused = uid in world.pods and guarded in (uid, world.pods[uid].gang)
-                world.carry_out(flight, Fate.REFUSED if refused else Fate.LANDS)
+                world.carry_out(flight, Outcome.REFUSED if refused else Outcome.SUCCEEDS)
             world.run_kubelets()
             world.run_controllers()
         world.now += 10
@@ -84,7 +84,7 @@ def test_victim_is_counted_on_until_its_eviction_was_refused_six_times() -> None
     low = world.start("low", 1)
     world.settle()
     urgent = world.start("urgent", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     told = [(Phase.RESTARTING, {Reason.EVICTING})] * 5 + [(Phase.RUNNING, {Reason.EVICTION_REFUSED})]
     for phase, reasons in told:
@@ -98,14 +98,14 @@ def test_eviction_that_succeeds_at_last_is_no_longer_reported_as_refused() -> No
     world.start("low", 1)
     world.settle()
     urgent = world.start("urgent", 1, priority=9)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     for _ in range(6):
         world.handle(DeleteFailed("low-0"))
         world.run_cycle()
     assert world.reasons(urgent) == {Reason.EVICTION_REFUSED}
     world.change_pod("low-0", deleting=True)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert Reason.EVICTION_REFUSED not in world.reasons(urgent)
 
@@ -169,6 +169,6 @@ def test_members_beside_a_pod_whose_eviction_is_refused_are_not_bound_and_delete
     world.change_pod("a-2", deleting=True)
     pass_time(world, 1000, "a-0")
     deleted: set[str] = set()
-    world.watchers.append(lambda effects: deleted.update(effect.delete.uid for effect in sent(effects, SendDelete)))
+    world.on_effects.append(lambda effects: deleted.update(effect.delete.uid for effect in sent(effects, SendDelete)))
     pass_time(world, 1000, "a-0")
     assert deleted == {"a-0"}

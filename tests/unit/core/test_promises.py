@@ -33,7 +33,19 @@ from gpu_scheduler.core.model import (
     Shape,
 )
 from tests.unit.core.promises import Promises
-from tests.unit.core.world import GPU, Fate, Flight, World, a_key, a_node, a_pod, binds_in, members, shape_of, share_of
+from tests.unit.core.world import (
+    GPU,
+    Flight,
+    Outcome,
+    World,
+    a_key,
+    a_node,
+    a_pod,
+    binds_in,
+    members,
+    shape_of,
+    share_of,
+)
 
 # -- random worlds
 
@@ -214,33 +226,33 @@ class FaultyWorld(RuleBasedStateMachine):
         self.world.run_cycle()
 
     @precondition(lambda self: self.world.flights)
-    @rule(turn=turns, number=st.integers(1, 4), fate=st.sampled_from([Fate.LANDS, *Fate]))
-    def carry_out(self, turn: int, number: int, fate: Fate) -> None:
+    @rule(turn=turns, number=st.integers(1, 4), fate=st.sampled_from([Outcome.SUCCEEDS, *Outcome]))
+    def carry_out(self, turn: int, number: int, fate: Outcome) -> None:
         for i in range(number):
             if self.world.flights:
                 flight = _next_flight(self.world.flights, turn + i)
                 self.world.flights.remove(flight)
-                self.world.carry_out(flight, fate if not isinstance(flight.effect, Report) else Fate.LANDS)
+                self.world.carry_out(flight, fate if not isinstance(flight.effect, Report) else Outcome.SUCCEEDS)
 
     @precondition(lambda self: self.world.late)
     @rule(turn=turns)
-    def land_late(self, turn: int) -> None:
-        self.world.land_late(turn)
+    def deliver_late_bind(self, turn: int) -> None:
+        self.world.deliver_late_bind(turn)
 
     @rule(seconds=st.sampled_from([0.0, 1.5, 31.0, 65.0, 310.0]), controllers=st.booleans())
     def pass_time(self, seconds: float, controllers: bool) -> None:
         self.world.pass_time(seconds, controllers=controllers)
 
-    @rule(lands=st.booleans())
-    def crash(self, lands: bool) -> None:
+    @rule(succeed=st.booleans())
+    def crash(self, succeed: bool) -> None:
         self._replay()
-        self.world.crash(lands=lands)
+        self.world.crash(succeed=succeed)
 
     @invariant()
     def promises_hold(self) -> None:
         if hasattr(self, "promises"):
             self.promises.check_truth()
-            self.promises.check_nobody_oversleeps()
+            self.promises.check_no_gang_misses_a_wakeup()
 
     # -- faults stop
 
@@ -257,7 +269,7 @@ class FaultyWorld(RuleBasedStateMachine):
         for pod in [pod for pod in world.pods.values() if not pod.ours and not pod.permanent]:
             world.remove_pod(pod.uid)
         while world.late:
-            world.land_late()
+            world.deliver_late_bind()
         world.pass_time(60 + world.config.hold)
         self.promises.check_truth()
         self.promises.check_no_half_gangs()

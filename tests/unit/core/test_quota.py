@@ -32,11 +32,11 @@ def test_borrowed_capacity_is_reclaimed_once_its_binds_are_observed() -> None:
     world.put_queue(Queue("a", quota={GPU: 2}))
     world.put_queue(Queue("b", quota={GPU: 0}))
     borrower = world.start("borrower", 2, queue="b")
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     world.carry_out(world.flights.pop(0))
     owner = world.start("owner", 2, queue="a")
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert world.phase(owner) is Phase.WAITING
     world.settle()

@@ -14,7 +14,7 @@ from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
 from tests.unit.core.world import (
     NAMESPACE,
-    Fate,
+    Outcome,
     World,
     a_key,
     a_node,
@@ -90,11 +90,11 @@ def test_slots_of_a_gang_nominated_before_the_loss_are_not_held_when_nodes_shrin
 def _refuse_evictions(world: World) -> None:
     """What can happen without time passing and without controllers does, but no pod is evicted."""
     for _ in range(10):
-        world.hear()
+        world.deliver_all()
         world.run_cycle()
         flights, world.flights = world.flights, []
         for flight in flights:
-            world.carry_out(flight, Fate.REFUSED if isinstance(flight.effect, SendDelete) else Fate.LANDS)
+            world.carry_out(flight, Outcome.REFUSED if isinstance(flight.effect, SendDelete) else Outcome.SUCCEEDS)
         world.run_kubelets()
 
 
@@ -175,7 +175,7 @@ def test_replacements_in_one_role_are_bound_together() -> None:
         world.change_pod(uid, deleting=True)
     world.settle(controllers=False)
     world.run_controllers()
-    world.hear()
+    world.deliver_all()
     assert {bind.name for bind in binds_in(world.run_cycle())} == {"a-work-1", "a-work-2"}
 
 
@@ -270,7 +270,7 @@ def test_members_recreated_beside_a_bare_pod_wait_for_each_other_when_the_hold_i
     late = world.templates.pop((NAMESPACE, "a-2"))
     world.change_pod("a-2", deleting=True)
     deleted: list[SendDelete] = []
-    world.watchers.append(lambda effects: deleted.extend(sent(effects, SendDelete)))
+    world.on_effects.append(lambda effects: deleted.extend(sent(effects, SendDelete)))
     world.pass_time(1000)
     assert [effect.delete.uid for effect in deleted] == ["a-1"]
     assert (world.phase(key), world.reasons(key)) == (Phase.DEGRADED, {Reason.MEMBERS_MISSING})
@@ -314,7 +314,7 @@ def test_restart_is_committed_before_the_first_delete_and_finished_by_the_next_l
     world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
     world.settle()
     world.change_pod("a-1", deleting=True)
-    world.hear()
+    world.deliver_all()
     effects = world.run_cycle()
     assert sent(effects, SendDelete) == []
     (commit,) = sent(effects, Commit)
@@ -331,13 +331,13 @@ def test_refused_delete_is_retried_until_the_pod_is_deleting() -> None:
     world.start("a", 2, on_member_lost=OnMemberLost.RESTART)
     world.settle()
     world.change_pod("a-1", deleting=True)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     for _ in range(3):
         for flight in [*world.flights]:
             world.flights.remove(flight)
-            world.carry_out(flight, Fate.REFUSED if isinstance(flight.effect, SendDelete) else Fate.LANDS)
-        world.hear()
+            world.carry_out(flight, Outcome.REFUSED if isinstance(flight.effect, SendDelete) else Outcome.SUCCEEDS)
+        world.deliver_all()
         world.now += 8
         world.run_cycle()
         assert len(world.lease) == 1
@@ -430,7 +430,7 @@ def test_slot_stays_held_while_deciding_pauses() -> None:
     record = world.engine.state.records[key]
     assert record.reserved
     world.start("b", 2)
-    world.hear()
+    world.deliver_all()
     world.run_cycle()
     assert len(world.engine.state.ledger.binds) == 2, "no more may be decided"
     world.run_cycle()

@@ -23,11 +23,11 @@ from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 from tests.unit.core.promises import Promises
-from tests.unit.core.world import Fate, World, a_world, sent
+from tests.unit.core.world import Outcome, World, a_world, sent
 
 BROKEN = "broken"
 
-Fates = Callable[[Effect], Fate]
+Fates = Callable[[Effect], Outcome]
 
 
 POLICY = "no GPUs on Sundays"
@@ -40,7 +40,7 @@ def refuse_bind(world: World, uid: str, failure: BindFailure = BindFailure.REFUS
 
 def start_binding(world: World, count: int) -> GangKey:
     key = world.start("a", count)
-    world.hear()
+    world.deliver_all()
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     world.run_cycle()
@@ -56,7 +56,7 @@ def said(world: World, key: GangKey) -> str:
 
 def settle(world: World, fate_of: Fates) -> None:
     for _ in range(50):
-        world.hear()
+        world.deliver_all()
         world.run_cycle()
         flights, world.flights = world.flights, []
         for flight in flights:
@@ -76,19 +76,19 @@ def pass_time(world: World, seconds: float, fate_of: Fates) -> None:
     world.now = until
 
 
-def meet(fate: Fate, raised: list[float] | None = None, world: World | None = None) -> Fates:
+def meet(fate: Outcome, raised: list[float] | None = None, world: World | None = None) -> Fates:
     """Binds of one namespace meet this fate, all else lands."""
 
-    def fate_of(effect: Effect) -> Fate:
+    def fate_of(effect: Effect) -> Outcome:
         if isinstance(effect, RaiseAttempt) and raised is not None and world is not None:
             raised.append(world.now)
-        return fate if isinstance(effect, SendBind) and effect.bind.namespace == BROKEN else Fate.LANDS
+        return fate if isinstance(effect, SendBind) and effect.bind.namespace == BROKEN else Outcome.SUCCEEDS
 
     return fate_of
 
 
-@pytest.mark.parametrize("fate", [Fate.LOST, Fate.REFUSED, Fate.LATE])
-def test_gang_whose_binds_keep_failing_releases_its_gpus(fate: Fate) -> None:
+@pytest.mark.parametrize("fate", [Outcome.LOST, Outcome.REFUSED, Outcome.LATE])
+def test_gang_whose_binds_keep_failing_releases_its_gpus(fate: Outcome) -> None:
     world = a_world(4)
     world.start("bad", 4, namespace=BROKEN)
     settle(world, meet(fate))
@@ -101,7 +101,7 @@ def test_gang_whose_binds_keep_failing_is_tried_with_growing_backoff() -> None:
     world = a_world(4)
     world.start("bad", 1, namespace=BROKEN)
     begun, raised = world.now, list[float]()
-    pass_time(world, 3600, meet(Fate.LOST, raised, world))
+    pass_time(world, 3600, meet(Outcome.LOST, raised, world))
     waits = [later - earlier for earlier, later in zip([begun, *raised], raised, strict=False)]
     assert 180 <= waits[0] <= 190
     assert waits == sorted(waits)
@@ -122,9 +122,9 @@ def test_gang_whose_binds_fail_for_days_is_still_tried() -> None:
     world = a_world(4)
     key = world.start("bad", 1, namespace=BROKEN)
     raised = list[float]()
-    pass_time(world, 600, meet(Fate.LOST, raised, world))
+    pass_time(world, 600, meet(Outcome.LOST, raised, world))
     world.engine.state.records[key].failures += 1020
-    pass_time(world, 3600, meet(Fate.LOST, raised, world))
+    pass_time(world, 3600, meet(Outcome.LOST, raised, world))
     assert world.engine.state.records[key].failures > 1030
     assert 240 <= raised[-1] - raised[-2] <= 250
 
@@ -133,9 +133,9 @@ def test_binds_that_fail_for_long_do_not_block_other_gangs() -> None:
     world = a_world(8, config=Config(max_open_binds=4))
     bad = world.start("bad", 4, namespace=BROKEN)
 
-    def fate_of(effect: Effect) -> Fate:
+    def fate_of(effect: Effect) -> Outcome:
         """Not even giving up works there."""
-        return Fate.LOST if isinstance(effect, RaiseAttempt) else meet(Fate.LOST)(effect)
+        return Outcome.LOST if isinstance(effect, RaiseAttempt) else meet(Outcome.LOST)(effect)
 
     settle(world, fate_of)
     good = world.start("good", 1)
@@ -143,7 +143,7 @@ def test_binds_that_fail_for_long_do_not_block_other_gangs() -> None:
     assert world.bound(good) == []
     pass_time(world, 20, fate_of)
     assert len(world.bound(good)) == 1
-    pass_time(world, 600, meet(Fate.LANDS))
+    pass_time(world, 600, meet(Outcome.SUCCEEDS))
     assert len(world.bound(bad)) == 4
     assert world.lease == {}
 
@@ -158,7 +158,7 @@ def test_namespace_whose_binds_hang_blocks_no_other_for_long(gangs: int) -> None
 
     def step() -> None:
         for _ in range(20):
-            world.hear()
+            world.deliver_all()
             world.run_cycle()
             flights, world.flights = world.flights, []
             for flight in flights:
@@ -204,17 +204,17 @@ def test_binds_given_up_with_their_node_do_not_block_others_although_raising_the
     node = next(iter(world.engine.state.ledger.binds.values())).bind.node
     world.change_node(node, ready=False)
     good = world.start("good", 1)
-    pass_time(world, 70, lambda effect: Fate.LOST if isinstance(effect, RaiseAttempt) else Fate.LANDS)
+    pass_time(world, 70, lambda effect: Outcome.LOST if isinstance(effect, RaiseAttempt) else Outcome.SUCCEEDS)
     assert len(world.bound(good)) == 1
 
 
 def test_no_bind_is_given_up_because_the_api_server_was_down() -> None:
     world = a_world(4)
     key = world.start("a", 4, namespace=BROKEN)
-    settle(world, meet(Fate.LOST))
+    settle(world, meet(Outcome.LOST))
     slots = {bind.uid: (bind.node, bind.devices) for commit in world.lease.values() for bind in commit.binds}
-    pass_time(world, 3600, lambda effect: Fate.LOST)
-    pass_time(world, 10, meet(Fate.LANDS))
+    pass_time(world, 3600, lambda effect: Outcome.LOST)
+    pass_time(world, 10, meet(Outcome.SUCCEEDS))
     assert {pod.uid: (pod.node, pod.devices) for pod in world.bound(key)} == slots
     assert {pod.attempt for pod in world.bound(key)} == {0}
 
@@ -224,22 +224,22 @@ def test_no_bind_is_given_up_because_the_api_server_was_down() -> None:
 def test_bind_that_succeeds_after_it_was_given_up_takes_no_gpu_of_another_pod(before: bool, crashes: bool) -> None:
     world = a_world(1)
     bad = world.start("bad", 1, namespace=BROKEN)
-    settle(world, meet(Fate.LATE))
+    settle(world, meet(Outcome.LATE))
     good = world.start("good", 1)
     promises = Promises(world)
 
-    def land(effect: Effect) -> Fate:
+    def land(effect: Effect) -> Outcome:
         if isinstance(effect, RaiseAttempt) and before:
             while world.late:
-                world.land_late()
-        return meet(Fate.LATE)(effect)
+                world.deliver_late_bind()
+        return meet(Outcome.LATE)(effect)
 
     pass_time(world, 200, land)
     if crashes:
         world.take_over()
     while world.late:
-        world.land_late()
-    settle(world, meet(Fate.LANDS))
+        world.deliver_late_bind()
+    settle(world, meet(Outcome.SUCCEEDS))
     promises.check_truth()
     assert (len(world.bound(bad)), len(world.bound(good))) == ((1, 0) if before else (0, 1))
 

@@ -1,7 +1,7 @@
-"""A small API server with controllers and kubelets, for driving the engine without any of them.
+"""A simulated API server with controllers and kubelets, to drive the engine.
 
-The world holds the truth. What changes in it becomes events on one stream per object (a watch keeps the order of one
-object's events, not that between objects), and the engine's effects are requests that land, fail or arrive late.
+The world holds the true objects. A change becomes an event on the stream of its object (a watch keeps the order of the
+events of one object, not between objects); the effects of the engine are requests that succeed, fail or arrive late.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ GPU = "nvidia.com/gpu"
 NAMESPACE = "team"
 
 
-class Fate(Enum):
-    """What becomes of a request."""
+class Outcome(Enum):
+    """The outcome of a request."""
 
-    LANDS = "lands"
+    SUCCEEDS = "succeeds"
     REFUSED = "refused"
     REPLY_LOST = "reply lost"
     LATE = "late"
@@ -58,7 +58,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Flight:
-    """A request on its way, and the leader who sent it."""
+    """A request in flight, and the epoch of the leader that sent it."""
 
     effect: Effect
     epoch: int
@@ -68,34 +68,34 @@ class Flight:
 
 
 def shape_of(gpus: int = 1, **changes: Any) -> Shape:
-    """A pod that wants so many whole GPUs and some CPU."""
+    """A shape with whole GPUs and some CPU."""
     request = (("cpu", 1000), *(((GPU, gpus),) if gpus else ()))
     return Shape(request=request, gpu_resource=GPU, gpus=gpus, **changes)
 
 
 def share_of(milli: int) -> Shape:
-    """A pod that wants a share of one GPU."""
+    """A shape with a share of one GPU."""
     return Shape(request=(("cpu", 1000),), gpu_resource=GPU, gpu_milli=milli)
 
 
 def a_node(name: str, gpus: int = 4, *, assigns: bool = True, cpu: int = 64_000, **changes: Any) -> Node:
-    """A machine with GPUs."""
+    """A node with GPUs."""
     allocatable = {"cpu": cpu, "pods": 110, GPU: gpus}
     return Node(name, allocatable, gpu_resource=GPU, gpus=gpus, assigns_devices=assigns, **changes)
 
 
 def a_key(name: str, namespace: str = NAMESPACE) -> GangKey:
-    """The name of a gang."""
+    """The key of a gang."""
     return GangKey("test", namespace, name)
 
 
 def a_pod(name: str, shape: Shape | None = None, **changes: Any) -> Pod:
-    """A pod of our scheduler that is nobody's member."""
+    """A lone pod of our scheduler."""
     return Pod(name, changes.pop("namespace", NAMESPACE), name, shape if shape is not None else shape_of(), **changes)
 
 
 def members(key: GangKey, count: int, shape: Shape | None = None, **changes: Any) -> list[Pod]:
-    """Pods of one gang, with a controller behind them unless told otherwise."""
+    """Pods of one gang, by default with a controller."""
     stem = "-".join(part for part in (key.name, changes.get("role", "")) if part)
     changes.setdefault("controlled", True)
     return [
@@ -107,7 +107,7 @@ def members(key: GangKey, count: int, shape: Shape | None = None, **changes: Any
 
 
 class World:
-    """The truth, what of it has been told, and what has been asked for."""
+    """The true objects, the events and reports so far, and the requests in flight."""
 
     def __init__(self, config: Config | None = None, *nodes: Node) -> None:
         self.config = config or Config()
@@ -128,8 +128,8 @@ class World:
         self.seen_pods: dict[str, Pod] = {}
         self.seen_gangs: dict[GangKey, Gang] = {}
         self.journal: list[tuple[float, Event | None, list[Effect]]] = []
-        self.onlookers: list[Callable[[Event], None]] = []
-        self.watchers: list[Callable[[list[Effect]], None]] = []
+        self.on_event: list[Callable[[Event], None]] = []
+        self.on_effects: list[Callable[[list[Effect]], None]] = []
         self.epoch = 0
         self.next_sequence = 0
         self._count = 0
@@ -138,7 +138,7 @@ class World:
             self.put_node(node)
         self.take_over()
 
-    # -- the truth changes
+    # -- changes of objects
 
     def put_node(self, node: Node) -> None:
         """A node registers or changes."""
@@ -150,12 +150,12 @@ class World:
         self.put_node(replace(self.nodes[name], **changes))
 
     def remove_node(self, name: str) -> None:
-        """A node is deleted; its pods are collected by the kubelet rule later."""
+        """A node is deleted; `run_kubelets` removes its pods later."""
         del self.nodes[name]
         self._emit(("node", name), NodeGone(name))
 
     def create(self, *pods: Pod) -> None:
-        """Pods are created; a controlled one will be created again whenever it is lost."""
+        """Pods are created; a controlled pod is recreated whenever it is lost."""
         for pod in pods:
             if pod.controlled:
                 self.templates[pod.namespace, pod.name] = pod
@@ -166,7 +166,7 @@ class World:
         self._put_pod(replace(self.pods[uid], **changes))
 
     def remove_pod(self, uid: str, *, in_a_gap: bool = False) -> None:
-        """A pod object vanishes; in a gap of the watch nobody sees what became of it before."""
+        """A pod is deleted; in a gap of the watch its earlier events are lost."""
         self.gone[uid] = self.pods.pop(uid)
         if in_a_gap:
             self.streams.pop(("pod", uid), None)
@@ -201,12 +201,12 @@ class World:
         self._emit(("queue", name), QueueGone(name))
 
     def submit(self, gang: Gang, *pods: Pod) -> None:
-        """A job comes: its gang object and its pods."""
+        """Submits a job: its gang object and its pods."""
         self.put_gang(gang if gang.created else replace(gang, created=self.now))
         self.create(*pods)
 
     def start(self, name: str, count: int, shape: Shape | None = None, **gang: Any) -> GangKey:
-        """Submits a plain gang of equal pods that needs them all, and returns its key."""
+        """Submits a gang of equal pods that all belong to the minimum; returns its key."""
         key = a_key(name, gang.pop("namespace", NAMESPACE))
         of_pods = {k: gang.pop(k) for k in ("controlled", "role", "deadline", "preempts") if k in gang}
         priority = gang.get("priority") or 0
@@ -225,41 +225,41 @@ class World:
                 self.end(pod.uid)
 
     def lose(self, uid: str) -> None:
-        """A running pod is deleted in an orderly way, and its controller is slow to replace it."""
+        """A running pod is deleted gracefully; its controller has not replaced it yet."""
         self.change_pod(uid, deleting=True)
         self.settle(controllers=False)
 
     def remove_job(self, key: GangKey) -> None:
-        """A job is deleted with everything of it."""
+        """A job is deleted with its gang object and its pods."""
         for pod in self.members(key):
             self.templates.pop((pod.namespace, pod.name), None)
             self.remove_pod(pod.uid)
         self.gangs.pop(key, None)
         self._emit(("gang", key), GangGone(key))
 
-    # -- what can be asked
+    # -- queries
 
     def members(self, key: GangKey) -> list[Pod]:
         """The pods of a gang that exist."""
         return [pod for pod in self.pods.values() if pod.gang == key]
 
     def bound(self, key: GangKey) -> list[Pod]:
-        """The members of a gang that hold a node."""
+        """The live members of a gang."""
         return [pod for pod in self.members(key) if pod.live]
 
     def phase(self, key: GangKey) -> Phase:
-        """What was last told about a gang."""
+        """The phase of a gang in its last report."""
         return self.status[key].phase
 
     def reasons(self, key: GangKey) -> set[Reason]:
-        """Why a gang waits, as it was last told."""
+        """Why a gang waits, by its last report."""
         refusal = self.status[key].refusal
         return {r.reason for r in refusal.refusals} if refusal is not None else set()
 
-    # -- events come in
+    # -- events
 
     def deliver(self, turn: int = 0, *, twice: bool = False) -> None:
-        """Delivers the next event of one of the objects that have some."""
+        """Delivers the next event of one object."""
         subject = list(self.streams)[turn % len(self.streams)]
         event = self.streams[subject].popleft()
         if not self.streams[subject]:
@@ -267,14 +267,14 @@ class World:
         for _ in range(1 + twice):
             self.handle(event)
 
-    def hear(self) -> None:
-        """Delivers all events there are."""
+    def deliver_all(self) -> None:
+        """Delivers all pending events."""
         while self.streams:
             self.deliver()
 
     def handle(self, event: Event) -> list[Effect]:
-        """Lets the engine take in one event."""
-        for watch in self.onlookers:
+        """Hands one event to the engine."""
+        for watch in self.on_event:
             watch(event)
         match event:
             case NodeSeen(node):
@@ -294,11 +294,11 @@ class World:
         return self._do(event, self.engine.handle(event, self.now))
 
     def run_cycle(self) -> list[Effect]:
-        """Lets the engine decide."""
+        """Runs one cycle of the engine."""
         return self._do(None, self.engine.run_cycle(self.now))
 
     def take_over(self) -> None:
-        """A new leader: it lists everything, then learns which commits are open."""
+        """Starts a new leader: it lists all objects, then gets the open commits."""
         self.epoch += 1
         self.engine = Engine(self.config)
         self.streams.clear()
@@ -313,63 +313,63 @@ class World:
             self.handle(event)
         self.handle(TookOver(tuple(self.lease.values()), self.next_sequence))
 
-    def crash(self, *, lands: bool = False) -> None:
-        """The leader dies. What it had sent is lost, or lands before (and, for binds, long after) its death."""
+    def crash(self, *, succeed: bool = False) -> None:
+        """The leader crashes. Requests in flight are lost or, with `succeed`, carried out; its binds arrive late."""
         flights, self.flights = self.flights, []
         for flight in flights:
-            if lands:
-                self.carry_out(flight, Fate.LATE if isinstance(flight.effect, SendBind) else Fate.LANDS)
+            if succeed:
+                self.carry_out(flight, Outcome.LATE if isinstance(flight.effect, SendBind) else Outcome.SUCCEEDS)
         self.take_over()
 
-    # -- effects go out
+    # -- effects
 
     def carry_out_all(self) -> None:
-        """Every request lands."""
+        """Every request succeeds."""
         while self.flights:
             self.carry_out(self.flights.pop(0))
 
-    def carry_out(self, flight: Flight, fate: Fate = Fate.LANDS) -> None:
-        """One request meets its fate."""
+    def carry_out(self, flight: Flight, outcome: Outcome = Outcome.SUCCEEDS) -> None:
+        """Carries out one request with an outcome."""
         effect = flight.effect
         swaps = flight.epoch == self.epoch
         match effect:
-            case Commit() if swaps and fate is not Fate.LOST:
+            case Commit() if swaps and outcome is not Outcome.LOST:
                 self.lease[effect.sequence] = effect
                 self._emit(("lease",), Committed(effect.sequence))
             case Commit() if swaps:
-                self.flights.append(flight)  # undecided is not forgotten: the swap is tried again
+                self.flights.append(flight)  # the swap is retried until its outcome is known
             case Release() if swaps:
                 self.lease.pop(effect.sequence, None)
             case SendBind():
-                self._carry_out_bind(effect, fate)
-            case SendDelete(delete) if fate in (Fate.LANDS, Fate.REPLY_LOST, Fate.LATE):
+                self._carry_out_bind(effect, outcome)
+            case SendDelete(delete) if outcome in (Outcome.SUCCEEDS, Outcome.REPLY_LOST, Outcome.LATE):
                 self._delete(delete.uid)
             case SendDelete(delete):
                 self._emit(("reply", delete.uid), DeleteFailed(delete.uid))
-            case RaiseAttempt(uid, attempt) if fate not in (Fate.REFUSED, Fate.LOST):
+            case RaiseAttempt(uid, attempt) if outcome not in (Outcome.REFUSED, Outcome.LOST):
                 if uid in self.pods:
                     self.change_pod(uid, attempt=max(attempt, self.pods[uid].attempt))
-            case Report(key, status) if key in self.gangs and fate is not Fate.LOST:
+            case Report(key, status) if key in self.gangs and outcome is not Outcome.LOST:
                 self._note(key, status)
             case _:
                 pass
 
-    def land_late(self, turn: int = 0) -> None:
-        """A bind that everyone had forgotten reaches the API server."""
+    def deliver_late_bind(self, turn: int = 0) -> None:
+        """A delayed bind reaches the API server."""
         bind = self.late.pop(turn % len(self.late))
         self._bind(bind, self.late_versions[bind])
 
-    def _carry_out_bind(self, sent: SendBind, fate: Fate) -> None:
+    def _carry_out_bind(self, sent: SendBind, outcome: Outcome) -> None:
         bind = sent.bind
         failure: BindFailure | None = BindFailure.UNKNOWN
-        if fate is Fate.REFUSED:
+        if outcome is Outcome.REFUSED:
             failure = BindFailure.REFUSED
-        elif fate is Fate.LATE:
+        elif outcome is Outcome.LATE:
             self.late.append(bind)
             self.late_versions[bind] = sent.version
-        elif fate is not Fate.LOST:
+        elif outcome is not Outcome.LOST:
             landed = self._bind(bind, sent.version)
-            if fate is Fate.LANDS:
+            if outcome is Outcome.SUCCEEDS:
                 failure = None if landed else BindFailure.MOVED
         if failure is not None:
             self._emit(("reply", bind.uid), BindFailed(bind.uid, failure))
@@ -398,7 +398,7 @@ class World:
     # -- kubelets and controllers
 
     def run_kubelets(self) -> None:
-        """Bound pods start, deleted ones end, those that do not fit are rejected, those of lost nodes are collected."""
+        """Bound pods start, deleted pods end, pods that do not fit are rejected, pods of removed nodes are deleted."""
         for pod in list(self.pods.values()):
             if pod.node is None:
                 continue
@@ -426,7 +426,7 @@ class World:
         return True
 
     def run_controllers(self) -> None:
-        """Controllers replace the pods they lost or that failed; those that succeeded are done."""
+        """Controllers replace lost and failed pods, but not those that succeeded."""
         by_name = {(pod.namespace, pod.name): pod for pod in self.pods.values()}
         for name, template in list(self.templates.items()):
             pod = by_name.get(name)
@@ -438,12 +438,12 @@ class World:
                 self._count += 1
                 self._put_pod(replace(template, uid=f"{template.uid}~{self._count}", created=self.now))
 
-    # -- time passes
+    # -- time
 
     def settle(self, *, controllers: bool = True) -> None:
-        """Everything that needs no time happens: events arrive, cycles run, requests land, pods start and end."""
+        """Runs until nothing changes without time: events arrive, cycles run, requests succeed, pods start and end."""
         for _ in range(200):
-            self.hear()
+            self.deliver_all()
             before = len(self.flights)
             self.run_cycle()
             quiet = len(self.flights) == before == 0
@@ -453,10 +453,10 @@ class World:
                 self.run_controllers()
             if quiet and not self.streams:
                 return
-        raise AssertionError("the engine and the world keep each other busy without any time passing")
+        raise AssertionError("the engine and the world never settle")
 
     def pass_time(self, seconds: float, *, controllers: bool = True) -> None:
-        """Time passes, and the engine is called whenever it asked for it."""
+        """Lets time pass, with a cycle at every timer of the engine."""
         until = self.now + seconds
         self.settle(controllers=controllers)
         for _ in range(2000):
@@ -466,11 +466,11 @@ class World:
             self.now = max(self.now, timer)
             self.settle(controllers=controllers)
         else:
-            raise AssertionError(f"more than 2000 timers rang in {seconds} s")
+            raise AssertionError(f"more than 2000 timers fired in {seconds} s")
         self.now = until
         self.settle(controllers=controllers)
 
-    # -- inside
+    # -- internals
 
     def _put_pod(self, pod: Pod) -> None:
         self._count += 1
@@ -483,7 +483,7 @@ class World:
 
     def _do(self, event: Event | None, effects: list[Effect]) -> list[Effect]:
         self.journal.append((self.now, event, effects))
-        for watch in self.watchers:
+        for watch in self.on_effects:
             watch(effects)
         for effect in effects:
             if isinstance(effect, Commit):
@@ -495,7 +495,7 @@ class World:
 
 
 def binds_in(effects: Iterable[Effect]) -> list[Bind]:
-    """The binds that these effects decide."""
+    """The binds in the commits of these effects."""
     return [bind for effect in effects if isinstance(effect, Commit) for bind in effect.binds]
 
 
