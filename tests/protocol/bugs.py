@@ -56,7 +56,7 @@ GANGS = (
         "The slot of a lost member goes to the next pod",
         "volcano#5805",
         "src/gpu_scheduler/core/cycle/recovery.py",
-        "            state.dirty[record.key] = None\n    _reserve_missing_slots(state, record, kept)",
+        "            state.dirty[record.key] = None\n    _reserve_missing_slots(state, record, held)",
         "            state.dirty[record.key] = None",
         (HOLD,),
     ),
@@ -180,7 +180,7 @@ PREEMPTION = (
     Bug(
         "GPUs that were freed for a preemptor go to the next gang",
         "nominations that are recorded and not counted",
-        "src/gpu_scheduler/core/cycle/decide.py",
+        "src/gpu_scheduler/core/cycle/nomination.py",
         "    state.schedule_timer(now + state.config.nominate, record.key)\n"
         "    state.reserve_slots(record, nominated_placeholders(record, facts))",
         "    state.schedule_timer(now + state.config.nominate, record.key)\n",
