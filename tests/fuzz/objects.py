@@ -21,7 +21,6 @@ from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import Informer
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.messages import describe
-from gpu_scheduler.scheduler.status.surroundings import Lookout
 from gpu_scheduler.scheduler.translate import Translator
 from gpu_scheduler.scheduler.watcher import follow_optional, follow_required, make_translator
 from tests.fuzz import seeds
@@ -121,11 +120,11 @@ def _decide(see: Translator) -> tuple[Engine, list[Effect]]:
 
 def _tell(see: Translator, engine: Engine, effects: list[Effect]) -> None:
     """Encodes everything that would be written about the gangs."""
-    look = Lookout(engine.state, lambda: _NOW)
     for effect in effects:
         if isinstance(effect, Report):
-            around = look(effect.key, effect.status)
-            told = describe(effect.status, around.gang, around.holders, around.context)
+            report = engine.report(effect.key, _NOW)
+            assert report is not None
+            told = describe(report)
             assert told.message.isprintable()
             subject = see.book.object_of(effect.key)
             if subject is not None:

@@ -223,7 +223,7 @@ def test_explain_says_why_who_and_what_would_help(busy: Live) -> None:
     for part in (
         f"{busy.namespace}/train  waiting  (volcano gang)",
         "0 running, 2 waiting, minimum 2",
-        f"Who holds nvidia.com/gpu\n  {first}  24\n",
+        f"Holders of nvidia.com/gpu\n  {first}  24\n",
         "What would help\n  - 1 member would find a place now: a smaller gang would start.\n"
         f"  - It starts when {first} ends.\n",
         "Earliest start\n  Not known: those that are in the way have no known end.\n",

@@ -313,7 +313,7 @@ EQUIVALENT = (
         "the size of a cache changes no result",
     ),
     Equivalent(
-        "core/cycle/explain.py",
+        "core/cycle/holders.py",
         "_amount_of",
         "return dict(shape.request).get(resource, 0)",
         "return dict(shape.request).get(resource)",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpu_scheduler.core.cycle.explain import Holder
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Phase, Status, collect_facts, phase_of, status_of
 from gpu_scheduler.core.reasons import Unplaceable
 from gpu_scheduler.core.state import LONE_POD, State
 from gpu_scheduler.gangs.dialects import show_key
-from gpu_scheduler.scheduler.status.surroundings import name_holder
 
 
 @dataclass(frozen=True)
@@ -63,18 +60,6 @@ def keeps_slots(state: State, record: GangRecord) -> bool:
     if record.key in state.broken:
         return True
     return gang is not None and (bool(gang.notes.nomination) or gang.notes.admitted_at is not None)
-
-
-def real_holders(state: State, holders: Iterable[Holder]) -> tuple[Holder, ...]:
-    """The holders without those whom only the dry run has placed."""
-    return tuple(
-        name_holder(holder)
-        for holder in holders
-        if holder.gang is None
-        or (record := state.records.get(holder.gang)) is None
-        or not (seen := look_at(state, record)).starts
-        or seen.facts.started
-    )
 
 
 def waiting_since(record: GangRecord, facts: GangFacts) -> float | None:

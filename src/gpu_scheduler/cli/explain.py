@@ -44,7 +44,7 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
         if number:
             click.echo()
         show(draw_page(page, view.now, screen_width()))
-    if any(page.seen.status.waiting for page in found):
+    if any(page.report.status.waiting for page in found):
         show(warn_of_leader(view.lease, view.now, screen_width()))
 
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpu_scheduler.core.cycle import observe, retry
 from gpu_scheduler.core.cycle.decide import run_cycle
 from gpu_scheduler.core.cycle.explain import Explanation, explain
+from gpu_scheduler.core.cycle.holders import GangName
+from gpu_scheduler.core.cycle.inventory import (
+    MemberReport,
+    NodeReport,
+    QueueReport,
+    member_reports,
+    node_reports,
+    queue_reports,
+)
+from gpu_scheduler.core.cycle.report import GangReport, Reporter
 from gpu_scheduler.core.events import (
     BindFailed,
     Committed,
@@ -28,10 +40,14 @@ from gpu_scheduler.core.state import Config, State
 
 
 class Engine:
-    """Decides for one cluster. Until `TookOver` it only watches; after `Fenced` it only watches again."""
+    """Decides for one cluster. Until `TookOver` it only watches; after `Fenced` it only watches again.
 
-    def __init__(self, config: Config | None = None) -> None:
+    In a dry run nothing that it decides is carried out, and reports leave it out.
+    """
+
+    def __init__(self, config: Config | None = None, *, dry_run: bool = False) -> None:
         self.state = State(config or Config())
+        self._reporter = Reporter(self.state, dry_run)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes in one event. What it returns carries on decisions already made; new ones are made in `run_cycle`."""
@@ -71,9 +87,43 @@ class Engine:
         """Decides everything that can be decided now."""
         return run_cycle(self.state, now)
 
+    def report(self, key: GangKey, now: float) -> GangReport | None:
+        """Everything that a message about a gang needs; None for a gang that is not known."""
+        return self._reporter.report(key, now)
+
+    def gangs(self) -> list[GangKey]:
+        """Every gang that is known."""
+        return list(self.state.records)
+
     def explain(self, key: GangKey, now: float) -> Explanation | None:
-        """Why a gang waits and what would help, computed on the spot; None for a gang that is not known."""
-        return explain(self.state, key, now)
+        """The report, with the changes that would let the gang start, each tried on the spot."""
+        report = self.report(key, now)
+        return explain(self.state, report, now) if report is not None else None
+
+    def members(self, key: GangKey) -> list[MemberReport]:
+        """What each member of a gang is doing."""
+        return member_reports(self.state, key)
+
+    def nodes(self) -> list[NodeReport]:
+        """Every node with what takes its GPUs."""
+        return node_reports(self.state)
+
+    def queues(self) -> list[QueueReport]:
+        """Every queue with what it uses."""
+        return list(queue_reports(self.state))
+
+    def totals(self) -> Mapping[str, int]:
+        """What all nodes together offer of every resource."""
+        return self.state.totals()
+
+    def winner_over(self, uid: str) -> GangName | None:
+        """The gang that a pod is evicted for, if it is."""
+        state = self.state
+        node = state.pods[uid].node if uid in state.pods else None
+        for key in state.nominated:
+            if any(slot.node == node for slot in state.records[key].notes.nomination):
+                return GangName.of(state, key)
+        return None
 
     def next_timer(self) -> float | None:
         """When `run_cycle` should be called even if nothing happens; None for never."""

@@ -7,7 +7,19 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from gpu_scheduler.core.model import NO_NOTES, Gang, GangKey, Notes, OnMemberLost, Pod, PodPhase, Role, Slot
+from gpu_scheduler.core.model import (
+    NO_NOTES,
+    Expected,
+    Failure,
+    Gang,
+    GangKey,
+    Notes,
+    OnMemberLost,
+    Pod,
+    PodPhase,
+    Role,
+    Slot,
+)
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.reasons import Unplaceable
 
@@ -29,6 +41,24 @@ class Phase(Enum):
     FINISHED = "finished"
     FAILED = "failed"
     ORPHANED = "orphaned"
+
+
+class Setback(Enum):
+    """What made a gang wait before its next try."""
+
+    BIND_FAILED = "bind failed"
+    MEMBER_FAILED = "member failed"
+    VICTIMS_REMAINED = "victims remained"
+    TIMED_OUT = "timed out"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMember:
+    """A member that failed, and how, as its node tells."""
+
+    namespace: str
+    name: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +92,12 @@ class GangRecord:
     waiting_since: float | None = None
     not_before: float = 0.0
     failures: int = 0
+    setback: Setback | None = None
+    last_failure: FailedMember | None = None
     timed_out: bool = False
     bind_refused: str = ""
     refusal: Unplaceable | None = None
+    last_refusal: Unplaceable | None = None
     notes: Notes = NO_NOTES
     reservation_unused: bool = False
     lost_slots: list[Slot] = field(default_factory=list)
@@ -109,6 +142,7 @@ class GangFacts:
     succeeded: int = 0
     failed: int = 0
     have_by_role: dict[str, int] = field(default_factory=dict)
+    expected: tuple[Expected, ...] = ()
     reserved: bool = False
     nominated: bool = False
     hold_expired: bool = False
@@ -155,6 +189,13 @@ class GangFacts:
         )
         return max(0, self.minimum - self.have - len(self.ready), by_role)
 
+    @property
+    def awaits_admission(self) -> bool:
+        """Whether the gang asks for capacity before any of its pods exist."""
+        if self.reserved or self.started or self.ready or self.gated or self.succeeded or self.failed:
+            return False
+        return any(expected.count > self.have_by_role.get(expected.role, 0) for expected in self.expected)
+
 
 def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Collection[str]) -> GangFacts:
     """Sorts the members of a gang by state. `binding` maps pods with an open bind to whether it is committed."""
@@ -165,6 +206,7 @@ def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Col
     else:
         facts.minimum, facts.roles, facts.policy = gang.minimum, gang.roles, gang.on_member_lost
         facts.blocked = gang.paused or bool(gang.problem)
+        facts.expected = gang.expected
     facts.reserved = record.notes.admitted_at is not None
     facts.nominated = bool(record.notes.nomination)
     for uid, pod in record.members.items():
@@ -172,7 +214,7 @@ def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Col
         if pod.phase is PodPhase.SUCCEEDED:
             facts.succeeded += 1
         elif pod.phase is PodPhase.FAILED:
-            facts.failed += 1
+            facts.failed += not pod.deleting  # a pod that was deleted ends like one that failed
             counts = False
         elif uid in evicting or pod.deleting:
             facts.evicting += uid in evicting
@@ -206,7 +248,7 @@ PHASES: tuple[tuple[Phase, Callable[[GangFacts], bool]], ...] = (
     (Phase.BLOCKED, lambda f: f.blocked),
     (Phase.NOMINATED, lambda f: f.nominated),
     (Phase.RESERVED, lambda f: f.reserved),
-    (Phase.GATHERING, lambda f: f.short_of_quorum > 0),
+    (Phase.GATHERING, lambda f: f.short_of_quorum > 0 and not f.awaits_admission),
     (Phase.WAITING, lambda f: True),
 )
 
@@ -217,7 +259,7 @@ def phase_of(facts: GangFacts) -> Phase:
 
 
 def status_of(record: GangRecord, facts: GangFacts, refusal: Unplaceable | None) -> Status:
-    """The status of a gang, to be reported."""
+    """The status that follows from a gang's record and facts."""
     return Status(
         phase=record.phase,
         minimum=facts.minimum,

@@ -185,11 +185,18 @@ class GangKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+class Failure(NamedTuple):
+    """How a pod failed; `container` is set where the pod has several."""
+
+    text: str
+    container: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod as last observed. `gates` holds what keeps it from being scheduled at all (scheduling gates, DRA claims,
     unbound volumes); a controller recreates a `controlled` pod; `permanent` marks static and DaemonSet pods; `ours` is
-    false for pods that name another scheduler."""
+    false for pods that name another scheduler; `failure` says how it failed."""
 
     uid: str
     namespace: str
@@ -218,6 +225,7 @@ class Pod:
     grace: float = 30.0
     started: float | None = None
     deadline: float | None = None
+    failure: Failure | None = None
 
     @property
     def terminal(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
+from typing import NamedTuple
 
 from gpu_scheduler.core.model import Shape
 
@@ -22,87 +23,165 @@ class Wake(Flag):
     TURN = auto()
 
 
+class ReasonRow(NamedTuple):
+    """Everything there is to say about a reason.
+
+    `code` is the machine-readable reason in conditions. `cures` are the changes that could help. `text` names the rule
+    in tables. A reason about nodes has `on_nodes`, which precedes "on 3 nodes", and `hint`, which follows. A reason
+    about the whole gang has `sentence`; a reason without one is put into words by `scheduler/status/refusals.py`.
+
+    Templates may use {subject}, {short_by}, {queue}, {namespace}, {drained_for} and the names in `gangs/contract.py`.
+    """
+
+    code: str
+    cures: Wake
+    text: str
+    on_nodes: str = ""
+    hint: str = "Starts when that changes."
+    sentence: str = ""
+
+
+_NODE = Wake.NODE
+_FREED = Wake.FREED | Wake.NODE
+
+
 class Reason(Enum):
-    """One rule that said no. The subject that goes with it names the resource, taint, label, gang or queue."""
+    """One rule that refuses: one row. The subject that goes with it names the resource, taint, label, gang or queue."""
 
     # about a node
-    RESOURCE = "insufficient resource"
-    NODE_AFFINITY = "node selector or affinity"
-    TAINT = "untolerated taint"
-    UNSCHEDULABLE = "node unschedulable"
-    NODE_NOT_READY = "node not ready"
-    VOLUME = "volume elsewhere"
-    MAP_NODE = "not the node of the map"
-    NO_ASSIGNED_DEVICES = "node's devices are not ours to assign"
-    HOST_PORT = "host port taken"
-    DEVICE_HELD = "device held"
-    DEVICE_MISSING = "device missing or unhealthy"
-    DEVICES_UNRECORDED = "devices used by a pod that nobody recorded"
-    POD_AFFINITY = "pod affinity"
-    POD_ANTI_AFFINITY = "pod anti-affinity"
-    KEPT_AWAY = "anti-affinity of a placed pod"
-    SPREAD = "topology spread"
-    RESERVED = "drained for another gang"
+    RESOURCE = ReasonRow(
+        "NotEnoughResources",
+        _FREED,
+        "insufficient resource",
+        on_nodes="too little {subject} free",
+        hint="Starts when enough of it is free.",
+    )
+    NODE_AFFINITY = ReasonRow(
+        "NodeAffinity",
+        _NODE,
+        "node selector or affinity",
+        on_nodes="node selector for label {subject} not met",
+        hint="Label a node or change the selector.",
+    )
+    TAINT = ReasonRow(
+        "UntoleratedTaint",
+        _NODE,
+        "untolerated taint",
+        on_nodes="untolerated taint {subject}",
+        hint="Add a toleration or other nodes.",
+    )
+    UNSCHEDULABLE = ReasonRow(
+        "NodesUnschedulable",
+        _NODE,
+        "node unschedulable",
+        on_nodes="scheduling switched off",
+        hint="Starts when a node is uncordoned.",
+    )
+    NODE_NOT_READY = ReasonRow(
+        "NodesNotReady",
+        _NODE,
+        "node not ready",
+        on_nodes="kubelet not ready",
+        hint="Starts when a node is ready.",
+    )
+    VOLUME = ReasonRow("VolumeElsewhere", _NODE, "volume elsewhere", on_nodes="its volume out of reach")
+    MAP_NODE = ReasonRow("MapNode", _NODE, "not the node of the map", on_nodes="not the node of its map, {subject},")
+    NO_ASSIGNED_DEVICES = ReasonRow(
+        "DevicesNotAssigned",
+        _NODE,
+        "node's devices are not assigned by this scheduler",
+        on_nodes="GPUs not assigned by this scheduler",
+        hint="Only nodes labelled {ASSIGNS_DEVICES}=true serve GPU shares and maps with a request.",
+    )
+    HOST_PORT = ReasonRow("HostPortTaken", _FREED, "host port taken", on_nodes="host port taken")
+    DEVICE_HELD = ReasonRow("DeviceHeld", _FREED, "device held", on_nodes="GPU of its map in use")
+    DEVICE_MISSING = ReasonRow(
+        "DeviceMissing", _NODE, "device missing or unhealthy", on_nodes="GPU of its map missing or unhealthy"
+    )
+    DEVICES_UNRECORDED = ReasonRow(
+        "DevicesUnrecorded",
+        _FREED,
+        "devices used by a pod that has no record of them",
+        on_nodes="GPUs in use by a pod that this scheduler did not place",
+    )
+    POD_AFFINITY = ReasonRow(
+        "PodAffinity",
+        Wake.POD_BOUND | Wake.NODE,
+        "pod affinity",
+        on_nodes="no pod in its {subject} that its affinity asks for",
+    )
+    POD_ANTI_AFFINITY = ReasonRow(
+        "PodAntiAffinity",
+        _FREED,
+        "pod anti-affinity",
+        on_nodes="a pod in its {subject} that its anti-affinity avoids",
+    )
+    KEPT_AWAY = ReasonRow(
+        "KeptAway",
+        _FREED,
+        "anti-affinity of a placed pod",
+        on_nodes="a pod in its {subject} whose anti-affinity keeps it away",
+    )
+    SPREAD = ReasonRow(
+        "TopologySpread",
+        Wake.FREED | Wake.POD_BOUND | Wake.NODE,
+        "topology spread",
+        on_nodes="spread over {subject} would become uneven",
+    )
+    RESERVED = ReasonRow(
+        "NodesReserved", _FREED | Wake.QUEUE, "drained for another gang", on_nodes="kept free for {drained_for}"
+    )
     # about a gang
-    TOPOLOGY = "no domain large enough"
-    NOT_FOUND_YET = "no arrangement found yet"
-    TOO_LARGE = "larger than the empty cluster"
-    AMBIGUOUS_NODE = "two nodes with one name"
-    UNKNOWN_NODE = "no node of that name"
-    MEMBERS_MISSING = "members missing"
-    GATED = "a member is not ready to be scheduled"
-    QUOTA = "queue quota used up"
-    OVER_QUOTA = "larger than the queue's limit"
-    NO_QUEUE = "no such queue"
-    QUEUE_CLOSED = "queue closed"
-    QUEUE_FORBIDDEN = "namespace may not use the queue"
-    GIVES_WAY = "others of the queue go first"
-    PAUSED = "paused"
-    GANG_GONE = "gang object deleted"
-    INVALID = "gang is not valid"
-    BACK_OFF = "waiting before another try"
-    EVICTING = "victims are being evicted"
-    EVICTION_REFUSED = "the eviction of victims is refused"
-
-
-CURES: dict[Reason, Wake] = {
-    Reason.RESOURCE: Wake.FREED | Wake.NODE,
-    Reason.NODE_AFFINITY: Wake.NODE,
-    Reason.TAINT: Wake.NODE,
-    Reason.UNSCHEDULABLE: Wake.NODE,
-    Reason.NODE_NOT_READY: Wake.NODE,
-    Reason.VOLUME: Wake.NODE,
-    Reason.MAP_NODE: Wake.NODE,
-    Reason.NO_ASSIGNED_DEVICES: Wake.NODE,
-    Reason.HOST_PORT: Wake.FREED | Wake.NODE,
-    Reason.DEVICE_HELD: Wake.FREED | Wake.NODE,
-    Reason.DEVICE_MISSING: Wake.NODE,
-    Reason.DEVICES_UNRECORDED: Wake.FREED | Wake.NODE,
-    Reason.POD_AFFINITY: Wake.POD_BOUND | Wake.NODE,
-    Reason.POD_ANTI_AFFINITY: Wake.FREED | Wake.NODE,
-    Reason.KEPT_AWAY: Wake.FREED | Wake.NODE,
-    Reason.SPREAD: Wake.FREED | Wake.POD_BOUND | Wake.NODE,
-    Reason.RESERVED: Wake.FREED | Wake.NODE | Wake.QUEUE,
-    Reason.TOPOLOGY: Wake.FREED | Wake.NODE,
-    Reason.NOT_FOUND_YET: Wake.FREED | Wake.NODE | Wake.POD_BOUND,
-    Reason.TOO_LARGE: Wake.NODE,
-    Reason.AMBIGUOUS_NODE: Wake.NODE,
-    Reason.UNKNOWN_NODE: Wake.NODE,
-    Reason.MEMBERS_MISSING: Wake.GANG,
-    Reason.GATED: Wake.GANG,
-    Reason.QUOTA: Wake.QUEUE | Wake.FREED,
-    Reason.OVER_QUOTA: Wake.QUEUE,
-    Reason.NO_QUEUE: Wake.QUEUE,
-    Reason.QUEUE_CLOSED: Wake.QUEUE,
-    Reason.QUEUE_FORBIDDEN: Wake.QUEUE,
-    Reason.GIVES_WAY: Wake.TURN | Wake.FREED,
-    Reason.PAUSED: Wake.GANG,
-    Reason.GANG_GONE: Wake.GANG,
-    Reason.INVALID: Wake.GANG,
-    Reason.BACK_OFF: Wake.TIME,
-    Reason.EVICTING: Wake.FREED,
-    Reason.EVICTION_REFUSED: Wake.FREED,
-}
+    TOPOLOGY = ReasonRow("TopologyTooSmall", _FREED, "no domain large enough")
+    NOT_FOUND_YET = ReasonRow("NotFoundYet", _FREED | Wake.POD_BOUND, "no arrangement found yet")
+    TOO_LARGE = ReasonRow("TooLarge", _NODE, "larger than the empty cluster")
+    AMBIGUOUS_NODE = ReasonRow(
+        "AmbiguousNode",
+        _NODE,
+        "two nodes with one name",
+        sentence="its map names node {subject}, and several nodes have the label gpu-node-name={subject}. "
+        "Label them apart.",
+    )
+    UNKNOWN_NODE = ReasonRow(
+        "UnknownNode",
+        _NODE,
+        "no node of that name",
+        sentence="its map names node {subject}, and no node has the label gpu-node-name={subject} or that name. "
+        "Label a node or change the map.",
+    )
+    MEMBERS_MISSING = ReasonRow("MembersMissing", Wake.GANG, "members missing")
+    GATED = ReasonRow("Gated", Wake.GANG, "a member is not ready to be scheduled")
+    QUOTA = ReasonRow("QuotaUsedUp", Wake.QUEUE | Wake.FREED, "queue quota used up")
+    OVER_QUOTA = ReasonRow("OverQuota", Wake.QUEUE, "larger than the queue's limit")
+    NO_QUEUE = ReasonRow("NoQueue", Wake.QUEUE, "no such queue")
+    QUEUE_CLOSED = ReasonRow(
+        "QueueClosed",
+        Wake.QUEUE,
+        "queue closed",
+        sentence="queue {subject} is closed. Starts when it is opened.",
+    )
+    QUEUE_FORBIDDEN = ReasonRow(
+        "QueueForbidden",
+        Wake.QUEUE,
+        "namespace may not use the queue",
+        sentence="namespace {namespace} may not use queue {subject}. "
+        "Name another queue, or add the namespace to its allowedNamespaces.",
+    )
+    GIVES_WAY = ReasonRow(
+        "GivesWay",
+        Wake.TURN | Wake.FREED,
+        "other gangs of the queue go first",
+        sentence="its pods were not created while slots were reserved for them, so other gangs of {queue} go first. "
+        "Starts when no other gang of the queue is waiting, or when its turn comes.",
+    )
+    PAUSED = ReasonRow(
+        "Paused", Wake.GANG, "paused", sentence="paused. Starts when the annotation {PAUSED} is removed."
+    )
+    GANG_GONE = ReasonRow("GangDeleted", Wake.GANG, "gang object deleted")
+    INVALID = ReasonRow("Invalid", Wake.GANG, "gang is not valid", sentence="not valid: {subject}")
+    BACK_OFF = ReasonRow("BackOff", Wake.TIME, "waiting before another try")
+    EVICTING = ReasonRow("Evicting", Wake.FREED, "victims are being evicted")
+    EVICTION_REFUSED = ReasonRow("EvictionRefused", Wake.FREED, "the eviction of victims is refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +213,16 @@ class Unplaceable:
         return cures(self.refusals)
 
     @property
+    def too_large(self) -> bool:
+        """Whether the gang would not fit even the empty cluster."""
+        return any(refusal.reason is Reason.TOO_LARGE for refusal in self.refusals)
+
+    @property
+    def counts_members(self) -> bool:
+        """Whether it is about how many members find a place on the nodes."""
+        return bool(self.short) or any(refusal.nodes for refusal in self.refusals)
+
+    @property
     def hopeless(self) -> bool:
         """Whether nothing that runs now is in the way: only a change of nodes, queues or the gang itself helps."""
         return not self.wake_on & (Wake.FREED | Wake.POD_BOUND | Wake.TIME)
@@ -144,6 +233,6 @@ def cures(refusals: Iterable[Refusal]) -> Wake:
     wake = Wake.NOTHING
     for refusal in refusals:
         if refusal.reason is Reason.TOO_LARGE:
-            return CURES[Reason.TOO_LARGE]
-        wake |= CURES[refusal.reason]
+            return Reason.TOO_LARGE.value.cures
+        wake |= refusal.reason.value.cures
     return wake

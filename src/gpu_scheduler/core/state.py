@@ -10,7 +10,7 @@ from gpu_scheduler.base import backoff
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, Levels
 from gpu_scheduler.core.cycle.ledger import Ledger
-from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, collect_facts
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Setback, collect_facts
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
 from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.queueing.queue import GangQueue
@@ -130,13 +130,14 @@ class State:
         self.dirty[self.key_of(pod)] = None
         self.dirty |= self.nominated
 
-    def back_off(self, record: GangRecord, now: float) -> None:
+    def back_off(self, record: GangRecord, now: float, setback: Setback) -> None:
         """Starts the exponential backoff of a gang that failed; one long after the last counts as the first."""
         if now < record.not_before:
             return  # another member of the same attempt
         if now - record.not_before > 5 * self.config.longest_back_off:
             record.failures = 0
         record.failures += 1
+        record.setback = setback
         record.not_before = now + backoff.exponential(record.failures, self.config.longest_back_off)
         self.schedule_timer(record.not_before, record.key)
 

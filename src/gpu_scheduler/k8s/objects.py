@@ -114,8 +114,18 @@ class PodCondition(_Part):
         self.status = sys.intern(self.status)
 
 
+class Terminated(_Part):
+    exit_code: int = 0
+    reason: str | None = None
+
+
+class ContainerState(_Part):
+    terminated: Terminated | None = None
+
+
 class ContainerStatus(_Part):
     name: str = ""
+    state: ContainerState | None = None
     resources: Resources | None = None
     allocated_resources: dict[str, str | int | float] | None = None
 
@@ -139,7 +149,7 @@ class PodObject(_Part):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     def __post_init__(self) -> None:
-        # Of containers that hold what they ask for nothing is kept.
+        # Of containers that hold what they ask for, and did not fail, nothing is kept.
         spec, status = self.spec, self.status
         if status.container_statuses is not None:
             status.container_statuses = _being_resized(spec.containers, status.container_statuses)
@@ -152,7 +162,9 @@ def _being_resized(containers: list[Container], statuses: list[ContainerStatus])
     asked = {one.name: one.resources.requests if one.resources is not None else None for one in containers}
     found = []
     for one in statuses:
-        if one.resources is not None and one.name in asked:
+        if one.state is not None and one.state.terminated is not None and one.state.terminated.exit_code:
+            found.append(one)
+        elif one.resources is not None and one.name in asked:
             given = (one.resources.requests, one.allocated_resources)
             if any(amounts and amounts != asked[one.name] for amounts in given):
                 found.append(one)

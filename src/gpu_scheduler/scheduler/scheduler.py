@@ -39,8 +39,8 @@ from gpu_scheduler.scheduler.metrics import Metrics
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.limits import Limits
+from gpu_scheduler.scheduler.status.names import name_of_gang
 from gpu_scheduler.scheduler.status.queue_status import report_queues
-from gpu_scheduler.scheduler.status.surroundings import Lookout, name_of
 from gpu_scheduler.scheduler.status.writer import StatusWriter
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
 
@@ -129,8 +129,9 @@ class Scheduler:
         self._committer = Committer(self._commit_log, self._intents, self._hear, self._is_busy)
         self._carrier = Binder(clients.binds, self._watcher.sight, self._hear, settings.in_flight)
         limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
-        look = Lookout(self._engine.state, self._now)
-        self._status_writer = StatusWriter(clients.status, self._watcher.book, look, self._now, self._metrics, limits)
+        self._status_writer = StatusWriter(
+            clients.status, self._watcher.book, self._engine.report, self._now, self._metrics, limits
+        )
 
     async def run(self, asked_to_compare: asyncio.Event) -> None:
         """Watches, takes its turn at leading, and tells; until it is cancelled or something is wrong beyond repair."""
@@ -223,12 +224,8 @@ class Scheduler:
 
     def _winner_over(self, uid: str) -> str:
         """The gang that a pod makes room for, if it does."""
-        state = self._engine.state
-        node = state.pods[uid].node if uid in state.pods else None
-        for key in state.nominated:
-            if any(slot.node == node for slot in state.records[key].notes.nomination):
-                return name_of(state, key)
-        return ""
+        winner = self._engine.winner_over(uid)
+        return name_of_gang(winner) if winner is not None else ""
 
     async def _compare_when_asked(self, asked: asyncio.Event) -> None:
         while True:

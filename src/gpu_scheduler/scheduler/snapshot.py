@@ -63,7 +63,7 @@ async def take_snapshot(client: Client, settings: Settings) -> View:
         _take_in(handler, found)
         if resource == NODES:
             nodes = {node.metadata.name: node for node in found}
-    engine, now = Engine(settings.core), time.time()
+    engine, now = Engine(settings.core, dry_run=True), time.time()
     for event in translator.take():
         engine.handle(event, now)
     engine.handle(TookOver(await _read_open(client, settings, lease)), now)

@@ -21,7 +21,7 @@ class Scene:
     """A cluster in which pods stand where they are put; `look` is the dry run."""
 
     def __init__(self, *nodes: Node) -> None:
-        self.engine = Engine()
+        self.engine = Engine(dry_run=True)
         for node in nodes:
             self.engine.handle(NodeSeen(node), NOW)
 

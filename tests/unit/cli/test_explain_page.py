@@ -35,7 +35,7 @@ def test_a_page_says_why_who_and_what_would_help() -> None:
         "Place in line\n"
         "  1 of 1\n"
         "\n"
-        "Who holds nvidia.com/gpu\n"
+        "Holders of nvidia.com/gpu\n"
         "  team/first  2\n"
         "\n"
         "What would help\n"
@@ -44,8 +44,8 @@ def test_a_page_says_why_who_and_what_would_help() -> None:
         "  - It starts when team/first ends.\n"
         "\n"
         "Earliest start\n"
-        "  in 5m (1970-01-01T00:21:40Z), if others end when they should and nobody comes\n"
-        "  first\n"
+        "  in 5m (1970-01-01T00:21:40Z), if others end when expected and no other gang\n"
+        "  comes first\n"
         "\n"
         "Members\n"
         "  POD     STATE    GPUS\n"
@@ -74,7 +74,7 @@ def test_a_page_fits_40_characters() -> None:
         "Place in line\n"
         "  1 of 1\n"
         "\n"
-        "Who holds nvidia.com/gpu\n"
+        "Holders of nvidia.com/gpu\n"
         "  team/first  2\n"
         "\n"
         "What would help\n"
@@ -86,8 +86,8 @@ def test_a_page_fits_40_characters() -> None:
         "\n"
         "Earliest start\n"
         "  in 5m (1970-01-01T00:21:40Z), if\n"
-        "  others end when they should and nobody\n"
-        "  comes first\n"
+        "  others end when expected and no other\n"
+        "  gang comes first\n"
         "\n"
         "Members\n"
         "  POD     STATE    GPUS\n"
@@ -217,7 +217,7 @@ def test_a_queue_that_is_used_up_shows_who_uses_it_and_promises_nothing() -> Non
     scene.runs("other", "node1", (2,), shape=shape_of(1))
     key = scene.waits("second", 1, shape_of(1), queue="small")
     text = plain(draw_page(page_of(scene, key), NOW, 80), 80)
-    assert "Who holds nvidia.com/gpu in queue small\n  team/first  2\n" in text
+    assert "Holders of nvidia.com/gpu in queue small\n  team/first  2\n" in text
     assert "What would help" not in text
     assert "Not known" in text
 
@@ -229,4 +229,4 @@ def test_a_gang_that_is_a_controller_goes_by_kind_and_name() -> None:
     state = scene.look().state
     for name in ("train", "Job/train", "job/train", "train-0-x"):
         assert find_keys(state, "team", name) == [key]
-    assert page_of(scene, key).name == "Job/train"
+    assert page_of(scene, key).as_json(0.0)["name"] == "Job/train"

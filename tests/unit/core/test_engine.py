@@ -23,7 +23,7 @@ from gpu_scheduler.core.events import (
     SendBind,
     TookOver,
 )
-from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.lifecycle import Phase, Setback
 from gpu_scheduler.core.model import (
     HOSTNAME,
     DeviceMap,
@@ -1065,10 +1065,10 @@ def test_members_beyond_the_minimum_start_one_by_one_as_capacity_is_freed() -> N
 def test_backoff_grows_with_each_failure_unless_the_last_one_is_long_ago(pause: float, wait: float) -> None:
     state = State(Config(longest_back_off=60.0))
     record = state.record_of(a_key("a"))
-    state.back_off(record, 1000.0)
+    state.back_off(record, 1000.0, Setback.BIND_FAILED)
     assert record.not_before == 1002.0
     again = record.not_before + pause
-    state.back_off(record, again)
+    state.back_off(record, again, Setback.BIND_FAILED)
     assert record.not_before == (again + wait if wait else 1002.0)
 
 
@@ -1081,7 +1081,7 @@ def test_backoff_never_exceeds_the_longest_backoff(config: Config, longest: floa
     waits = []
     for _ in range(8):
         now = record.not_before
-        state.back_off(record, now)
+        state.back_off(record, now, Setback.BIND_FAILED)
         waits.append(record.not_before - now)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, longest, longest, longest]
 

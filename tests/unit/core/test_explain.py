@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.core.cycle.explain import Counterfactual, Explanation, Holder, IfOnly, refuse_now
+from gpu_scheduler.core.cycle.explain import Counterfactual, Explanation, IfOnly
+from gpu_scheduler.core.cycle.holders import GangName, Holder
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
 from gpu_scheduler.core.model import (
@@ -56,6 +58,12 @@ def submit(engine: Engine, name: str, members: int, shape: Shape, **about: objec
     return key
 
 
+def report_of(engine: Engine, key: GangKey) -> GangReport:
+    found = engine.report(key, 2.0)
+    assert found is not None
+    return found
+
+
 def settle(engine: Engine, now: float = 1.0) -> None:
     """Runs a cycle and lets everything it decided happen."""
     for effect in engine.run_cycle(now):
@@ -81,12 +89,12 @@ def test_a_gang_one_gpu_short_is_told_how_much_is_missing_and_who_holds_it() -> 
     key = submit(engine, "late", 8, worker(1))
     settle(engine)
     told = explained(engine, key)
-    assert told.refusal is not None
-    assert (told.refusal.needed, told.refusal.fitting) == (8, 7)
-    first = told.refusal.refusals[0]
+    assert told.report.refusal is not None
+    assert (told.report.refusal.needed, told.report.refusal.fitting) == (8, 7)
+    first = told.report.refusal.refusals[0]
     assert (first.reason, first.subject, first.short_by) == (Reason.RESOURCE, GPU, 1)
-    assert told.holders == (Holder("ns/holder", 9, holder),)
-    assert (told.position, told.waiting) == (1, 1)
+    assert told.report.holders == (Holder("ns/holder", 9, holder),)
+    assert (told.report.position, told.report.in_line) == (1, 1)
 
 
 def test_a_rack_rule_that_is_in_the_way_is_named_as_what_could_be_dropped() -> None:
@@ -94,9 +102,9 @@ def test_a_rack_rule_that_is_in_the_way_is_named_as_what_could_be_dropped() -> N
     key = submit(engine, "wide", 2, worker(8), topology=(TopologyRule("rack"),))
     settle(engine)
     told = explained(engine, key)
-    assert told.refusal is not None
-    assert told.refusal.refusals[0].reason is Reason.TOO_LARGE
-    assert Reason.TOPOLOGY in {refusal.reason for refusal in told.refusal.refusals}
+    assert told.report.refusal is not None
+    assert told.report.refusal.refusals[0].reason is Reason.TOO_LARGE
+    assert Reason.TOPOLOGY in {refusal.reason for refusal in told.report.refusal.refusals}
     assert Counterfactual(IfOnly.NO_TOPOLOGY, 2) in told.counterfactuals
 
 
@@ -132,7 +140,7 @@ def test_only_gangs_whose_end_would_really_help_are_named_and_the_first_known_en
     key = submit(engine, "late", 1, worker(5), created=1.0)
     settle(engine)
     told = explained(engine, key)
-    enders = [c.gang for c in told.counterfactuals if c.if_only is IfOnly.GANG_ENDED]
+    enders = [c.gang.key for c in told.counterfactuals if c.gang is not None]
     assert enders == [large, other]
     assert small not in enders
     assert told.earliest_start == 101.0
@@ -154,7 +162,7 @@ def test_gang_whose_members_are_still_to_come_is_told_what_would_make_room_for_t
     engine.handle(GangSeen(Gang(key, 3, expected=(Expected(worker(1), 3),))), 0.0)
     settle(engine)
     told = explained(engine, key)
-    helped = (Counterfactual(IfOnly.FEWER_MEMBERS, 2), Counterfactual(IfOnly.GANG_ENDED, 3, holder))
+    helped = (Counterfactual(IfOnly.FEWER_MEMBERS, 2), Counterfactual(IfOnly.GANG_ENDED, 3, GangName(holder)))
     assert (told.counterfactuals, told.earliest_start) == (helped, 101.0)
 
 
@@ -166,8 +174,8 @@ def test_gang_that_lacks_members_is_not_told_that_it_would_fit() -> None:
         engine.handle(PodSeen(Pod(f"late-{i}", "ns", f"late-{i}", worker(1), gang=key, index=i)), 0.0)
     settle(engine)
     told = explained(engine, key)
-    assert told.refusal is not None
-    assert [refusal.reason for refusal in told.refusal.refusals] == [Reason.MEMBERS_MISSING]
+    assert told.report.refusal is not None
+    assert [refusal.reason for refusal in told.report.refusal.refusals] == [Reason.MEMBERS_MISSING]
     assert (told.counterfactuals, told.earliest_start) == ((), None)
 
 
@@ -180,8 +188,8 @@ def test_gang_that_only_waits_before_its_next_try_is_told_that_it_would_fit() ->
     engine.handle(PodSeen(Pod("again-1", "ns", "again-1", worker(1), gang=key)), 2.0)
     engine.run_cycle(2.0)
     told = explained(engine, key, 2.5)
-    assert told.refusal is not None
-    assert [refusal.reason for refusal in told.refusal.refusals] == [Reason.BACK_OFF]
+    assert told.report.refusal is not None
+    assert [refusal.reason for refusal in told.report.refusal.refusals] == [Reason.BACK_OFF]
     assert told.counterfactuals == (Counterfactual(IfOnly.NOTHING_CHANGED, 1),)
 
 
@@ -210,7 +218,7 @@ def test_holders_are_counted_in_cards_and_parts_of_them(shape: Shape, members: i
     settle(engine)
     key = submit(engine, "late", 1, worker(8))
     settle(engine)
-    assert explained(engine, key).holders == (Holder("ns/holder", held, holder),)
+    assert explained(engine, key).report.holders == (Holder("ns/holder", held, holder),)
 
 
 def test_holders_are_counted_by_their_requests_where_nobody_says_which_cards_they_use() -> None:
@@ -219,7 +227,7 @@ def test_holders_are_counted_by_their_requests_where_nobody_says_which_cards_the
     settle(engine)
     key = submit(engine, "late", 1, worker(8))
     settle(engine)
-    assert explained(engine, key).holders == (Holder("ns/holder", 6, holder),)
+    assert explained(engine, key).report.holders == (Holder("ns/holder", 6, holder),)
 
 
 def test_cards_that_two_gangs_share_by_a_map_are_held_by_both() -> None:
@@ -228,7 +236,7 @@ def test_cards_that_two_gangs_share_by_a_map_are_held_by_both() -> None:
     settle(engine)
     key = submit(engine, "late", 1, worker(8))
     settle(engine)
-    assert explained(engine, key).holders == (Holder("ns/one", 3, one), Holder("ns/other", 3, other))
+    assert explained(engine, key).report.holders == (Holder("ns/one", 3, one), Holder("ns/other", 3, other))
 
 
 def test_pods_that_share_cards_by_a_map_hold_as_much_of_their_queue_as_it_charges() -> None:
@@ -238,7 +246,7 @@ def test_pods_that_share_cards_by_a_map_hold_as_much_of_their_queue_as_it_charge
     settle(engine)
     key = submit(engine, "late", 1, worker(1), queue="q")
     settle(engine)
-    assert explained(engine, key).holders == (Holder("ns/holder", 6, holder),)
+    assert explained(engine, key).report.holders == (Holder("ns/holder", 6, holder),)
 
 
 def test_permanent_pods_of_ours_hold_nothing_of_a_queue() -> None:
@@ -250,7 +258,7 @@ def test_permanent_pods_of_ours_hold_nothing_of_a_queue() -> None:
     settle(engine)
     waits = submit(engine, "b", 1, worker(1), queue="q")
     settle(engine)
-    assert explained(engine, waits).holders == (Holder(str(holder), 1, holder),)
+    assert explained(engine, waits).report.holders == (Holder(str(holder), 1, holder),)
 
 
 @pytest.mark.parametrize("shape", [Shape(), mapped(0, 1, 2)], ids=["without cards", "with cards of a map"])
@@ -260,7 +268,7 @@ def test_holders_of_anything_but_gpus_are_counted_as_they_ask(shape: Shape) -> N
     settle(engine)
     key = submit(engine, "late", 1, Shape((("cpu", 60_000),)))
     settle(engine)
-    assert explained(engine, key).holders == (Holder("ns/holder", 41_000, holder),)
+    assert explained(engine, key).report.holders == (Holder("ns/holder", 41_000, holder),)
 
 
 def test_explaining_changes_nothing() -> None:
@@ -290,8 +298,11 @@ def test_a_pod_that_fits_nowhere_is_told_how_near_the_best_node_comes(held: tupl
     key = submit(engine, "late", 1, worker(6))
     settle(engine)
     told = explained(engine, key)
-    assert told.refusal is not None
-    assert (told.refusal.refusals[0].reason, told.refusal.refusals[0].short_by) == (Reason.RESOURCE, short_by)
+    assert told.report.refusal is not None
+    assert (told.report.refusal.refusals[0].reason, told.report.refusal.refusals[0].short_by) == (
+        Reason.RESOURCE,
+        short_by,
+    )
 
 
 def test_what_is_too_large_is_measured_against_the_empty_cluster() -> None:
@@ -301,10 +312,10 @@ def test_what_is_too_large_is_measured_against_the_empty_cluster() -> None:
     key = submit(engine, "huge", 3, worker(8))
     settle(engine)
     told = explained(engine, key)
-    assert told.refusal is not None
-    large, first, *_ = told.refusal.refusals
+    assert told.report.refusal is not None
+    large, first, *_ = told.report.refusal.refusals
     assert (large.reason, first.reason, first.short_by) == (Reason.TOO_LARGE, Reason.RESOURCE, 8)
-    assert (told.refusal.needed, told.refusal.fitting) == (3, 2)
+    assert (told.report.refusal.needed, told.report.refusal.fitting) == (3, 2)
 
 
 def test_room_is_no_help_to_a_gang_whose_queue_has_none() -> None:
@@ -316,7 +327,7 @@ def test_room_is_no_help_to_a_gang_whose_queue_has_none() -> None:
     key = submit(engine, "late", 1, worker(1), queue="q")
     settle(engine)
     told = explained(engine, key)
-    assert told.holders == (Holder("ns/holder", 2, holder),)
+    assert told.report.holders == (Holder("ns/holder", 2, holder),)
     assert (told.earliest_start, told.counterfactuals) == (None, ())
 
 
@@ -330,9 +341,9 @@ def test_only_a_gang_that_waits_for_room_is_told_what_it_lacks_now() -> None:
     large = submit(engine, "large", 1, worker(9))
     late = submit(engine, "late", 1, worker(2))
     settle(engine)
-    told = {key: refuse_now(engine.state, key, 2.0) for key in (running, paused, over, large, late)}
-    found = told.pop(late)
-    assert found is not None
-    assert (found.refusals[0].reason, found.refusals[0].short_by) == (Reason.RESOURCE, 1)
-    assert set(told.values()) == {None}
-    assert refuse_now(engine.state, GangKey("test", "ns", "ghost"), 2.0) is None
+    told = {key: report_of(engine, key).refusal for key in (running, paused, over, large, late)}
+    assert told[running] is None
+    reasons = {key: found.refusals[0].reason for key, found in told.items() if found is not None}
+    assert reasons == {
+        paused: Reason.PAUSED, over: Reason.OVER_QUOTA, large: Reason.TOO_LARGE, late: Reason.RESOURCE
+    }  # fmt: skip

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.core.cycle.explain import refuse_now
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Expected, Gang, GangKey, PodPhase, Queue
 from gpu_scheduler.core.reasons import Reason
@@ -115,13 +114,13 @@ def test_gang_that_yields_its_turn_says_so_and_starts_when_none_waits_or_its_tur
     world.settle()
     rival = world.start("b", 3, queue="q")
     world.pass_time(300)
-    assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.GATHERING, {Reason.GIVES_WAY})
+    assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.WAITING, {Reason.GIVES_WAY})
     world.pass_time(599)
-    assert world.phase(gang.key) is Phase.GATHERING
+    assert world.phase(gang.key) is Phase.WAITING
     world.pass_time(100)
     assert world.gangs[gang.key].notes.admitted_at == 1800.0  # the rival waits for what runs on
     world.pass_time(300)
-    assert world.phase(gang.key) is Phase.GATHERING
+    assert world.phase(gang.key) is Phase.WAITING
     for pod in world.members(rival):
         world.remove_pod(pod.uid)
     world.settle()
@@ -346,9 +345,10 @@ def test_gang_that_no_longer_fits_has_a_refusal_with_reserved_slots_and_another_
     state = world.engine.state
     assert state.target == waiting
     assert state.records[gang.key].reserved
-    refusal = refuse_now(state, gang.key, world.now)
-    assert refusal is not None
-    assert refusal.short
+    report = world.engine.report(gang.key, world.now)
+    assert report is not None
+    assert report.refusal is not None
+    assert report.refusal.short
     assert world.engine.explain(gang.key, world.now) is not None
 
 

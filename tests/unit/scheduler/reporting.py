@@ -6,10 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.subresources.binding import bind
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey
@@ -21,8 +23,6 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
 from gpu_scheduler.scheduler.status.limits import Limits
-from gpu_scheduler.scheduler.status.refusals import Context
-from gpu_scheduler.scheduler.status.surroundings import Surroundings
 from gpu_scheduler.scheduler.status.writer import StatusWriter
 from tests.embedded_kube.servers import Speaker, pod, speaker
 from tests.unit.k8s.scripted_api import written
@@ -78,27 +78,48 @@ async def until(holds: Callable[[], Any]) -> Any:
 class Desk:
     """A writer at work. Time passes only when the test says so, but for the short time in which things settle."""
 
-    def __init__(self, client: Client, limits: Limits, server: Speaker | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        limits: Limits,
+        server: Speaker | None = None,
+        dialect: str = DIALECT,
+        groups: Resource = GROUPS,
+    ) -> None:
         self.client = client
+        self.dialect = dialect
+        self.groups = groups
         self.server = server
         self.now = 1_700_000_000.0
         self.numbers = Numbers()
         self.refusal: Unplaceable | None = None
-        self.book = GangRegistry(GangContext(frozenset({"gpu-scheduler"}), {DIALECT: GROUPS}))
-        self.writer = StatusWriter(client, self.book, self._look, lambda: self.now, self.numbers, limits)
+        self.told: dict[GangKey, Status] = {}
+        self.report: Callable[[GangKey, float], GangReport | None] = self.last_report
+        self.book = GangRegistry(GangContext(frozenset({"gpu-scheduler"}), {dialect: groups}))
+        self.writer = StatusWriter(client, self.book, self._report, lambda: self.now, self.numbers, limits)
 
-    def _look(self, key: GangKey, _status: Status, kind: str) -> Surroundings:
+    def _report(self, key: GangKey, now: float) -> GangReport | None:
+        return self.report(key, now)
+
+    def last_report(self, key: GangKey, _now: float) -> GangReport | None:
+        """The last status that was reported, with the refusal of now where the test sets one."""
+        told = self.told.get(key)
+        if told is None:
+            return None
         ours = [p for p in self.book.members_of(key) if p.spec.scheduler_name == "gpu-scheduler"]
-        return Surroundings(Gang(key), (), Context(kind=kind), [p.metadata.uid for p in ours], self.refusal)
+        told = replace(told, refusal=self.refusal or told.refusal)
+        return GangReport(key, told, Gang(key), waiting_uids=frozenset(p.metadata.uid for p in ours))
 
     def tell(self, key: GangKey, told: Status) -> None:
+        self.told[key] = told
         self.writer.tell(Report(key, told))
 
     async def add_group(self, name: str = "train") -> GangKey:
         """A PodGroup, in the API and in the book."""
-        made = await self.client.create(GROUPS, written(GROUPS, name, spec={}), "default", type=RawObject)
-        self.book.see_object(DIALECT, made)
-        return GangKey(DIALECT, "default", name)
+        body = written(self.groups, name, spec={})
+        made = await self.client.create(self.groups, body, "default", type=RawObject)
+        self.book.see_object(self.dialect, made)
+        return GangKey(self.dialect, "default", name)
 
     async def add_pod(self, name: str, group: str = "train", **spec: Any) -> PodObject:
         """A member, in the API and in the book."""
@@ -139,21 +160,21 @@ class Desk:
         await asyncio.sleep(0.15)
 
 
-def group_kind() -> ServedKind:
-    """The PodGroup of scheduler-plugins, taking any content."""
+def group_kind(groups: Resource = GROUPS) -> ServedKind:
+    """A PodGroup, by default that of scheduler-plugins, taking any content."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return ServedKind(
-        GROUPS.group, GROUPS.version, GROUPS.kind, GROUPS.plural, subresources=("status",), crd_schema=schema
+        groups.group, groups.version, groups.kind, groups.plural, subresources=("status",), crd_schema=schema
     )
 
 
 @asynccontextmanager
-async def desk(limits: Limits = QUICK) -> AsyncIterator[Desk]:
+async def desk(limits: Limits = QUICK, dialect: str = DIALECT, groups: Resource = GROUPS) -> AsyncIterator[Desk]:
     """A writer that writes to a local API server."""
     async with (
-        speaker(kinds=(group_kind(),)) as server,
+        speaker(kinds=(group_kind(groups),)) as server,
         Client(Connection(str(server.client.make_url("")))) as client,
-        working(Desk(client, limits, server)) as made,
+        working(Desk(client, limits, server, dialect, groups)) as made,
     ):
         yield made
 

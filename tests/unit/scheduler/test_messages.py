@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.base.text import LONGEST
-from gpu_scheduler.core.cycle.explain import Holder
+from gpu_scheduler.core.cycle.holders import GangName, Holder
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.lifecycle import FailedMember, Phase, Setback, Status
 from gpu_scheduler.core.model import (
     DeviceMap,
+    Failure,
     Gang,
     GangKey,
     Gate,
@@ -25,10 +27,9 @@ from gpu_scheduler.core.model import (
 )
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.scheduler.status.messages import PHASES, describe, name_gang
-from gpu_scheduler.scheduler.status.refusals import REASONS, Context
 
 GPU = "nvidia.com/gpu"
-KEY = GangKey("native", "team-a", "train")
+KEY = GangKey("podgroup", "team-a", "train")
 RACK = TopologyRule("rack")
 HOLDERS = (Holder("team-a/train-7", 24), Holder("team-b/eval", 8))
 
@@ -48,8 +49,12 @@ def status(phase: Phase = Phase.WAITING, *refusals: Refusal, **about: Any) -> St
     return Status(phase, **counts, refusal=Unplaceable(refusals, needed, fitting, short) if refusals else None)
 
 
-def say(told: Status, about: Gang | None = None, holders: tuple[Holder, ...] = (), **context: Any) -> str:
-    return describe(told, about or gang(), holders, Context(**context)).message
+def report(told: Status, about: Gang | None = None, **more: Any) -> GangReport:
+    return GangReport(KEY, told, about, queue=about.queue if about is not None else "", **more)
+
+
+def say(told: Status, about: Gang | None = None, holders: tuple[Holder, ...] = (), **more: Any) -> str:
+    return describe(report(told, about or gang(), holders=holders, **more)).message
 
 
 # -- the ten most common reasons to wait, word for word
@@ -86,11 +91,11 @@ def test_gang_whose_pods_are_not_all_made_counts_them() -> None:
 
 def test_gang_whose_queue_is_used_up_names_queue_resource_and_amounts() -> None:
     full = status(Phase.WAITING, Refusal(Reason.QUOTA, GPU, short_by=4))
-    assert say(full, gang(queue="research"), HOLDERS[:1], used=28, most=32) == (
+    assert say(full, gang(queue="research"), HOLDERS[:1], queue_used=28, queue_most=32) == (
         "queue research is short by 4 nvidia.com/gpu: it uses 28 of 32. team-a/train-7 holds 24. "
         "Starts when others of the queue end, or its limit is raised."
     )
-    assert say(full, used=28, most=32).startswith("queue default is short by 4 nvidia.com/gpu")
+    assert say(full, queue_used=28, queue_most=32).startswith("queue default is short by 4 nvidia.com/gpu")
 
 
 def test_gang_in_a_queue_that_does_not_exist_names_it() -> None:
@@ -129,7 +134,7 @@ def test_pod_whose_map_names_a_device_in_use_names_the_holder() -> None:
         Phase.WAITING, Refusal(Reason.RESOURCE, "pods", short_by=1), Refusal(Reason.DEVICE_HELD, "", 1), needed=1
     )
     entry = DeviceMap("node1", (0, 1), "x")
-    assert say(held, entry=entry, entry_holders=("team-b/eval-0",)) == (
+    assert say(held, entry=entry, entry_holders=(Holder("team-b/eval-0", 1),)) == (
         "needs GPUs 0,1 of node node1 by its map; in use by team-b/eval-0. Starts when all of them are free."
     )
 
@@ -149,8 +154,8 @@ def test_gang_that_is_paused_says_how_to_go_on() -> None:
         (Reason.QUEUE_CLOSED, "research", "queue research is closed. Starts when it is opened."),
         (Reason.QUEUE_FORBIDDEN, "research", "namespace team-a may not use queue research. Name another queue, or add "
          "the namespace to its allowedNamespaces."),
-        (Reason.GIVES_WAY, "", "its pods did not come while slots were kept for them: others of queue default "
-         "go first. Starts when none of them waits, or in turn."),
+        (Reason.GIVES_WAY, "", "its pods were not created while slots were reserved for them, so other "
+         "gangs of queue default go first. Starts when no other gang of the queue is waiting, or when its turn comes."),
         (Reason.UNKNOWN_NODE, "n9", "its map names node n9, and no node has the label gpu-node-name=n9 or that name. "
          "Label a node or change the map."),
         (Reason.AMBIGUOUS_NODE, "n9", "its map names node n9, and several nodes have the label gpu-node-name=n9. "
@@ -264,7 +269,7 @@ def test_host_port_is_not_taken_for_a_lack_of_resources() -> None:
 
 def test_nodes_drained_for_another_gang_name_it() -> None:
     told = status(Phase.WAITING, Refusal(Reason.RESOURCE, GPU, short_by=16), Refusal(Reason.RESERVED, "", 2))
-    assert say(told, drained_for="team-b/big") == (
+    assert say(told, drained_for=GangName(GangKey("native", "team-b", "big"))) == (
         "no node can take it: kept free for team-b/big on 2 nodes. Starts when that changes."
     )
 
@@ -292,7 +297,7 @@ def test_role_that_is_short_lists_what_the_roles_ask_for() -> None:
 
 def test_queue_limit_below_the_request_says_that_it_never_fits() -> None:
     told = status(Phase.WAITING, Refusal(Reason.OVER_QUOTA, GPU, short_by=8))
-    assert say(told, gang(queue="research"), used=0, most=8) == (
+    assert say(told, gang(queue="research"), queue_used=0, queue_most=8) == (
         "asks for 16 nvidia.com/gpu, and queue research may never use more than 8. Ask for less or raise its limit."
     )
     assert say(told, gang(queue="research")) == (
@@ -304,20 +309,20 @@ def test_queue_limit_below_the_request_says_that_it_never_fits() -> None:
     ("phase", "about", "context", "text"),
     [
         (Phase.RUNNING, {"running": 16, "waiting": 0}, {}, "16 members run."),
-        (Phase.HOLDING, {"running": 15, "waiting": 0}, {"left": 240.0}, "below its minimum: 15 of 16 members are "
+        (Phase.HOLDING, {"running": 15, "waiting": 0}, {"hold_left": 240.0}, "below its minimum: 15 of 16 members are "
          "there. The slots of the others are held for their replacements for another 4 minutes."),
         (Phase.DEGRADED, {"running": 1, "waiting": 0}, {}, "below its minimum: 1 of 16 members is there. "
-         "Nobody recreates the others: add pods, or delete the gang and submit it again."),
+         "No controller recreates the others: add pods, or delete the gang and submit it again."),
         (Phase.FINISHED, {"succeeded": 16, "waiting": 0}, {}, "finished: 16 members succeeded."),
         (Phase.FAILED, {"failed": 1, "waiting": 0}, {}, "failed: 1 member failed and nothing is left to start."),
         (Phase.BINDING, {}, {}, "starting: its members are being bound to their nodes."),
         (Phase.BINDING, {"bind_refused": "no GPUs on Sundays."}, {}, "starting: its members are being bound to their "
          "nodes (bind refused: no GPUs on Sundays)."),
-        (Phase.RESERVED, {"waiting": 0}, {"left": 90.0}, "room for all members is kept for another 90 seconds; "
-         "waiting for their pods to be created."),
-        (Phase.ORPHANED, {"waiting": 3}, {"kind": "PodGroup"}, "its PodGroup does not exist. "
+        (Phase.RESERVED, {"waiting": 0}, {"hold_left": 90.0}, "slots for all members are reserved for another "
+         "90 seconds; waiting for their pods to be created."),
+        (Phase.ORPHANED, {"waiting": 3}, {}, "its PodGroup does not exist. "
          "3 pods cannot start without it: create it, or delete the pods."),
-        (Phase.ORPHANED, {"waiting": 0, "running": 2}, {"kind": "PodGroup"}, "its PodGroup does not exist. "
+        (Phase.ORPHANED, {"waiting": 0, "running": 2}, {}, "its PodGroup does not exist. "
          "Members that run go on."),
         (Phase.RESTARTING, {}, {"cause": DeleteCause.RESTART}, "too long below its minimum: its pods are being "
          "deleted and start again together."),
@@ -360,7 +365,7 @@ def test_running_gang_whose_surplus_waits_says_both() -> None:
 
 def test_gang_that_timed_out_says_after_how_long() -> None:
     told = status(Phase.WAITING, Refusal(Reason.BACK_OFF), timed_out=True)
-    found = describe(told, gang(timeout=600.0), (), Context(left=8.0))
+    found = describe(report(told, gang(timeout=600.0), retry_left=8.0))
     assert found == (
         "TimedOut",
         "did not start within 10 minutes; the next try follows in 8 seconds.",
@@ -369,22 +374,24 @@ def test_gang_that_timed_out_says_after_how_long() -> None:
 
 def test_gang_that_failed_names_the_pod() -> None:
     told = status(Phase.WAITING, Refusal(Reason.BACK_OFF))
-    assert say(told, left=4.0, failed="pod train-x: OutOfcpu") == (
-        "the last start failed (pod train-x: OutOfcpu); the next try follows in 4 seconds."
+    failed = FailedMember("team-a", "train-x", Failure("container main exited with code 3"))
+    assert say(told, retry_left=4.0, setback=Setback.MEMBER_FAILED, failed=failed) == (
+        "pod train-x failed: container main exited with code 3 (kubectl logs -n team-a train-x); "
+        "the next try follows in 4 seconds."
     )
 
 
 @pytest.mark.parametrize(("timed_out", "begin"), [(False, ""), (True, "did not start in time; ")])
 def test_gang_whose_binds_were_refused_says_why(timed_out: bool, begin: str) -> None:
     told = status(Phase.WAITING, Refusal(Reason.BACK_OFF), timed_out=timed_out, bind_refused="no GPUs on Sundays.")
-    assert say(told, left=4.0, failed="pod train-x: an earlier one") == (
+    assert say(told, retry_left=4.0, setback=Setback.BIND_FAILED) == (
         f"{begin}the last start failed (bind refused: no GPUs on Sundays); the next try follows in 4 seconds."
     )
 
 
 def test_nodes_that_run_empty_for_a_gang_are_named_and_cut() -> None:
     told = status(Phase.WAITING, notes=Notes(target=("n1", "n2", "n3", "n4", "n5")))
-    assert say(told) == "waiting for a decision. Nodes that run empty for it: n1, n2, n3 and 2 more."
+    assert say(told) == "waiting for a decision. Nodes being drained for it: n1, n2, n3 and 2 more."
 
 
 def test_message_on_a_pod_names_the_gang_and_its_kind() -> None:
@@ -400,16 +407,16 @@ def test_every_reason_has_a_word_and_a_sentence(reason: Reason) -> None:
     for nodes, short_by in ((3, 0), (0, 2)):
         refusal = Refusal(reason, "subject", nodes, short_by)
         for refusals in ((refusal,), (Refusal(Reason.TOO_LARGE), refusal)):
-            told = describe(status(Phase.WAITING, *refusals, short=((worker(), 16),)), gang(topology=(RACK,)))
+            told = describe(report(status(Phase.WAITING, *refusals, short=((worker(), 16),)), gang(topology=(RACK,))))
             assert told.reason.isalpha()
             assert len(told.message) > 10
-    assert REASONS[reason]
+    assert reason.value.code
 
 
 @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name)
 def test_every_phase_has_a_word_and_a_sentence(phase: Phase) -> None:
     for about in (gang(), None):
-        told = describe(status(phase), about)
+        told = describe(report(status(phase), about))
         assert told.reason == PHASES[phase]
         assert told.message.endswith(".")
 

@@ -58,7 +58,7 @@ async def test_gang_that_does_not_fit_is_explained() -> None:
     async with wired(group_kind()) as (client, _, bystander):
         await fill(bystander, 5)
         view = await take_snapshot(client, SETTINGS)
-    told = view.engine.explain(KEY, view.now)
+    told = view.engine.report(KEY, view.now)
     assert told is not None
     assert told.refusal is not None
     assert Reason.RESOURCE in {refusal.reason for refusal in told.refusal.refusals}

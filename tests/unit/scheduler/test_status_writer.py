@@ -590,14 +590,14 @@ async def test_teller_that_was_cleared_says_nothing_more() -> None:
 async def test_gang_whose_reading_fails_does_not_stop_the_others() -> None:
     async with desk() as at:
         bad, good = await at.add_group("bad"), await at.add_group("good")
-        look = at.writer._look
+        look = at.writer._report
 
         def fail(key: GangKey, *more: Any) -> Any:
             if key == bad:
                 raise ValueError("a bug")
             return look(key, *more)
 
-        at.writer._look = fail
+        at.writer._report = fail
         for key in (bad, good):
             at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: at.numbers.writes["written"])

@@ -1,25 +1,27 @@
-"""One gang on a page: what it is, why it waits, who is in the way, what would help, and each of its members."""
+"""One gang on a page: why it waits, what holds what it needs, what would help, and each of its members."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
 from gpu_scheduler.base.text import count, say_number
-from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
-from gpu_scheduler.cli.render.gangs import STYLES, tell
+from gpu_scheduler.cli.render.gangs import STYLES, WAITS, tell
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_indices, draw_moment, draw_table, fold
-from gpu_scheduler.core.cycle.explain import Counterfactual, Explanation, IfOnly
+from gpu_scheduler.core.cycle.explain import Explanation, IfOnly
+from gpu_scheduler.core.cycle.inventory import MemberReport, MemberState
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
-from gpu_scheduler.core.lifecycle import GangRecord, Phase
-from gpu_scheduler.core.model import GangKey, GateKind, Pod, PodPhase
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import GangKey, GateKind
 from gpu_scheduler.core.reasons import Reason
-from gpu_scheduler.core.state import LONE_POD, State
+from gpu_scheduler.core.state import LONE_POD
+from gpu_scheduler.gangs.dialects import StatusMessage
 from gpu_scheduler.gangs.options import NO_QUEUE
-from gpu_scheduler.scheduler.status.surroundings import Lookout
+from gpu_scheduler.scheduler.status.names import name_of_gang, name_of_holder, name_of_report
 
 MOST_MEMBERS = 40
 
@@ -33,8 +35,8 @@ _IF_ONLY = {
 }
 
 
-_UP_TO_ITSELF = (Phase.GATHERING, Phase.BLOCKED, Phase.ORPHANED)
-"""Phases in which nothing that others do lets a gang start: why it waits says it all."""
+_DECIDABLE = (Phase.WAITING, Phase.NOMINATED)
+"""Phases in which the gang starts as soon as there is room."""
 
 
 @dataclass(frozen=True)
@@ -52,47 +54,45 @@ class Member:
 class Page:
     """Everything the page says, as values and finished sentences."""
 
-    namespace: str
-    name: str
-    dialect: str
-    seen: Seen
-    queue: str
-    priority: int
-    waiting_since: float | None
-    reason: str
-    message: str
     explanation: Explanation
+    message: StatusMessage
     helps: tuple[str, ...]
     members: tuple[Member, ...]
 
+    @property
+    def report(self) -> GangReport:
+        """The gang as it stands."""
+        return self.explanation.report
+
     def as_json(self, now: float) -> dict[str, Any]:
         """The page for programs."""
-        told, status = self.explanation, self.seen.status
+        report, status = self.report, self.report.status
         refusals = status.refusal.refusals if status.refusal is not None else ()
         return {
-            "namespace": self.namespace,
-            "name": self.name,
-            "dialect": self.dialect,
+            "namespace": report.key.namespace,
+            "name": name_of_report(report),
+            "dialect": report.key.dialect,
             "phase": status.phase.value,
-            "fits_now": self.seen.starts,
+            "fits_now": report.starts,
             "minimum": None if status.phase is Phase.ORPHANED else status.minimum,
             "running": status.running,
             "waiting": status.waiting,
             "succeeded": status.succeeded,
             "failed": status.failed,
-            "queue": self.queue or NO_QUEUE,
-            "priority": self.priority,
-            "waiting_since": draw_moment(self.waiting_since),
-            "reason": self.reason,
-            "message": self.message,
+            "queue": report.queue or NO_QUEUE,
+            "priority": report.priority,
+            "waiting_since": draw_moment(report.waiting_since),
+            "reason": self.message.reason,
+            "message": self.message.message,
             "refusals": [
                 {"reason": r.reason.name, "subject": r.subject, "nodes": r.nodes, "short_by": r.short_by}
                 for r in refusals
             ],
-            "position": told.position,
-            "waiting_gangs": told.waiting,
-            "earliest_start": draw_moment(now if self.seen.starts else told.earliest_start),
-            "holders": [{"name": holder.name, "amount": holder.amount} for holder in told.holders],
+            "position": report.position,
+            "waiting_gangs": report.in_line,
+            "first_in_line": name_of_gang(report.first_in_line) if report.first_in_line is not None else None,
+            "earliest_start": draw_moment(now if report.starts else self.explanation.earliest_start),
+            "holders": [{"name": name_of_holder(holder), "amount": holder.amount} for holder in report.holders],
             "would_help": list(self.helps),
             "members": [{key: getattr(m, key) for key in Member.__dataclass_fields__} for m in self.members],
         }
@@ -103,73 +103,54 @@ def make_page(engine: Engine, key: GangKey, now: float) -> Page | None:
     explanation = engine.explain(key, now)
     if explanation is None:
         return None
-    state = engine.state
-    record = state.records[key]
-    seen = look_at(state, record)
-    reason, message = tell(state, record, seen, Lookout(state, lambda: now))
-    members = sorted(record.members.values(), key=lambda pod: (pod.role, pod.index, pod.name))
     return Page(
-        namespace=key.namespace,
-        name=name_of(record),
-        dialect=key.dialect,
-        seen=seen,
-        queue=state.queue_of(record),
-        priority=record.priority,
-        waiting_since=waiting_since(record, seen.facts),
-        reason=reason,
-        message=message,
-        explanation=replace(explanation, holders=real_holders(state, explanation.holders)),
-        helps=tuple(_say_what_helps(state, explanation.counterfactuals)),
-        members=tuple(_member_of(state, record, pod) for pod in members),
+        explanation=explanation,
+        message=tell(explanation.report),
+        helps=tuple(_say_what_helps(explanation)),
+        members=tuple(_member_of(member) for member in engine.members(key)),
     )
 
 
-def _say_what_helps(state: State, found: Sequence[Counterfactual]) -> Iterator[str]:
+def _say_what_helps(explained: Explanation) -> Iterator[str]:
     """A sentence for each change that was tried and was enough; gangs whose end would do are named together."""
     enders = []
-    for one in found:
+    for one in explained.counterfactuals:
         if one.if_only is IfOnly.GANG_ENDED and one.gang is not None:
-            enders.append(f"{one.gang.namespace}/{name_of(state.records[one.gang])}")
+            enders.append(name_of_gang(one.gang))
         elif one.if_only is IfOnly.FEWER_MEMBERS:
             yield f"{count(one.members, 'member')} would find a place now: a smaller gang would start."
         else:
             yield _IF_ONLY[one.if_only]
-    if len(enders) == 1:
-        yield f"It starts when {enders[0]} ends."
-    elif enders:
-        more = f", or one of {len(enders) - 5} others" if len(enders) > 5 else ""
-        yield f"It starts when any one of these ends: {', '.join(enders[:5])}{more}."
+    if not enders:
+        return
+    more = f", or one of {len(enders) - 5} others" if len(enders) > 5 else ""
+    ends = f"{enders[0]} ends" if len(enders) == 1 else f"any one of these ends: {', '.join(enders[:5])}{more}"
+    report = explained.report
+    first = report.first_in_line
+    if report.position is not None and report.position > 1 and first is not None:
+        yield f"It would fit when {ends}. {name_of_gang(first)} is first in line and starts before it."
+    else:
+        yield f"It starts when {ends}."
 
 
-def _member_of(state: State, record: GangRecord, pod: Pod) -> Member:
-    usage = state.cluster.usage.get(pod.uid)
-    node, devices = pod.node or "", pod.devices
-    if state.ledger.committed.get(pod.uid) and usage is not None:  # committed, not yet seen there
-        node, devices = usage.node, usage.devices
-    shape = pod.shape
+def _member_of(member: MemberReport) -> Member:
+    pod, shape = member.pod, member.pod.shape
     gpus = f"{shape.gpu_milli // 10}% of 1" if shape.gpu_milli else str(shape.gpus) if shape.gpus else ""
-    if node and devices:
-        gpus = f"{gpus} ({draw_indices(devices)})".strip()
-    return Member(pod.name, pod.role, _state_of(state, pod), node, gpus)
+    if member.node and member.devices:
+        gpus = f"{gpus} ({draw_indices(member.devices)})".strip()
+    return Member(pod.name, pod.role, _state_of(member), member.node, gpus)
 
 
-def _state_of(state: State, pod: Pod) -> str:
-    delete = state.ledger.deletes.get(pod.uid)
-    if pod.terminal:
-        return pod.phase.value.lower()
-    if pod.deleting:
-        return "being deleted"
-    if delete is not None and state.ledger.is_committed(delete.sequence):
-        refused = ", refused so far" if pod.uid not in state.ledger.deleting else ""
-        return f"to be deleted ({delete.delete.cause.value}{refused})"
-    if pod.node is not None:
-        return "running" if pod.phase is PodPhase.RUNNING else "starting"
-    if state.ledger.committed.get(pod.uid):
-        return "being bound"
-    if pod.gates:
-        gate = pod.gates[0]
-        return f"gated: {'scheduling gate ' if gate.kind is GateKind.SCHEDULING_GATE else ''}{gate.subject}"
-    return "waiting"
+def _state_of(member: MemberReport) -> str:
+    state = member.state.value
+    if member.state is MemberState.FAILED and member.pod.failure is not None and member.pod.failure.text:
+        return f"{state}: {member.pod.failure.text}"
+    if member.state is MemberState.GATED:
+        gate = member.pod.gates[0]
+        return f"{state}: {'scheduling gate ' if gate.kind is GateKind.SCHEDULING_GATE else ''}{gate.subject}"
+    if member.state is MemberState.EVICTING and member.cause is not None:
+        return f"{state} ({member.cause.value}{', refused so far' if member.eviction_refused else ''})"
+    return state
 
 
 # -- the page
@@ -182,7 +163,7 @@ def draw_page(page: Page, now: float, width: int | None) -> list[Text]:
         ("Why", _draw_why(page, width)),
         ("Node by node", _draw_nodes(page, width)),
         ("Place in line", _draw_position(page)),
-        (f"Who holds {_scarce(page)}{_whose(page)}", _draw_holders(page, width)),
+        (f"Holders of {_scarce(page)}{_whose(page)}", _draw_holders(page, width)),
         ("What would help", [line for text in page.helps for line in _bullet(text, width)]),
         ("Earliest start", _draw_start(page, now, width)),
         ("Members", _draw_members(page, width)),
@@ -193,77 +174,83 @@ def draw_page(page: Page, now: float, width: int | None) -> list[Text]:
 
 
 def _draw_head(page: Page, now: float, width: int | None) -> list[Text]:
-    status = page.seen.status
-    what = "pod" if page.dialect == LONE_POD else f"{page.dialect} gang"
-    head = Text(f"{page.namespace}/{page.name}", "bold")
+    report, status = page.report, page.report.status
+    what = "pod" if report.key.dialect == LONE_POD else f"{report.key.dialect} gang"
+    head = Text(f"{report.key.namespace}/{name_of_report(report)}", "bold")
     head.append(f"  {status.phase.value}", STYLES.get(status.phase, "cyan")).append(f"  ({what})", "dim")
     facts = [f"{status.running} running", f"{status.waiting} waiting"]
     facts += [f"{status.succeeded} succeeded"] if status.succeeded else []
     facts += [f"{status.failed} failed"] if status.failed else []
     facts += [f"minimum {status.minimum}"] if status.phase is not Phase.ORPHANED else []
-    facts += [f"queue {page.queue}"] if page.queue else []
-    facts.append(f"priority {page.priority}")
-    if page.waiting_since is not None and status.waiting:
-        facts.append(f"waiting for {draw_age(now - page.waiting_since)}")
+    facts += [f"queue {report.queue}"] if report.queue else []
+    facts.append(f"priority {report.priority}")
+    if report.waiting_since is not None and status.phase in WAITS:
+        facts.append(f"waiting for {draw_age(now - report.waiting_since)}")
     return [cut(head, width), *fold(", ".join(facts), width)]
 
 
 def _draw_why(page: Page, width: int | None) -> list[Text]:
-    if not page.message:
-        return []
-    return fold(page.message[0].upper() + page.message[1:], width, "  ")
+    text = page.message.message
+    return fold(text[0].upper() + text[1:], width, "  ") if text else []
 
 
 def _draw_nodes(page: Page, width: int | None) -> list[Text]:
     """What refuses it on how many nodes, where that is more than one thing; each stands here once."""
-    refusals = page.seen.refusal.refusals if page.seen.refusal is not None else ()
+    refusals = page.report.refusal.refusals if page.report.refusal is not None else ()
     found = {(refusal.reason, refusal.subject): refusal.nodes for refusal in refusals if refusal.nodes}
     lines: list[Text] = []
     for (reason, subject), nodes in found.items() if len(found) > 1 else ():
-        lines += _bullet(f"{count(nodes, 'node')}: {reason.value}{f' ({subject})' if subject else ''}", width)
+        lines += _bullet(f"{count(nodes, 'node')}: {reason.value.text}{f' ({subject})' if subject else ''}", width)
     return lines
 
 
 def _is_hopeless(page: Page) -> bool:
-    return page.seen.refusal is not None and page.seen.refusal.hopeless
+    return page.report.refusal is not None and page.report.refusal.hopeless
 
 
 def _draw_position(page: Page) -> list[Text]:
-    told = page.explanation
-    return [] if told.position is None else [Text(f"  {told.position} of {told.waiting}")]
+    report = page.report
+    if report.position is None:
+        return []
+    first = report.first_in_line
+    ahead = f"; {name_of_gang(first)} is first" if report.position > 1 and first is not None else ""
+    return [Text(f"  {report.position} of {report.in_line}{ahead}")]
 
 
 def _scarce(page: Page) -> str:
-    refusals = page.seen.refusal.refusals if page.seen.refusal is not None else ()
+    refusals = page.report.refusal.refusals if page.report.refusal is not None else ()
     return next((refusal.subject for refusal in refusals if refusal.reason in (Reason.RESOURCE, Reason.QUOTA)), "it")
 
 
 def _whose(page: Page) -> str:
-    refusals = page.seen.refusal.refusals if page.seen.refusal is not None else ()
-    return f" in queue {page.queue}" if any(refusal.reason is Reason.QUOTA for refusal in refusals) else ""
+    refusals = page.report.refusal.refusals if page.report.refusal is not None else ()
+    return f" in queue {page.report.queue}" if any(refusal.reason is Reason.QUOTA for refusal in refusals) else ""
 
 
 def _draw_holders(page: Page, width: int | None) -> list[Text]:
-    holders = () if page.seen.starts or _is_hopeless(page) else page.explanation.holders
-    size = max((len(holder.name) for holder in holders), default=0)
-    scarce = _scarce(page)
-    return [cut(Text(f"  {holder.name:<{size}}  {say_number(scarce, holder.amount)}"), width) for holder in holders]
+    holders = () if page.report.starts or _is_hopeless(page) else page.report.holders
+    names = [name_of_holder(holder) for holder in holders]
+    size, scarce = max(map(len, names), default=0), _scarce(page)
+    pairs = zip(names, holders, strict=True)
+    return [cut(Text(f"  {name:<{size}}  {say_number(scarce, holder.amount)}"), width) for name, holder in pairs]
 
 
 def _draw_start(page: Page, now: float, width: int | None) -> list[Text]:
     start = page.explanation.earliest_start
-    if page.seen.starts:
+    if page.report.starts:
         return [Text("  now")]
-    if page.seen.phase in _UP_TO_ITSELF:
+    if page.report.phase not in _DECIDABLE:
         return []
     if _is_hopeless(page):
         return fold("Not before the nodes, its queue or the gang itself are changed.", width, "  ")
     if start is None:
-        unknown = "Not known: those that are in the way have no known end."
-        return fold(unknown, width, "  ") if page.explanation.holders else []
+        unknown = "Not known: the gangs that hold what it needs have no known end."
+        return fold(unknown, width, "  ") if page.report.holders else []
     if start <= now:
-        return [Text("  now, unless somebody else comes first")]
-    when = f"in {draw_age(start - now)} ({draw_moment(start)}), if others end when they should and nobody comes first"
+        return [Text("  now, unless another gang comes first")]
+    when = (
+        f"in {draw_age(start - now)} ({draw_moment(start)}), if others end when expected and no other gang comes first"
+    )
     return fold(when, width, "  ")
 
 

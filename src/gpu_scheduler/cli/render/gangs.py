@@ -8,15 +8,15 @@ from typing import Any
 from rich.text import Text
 
 from gpu_scheduler.base.text import count
-from gpu_scheduler.cli.dry_run import Seen, look_at, name_of, real_holders, waiting_since
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_moment, draw_table
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
-from gpu_scheduler.core.lifecycle import GangRecord, Phase
-from gpu_scheduler.core.state import LONE_POD, State
-from gpu_scheduler.gangs.dialects import dialect_of
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.state import LONE_POD
+from gpu_scheduler.gangs.dialects import StatusMessage
 from gpu_scheduler.gangs.options import NO_QUEUE
 from gpu_scheduler.scheduler.status.messages import describe
-from gpu_scheduler.scheduler.status.surroundings import Lookout
+from gpu_scheduler.scheduler.status.names import name_of_report
 
 MOST_ESTIMATES = 16
 """An estimate tries who would have to end: only those first in the queue get one."""
@@ -83,65 +83,60 @@ class GangList:
 
 def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything: bool = False) -> GangList:
     """The gangs of a namespace (None: of all). Single pods are listed while they wait, or with `everything`."""
-    state = engine.state
-    order = {key: place for place, key in enumerate(state.queue.in_order(state.share), 1)}
-    look = Lookout(state, lambda: now)
     lines: list[GangLine] = []
-    hidden = estimates = elsewhere = 0
-    for record in sorted(state.records.values(), key=lambda record: (order.get(record.key, 1 << 62), record.key)):
-        if namespace is not None and record.key.namespace != namespace:
-            elsewhere += record.key.dialect != LONE_POD
+    hidden = elsewhere = 0
+    for key in engine.gangs():
+        if namespace is not None and key.namespace != namespace:
+            elsewhere += key.dialect != LONE_POD
             continue
-        seen = look_at(state, record)
-        if record.key.dialect == LONE_POD and seen.phase not in WAITS and not everything:
+        report = engine.report(key, now)
+        if report is None:
+            continue
+        if key.dialect == LONE_POD and report.phase not in WAITS and not everything:
             hidden += 1
             continue
-        start = now if seen.starts else None
-        if record.key in order and estimates < MOST_ESTIMATES:
-            estimates += 1
-            explained = engine.explain(record.key, now)
-            start = explained.earliest_start if explained is not None else None
-        lines.append(_line_of(record, seen, tell(state, record, seen, look), order.get(record.key), start))
+        lines.append(_line_of(engine, report, now))
     lines.sort(key=_rank)
     return GangList(tuple(lines), hidden, elsewhere)
 
 
-def _line_of(
-    record: GangRecord, seen: Seen, told: tuple[str, str], position: int | None, start: float | None
-) -> GangLine:
-    reason, message = told
+def _line_of(engine: Engine, report: GangReport, now: float) -> GangLine:
+    status = report.status
+    message = tell(report)
+    start = now if report.starts else None
+    if report.position is not None and report.position <= MOST_ESTIMATES:
+        explained = engine.explain(report.key, now)
+        start = explained.earliest_start if explained is not None else None
     return GangLine(
-        namespace=record.key.namespace,
-        name=name_of(record),
-        dialect=record.key.dialect,
-        phase=seen.phase,
-        minimum=seen.status.minimum,
-        running=seen.status.running,
-        waiting=seen.status.waiting,
-        succeeded=seen.status.succeeded,
-        failed=seen.status.failed,
-        queue=record.gang.queue if record.gang is not None else "",
-        priority=record.priority,
-        position=position,
-        waiting_since=None if seen.phase in _ENDED else waiting_since(record, seen.facts),
-        reason=reason,
-        message=message,
+        namespace=report.key.namespace,
+        name=name_of_report(report),
+        dialect=report.key.dialect,
+        phase=status.phase,
+        minimum=status.minimum,
+        running=status.running,
+        waiting=status.waiting,
+        succeeded=status.succeeded,
+        failed=status.failed,
+        queue=report.queue,
+        priority=report.priority,
+        position=report.position,
+        waiting_since=None if status.phase in _ENDED else report.waiting_since,
+        reason=message.reason,
+        message=message.message,
         estimated_start=start,
     )
 
 
-def tell(state: State, record: GangRecord, seen: Seen, look: Lookout) -> tuple[str, str]:
-    """The reason of a gang's phase in one word and in a few sentences; both empty when there is nothing to tell."""
-    if seen.starts:
-        return "Fits", "fits now: it starts with the scheduler's next cycle."
-    if seen.evicts:
-        return "Evicts", f"fits once {count(seen.evicts, 'pod')} of others are evicted, as the next cycle will decide."
-    if seen.phase is Phase.RUNNING and seen.refusal is None:
-        return "", ""
-    kinds = dialect_of(record.key).resources
-    around = look(record.key, seen.status, kinds[0].kind if kinds else "")
-    told = describe(seen.status, around.gang, real_holders(state, around.holders), around.context)
-    return told.reason, told.message
+def tell(report: GangReport) -> StatusMessage:
+    """The message about a gang, or what the scheduler's next cycle does with it; empty where it simply runs."""
+    if report.starts:
+        return StatusMessage("Fits", "fits now: it starts with the scheduler's next cycle.")
+    if report.evicts:
+        pods = count(report.evicts, "pod")
+        return StatusMessage("Evicts", f"fits once {pods} of others are evicted, as the next cycle will decide.")
+    if report.phase is Phase.RUNNING and report.refusal is None:
+        return StatusMessage("", "")
+    return describe(report)
 
 
 def _rank(line: GangLine) -> tuple[int, int, str, str]:

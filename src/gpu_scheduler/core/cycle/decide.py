@@ -20,13 +20,12 @@ from gpu_scheduler.core.cycle.preemption import refused_evictions, refused_on
 from gpu_scheduler.core.cycle.recovery import place_replacements, watch_minimum
 from gpu_scheduler.core.cycle.retry import retry_due
 from gpu_scheduler.core.events import Effect, Release, Report
-from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, phase_of, status_of
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Setback, phase_of, status_of
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, Placement
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import (
-    absent_members,
     check_quota,
     excluded_nodes,
     expected_groups,
@@ -144,11 +143,12 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) 
     watch_minimum(state, record, facts, now, plan)
     _expire(state, record, facts, now)
     record.refusal = _own_obstacle(state, record, facts, now)
+    record.last_refusal = state.queue.refusal(record.key) or record.last_refusal
     _drop_stale_decisions(state, record, facts)
     queued = (
         record.refusal is None and not facts.evicting and record.key not in state.broken and not record.notes.nomination
     )
-    if not queued or not (facts.ready or _awaits_admission(state, record, facts, now)):
+    if not queued or not (facts.ready or facts.awaits_admission):
         state.queue.remove(record.key)
         if not facts.ready:
             record.waiting_since = None
@@ -186,7 +186,7 @@ def _own_obstacle(state: State, record: GangRecord, facts: GangFacts, now: float
         found = Refusal(Reason.PAUSED)
     elif missing and facts.gated:
         found = Refusal(Reason.GATED, facts.gated[0].gates[0].subject, short_by=missing)
-    elif missing and _members_start_together(facts) and not _awaits_admission(state, record, facts, now):
+    elif missing and _members_start_together(facts) and not facts.awaits_admission:
         found = Refusal(Reason.MEMBERS_MISSING, short_by=missing)
     elif record.not_before > now:
         found = Refusal(Reason.BACK_OFF)
@@ -200,25 +200,19 @@ def _members_start_together(facts: GangFacts) -> bool:
     return not facts.started or (facts.hold_expired and any(pod.controlled for pod in facts.ready))
 
 
-def _awaits_admission(state: State, record: GangRecord, facts: GangFacts, now: float) -> bool:
-    """Whether a placement of expected members must be found before their pods are created."""
-    if record.notes.admitted_at is not None or facts.ready or facts.gated or facts.succeeded or facts.failed:
-        return False
-    return any(count > 0 for _, count in absent_members(state, record, facts, now))
-
-
 def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
     """Ends nominations, reservations and waiting times that have expired."""
     config = state.config
     if record.notes.nominated_at is not None and now >= record.notes.nominated_at + config.nominate:
         drop_nomination(state, record)
-        state.back_off(record, now)
+        state.back_off(record, now, Setback.VICTIMS_REMAINED)
     ended = (facts.succeeded or facts.failed) and not (facts.started or facts.ready or facts.gated)
     if record.notes.admitted_at is not None and (ended or now >= record.notes.admitted_at + config.reserve):
         if record.reserved and record.key not in state.broken:
             state.release_slots(record)
             state.changes |= Wake.FREED
         record.update_notes(admitted_at=None)
+        facts.reserved = False
         record.reservation_unused = not facts.started and not ended
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
@@ -227,11 +221,11 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
         if now >= due:
             record.timed_out = True
             drop_nomination(state, record)
-            state.back_off(record, now)
+            state.back_off(record, now, Setback.TIMED_OUT)
         else:
             state.schedule_timer(due, record.key)
     if facts.started and not facts.missing:
-        record.timed_out = False
+        record.timed_out, record.last_failure = False, None
 
 
 def _drop_stale_decisions(state: State, record: GangRecord, facts: GangFacts) -> None:
@@ -309,7 +303,7 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
     state.queue.remove(record.key)
     drop_nomination(state, record)
     state.clear_target(record)
-    record.waiting_since, record.refusal = None, None
+    record.waiting_since, record.refusal, record.last_refusal = None, None, None
     plan.start(record, placement)
     if record.reserved and record.notes.admitted_at is None:
         record.update_notes(admitted_at=now)

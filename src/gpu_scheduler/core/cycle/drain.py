@@ -118,9 +118,14 @@ def place_on_empty(
         return place_gang(state.empty, minimum)
 
 
+def bid_on_empty(bid: Bid) -> Bid:
+    """The bid as it is tried on the empty cluster."""
+    return Bid(_without_anchors(bid), bid.needed, bid.role_needs, bid.topology)
+
+
 def refuse_on_empty(state: State, bid: Bid) -> Unplaceable:
     """Why the bid's minimum does not fit the empty cluster."""
-    refused = diagnose(state.empty, Bid(_without_anchors(bid), bid.needed, bid.role_needs, bid.topology))
+    refused = diagnose(state.empty, bid_on_empty(bid))
     return replace(refused, refusals=(Refusal(Reason.TOO_LARGE), *refused.refusals))
 
 

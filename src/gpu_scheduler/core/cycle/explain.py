@@ -1,4 +1,4 @@
-"""Why a gang waits, and what would help: values that were really computed, never guessed."""
+"""What would let a waiting gang start: every answer is tried on the cluster state, none is guessed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from gpu_scheduler.core.lifecycle import GangRecord, Phase, phase_of
-from gpu_scheduler.core.model import MILLI, GangKey, Pod, Shape, Toleration
-from gpu_scheduler.core.placement.diagnose import diagnose
+from gpu_scheduler.core.cycle.holders import GangName
+from gpu_scheduler.core.cycle.report import GangReport
+from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.model import Pod, Shape, Toleration
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import enforced_end, make_bid
-from gpu_scheduler.core.reasons import Reason, Unplaceable, Wake
+from gpu_scheduler.core.reasons import Reason, Wake
 from gpu_scheduler.core.state import State
 
 MOST_TRIED = 64
@@ -48,68 +49,38 @@ class Counterfactual:
 
     if_only: IfOnly
     members: int
-    gang: GangKey | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who uses how much of what the gang lacks; `gang` is None for pods that are not ours."""
-
-    name: str
-    amount: float
-    gang: GangKey | None = None
+    gang: GangName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything there is to say about a gang that waits. `position` counts from 1 over all waiting gangs.
+    """A report with what would help, which was really tried.
 
-    `earliest_start` supposes that gangs end when they are expected or forced to, and that nobody else comes first.
+    `earliest_start` supposes that gangs end when they are expected or forced to, and that no other gang comes first.
     """
 
-    key: GangKey
-    phase: Phase
-    refusal: Unplaceable | None
-    position: int | None
-    waiting: int
-    waiting_since: float | None
+    report: GangReport
     earliest_start: float | None
-    holders: tuple[Holder, ...]
     counterfactuals: tuple[Counterfactual, ...]
 
 
-def explain(state: State, key: GangKey, now: float) -> Explanation | None:
-    """Explains one gang; None when it is not known."""
-    record = state.records.get(key)
-    if record is None:
-        return None
+def explain(state: State, report: GangReport, now: float) -> Explanation:
+    """Tries what would let a gang start; nothing, where its own definition or its queue refuses it."""
+    record = state.records[report.key]
     facts = state.facts_of(record)
-    refusal = record.refusal or state.queue.refusal(key)
-    order = state.queue.in_order(state.share)
-    helped: tuple[Counterfactual, ...] = ()
-    start = None
-    # What the gang itself lacks no change around it can give.
     stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
-    if refusal is not None and any(one.reason in _OF_QUEUES for one in refusal.refusals):
-        stuck = True  # there may be room: its queue does not let it have any
-    if record.gang is not None and not stuck and (facts.ready or key in state.queue):
-        bid = make_bid(state, record, facts, now)  # which asks where slots are kept
-        with state.cluster.trial():
-            for uid in record.reserved:
-                state.cluster.forget(uid)
-            helped = tuple(_what_would_help(state, record, bid))
-            start = _earliest_start(state, record, bid, now)
-    return Explanation(
-        key=key,
-        phase=phase_of(facts),
-        refusal=refusal,
-        position=order.index(key) + 1 if key in state.queue else None,
-        waiting=len(order),
-        waiting_since=record.waiting_since,
-        earliest_start=start,
-        holders=holders_of(state, key),
-        counterfactuals=helped,
-    )
+    refused = report.refusal.refusals if report.refusal is not None else ()
+    if stuck or any(one.reason in _OF_QUEUES for one in refused) or record.gang is None:
+        return Explanation(report, None, ())
+    if not facts.ready and report.key not in state.queue:
+        return Explanation(report, None, ())
+    bid = make_bid(state, record, facts, now)  # which asks where slots are kept
+    with state.cluster.trial():
+        for uid in record.reserved:
+            state.cluster.forget(uid)
+        return Explanation(
+            report, _earliest_start(state, record, bid, now), tuple(_what_would_help(state, record, bid))
+        )
 
 
 def _what_would_help(state: State, record: GangRecord, bid: Bid) -> Iterator[Counterfactual]:
@@ -128,7 +99,7 @@ def _what_would_help(state: State, record: GangRecord, bid: Bid) -> Iterator[Cou
             for pod in pods:
                 state.cluster.forget(pod.uid)
             if _would_fit(state, bid):
-                yield Counterfactual(IfOnly.GANG_ENDED, bid.size, other.key)
+                yield Counterfactual(IfOnly.GANG_ENDED, bid.size, GangName.of(state, other.key))
 
 
 def _would_fit(state: State, bid: Bid) -> bool:
@@ -211,66 +182,3 @@ def _earliest_start(state: State, record: GangRecord, bid: Bid, now: float) -> f
             if _would_fit(state, bid):
                 return max(now, end)
     return None
-
-
-def refuse_now(state: State, key: GangKey, now: float) -> Unplaceable | None:
-    """Why a waiting gang lacks room as things are now; None when that is not what it waits for.
-
-    What is remembered may be out of date: a gang is tried again only when there could be enough for it.
-    """
-    record, refused = state.records.get(key), state.queue.refusal(key)
-    if record is None or refused is None or not refused.short or refused.hopeless:
-        return None
-    bid = make_bid(state, record, state.facts_of(record), now)  # which asks where slots are kept
-    with state.cluster.trial():
-        for uid in record.reserved:
-            state.cluster.forget(uid)
-        fresh = diagnose(state.cluster, bid)
-    return fresh if fresh.short else None
-
-
-def holders_of(state: State, key: GangKey) -> tuple[Holder, ...]:
-    """Who holds the resource that a waiting gang, or its queue, is short of, the largest first."""
-    record = state.records.get(key)
-    refusal = (record.refusal or state.queue.refusal(key)) if record is not None else None
-    scarce_ones = [r for r in refusal.refusals if r.reason in (Reason.RESOURCE, Reason.QUOTA)] if refusal else []
-    short = next(iter(scarce_ones), None)
-    if record is None or short is None:
-        return ()
-    scarce = short.subject
-    amounts: dict[tuple[str, GangKey | None], int] = {}
-    kept = {uid: other.key for other in state.records.values() for uid in other.reserved}
-    mapped: set[tuple[str, str, int]] = set()
-    for usage in state.cluster.usage.values():
-        pod = usage.pod
-        held = _amount_of(pod.shape, scarce, usage.devices)
-        if not held or pod.uid in record.members or pod.uid in record.reserved:
-            continue
-        member = pod.ours and not pod.permanent and pod.uid in state.pods
-        gang = kept.get(pod.uid) or (state.key_of(pod) if member else None)
-        if short.reason is Reason.QUOTA and (gang is None or not _share_queue(state, record, state.records[gang])):
-            continue
-        alone = gang is None or (pod.gang is None and pod.uid not in kept)
-        name = f"{pod.namespace}/{pod.name}" if alone else str(gang)
-        if pod.shape.device_map and scarce == pod.shape.gpu_resource and short.reason is Reason.RESOURCE:
-            # Pods of one map may share cards: a node gives each of them once. A queue is charged for every pod.
-            cards = {(name, usage.node, device) for device in usage.devices}
-            held -= MILLI * len(cards & mapped)
-            mapped |= cards
-        amounts[name, gang] = amounts.get((name, gang), 0) + held
-    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0][0]))
-    scale = MILLI if scarce in state.config.gpu_resources else 1
-    return tuple(
-        Holder(name, amount / scale if amount % scale else amount // scale, gang) for (name, gang), amount in ranked[:5]
-    )
-
-
-def _share_queue(state: State, one: GangRecord, other: GangRecord) -> bool:
-    return state.queue_of(one) == state.queue_of(other)
-
-
-def _amount_of(shape: Shape, resource: str, devices: tuple[int, ...]) -> int:
-    """What a pod holds of a resource; GPUs in milli, as shares of one card add up."""
-    if resource == shape.gpu_resource:
-        return shape.gpu_milli or MILLI * (shape.gpus or len(devices))
-    return dict(shape.request).get(resource, 0)

@@ -14,8 +14,8 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
-from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import Gang, GangKey, Notes, Pod, PodPhase, Slot
+from gpu_scheduler.core.lifecycle import FailedMember, GangRecord, Setback
+from gpu_scheduler.core.model import Failure, Gang, GangKey, Notes, Pod, PodPhase, Slot
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
@@ -174,7 +174,8 @@ def _record_lost_slot(state: State, record: GangRecord, change: tuple[Pod | None
     if pod is None or pod.deleting or pod.phase is PodPhase.FAILED:
         record.lost_slots = [*record.lost_slots[-15:], Slot(old.node, old.devices or (), old.role)]
         if pod is not None and pod.phase is PodPhase.FAILED:
-            state.back_off(record, now)
+            record.last_failure = FailedMember(pod.namespace, pod.name, pod.failure or Failure(""))
+            state.back_off(record, now, Setback.MEMBER_FAILED)
 
 
 def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
@@ -192,7 +193,7 @@ def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
         if record is not None and pod.node is not None:
             record.bind_refused = ""
         if record is not None and given_up:
-            state.back_off(record, now)
+            state.back_off(record, now, Setback.BIND_FAILED)
 
 
 def _end_delete(state: State, pod: Pod) -> None:

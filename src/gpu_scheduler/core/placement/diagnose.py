@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Bools, Ints
-from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.model import Pod, Shape
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.domains import Bid
+from gpu_scheduler.core.placement.domains import Bid, Counts
 from gpu_scheduler.core.placement.fit import may_use, pod_refusals, refusals
-from gpu_scheduler.core.placement.place import minimum_counts
+from gpu_scheduler.core.placement.place import minimum_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 
 
 def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
     """The refusals of a bid that was just found unplaceable, the most informative first."""
-    wanted = minimum_counts(cluster, bid)
-    if not sum(wanted):
-        wanted = tuple(len(group.pods) for group in bid.groups)
+    wanted = _wanted(cluster, bid)
     free = [_free_capacity(cluster, group.pods[0], bid.excluded) for group in bid.groups]
     fitting = sum(min(int(f.sum()), w) for f, w in zip(free, wanted, strict=True))
     short = [w - min(int(f.sum()), w) for f, w in zip(free, wanted, strict=True)]
@@ -38,6 +37,45 @@ def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
     lacking = tuple((g.pods[0].shape, w) for g, w in zip(bid.groups, wanted, strict=True) if w)
     lacking = tuple((shape, w) for shape, w in lacking if capacity_of(cluster, shape).total < w)
     return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting, lacking)
+
+
+def count_shortfall(cluster: Cluster, bid: Bid, refused: Unplaceable) -> Unplaceable:
+    """The refusal with numbers of the whole gang: its groups compete for the same nodes.
+
+    `diagnose` looks at each group by itself, which is enough to decide; people add up.
+    """
+    wanted = _wanted(cluster, bid)
+    needed = sum(wanted)
+    if needed <= 1:
+        return refused
+    groups = [replace(g, pods=g.pods[:w], whole=False) for g, w in zip(bid.groups, wanted, strict=True) if w]
+    with cluster.trial():
+        placed = place_gang(cluster, replace(bid, groups=groups, needed=0, role_needs={})) or ()
+    left = Counter(pod.shape for group in groups for pod in group.pods)
+    left.subtract(pod.shape for pod, _ in placed)
+    scarce = next((r.subject for r in refused.refusals if r.reason is Reason.RESOURCE and r.short_by), None)
+    changed = replace(refused, needed=needed, fitting=min(len(placed), needed - 1))
+    if scarce is None:
+        return changed
+    short_by = sum(number * _requested(shape, scarce) for shape, number in left.items())
+    found = [replace(r, short_by=short_by) if r.subject == scarce and r.short_by else r for r in refused.refusals]
+    asking = Counter(pod.shape for group in groups for pod in group.pods if _requested(pod.shape, scarce))
+    if not short_by or not refused.short:
+        return changed
+    return replace(changed, refusals=tuple(found), short=tuple(asking.items()))
+
+
+def _requested(shape: Shape, resource: str) -> int:
+    """What one pod of a shape asks of a resource; of GPU shares the number of shares."""
+    if resource == shape.gpu_resource and shape.gpu_milli:
+        return 1
+    return dict(shape.request).get(resource, int(resource == "pods"))
+
+
+def _wanted(cluster: Cluster, bid: Bid) -> Counts:
+    """How many of each group the minimum takes; all of them where it takes none."""
+    wanted = minimum_counts(cluster, bid)
+    return wanted if sum(wanted) else tuple(len(group.pods) for group in bid.groups)
 
 
 def count_refusals(cluster: Cluster, pod: Pod, excluded: Bools | None = None) -> list[Refusal]:

@@ -124,6 +124,11 @@ class GangQueue:
         position = self._positions.get(key)
         return self._classes[position.signature].last_refusal if position is not None else None
 
+    def signature_of(self, key: GangKey) -> Hashable:
+        """The signature that a gang shares with those that ask for the same; its key when it is not in the queue."""
+        position = self._positions.get(key)
+        return position.signature if position is not None else key
+
     def wake(self, changes: Wake, helps: Callable[[GangKey, Unplaceable], bool]) -> None:
         """Makes the parked classes ready that a change can help; `helps` gets the first gang and its refusal."""
         for equals in list(self._classes.values()):

@@ -154,13 +154,11 @@ def _phase_of(status: Status, raw: RawObject) -> str:
         if status.running and status.running + status.succeeded >= status.minimum:
             return "Running"
         return str(present) if status.running and present in ("Running", "Unknown") else "Inqueue"
-    if status.phase is Phase.GATHERING:
-        if members_there(status):
-            return "Inqueue"
-        if present == "Completed":
+    if status.phase is Phase.GATHERING and members_there(status):
+        return "Inqueue"
+    if status.phase in (Phase.GATHERING, Phase.WAITING, Phase.NOMINATED):
+        if present == "Completed" and not members_there(status):
             return "Completed"  # its pods were cleared away
-        return "Pending" if min_resources(raw) else "Inqueue"
-    if status.phase in (Phase.WAITING, Phase.NOMINATED):
         return "Pending" if min_resources(raw) else "Inqueue"
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
-from gpu_scheduler.core.model import Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
+from gpu_scheduler.core.model import Failure, Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, ATTEMPT, DEVICES, UNHEALTHY_DEVICES
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.annotations import read_devices
@@ -82,7 +83,21 @@ def decode_pod(
         grace=30.0 if grace is None else float(grace),
         started=parse_time(status.start_time),
         deadline=None if deadline is None else float(deadline),
+        failure=_failure(raw) if status.phase == PodPhase.FAILED.value else None,
     )
+
+
+def _failure(raw: PodObject) -> Failure:
+    """How a pod failed: the first container that ended with an error, else what the node says about the pod."""
+    status = raw.status
+    for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        ended = one.state.terminated if one.state is not None else None
+        if ended is not None and ended.exit_code:
+            why = f" ({ended.reason})" if ended.reason and ended.reason != "Error" else ""
+            several = len(raw.spec.containers) + len(raw.spec.init_containers or ()) > 1
+            text = f"container {one.name} exited with code {ended.exit_code}{why}"
+            return Failure(one_line(text, 200), one.name if several else "")
+    return Failure(one_line(status.reason or "", 200))
 
 
 def attempt_of(meta: Meta) -> int:

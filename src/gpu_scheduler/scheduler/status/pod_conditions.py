@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpu_scheduler.core.model import PodPhase
 from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.times import format_time
@@ -18,16 +16,6 @@ def may_run(pod: PodObject) -> bool:
 def is_waiting(pod: PodObject) -> bool:
     """Whether a pod could still be put on a node."""
     return may_run(pod) and not pod.spec.node_name
-
-
-def name_failed(pods: Iterable[PodObject]) -> str:
-    """The newest of the pods that failed, with the reason where the node gave one; "" when none did."""
-    failed = [pod for pod in pods if pod.status.phase == PodPhase.FAILED.value]
-    newest = max(failed, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
-    if newest is None:
-        return ""
-    reason = f": {newest.status.reason}" if newest.status.reason else ""
-    return f"pod {newest.metadata.name}{reason}"
 
 
 def patch_condition(pod: PodObject, message: str, now: float) -> Json | None:

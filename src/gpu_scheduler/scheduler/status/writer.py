@@ -16,6 +16,7 @@ import structlog
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.base.text import count, without_numbers
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import Delete, Report
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import NO_NOTES, GangKey
@@ -31,8 +32,8 @@ from gpu_scheduler.k8s.resources import PODS
 from gpu_scheduler.k8s.workqueue import Priority, PriorityWorkQueue
 from gpu_scheduler.scheduler.status.limits import Book, Counts, Limits, Subject
 from gpu_scheduler.scheduler.status.messages import describe, name_gang, say_bound, say_deleted
-from gpu_scheduler.scheduler.status.pod_conditions import is_waiting, may_run, name_failed, patch_condition
-from gpu_scheduler.scheduler.status.surroundings import Surroundings
+from gpu_scheduler.scheduler.status.names import kind_of
+from gpu_scheduler.scheduler.status.pod_conditions import is_waiting, may_run, patch_condition
 
 STARTING = frozenset({Phase.COMMITTING, Phase.BINDING})
 """Binds are under way, each for one version of its pod: a write to the pod would make them fail."""
@@ -77,12 +78,13 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _PodWord:
-    """What a waiting pod is to say."""
+class _PodMessage:
+    """What a waiting pod is to say, and the type and reason of the Event that repeats it."""
 
     key: GangKey
     pod: PodObject
     message: str
+    event: tuple[EventType, str]
 
 
 class StatusWriter:
@@ -92,14 +94,14 @@ class StatusWriter:
         self,
         client: Client,
         book: Book,
-        look: Callable[[GangKey, Status, str], Surroundings],
+        report: Callable[[GangKey, float], GangReport | None],
         clock: Callable[[], float],
         metrics: Counts,
         limits: Limits | None = None,
     ) -> None:
         self._client = client
         self._book = book
-        self._look = look
+        self._report = report
         self._clock = clock
         self._metrics = metrics
         self._limits = limits or Limits()
@@ -108,7 +110,7 @@ class StatusWriter:
         self._pace = RateLimiter(writes, writes, busy)
         self._entries: dict[GangKey, _Entry] = {}
         self._many = _FEW
-        self._words: dict[str, _PodWord] = {}
+        self._messages: dict[str, _PodMessage] = {}
         self._queue = PriorityWorkQueue[GangKey | str](self._limits.workers, self._lock_of, self._owner_of)
         # The latest version of objects that were written and not seen since, by uid.
         self._written: OrderedDict[str, Subject] = OrderedDict()
@@ -171,7 +173,7 @@ class StatusWriter:
         """Drops everything: another leader tells from now on."""
         self._queue.clear()
         self._entries.clear()
-        self._words.clear()
+        self._messages.clear()
         self._written.clear()
         self._said_on_pods.clear()
 
@@ -208,7 +210,7 @@ class StatusWriter:
 
     def _owner_of(self, item: GangKey | str) -> str:
         """Namespaces do not wait for each other."""
-        return self._words[item].key.namespace if isinstance(item, str) else item.namespace
+        return self._messages[item].key.namespace if isinstance(item, str) else item.namespace
 
     def _lock_of(self, item: GangKey | str) -> Hashable:
         """Gangs that share an object are written one after the other: each has to see what the other wrote."""
@@ -224,11 +226,10 @@ class StatusWriter:
             self.forget(key)
             return
         status, now = entry.status, self._clock()
-        resource = self._book.resource_of(key)
-        around = self._look(key, status, resource.kind if resource is not None else "")
-        shown = replace(status, refusal=around.refusal or status.refusal)
-        failed = name_failed(self._book.members_of(key)) if status.phase in WAITING else ""
-        told = describe(shown, around.gang, around.holders, replace(around.context, failed=failed))
+        report = self._report(key, now)
+        if report is None or (all(pod.deleting for pod in report.members) and report.members):
+            return  # it is going away: its last message stands
+        told = describe(replace(report, status=replace(status, refusal=report.refusal)))
         wait = self._too_soon(entry, told.message, now)
         if wait > 0:
             told = told._replace(message=entry.message)
@@ -244,9 +245,10 @@ class StatusWriter:
                 self._log_news(key, status, told, news)
             entry.message, entry.told_at = told.message, now
         if status.waiting and status.phase not in STARTING:
-            self._queue_pods(key, around, told.message, now)
+            self._queue_pods(key, report, told.message, now)
             # How much is free for it changes without its being decided anew.
-            again = self._pause(entry) if around.refusal is not None else self._limits.repeat
+            counts = report.refusal is not None and report.refusal.counts_members
+            again = self._pause(entry) if counts else self._limits.repeat
             self._queue.add_in(key, again, Priority.NORMAL)
 
     def _too_soon(self, entry: _Entry, message: str, now: float) -> float:
@@ -338,19 +340,19 @@ class StatusWriter:
 
     # -- pods
 
-    def _queue_pods(self, key: GangKey, around: Surroundings, message: str, now: float) -> None:
+    def _queue_pods(self, key: GangKey, report: GangReport, message: str, now: float) -> None:
         """Lets every waiting pod say why; those that have lately said so are left alone."""
-        text = _name(key, around.context.kind, message)
-        waiting = set(around.waiting)
+        text = _name(key, kind_of(key), message)
+        event = _EVENTS[Phase.RESERVED if report.phase is Phase.RESERVED else Phase.WAITING]
         for pod in self._book.members_of(key):
             uid = pod.metadata.uid
             said, at = self._said_on_pods.get(uid, ("", 0.0))
-            if uid in waiting and is_waiting(pod) and (said != text or now - at >= self._limits.repeat):
-                self._words[uid] = _PodWord(key, pod, text)
+            if uid in report.waiting_uids and is_waiting(pod) and (said != text or now - at >= self._limits.repeat):
+                self._messages[uid] = _PodMessage(key, pod, text, event)
                 self._queue.add(uid, Priority.BACKGROUND)
 
     async def _write_pod(self, uid: str) -> None:
-        word = self._words.pop(uid, None)
+        word = self._messages.pop(uid, None)
         if word is None:
             return
         now = self._clock()
@@ -375,7 +377,7 @@ class StatusWriter:
                 self._metrics.count_status_write("failed")
                 _log.debug("condition not written", gang=str(word.key), pod=meta.name, why=error.message)
                 return
-        self._recorder.record(refer_pod(word.pod), "Warning", "FailedScheduling", word.message)
+        self._recorder.record(refer_pod(word.pod), *word.event, word.message)
         _remember(self._said_on_pods, uid, (word.message, now), _SAID)
 
 

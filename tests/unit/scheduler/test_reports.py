@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodGone, PodSeen, QueueSeen, TookOver
+from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import (
     DeviceMap,
+    Expected,
+    Failure,
     Gang,
     GangKey,
     Gate,
     GateKind,
     Node,
+    OnMemberLost,
     Pod,
     PodPhase,
     Queue,
+    Role,
     Shape,
     TopologyRule,
 )
 from gpu_scheduler.core.selectors import labels_equal
 from gpu_scheduler.scheduler.status.messages import describe
-from gpu_scheduler.scheduler.status.surroundings import Lookout, Surroundings
 
 GPU = "nvidia.com/gpu"
 
@@ -48,7 +55,6 @@ class World:
         self.engine.handle(TookOver(), 0.0)
         for name in ("a", "b"):
             self.engine.handle(NodeSeen(machine(name)), 0.0)
-        self.lookout = Lookout(self.engine.state, lambda: self.now)
 
     def submit(self, name: str, members: int, shape: Shape, gates: tuple[Gate, ...] = (), **about: Any) -> GangKey:
         key = GangKey("test", "ns", name)
@@ -73,17 +79,14 @@ class World:
         self.engine.run_cycle(self.now)
         return key
 
-    def look(self, key: GangKey) -> Surroundings:
-        told = self.engine.state.records[key].reported
-        assert told is not None
-        return self.lookout(key, told, "PodGroup")
+    def look(self, key: GangKey) -> GangReport:
+        found = self.engine.report(key, self.now)
+        assert found is not None
+        return found
 
     def say(self, key: GangKey) -> str:
         self.engine.run_cycle(self.now)
-        told = self.engine.state.records[key].reported
-        assert told is not None
-        around = self.look(key)
-        return describe(told, around.gang, around.holders, around.context).message
+        return describe(self.look(key)).message
 
 
 def test_shortage_names_who_holds_the_resource() -> None:
@@ -190,10 +193,10 @@ def test_waiting_members_are_those_that_no_bind_is_under_way_for() -> None:
     world = World()
     key = world.submit("w", 2, worker())
     world.engine.run_cycle(world.now)
-    assert world.look(key).waiting == []
+    assert not world.look(key).waiting_uids
     blocked = world.submit("x", 40, worker())
     world.engine.run_cycle(world.now)
-    assert len(world.look(blocked).waiting) == 40
+    assert len(world.look(blocked).waiting_uids) == 40
 
 
 def test_pod_alone_goes_by_its_own_name() -> None:
@@ -205,14 +208,8 @@ def test_pod_alone_goes_by_its_own_name() -> None:
     assert text == "needs GPU 0 of node a by its map; in use by ns/solo-0. Starts when all of them are free."
 
 
-def test_gang_that_nobody_knows_has_no_surroundings() -> None:
-    world = World()
-    key = world.submit("w", 40, worker())
-    world.engine.run_cycle(world.now)
-    told = world.engine.state.records[key].reported
-    assert told is not None
-    found = world.lookout(GangKey("test", "ns", "none"), told, "PodGroup")
-    assert (found.gang, found.holders, found.waiting, found.context.kind) == (None, (), (), "PodGroup")
+def test_a_gang_that_is_not_known_has_no_report() -> None:
+    assert World().engine.report(GangKey("test", "ns", "none"), 0.0) is None
 
 
 def test_topology_level_that_no_node_has_is_told_with_those_that_exist() -> None:
@@ -235,3 +232,136 @@ def test_shortage_is_told_as_it_is_now_not_as_it_was_when_it_was_decided() -> No
     fresh = world.look(waiting).refusal
     assert fresh is not None
     assert fresh.fitting == 5
+
+
+# -- gangs of several roles: the numbers are those of the whole gang
+
+
+def several_roles(workers: int, **about: Any) -> dict[str, Any]:
+    return {"roles": (Role("master", 1), Role("worker", workers)), **about}
+
+
+def job(world: World, name: str, workers: int, *, pods: bool, **about: Any) -> GangKey:
+    """One master and some workers of 8 GPUs each; without pods they are only expected."""
+    key = GangKey("test", "ns", name)
+    expected = (Expected(worker(8), 1, "master"), Expected(worker(8), workers, "worker"))
+    world.engine.handle(GangSeen(Gang(key, workers + 1, expected=expected, **several_roles(workers, **about))), 0.0)
+    for i in range(workers + 1 if pods else 0):
+        role = "worker" if i else "master"
+        pod = Pod(f"{name}-{i}", "ns", f"{name}-{i}", worker(8), gang=key, index=i, role=role)
+        world.engine.handle(PodSeen(pod), 0.0)
+    return key
+
+
+@pytest.mark.parametrize("pods", [True, False], ids=["with pods", "without pods"])
+def test_a_job_of_several_roles_is_told_the_numbers_of_all_of_them(pods: bool) -> None:
+    world = World()
+    key = job(world, "train", 3, pods=pods)
+    assert world.say(key) == (
+        "needs 32 nvidia.com/gpu in blocks of 8; if nothing else ran 2 of 4 members would fit. "
+        "Short by 16 nvidia.com/gpu. Add nodes or ask for less."
+    )
+
+
+@pytest.mark.parametrize("pods", [True, False], ids=["with pods", "without pods"])
+def test_on_a_full_cluster_a_job_of_several_roles_lacks_all_that_it_needs(pods: bool) -> None:
+    world = World()
+    world.run("big", 2, worker(8))
+    key = job(world, "train", 1, pods=pods)
+    assert world.say(key) == (
+        "needs 16 nvidia.com/gpu in blocks of 8; 0 of 2 members fit now. Short by 16 nvidia.com/gpu. "
+        "ns/big holds 16. Starts when enough of it is free."
+    )
+
+
+def test_a_gang_without_pods_that_lacks_room_waits_since_its_object_was_created() -> None:
+    world = World()
+    world.run("big", 2, worker(8))
+    key = job(world, "train", 1, pods=False, created=-600.0)
+    world.engine.run_cycle(world.now)
+    found = world.look(key)
+    assert (found.phase, found.waiting_since) == (Phase.WAITING, -600.0)
+
+
+# -- what went wrong before
+
+
+def lose_to_failure(world: World, name: str, node: str, failure: Failure) -> None:
+    pod = Pod(
+        name, "ns", name, worker(), gang=GangKey("test", "ns", "train"), node=node, devices=(0,),
+        phase=PodPhase.FAILED, failure=failure,
+    )  # fmt: skip
+    world.engine.handle(PodSeen(pod), world.now)
+
+
+def test_after_a_member_failed_the_message_says_which_pod_and_when_the_next_try_follows() -> None:
+    world = World()
+    key = world.run("train", 2, worker())
+    lose_to_failure(world, "train-1", "a", Failure("container main exited with code 3"))
+    replacement = Pod("new", "ns", "train-1b", worker(), gang=key)
+    world.engine.handle(PodSeen(replacement), world.now)
+    assert world.say(key) == (
+        "below its minimum: 1 of 2 members is there. Pod train-1 failed: container main exited with code 3 "
+        "(kubectl logs -n ns train-1). The slots of the others are held for their replacements for another 5 minutes. "
+        "1 more waits: pod train-1 failed: container main exited with code 3 (kubectl logs -n ns train-1); "
+        "the next try follows in 2 seconds."
+    )
+
+
+def test_a_gang_that_timed_out_keeps_its_reason() -> None:
+    world = World()
+    world.run("big", 16, worker())
+    key = world.submit("late", 4, worker(), timeout=5.0)
+    world.engine.run_cycle(world.now)
+    world.now += 6
+    text = world.say(key)
+    assert text.startswith("did not start within 5 seconds; needs 4 nvidia.com/gpu; 0 of 4 members fit now.")
+    assert "the next try follows in 2 seconds." in text
+
+
+def test_members_that_are_deleted_are_not_told_to_have_failed() -> None:
+    world = World()
+    key = world.run("train", 1, worker())
+    pod = Pod(
+        "train-0", "ns", "train-0", worker(), gang=key, node="a", devices=(0,), phase=PodPhase.FAILED, deleting=True
+    )
+    world.engine.handle(PodSeen(pod), world.now)
+    world.engine.run_cycle(world.now)
+    assert world.look(key).phase is not Phase.FAILED
+
+
+def test_a_replacement_that_waits_for_its_turn_is_not_told_that_nothing_is_free() -> None:
+    world = World()
+    world.run("big", 15, worker())
+    key = world.run("train", 1, worker(), on_member_lost=OnMemberLost.HOLD)
+    world.engine.handle(PodGone("train-0"), world.now)
+    world.engine.run_cycle(world.now)
+    assert "Short by" not in world.say(key)
+
+
+# -- queues
+
+
+def test_an_owner_within_its_quota_is_told_to_which_queue_its_gpus_are_lent_and_why_they_stay() -> None:
+    world = World()
+    for name in ("a", "b"):
+        world.engine.handle(QueueSeen(Queue(name, quota={GPU: 8})), 0.0)
+    world.run("borrower", 16, worker(), queue="b", priority=5)
+    text = world.say(world.submit("owner", 4, worker(), queue="a"))
+    assert "Queue a is within its quota, but queue b borrows 8 and keeps it: its gangs have a higher priority." in text
+
+
+def test_a_queue_that_does_not_exist_suggests_the_closest_one() -> None:
+    world = World()
+    world.engine.handle(QueueSeen(Queue("research")), 0.0)
+    text = world.say(world.submit("w", 1, worker(), queue="reserach"))
+    assert text == "queue reserach does not exist. Did you mean queue research? Create it or name another one."
+
+
+def test_a_resource_that_no_node_has_suggests_the_closest_one() -> None:
+    world = World()
+    text = world.say(world.submit("w", 2, Shape((("cpu", 100), ("nvidia.com/gpus", 1)))))
+    assert text == (
+        "needs 2 nvidia.com/gpus, and no node has nvidia.com/gpus. Did you mean nvidia.com/gpu? "
+        "Ask for a resource that nodes offer, or add nodes that offer it."
+    )

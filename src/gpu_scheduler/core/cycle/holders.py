@@ -1,0 +1,96 @@
+"""Holders: gangs and pods that use the resource which a waiting gang, or its queue, is short of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpu_scheduler.core.cluster.cluster import Usage
+from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.model import MILLI, GangKey, Pod, Shape
+from gpu_scheduler.core.reasons import Reason, Unplaceable
+from gpu_scheduler.core.state import LONE_POD, State
+
+Scarce = tuple[str, str | None]
+"""A resource, and the queue that is short of it; None when the cluster is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """How much a gang, or a pod without one, holds. `gang` is None for a pod that is not ours."""
+
+    name: str
+    amount: float
+    gang: GangKey | None = None
+
+    @staticmethod
+    def of(pod: Pod, gang: GangKey | None, amount: float) -> Holder:
+        """The holder of what a pod uses: its gang, or the pod itself where it has none."""
+        alone = gang is None or gang.dialect == LONE_POD
+        return Holder(f"{pod.namespace}/{pod.name}" if alone else str(gang), amount, gang)
+
+
+class GangName(NamedTuple):
+    """A gang by its key; `pod` is the name of a pod without a gang."""
+
+    key: GangKey
+    pod: str = ""
+
+    @staticmethod
+    def of(state: State, key: GangKey) -> GangName:
+        """The name of a gang that is known, or was."""
+        record = state.records.get(key) if key.dialect == LONE_POD else None
+        return GangName(key, next((pod.name for pod in record.members.values()), "") if record is not None else "")
+
+
+def scarce_resource(state: State, record: GangRecord, refused: Unplaceable | None) -> Scarce | None:
+    """What a refusal says is short, of the cluster or else of the gang's queue."""
+    refusals = refused.refusals if refused is not None else ()
+    for refusal in refusals:
+        if refusal.reason is Reason.RESOURCE:
+            return refusal.subject, None
+    for refusal in refusals:
+        if refusal.reason is Reason.QUOTA:
+            return refusal.subject, state.queue_of(record)
+    return None
+
+
+def holders_of(state: State, record: GangRecord, scarce: Scarce) -> list[Holder]:
+    """Everything but the gang itself that holds a resource, in the cluster or in one queue, the largest first."""
+    resource, queue = scarce
+    kept = {uid: other.key for other in state.records.values() for uid in other.reserved}
+    amounts: dict[tuple[str, GangKey | None], int] = {}
+    mapped: set[tuple[str, str, int]] = set()
+    for usage in state.cluster.usage.values():
+        pod = usage.pod
+        held = _amount_of(pod.shape, resource, usage.devices)
+        if not held or pod.uid in record.members or pod.uid in record.reserved:
+            continue
+        gang = kept.get(pod.uid) or _gang_of(state, usage)
+        if queue is not None and (gang is None or state.queue_of(state.records[gang]) != queue):
+            continue
+        holder = Holder.of(pod, gang, held)
+        if pod.shape.device_map and resource == pod.shape.gpu_resource and queue is None:
+            # Pods of one map may share cards: a node gives each of them once. A queue is charged for every pod.
+            cards = {(holder.name, usage.node, device) for device in usage.devices}
+            held -= MILLI * len(cards & mapped)
+            mapped |= cards
+        amounts[holder.name, gang] = amounts.get((holder.name, gang), 0) + held
+    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0][0]))
+    scale = MILLI if resource in state.config.gpu_resources else 1
+    return [
+        Holder(name, amount / scale if amount % scale else amount // scale, gang) for (name, gang), amount in ranked
+    ]
+
+
+def _gang_of(state: State, usage: Usage) -> GangKey | None:
+    pod = usage.pod
+    member = pod.ours and not pod.permanent and pod.uid in state.pods
+    return state.key_of(pod) if member else None
+
+
+def _amount_of(shape: Shape, resource: str, devices: tuple[int, ...]) -> int:
+    """What a pod holds of a resource; GPUs in milli, as shares of one card add up."""
+    if resource == shape.gpu_resource:
+        return shape.gpu_milli or MILLI * (shape.gpus or len(devices))
+    return dict(shape.request).get(resource, 0)

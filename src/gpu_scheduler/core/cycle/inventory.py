@@ -1,0 +1,167 @@
+"""Inventory: what members, nodes and queues are doing, as values that a table or a page can show.
+
+What only a dry run has decided is left out: it has not happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from gpu_scheduler.core.cluster.cluster import Usage
+from gpu_scheduler.core.cycle.holders import GangName
+from gpu_scheduler.core.events import DeleteCause
+from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.model import DEFAULT_QUEUE, GangKey, Node, Pod, PodPhase, Queue
+from gpu_scheduler.core.queueing.quota import charge_of
+from gpu_scheduler.core.state import State
+
+
+class MemberState(Enum):
+    """What a member is doing."""
+
+    WAITING = "waiting"
+    GATED = "gated"
+    BINDING = "being bound"
+    STARTING = "starting"
+    RUNNING = "running"
+    EVICTING = "to be deleted"
+    DELETING = "being deleted"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """A member with its node and devices, as seen or as committed; `cause` is why it is to be deleted."""
+
+    pod: Pod
+    state: MemberState
+    node: str
+    devices: tuple[int, ...]
+    cause: DeleteCause | None = None
+    eviction_refused: bool = False
+
+
+def member_reports(state: State, key: GangKey) -> list[MemberReport]:
+    """The members of a gang, by role and index."""
+    record = state.records.get(key)
+    pods = record.members.values() if record is not None else ()
+    return [_member(state, pod) for pod in sorted(pods, key=lambda pod: (pod.role, pod.index, pod.name))]
+
+
+def _member(state: State, pod: Pod) -> MemberReport:
+    node, devices = pod.node or "", pod.devices or ()
+    usage = state.cluster.usage.get(pod.uid)
+    if state.ledger.committed.get(pod.uid) and usage is not None:  # committed, not yet seen there
+        node, devices = usage.node, usage.devices
+    delete = state.ledger.deletes.get(pod.uid)
+    committed = delete is not None and state.ledger.is_committed(delete.sequence)
+    cause = delete.delete.cause if delete is not None and committed else None
+    refused = cause is not None and pod.uid not in state.ledger.deleting
+    return MemberReport(pod, _state_of(state, pod, cause), node, devices, cause, refused)
+
+
+def _state_of(state: State, pod: Pod, cause: DeleteCause | None) -> MemberState:
+    if pod.terminal:
+        return MemberState.SUCCEEDED if pod.phase is PodPhase.SUCCEEDED else MemberState.FAILED
+    if pod.deleting:
+        return MemberState.DELETING
+    if cause is not None:
+        return MemberState.EVICTING
+    if pod.node is not None:
+        return MemberState.RUNNING if pod.phase is PodPhase.RUNNING else MemberState.STARTING
+    if state.ledger.committed.get(pod.uid):
+        return MemberState.BINDING
+    return MemberState.GATED if pod.gates else MemberState.WAITING
+
+
+class Hold(Enum):
+    """How a GPU is taken."""
+
+    USED = "used"
+    BINDING = "binding"
+    KEPT = "kept"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A pod, or a slot kept for a gang, that takes GPUs of a node; `gang` is None for a pod that is not ours."""
+
+    pod: Pod
+    devices: tuple[int, ...]
+    hold: Hold
+    gang: GangName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node, what takes its GPUs, and the gang that it is drained for."""
+
+    node: Node
+    uses: tuple[DeviceUse, ...]
+    drained_for: GangName | None
+
+
+def node_reports(state: State) -> list[NodeReport]:
+    """Every node with what takes its GPUs."""
+    kept = {uid: record for record in state.records.values() for uid in record.reserved}
+    drained: dict[str, GangName] = {}
+    for record in state.records.values():
+        if record.gang is not None:  # as noted on the gang's object: what a dry run would drain is not decided
+            drained |= dict.fromkeys(record.gang.notes.target, GangName.of(state, record.key))
+    found = []
+    for node in state.cluster.table.nodes:
+        if node is not None:
+            uses = tuple(use for usage in state.cluster.pods_on(node.name) if (use := _use_of(state, usage, kept)))
+            found.append(NodeReport(node, uses, drained.get(node.name)))
+    return found
+
+
+def _use_of(state: State, usage: Usage, kept: Mapping[str, GangRecord]) -> DeviceUse | None:
+    """What a usage is; None when it takes no GPU, or when only a dry run put it there."""
+    pod, uid = usage.pod, usage.pod.uid
+    if not pod.shape.wants_devices or state.ledger.committed.get(uid) is False:
+        return None
+    record = kept.get(uid)
+    if record is not None:
+        held = DeviceUse(pod, usage.devices, Hold.KEPT, GangName.of(state, record.key))
+        return held if _keeps_slots(state, record) else None
+    hold = Hold.QUARANTINED if uid in state.quarantined else Hold.BINDING if pod.node is None else Hold.USED
+    gang = GangName(pod.gang) if pod.ours and pod.gang is not None else None
+    return DeviceUse(pod, usage.devices, hold, gang)
+
+
+def _keeps_slots(state: State, record: GangRecord) -> bool:
+    """Whether the slots of a gang are kept by more than a dry run: held, or noted on its object."""
+    if record.key in state.broken:
+        return True
+    notes = record.gang.notes if record.gang is not None else None
+    return notes is not None and (bool(notes.nomination) or notes.admitted_at is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """A queue and what it uses, GPUs in milli."""
+
+    queue: Queue
+    used: Mapping[str, int]
+
+
+def queue_reports(state: State) -> Iterator[QueueReport]:
+    """Every queue with what it uses; the nameless one when a gang is in it."""
+    names = {state.queue_of(record) for record in state.records.values()}
+    known = dict(state.quota.queues)
+    if "" in names:
+        known.setdefault("", DEFAULT_QUEUE)
+    used = {name: dict(state.quota.used(name)) for name in names}
+    for record in state.records.values():
+        placed = [uid for uid in record.members if state.ledger.committed.get(uid) is False]
+        charged = used[state.queue_of(record)]
+        for uid in (*placed, *([] if _keeps_slots(state, record) else record.reserved)):
+            for resource, amount in charge_of(state.cluster.usage[uid].pod.shape):
+                charged[resource] = charged.get(resource, 0) - amount
+    for name in sorted(known):
+        yield QueueReport(known[name], used.get(name, {}))

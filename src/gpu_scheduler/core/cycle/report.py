@@ -1,0 +1,371 @@
+"""Reports: everything that a message about a gang needs, computed once, from the engine's state.
+
+The status writer, the command line and the simulations render a `GangReport`; none of them reads the state itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpu_scheduler.base.text import closest
+from gpu_scheduler.core.cluster.topology import NODE
+from gpu_scheduler.core.cycle.drain import bid_on_empty
+from gpu_scheduler.core.cycle.holders import GangName, Holder, Scarce, holders_of, scarce_resource
+from gpu_scheduler.core.cycle.loans import Loan, loans_to
+from gpu_scheduler.core.events import DeleteCause
+from gpu_scheduler.core.lifecycle import (
+    FailedMember,
+    GangFacts,
+    GangRecord,
+    Phase,
+    Setback,
+    Status,
+    collect_facts,
+    phase_of,
+    status_of,
+)
+from gpu_scheduler.core.model import MILLI, DeviceMap, Failure, Gang, GangKey, Gate, Pod, PodPhase
+from gpu_scheduler.core.placement.diagnose import count_shortfall, diagnose
+from gpu_scheduler.core.placement.domains import Bid
+from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import make_bid
+from gpu_scheduler.core.reasons import Reason, Unplaceable
+from gpu_scheduler.core.state import State
+
+_FRESH = 1.0
+"""For how many seconds an answer that many gangs share is reused."""
+_MAX_CACHED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class GangReport:
+    """A gang as it stands. What is not known, or does not apply, is None or empty.
+
+    `gate` keeps the pod `gated` back. `entry` is the GPU map entry that is in the way: `entry_holders` use its devices,
+    `entry_missing` do not exist. `levels` are the topology levels that nodes have, where the requested one is none of
+    them. `queue_used` and `queue_most` are in units of requests. `starts` and `evicts` are what a dry run decided:
+    it has not happened. `waiting_uids` are the members without a bind.
+    """
+
+    key: GangKey
+    status: Status
+    gang: Gang | None
+    members: tuple[Pod, ...] = ()
+    queue: str = ""
+    priority: int = 0
+    waiting_since: float | None = None
+    position: int | None = None
+    in_line: int = 0
+    first_in_line: GangName | None = None
+    starts: bool = False
+    evicts: int = 0
+    holders: tuple[Holder, ...] = ()
+    loans: tuple[Loan, ...] = ()
+    waiting_uids: frozenset[str] = frozenset()
+    gate: Gate | None = None
+    gated: str = ""
+    entry: DeviceMap | None = None
+    entry_holders: tuple[Holder, ...] = ()
+    entry_missing: tuple[int, ...] = ()
+    levels: tuple[str, ...] = ()
+    unknown_resource: bool = False
+    suggestion: str = ""
+    queue_used: int | None = None
+    queue_most: int | None = None
+    drained_for: GangName | None = None
+    hold_left: float | None = None
+    retry_left: float | None = None
+    setback: Setback | None = None
+    last_refusal: Unplaceable | None = None
+    failed: FailedMember | None = None
+    cause: DeleteCause | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """Where the gang stands."""
+        return self.status.phase
+
+    @property
+    def refusal(self) -> Unplaceable | None:
+        """Why it cannot start now."""
+        return self.status.refusal
+
+
+class Reporter:
+    """Makes reports. Answers that many gangs share, such as who holds the GPUs, are reused for a second."""
+
+    def __init__(self, state: State, dry_run: bool) -> None:
+        self._state = state
+        self._dry_run = dry_run
+        self._holders: dict[Scarce, tuple[float, tuple[Holder, ...]]] = {}
+        self._refusals: dict[object, tuple[float, Unplaceable | None]] = {}
+        self._order: tuple[float, list[GangKey], dict[GangKey, int]] = (-math.inf, [], {})
+
+    def report(self, key: GangKey, now: float) -> GangReport | None:
+        """The report about a gang; None for one that is not known."""
+        state, record = self._state, self._state.records.get(key)
+        if record is None:
+            return None
+        facts, status, starts, evicts = self._status_of(record)
+        status = replace(status, refusal=self._refresh(record, status, facts, now))
+        order, positions = self._positions(now)
+        gated = next((pod for pod in record.members.values() if pod.gates and pod.node is None), None)
+        reasons = {refusal.reason: refusal.subject for refusal in status.refusal.refusals} if status.refusal else {}
+        used, most = _queue_use(state, record, reasons.get(Reason.QUOTA) or reasons.get(Reason.OVER_QUOTA))
+        entry = _blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
+        binds = state.ledger.binds
+        return GangReport(
+            key=key,
+            status=status,
+            gang=record.gang,
+            members=tuple(record.members.values()),
+            queue=state.queue_of(record),
+            priority=record.priority,
+            waiting_since=_waiting_since(record, facts),
+            position=positions.get(key),
+            in_line=len(order),
+            first_in_line=GangName.of(state, order[0]) if order else None,
+            starts=starts,
+            evicts=evicts,
+            holders=self._find_holders(record, status, now),
+            loans=tuple(loans_to(state, record, status.refusal, now)),
+            waiting_uids=frozenset(p.uid for p in record.members.values() if _waits(p) and p.uid not in binds),
+            gate=gated.gates[0] if gated is not None else None,
+            gated=gated.name if gated is not None else "",
+            entry=entry,
+            entry_holders=tuple(_entry_holders(state, entry)) if entry is not None else (),
+            entry_missing=_missing_devices(state, entry) if entry is not None else (),
+            levels=_other_levels(state, reasons[Reason.TOPOLOGY]) if Reason.TOPOLOGY in reasons else (),
+            unknown_resource=_is_unknown(state, reasons.get(Reason.RESOURCE)),
+            suggestion=_suggest(state, reasons),
+            queue_used=used,
+            queue_most=most,
+            drained_for=GangName.of(state, state.target) if state.target and Reason.RESERVED in reasons else None,
+            hold_left=_hold_left(state, record, status, now),
+            retry_left=max(0.0, record.not_before - now) if record.not_before > now else None,
+            setback=record.setback,
+            last_refusal=self._last_refusal(record, status, facts, now),
+            failed=_last_failure(record),
+            cause=next((d.delete.cause for uid in record.members if (d := state.ledger.deletes.get(uid))), None),
+        )
+
+    def is_on_paper(self, record: GangRecord) -> bool:
+        """Whether only a dry run has placed a gang: nothing of it holds a node."""
+        facts, _, starts, _ = self._status_of(record)
+        return starts and not facts.started
+
+    # -- what is decided, and what has happened
+
+    def _status_of(self, record: GangRecord) -> tuple[GangFacts, Status, bool, int]:
+        """The facts and the status, and what a dry run would do: start the gang, or evict so many pods for it."""
+        state = self._state
+        if not self._dry_run:
+            facts = state.facts_of(record)
+            told = record.reported
+            if told is None:
+                told = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
+            return facts, told, False, 0
+        ledger, gang = state.ledger, record.gang
+        deletes = ledger.deletes
+        evicting = [
+            uid for uid in record.members if uid in ledger.deleting and ledger.is_committed(deletes[uid].sequence)
+        ]
+        facts = collect_facts(record, {uid: True for uid in record.members if ledger.committed.get(uid)}, evicting)
+        facts.reserved = gang is not None and gang.notes.admitted_at is not None
+        facts.nominated = gang is not None and bool(gang.notes.nomination)
+        facts.hold_expired = record.notes.below_since is not None and record.key not in state.broken
+        starts = any(ledger.committed.get(uid) is False for uid in record.members)
+        starts = starts or (record.notes.admitted_at is not None and not facts.reserved and gang is not None)
+        evicts = 0
+        refusal = record.refusal or state.queue.refusal(record.key)
+        if record.notes.nomination and not facts.nominated and refusal is not None:
+            evicts = max(1, refusal.refusals[0].short_by)
+        status = status_of(record, facts, None if starts or evicts else refusal)
+        status = replace(status, phase=phase_of(facts))
+        if gang is not None:
+            status = replace(status, notes=replace(gang.notes, below_since=status.notes.below_since))
+        return facts, status, starts, evicts
+
+    # -- why it cannot start, as of now
+
+    def _refresh(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> Unplaceable | None:
+        """The refusal with the numbers of the whole gang as of now: a gang is tried again only when that could help."""
+        refused = status.refusal
+        if refused is None or not refused.refusals or not refused.counts_members or record.gang is None:
+            return refused
+        shared = (refused, self._state.queue.signature_of(record.key)) if not record.reserved else None
+        at, found = self._refusals.get(shared, (-math.inf, None)) if shared is not None else (-math.inf, None)
+        if now - at > _FRESH:
+            found = self._refuse_now(record, refused, facts, now)
+            if len(self._refusals) > _MAX_CACHED:
+                self._refusals.clear()
+            if shared is not None:
+                self._refusals[shared] = (now, found)
+        return found
+
+    def _refuse_now(self, record: GangRecord, refused: Unplaceable, facts: GangFacts, now: float) -> Unplaceable | None:
+        state = self._state
+        bid = make_bid(state, record, facts, now)  # which asks where slots are kept
+        if not bid.groups:
+            return refused
+        if refused.too_large:
+            return count_shortfall(state.empty, bid_on_empty(bid), refused)
+        with state.cluster.trial():
+            for uid in record.reserved:
+                state.cluster.forget(uid)
+            if record.reserved and facts.broken and _would_fit(state, bid):
+                return None  # the slots that are kept for it are enough
+            fresh = diagnose(state.cluster, bid)
+            return count_shortfall(state.cluster, bid, fresh if fresh.short else refused)
+
+    def _last_refusal(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> Unplaceable | None:
+        """Why a gang that waits for its next try did not start before."""
+        refused = status.refusal.refusals if status.refusal is not None else ()
+        if record.last_refusal is None or not any(refusal.reason is Reason.BACK_OFF for refusal in refused):
+            return None
+        return self._refresh(record, replace(status, refusal=record.last_refusal), facts, now)
+
+    # -- its place in line, and who is in its way
+
+    def _positions(self, now: float) -> tuple[list[GangKey], dict[GangKey, int]]:
+        """Every waiting gang in order, and the place of each, counted from 1."""
+        at, order, positions = self._order
+        if now - at > _FRESH or len(order) != len(self._state.queue):
+            order = self._state.queue.in_order(self._state.share)
+            positions = {key: place for place, key in enumerate(order, 1)}
+            self._order = (now, order, positions)
+        return order, positions
+
+    def _find_holders(self, record: GangRecord, status: Status, now: float) -> tuple[Holder, ...]:
+        scarce = scarce_resource(self._state, record, status.refusal)
+        if scarce is None:
+            return ()
+        shared = not (record.reserved or status.running)  # what a gang holds itself is left out of its own answer
+        at, found = self._holders.get(scarce, (-math.inf, ())) if shared else (-math.inf, ())
+        if now - at > _FRESH:
+            every = holders_of(self._state, record, scarce)
+            found = tuple(holder for holder in every if not self._is_placed_on_paper(holder))[:5]
+            if shared:
+                self._holders[scarce] = (now, found)
+        return found
+
+    def _is_placed_on_paper(self, holder: Holder) -> bool:
+        record = self._state.records.get(holder.gang) if holder.gang is not None else None
+        return self._dry_run and record is not None and self.is_on_paper(record)
+
+
+_OF_MAP = {Reason.DEVICE_HELD, Reason.DEVICE_MISSING}
+
+
+def _would_fit(state: State, bid: Bid) -> bool:
+    with state.cluster.trial():
+        return bool(place_gang(state.cluster, bid))
+
+
+def _waits(pod: Pod) -> bool:
+    return pod.node is None and not pod.deleting and not pod.terminal
+
+
+def _waiting_since(record: GangRecord, facts: GangFacts) -> float | None:
+    """Since when members wait; a gang without pods waits since its object was created."""
+    waiting = [pod.created for pod in (*facts.ready, *facts.gated)]
+    if waiting:
+        return record.waiting_since if record.waiting_since is not None else max(waiting)
+    return record.gang.created if record.gang is not None and not facts.started and facts.missing else None
+
+
+def _last_failure(record: GangRecord) -> FailedMember | None:
+    failed = [pod for pod in record.members.values() if pod.phase is PodPhase.FAILED and not pod.deleting]
+    newest = max(failed, key=lambda pod: (pod.created, pod.name), default=None)
+    if newest is None:
+        return record.last_failure
+    return FailedMember(newest.namespace, newest.name, newest.failure or Failure(""))
+
+
+def _hold_left(state: State, record: GangRecord, status: Status, now: float) -> float | None:
+    """How long slots stay held, or reserved."""
+    end = None
+    if status.phase is Phase.HOLDING and record.gang is not None and status.notes.below_since is not None:
+        end = status.notes.below_since + (record.gang.hold if record.gang.hold is not None else state.config.hold)
+    elif status.phase is Phase.RESERVED and status.notes.admitted_at is not None:
+        end = status.notes.admitted_at + state.config.reserve
+    return max(0.0, end - now) if end is not None else None
+
+
+# -- maps and levels
+
+
+def _blocked_entry(state: State, record: GangRecord) -> DeviceMap | None:
+    """The first map entry of a waiting member whose devices others use, else the first of all."""
+    waiting = [pod for pod in record.members.values() if pod.node is None and pod.uid not in state.ledger.binds]
+    entries = [pod.shape.device_map for pod in waiting if pod.shape.device_map is not None]
+    held = (entry for entry in entries if any(_entry_holders(state, entry)))
+    return next(held, entries[0] if entries else None)
+
+
+def _entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
+    """Gangs and pods outside the map's group that use devices of an entry, each once."""
+    seen = set()
+    for node in state.cluster.named_by_map(entry.node):
+        for usage in state.cluster.pods_on(node):
+            theirs = usage.pod.shape.device_map
+            if set(usage.devices) & set(entry.devices) and (theirs is None or theirs.group != entry.group):
+                gang = state.key_of(usage.pod) if usage.pod.ours else None
+                holder = Holder.of(usage.pod, gang if gang in state.records else None, len(usage.devices))
+                if (holder.name, holder.gang) not in seen:
+                    seen.add((holder.name, holder.gang))
+                    yield holder
+
+
+def _missing_devices(state: State, entry: DeviceMap) -> tuple[int, ...]:
+    """The devices of a map entry that do not exist or are unhealthy."""
+    table = state.cluster.table
+    found = [node for name in state.cluster.named_by_map(entry.node) if (node := table.nodes[table.slots[name]])]
+    usable = {index for node in found for index in range(node.gpus) if index not in node.unhealthy}
+    return tuple(index for index in entry.devices if index not in usable)
+
+
+def _other_levels(state: State, level: str) -> tuple[str, ...]:
+    """The levels that nodes are labelled with, widest first, where this one is not among them."""
+    if _has_domains(state, level):
+        return ()
+    return (*(name for name, _ in state.config.levels if _has_domains(state, name)), NODE)
+
+
+def _has_domains(state: State, level: str) -> bool:
+    return bool((state.cluster.topology.codes(level) >= 0).any())
+
+
+# -- names that do not exist
+
+
+def _is_unknown(state: State, resource: str | None) -> bool:
+    return resource is not None and not state.totals().get(resource)
+
+
+def _suggest(state: State, reasons: Mapping[Reason, str]) -> str:
+    """What was probably meant by a resource that no node has, or by a queue that does not exist."""
+    resource = reasons.get(Reason.RESOURCE)
+    if resource is not None and _is_unknown(state, resource):
+        return closest(resource, [name for name, amount in state.totals().items() if amount])
+    if Reason.NO_QUEUE in reasons:
+        found = closest(reasons[Reason.NO_QUEUE], state.quota.queues)
+        return f"queue {found}" if found else ""
+    return ""
+
+
+# -- queues
+
+
+def _queue_use(state: State, record: GangRecord, resource: str | None) -> tuple[int | None, int | None]:
+    """What the gang's queue uses of a resource and what it may use, in the units of requests."""
+    name = state.queue_of(record)
+    queue = state.quota.queue(name)
+    if resource is None or queue is None:
+        return None, None
+    ceilings = [queue.limit] if queue.borrowing else [queue.limit, queue.quota]
+    most = min((ceiling[resource] for ceiling in ceilings if resource in ceiling), default=None)
+    scale = MILLI if resource in state.config.gpu_resources else 1
+    return -(-state.quota.used(name).get(resource, 0) // scale), most
