@@ -1,4 +1,4 @@
-"""What the cluster knows of its nodes: kept up to date, bounded, and as it was after a trial."""
+"""Cluster state and capacity: kept up to date, bounded in size, restored after a trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which indices a pod gets: neighbours together, large blocks kept whole, shares on the fullest card that has room."""
+"""The choice of GPU indices: neighbours together, large blocks kept whole, shares on the fullest GPU that fits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_alignment_never_refuses_a_request_and_never_takes_a_used_gpu(free: int,
 
 
 def aligned_blocks(free: int, width: int) -> list[int]:
-    """The aligned blocks of a width that are wholly free."""
+    """The aligned blocks of a width that are entirely free."""
     block = (1 << width) - 1
     return [block << start for start in range(0, 16, width) if free >> start & block == block]
 

@@ -1,4 +1,4 @@
-"""Nodes that run empty for a gang that would otherwise never start."""
+"""Drain targets: nodes that run empty for a gang that would otherwise never start."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_large_gang_starts_under_an_endless_stream_of_small_ones(pick: Random) -
     world.settle()
     large = world.start("large", pick.randint(1, nodes), shape_of(gpus))
     for number in range(1000, 1080):
-        # Nobody knows how long the small ones run: any of them may end next, and another one comes at once.
+        # The run time of the small gangs is unknown: any of them may end next, and another one comes at once.
         ended = pick.choice([key for key in running if world.bound(key)])
         world.finish(ended)
         running[running.index(ended)] = small_job(world, number)
@@ -87,7 +87,7 @@ def test_owner_of_a_target_is_not_refused_with_an_older_pod_with_the_same_reques
 
 
 def drained(*gpus: int, deadline: float | None = None) -> tuple[World, GangKey]:
-    """A world whose first node is being drained for a gang, with one occupant that has this enforced end."""
+    """A world whose first node is drained for a gang, with one pod on it that has this deadline."""
     world = a_world(*gpus)
     occupant = Pod("occupant", NAMESPACE, "occupant", shape_of(1), deadline=deadline)
     world.create(occupant)
@@ -163,7 +163,7 @@ def test_new_leader_keeps_the_target() -> None:
 
 
 def drained_beside_a_driver() -> tuple[World, GangKey]:
-    """n1 is drained for a gang, and on n0 a slot is kept for a driver's executor."""
+    """n1 is drained for a gang, and on n0 a slot is reserved for the executor of a driver."""
     world = a_world(4, 4)
     ends = world.start("a", 1, shape_of(2), controlled=False)
     world.start("b", 1, shape_of(2), controlled=False)
@@ -290,7 +290,7 @@ def test_target_is_kept_although_another_node_is_emptier_and_nodes_have_changed(
 
 
 def agent_on(node: str, gpus: int) -> Pod:
-    """A pod of a DaemonSet: it is not ours and never ends."""
+    """A pod of a DaemonSet: permanent, of another scheduler."""
     return a_pod(f"agent-{node}", shape_of(gpus), ours=False, node=node, permanent=True)
 
 

@@ -1,4 +1,4 @@
-"""How gangs start and are bound: whole, committed first, and only where they have been decided to go."""
+"""The engine: gangs start whole, are committed before they are bound, and are bound only as decided."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_commit_that_never_reached_the_lease_is_void() -> None:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_new_leader_that_finds_two_commits_for_one_pod_follows_the_later(newest_first: bool) -> None:
-    """The first was given up and over; its leader died before its name left the Lease."""
+    """The first bind was given up and is over; its leader stopped before the commit was released from the Lease."""
     world = a_world(4, 4)
     key = world.start("a", 1)
     world.deliver_all()
@@ -366,7 +366,7 @@ def test_bind_is_given_up_after_a_minute_of_refusals(seconds: float, given_up: b
 
 
 def refuse_until_given_up(world: World) -> float:
-    """Refuses the bind that is decided next until its pod's attempt is raised, and tells how long that took."""
+    """Refuses the next bind until its pod's attempt is raised; returns how long that took."""
     (commit,) = sent(world.run_cycle(), Commit)
     world.handle(Committed(commit.sequence))
     (bind,) = commit.binds
@@ -412,7 +412,7 @@ def test_gpus_of_a_bind_with_an_unknown_outcome_stay_taken() -> None:
 
 
 def send_binds(world: World) -> list[SendBind]:
-    """Commits what is decided next, and takes its binds off the wire."""
+    """Commits the next decision and removes its binds from the requests in flight."""
     world.run_cycle()
     world.carry_out_all()
     world.deliver()
@@ -453,8 +453,8 @@ def test_bind_of_a_changed_pod_is_sent_again_with_its_new_version() -> None:
     world.carry_out(Flight(send, world.epoch))
     world.pass_time(10)
     assert set(versions) == {send.version}
-    assert len(versions) <= 10  # no more than once a second, as long as nothing newer is seen
-    assert list(world.lease.values()) == [Commit(0, (send.bind,))]  # never over on a reply
+    assert len(versions) <= 10  # at most once a second, until a newer version is observed
+    assert list(world.lease.values()) == [Commit(0, (send.bind,))]  # a reply never ends it
     versions.clear()
     world.handle(seen)
     world.pass_time(10)
@@ -464,7 +464,7 @@ def test_bind_of_a_changed_pod_is_sent_again_with_its_new_version() -> None:
 
 
 @pytest.mark.parametrize("change", [{"attempt": 1}, {"deleting": True}, {"phase": PodPhase.FAILED}], ids="|".join)
-def test_bind_of_a_pod_at_a_higher_attempt_is_not_sent_again(change: dict[str, Any]) -> None:
+def test_bind_of_a_pod_that_can_no_longer_be_bound_is_not_sent_again(change: dict[str, Any]) -> None:
     world = a_world(4)
     world.start("a", 1, controlled=False)
     world.deliver_all()
@@ -673,7 +673,7 @@ def test_lowered_minimum_lets_a_waiting_gang_start() -> None:
 
 
 def _fail_all(world: World, key: GangKey) -> None:
-    """The kubelets refuse every member of a gang."""
+    """The kubelets reject every member of a gang."""
     for pod in world.bound(key):
         world.end(pod.uid, PodPhase.FAILED)
     world.settle(controllers=False)
@@ -747,7 +747,7 @@ def test_timeout_that_is_set_while_a_gang_waits_takes_effect() -> None:
     assert world.status[waits].timed_out
 
 
-# -- devices of pods that vanish, and pods of others
+# -- devices of deleted pods, and pods of other schedulers
 def test_devices_of_a_pod_deleted_without_an_observed_end_are_quarantined() -> None:
     world = a_world(1)
     world.create(a_pod("a", grace=30.0))
@@ -760,8 +760,8 @@ def test_devices_of_a_pod_deleted_without_an_observed_end_are_quarantined() -> N
     assert world.pods["b"].node == "n0"
 
 
-def _commit_and_vanish(*, in_a_gap: bool, bound: bool = True) -> World:
-    """A pod whose bind is committed vanishes before it is seen bound, and another waits for its GPU."""
+def _commit_and_delete(*, in_a_gap: bool, bound: bool = True) -> World:
+    """A pod with a committed bind is deleted before it is observed bound, and another pod waits for its GPU."""
     world = a_world(1)
     world.create(a_pod("a", grace=30.0))
     world.deliver_all()
@@ -778,7 +778,7 @@ def _commit_and_vanish(*, in_a_gap: bool, bound: bool = True) -> World:
 
 @pytest.mark.parametrize("bound", [True, False])
 def test_devices_of_a_deleted_pod_that_may_have_been_bound_are_quarantined(bound: bool) -> None:
-    world = _commit_and_vanish(in_a_gap=True, bound=bound)
+    world = _commit_and_delete(in_a_gap=True, bound=bound)
     world.pass_time(59)
     assert world.pods["b"].node is None
     assert world.lease == {}
@@ -787,7 +787,7 @@ def test_devices_of_a_deleted_pod_that_may_have_been_bound_are_quarantined(bound
 
 
 def test_devices_of_a_deleted_pod_that_was_never_bound_are_free_at_once() -> None:
-    world = _commit_and_vanish(in_a_gap=False, bound=False)
+    world = _commit_and_delete(in_a_gap=False, bound=False)
     world.settle()
     assert world.pods["b"].node == "n0"
 
@@ -883,7 +883,7 @@ def test_node_of_a_bind_wakes_waiting_gangs_when_its_pod_is_bound_elsewhere() ->
 
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_pod_that_becomes_permanent_once_bound_ends_its_commit_and_leaves_its_queue(new_leader: bool) -> None:
-    """A DaemonSet's pod waits like any other; once it has its node it is part of it."""
+    """A pod of a DaemonSet waits like any other; once it is bound it is permanent."""
     world = a_world(4)
     world.put_queue(Queue("q", quota={GPU: 4}))
     world.create(a_pod("daemon", shape_of(1), queue="q"))
@@ -965,7 +965,7 @@ def test_pods_of_one_map_share_their_device_and_others_wait() -> None:
     assert [world.pods[uid].devices for uid in "abc"] == [(1,), (1,), None]
 
 
-# -- waking
+# -- wake-ups
 def test_parked_gang_is_not_tried_again_after_a_change_that_cannot_cure_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = a_world(2)
     world.start("a", 2)
@@ -1007,7 +1007,7 @@ def test_gang_with_too_few_victims_is_not_tried_again_in_vain(monkeypatch: pytes
     world.settle()
     world.remove_job(a_key("low"))
     world.pass_time(100)
-    assert tried == [], "one GPU is free now, and nobody is left to evict"
+    assert tried == [], "one GPU is free, and no victim is left"
 
 
 def test_gang_edited_while_it_waits_moves_to_its_new_position() -> None:
@@ -1056,7 +1056,7 @@ def test_members_beyond_the_minimum_start_one_by_one_as_capacity_is_freed() -> N
     assert len(world.bound(key)) == 2
 
 
-# -- failing now and then
+# -- backoff
 @pytest.mark.parametrize(
     ("pause", "wait"),
     [(-1.0, 0.0), (0.0, 4.0), (300.0, 4.0), (300.1, 2.0)],
@@ -1103,7 +1103,7 @@ def test_gang_that_keeps_waiting_times_out_repeatedly() -> None:
         world.pass_time(1)
         if record.failures > len(tries):
             tries.append(world.now - 1000.0)
-    # A minute of waiting each time, after a back-off of 2, 4, 8 and 16 seconds.
+    # A minute of waiting each time, after a backoff of 2, 4, 8 and 16 seconds.
     assert tries == [60.0, 122.0, 186.0, 254.0, 330.0]
 
 

@@ -1,4 +1,4 @@
-"""Every rule of fit, one by one: a case fails when its rule is dropped, and the reference agrees with each."""
+"""Every fit rule by itself: a case fails without its rule, and the reference agrees with each case."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.unit.core.oracle import Fleet, Placed
 
 @dataclass(frozen=True)
 class Case:
-    """A pod, the nodes, who is on them, and where the pod may go; the other nodes refuse it for `reason` first."""
+    """A pod, nodes with pods on them, and the nodes that fit; the other nodes refuse the pod for `reason` first."""
 
     id: str
     pod: Pod
@@ -55,7 +55,7 @@ class Case:
     reason: Reason | None = None
     placed: Sequence[Placed] = field(default=())
     ours: bool = False
-    """A bound that is our own, which the reference does not know."""
+    """A limit of our own that the reference does not have."""
 
 
 def asks(shape: Shape | None = None, **changes: object) -> Pod:
@@ -87,7 +87,7 @@ PAIR = [node("n1"), node("n2")]
 
 
 def resource_case(name: str, amount: int) -> Case:
-    """A node with just enough of a resource, one with too little left, one with too little at all."""
+    """A node with just enough of a resource, one with too little free, one with too little allocatable."""
     nodes = [
         node(each, allocatable={name: size}) for each, size in (("n1", amount), ("n2", amount), ("n3", amount - 1))
     ]

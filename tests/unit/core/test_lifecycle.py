@@ -1,4 +1,4 @@
-"""What a gang's members say about the gang: its phase, what it is short of, and who counts."""
+"""The facts about a gang's members, and the phase that follows from them."""
 
 from __future__ import annotations
 

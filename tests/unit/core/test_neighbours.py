@@ -1,4 +1,4 @@
-"""Gangs that must be near other pods: they wait for room beside them, or for them to come, and start then."""
+"""Gangs with pod affinity to other pods: they wait for capacity next to them, or for these pods, and start then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of nodes over months: what changes with the time is not kept for ever."""
+"""The node table over months: values that change with time do not accumulate."""
 
 from __future__ import annotations
 

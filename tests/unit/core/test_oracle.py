@@ -22,7 +22,7 @@ EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 
 @dataclass(frozen=True)
 class Scene:
-    """A fleet and a pod that asks for a place in it."""
+    """A fleet and a pod to be placed in it."""
 
     fleet: Fleet
     pod: Pod
@@ -48,7 +48,7 @@ def test_a_pod_fits_the_same_nodes_as_in_the_reference(scene: Scene) -> None:
 def test_a_nodes_capacity_is_the_number_of_copies_that_the_reference_adds_one_by_one(scene: Scene) -> None:
     cluster = build_cluster(scene.fleet)
     shape = scene.pod.shape
-    # Anti-affinity of placed pods is not a matter of the node alone, and capacity does not speak of it.
+    # Capacity ignores the anti-affinity of placed pods: it is not a rule about the node alone.
     calm = Fleet(scene.fleet.nodes, [p for p in scene.fleet.placed if not p.pod.shape.anti_affinity])
     if len(calm.placed) < len(scene.fleet.placed):
         cluster = build_cluster(calm)
@@ -57,7 +57,7 @@ def test_a_nodes_capacity_is_the_number_of_copies_that_the_reference_adds_one_by
         expected = _copies(calm, scene.pod, node.name)
         found = int(counts[cluster.table.slots[node.name]])
         if shape.device_map is not None and shape.gpus:
-            # Copies of one map entry share their cards, yet each copy's request is compared with what is left.
+            # Copies of one map entry share their GPUs, but the request of each copy is compared with the free amount.
             assert min(found, 1) == min(expected, 1)
         else:
             assert min(found, COPIES) == expected
@@ -67,9 +67,9 @@ COPIES = 12
 
 
 def _copies(fleet: Fleet, pod: Pod, node: str) -> int:
-    """How many copies fit on one node, the first devices taken each time; at most COPIES are counted."""
+    """How many copies fit on one node, each with its first device choice; at most COPIES are counted."""
     for count in range(COPIES):
-        # Cards in use come first: a share that opens a new card while an old one had room would waste it.
+        # GPUs in use come first: a share on an idle GPU would waste the rest of a used one.
         used = oracle.used_milli(fleet, fleet.node(node))
         choices = sorted(
             oracle.device_choices(fleet, pod, node), key=lambda devices: [device not in used for device in devices]
@@ -85,14 +85,14 @@ def _copies(fleet: Fleet, pod: Pod, node: str) -> int:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a cluster knows, comparable."""
+    """The whole state of a cluster, comparable."""
 
     arrays: dict[str, list[object]]
     tables: dict[str, object]
 
 
 def take_snapshot(cluster: Cluster) -> Snapshot:
-    """FairQueue that are all zero are left out, for a table may have grown; so are nodes that nobody is on."""
+    """The state without rows that are all zero, because a table may have grown, and without empty nodes."""
 
     def rows(table: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> list[object]:
         return [(i, row.tolist()) for i, row in enumerate(table) if row.any()]
@@ -119,7 +119,7 @@ def take_snapshot(cluster: Cluster) -> Snapshot:
 
 
 def _change(pick: Pick, cluster: Cluster, fleet: Fleet, pods: list[Pod]) -> None:
-    """One more thing happens: a pod is seen, is placed by us, or goes."""
+    """One random change: a pod is observed, is placed, or is removed."""
     pod = pick(pods)
     what = pick(["assume", "assume", "add", "forget", "ask"])
     name = pick(fleet.nodes).name
@@ -135,7 +135,7 @@ def _change(pick: Pick, cluster: Cluster, fleet: Fleet, pods: list[Pod]) -> None
 
 
 def _change_in_trials(pick: Pick, cluster: Cluster, fleet: Fleet, pods: list[Pod], depth: int = 0) -> None:
-    """Some changes, some of them in trials within trials; what a trial does not keep leaves no trace."""
+    """Random changes, some in nested trials; an undone trial leaves no trace."""
     for _ in range(pick(range(1, 5))):
         if depth < 2 and pick([False, True]):
             kept = pick([False, True])

@@ -1,4 +1,4 @@
-"""Gangs whose members look at each other, or have no choice, or are many."""
+"""Placement of gangs with several groups, pod rules, maps or many members, and the diagnosis of refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.unit.core.oracle import Fleet, Placed
 
 
 def group(app: str, shape: Shape, size: int = 1) -> MemberGroup:
-    """Members of the role and the application of one name."""
+    """Members whose role and app label have one name."""
     return MemberGroup(app, [pod(f"{app}-{i}", shape, labels={"app": app}, role=app) for i in range(size)])
 
 
@@ -68,7 +68,7 @@ def away(app: str, shape: Shape, key: str = HOSTNAME) -> Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """Groups, nodes, and where each role's members must go (sorted); without `expected` the gang must be refused."""
+    """Groups, nodes, and the expected sorted nodes of each role; without `expected` the gang must be refused."""
 
     id: str
     groups: Sequence[MemberGroup]
@@ -220,11 +220,11 @@ def test_more_members_than_the_search_depth_are_placed_on_a_large_cluster() -> N
     assert len(placement) == 80
 
 
-# -- why a gang was refused
+# -- diagnosis of refusals
 
 
 def first_refused(nodes: list[Node], bid: Bid, *placed: Placed) -> Unplaceable:
-    """What a gang is told that does not fit."""
+    """The diagnosis of a gang that does not fit."""
     cluster = build_cluster(Fleet(nodes, list(placed)))
     assert place_gang(cluster, bid) is None
     return diagnose(cluster, bid)
@@ -290,7 +290,7 @@ RULE, WISH = TopologyRule("rack"), TopologyRule("rack", required=False)
 def test_only_required_topology_is_named_in_a_refusal(
     of_gang: tuple[TopologyRule, ...], of_role: tuple[TopologyRule, ...], told: list[Reason]
 ) -> None:
-    """Each of two would fit by itself, but not both: no single resource is short."""
+    """Each of two members fits alone, but not both: no single resource is short."""
     nodes = [gpu_node("n1", 1, labels={RACK: "1"}, allocatable={GPU: 1, "cpu": 100})]
     groups = [replace(each, topology=of_role) for each in (group("a", plain(100)), group("b", whole(1)))]
     found = first_refused(nodes, Bid(groups, 2, topology=of_gang))

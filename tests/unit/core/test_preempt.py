@@ -1,4 +1,4 @@
-"""Who is evicted for whom, and when the winner starts."""
+"""Preemption: which pods are evicted, and when the nominated gang starts."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_nomination_and_drain_target_on_one_node_do_not_wait_for_each_other() ->
     assert world.phase(second) is Phase.NOMINATED
     (commit,) = [flight for flight in world.flights if isinstance(flight.effect, Commit)]
     world.flights = []
-    world.carry_out(commit)  # and nothing else: nobody is evicted yet
+    world.carry_out(commit)  # only the commit: no pod is evicted yet
     world.deliver()
     world.now += 150
     world.engine.state.dirty[first] = None
@@ -341,7 +341,7 @@ def test_gang_that_restarts_and_is_preempted_in_one_cycle_is_deleted_once() -> N
 
 
 def test_capacity_that_is_being_freed_is_not_freed_twice() -> None:
-    """Victims of a first winner are on their way out; their room is enough for a second one too."""
+    """The victims of a first nomination are being deleted; their capacity suffices for a second gang."""
     world = a_world(4, 4)
     world.start("a", 1, shape_of(4))
     low = world.start("z", 1, shape_of(4))
@@ -369,7 +369,7 @@ def test_slots_held_for_a_broken_gang_do_not_protect_it_from_higher_priority() -
 
 
 def test_stale_nomination_of_a_running_gang_is_dropped_by_the_next_leader() -> None:
-    """The leader died after the winner was committed and before its nomination was taken off the gang object."""
+    """The leader stopped after the gang was committed and before its nomination was removed from the gang object."""
     world = a_world(2)
     world.start("a", 2)
     world.settle()
@@ -431,7 +431,7 @@ def test_nomination_whose_victims_stay_expires(
         for flight in world.flights:
             if isinstance(flight.effect, Commit | Report):
                 world.carry_out(flight)
-        world.flights.clear()  # what should make room does not arrive
+        world.flights.clear()  # the evictions do not arrive
         phases.append(world.phase(urgent))
         if ahead is not None and len(phases) == 1:
             world.change_notes(urgent, nominated_at=world.now + ahead)

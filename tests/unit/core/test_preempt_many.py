@@ -1,4 +1,4 @@
-"""Many possible victims: as few go as before, and finding them costs no more than the event loop can bear."""
+"""Preemption with many possible victims: the set stays minimal, and the cost of finding it is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.core.world import a_key, a_node, a_pod, members, sent, shape_of
 
 
 def a_full_engine(nodes: int, pick: Random, most: int = 1) -> Engine:
-    """Nodes of eight GPUs, all taken by pods that were seen in a random order, in gangs of up to so many."""
+    """Nodes of eight GPUs, all in use by gangs of up to this size, whose pods were observed in random order."""
     engine = Engine()
     for number in range(nodes):
         engine.handle(NodeSeen(a_node(f"n{number}", 8)), 0.0)
@@ -63,7 +63,7 @@ def test_cost_of_a_preemption_grows_with_its_victims_and_not_with_their_square(
 
 
 def spare_one_by_one(state: State, key: str) -> set[str] | None:
-    """Who goes when every victim, the dearest first, is let off alone if the bid is placeable all the same."""
+    """The victims left when each one, the most expensive first, is spared if the bid stays placeable."""
     record = state.records[a_key(key)]
     bid = make_bid(state, record, state.facts_of(record), 1.0)
 

@@ -1,4 +1,4 @@
-"""Victims that a disruption budget protects: decided is decided, but nobody counts on them for ever."""
+"""Victims that a disruption budget protects: the eviction stays committed, but after a while no gang counts on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.core.world import NAMESPACE, Outcome, World, a_world, sent, shap
 
 
 def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
-    """Time in which every eviction of a gang's pods, or of one pod, is refused."""
+    """Lets time pass in which every eviction of a gang's pods, or of one pod, is refused."""
     until = world.now + seconds
     while world.now < until:
         for _ in range(6):
@@ -28,7 +28,7 @@ def pass_time(world: World, seconds: float, guarded: GangKey | str) -> None:
 
 
 def a_guarded_gang(world: World, size: int = 4) -> GangKey:
-    """The youngest gang: the first that is to go."""
+    """The youngest gang: the first victim."""
     world.pass_time(10)
     guarded = world.start("guarded", size)
     world.settle()

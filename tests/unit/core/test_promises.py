@@ -62,7 +62,7 @@ turns = st.integers(0, 50)
 
 
 def make_gang(pick: Random, number: int) -> tuple[Gang, list[Pod]]:
-    """A gang of some kind with its pods."""
+    """A random gang with its pods."""
     key = a_key(f"g{number}")
     count = pick.randint(1, 4)
     gang = Gang(
@@ -100,7 +100,7 @@ def make_gang(pick: Random, number: int) -> tuple[Gang, list[Pod]]:
 
 
 class FaultyWorld(RuleBasedStateMachine):
-    """Everything that can happen, at any moment and in any order that a watch allows."""
+    """Every change and fault, at any moment and in any order that watches allow."""
 
     world: World
     promises: Promises
@@ -119,7 +119,7 @@ class FaultyWorld(RuleBasedStateMachine):
             limit = pick.choice([{}, {}, {GPU: pick.randint(1, 6)}])
             self.world.put_queue(Queue(name, quota=quota, limit=limit, borrowing=pick.random() < 0.8))
 
-    # -- people
+    # -- users
 
     @rule(pick=st.randoms(use_true_random=False))
     def submit(self, pick: Random) -> None:
@@ -212,7 +212,7 @@ class FaultyWorld(RuleBasedStateMachine):
     def run_controllers(self) -> None:
         self.world.run_controllers()
 
-    # -- the scheduler and its wires
+    # -- the scheduler and its requests
 
     @precondition(lambda self: self.world.streams)
     @rule(turn=turns, number=st.integers(1, 8), twice=st.booleans())
@@ -226,13 +226,13 @@ class FaultyWorld(RuleBasedStateMachine):
         self.world.run_cycle()
 
     @precondition(lambda self: self.world.flights)
-    @rule(turn=turns, number=st.integers(1, 4), fate=st.sampled_from([Outcome.SUCCEEDS, *Outcome]))
-    def carry_out(self, turn: int, number: int, fate: Outcome) -> None:
+    @rule(turn=turns, number=st.integers(1, 4), outcome=st.sampled_from([Outcome.SUCCEEDS, *Outcome]))
+    def carry_out(self, turn: int, number: int, outcome: Outcome) -> None:
         for i in range(number):
             if self.world.flights:
                 flight = _next_flight(self.world.flights, turn + i)
                 self.world.flights.remove(flight)
-                self.world.carry_out(flight, fate if not isinstance(flight.effect, Report) else Outcome.SUCCEEDS)
+                self.world.carry_out(flight, outcome if not isinstance(flight.effect, Report) else Outcome.SUCCEEDS)
 
     @precondition(lambda self: self.world.late)
     @rule(turn=turns)
@@ -254,7 +254,7 @@ class FaultyWorld(RuleBasedStateMachine):
             self.promises.check_truth()
             self.promises.check_no_gang_misses_a_wakeup()
 
-    # -- faults stop
+    # -- faults end
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -281,7 +281,7 @@ class FaultyWorld(RuleBasedStateMachine):
     def _let_gangs_end(self) -> None:
         world = self.world
         idle = 0
-        # Reservations end, back-offs end and nodes run empty; gangs whose pods never come have their turn first.
+        # Reservations and backoffs end and nodes run empty; gangs with unused reservations have their turn first.
         patience = 1000 + world.config.reserve * sum(bool(gang.expected) for gang in world.gangs.values())
         for _ in range(100 + 20 * len(world.gangs)):
             running = [pod for pod in world.pods.values() if pod.live and pod.ours]
@@ -294,7 +294,7 @@ class FaultyWorld(RuleBasedStateMachine):
         raise AssertionError("gangs keep running although all of them end")
 
     def _check_everyone_ran(self) -> None:
-        """L1 and L2: whoever still waits would not start in an empty cluster either."""
+        """L1 and L2: a gang that still waits would not start in an empty cluster either."""
         world = self.world
         for key, gang in world.gangs.items():
             waiting = [pod for pod in world.members(key) if pod.node is None and not pod.terminal]
@@ -319,7 +319,7 @@ class FaultyWorld(RuleBasedStateMachine):
             assert not any(any(state.quota.used(queue).values()) for queue in ("", "a", "b", "missing"))
 
     def _replay(self) -> None:
-        """The same events at the same times have the same effects."""
+        """The same events at the same times give the same effects."""
         engine = Engine(self.world.config)
         for now, event, effects in self.world.journal:
             again = engine.run_cycle(now) if event is None else engine.handle(event, now)
@@ -327,7 +327,7 @@ class FaultyWorld(RuleBasedStateMachine):
 
 
 def pods_started(world: World, gang: Gang | None, pods: list[Pod]) -> bool:
-    """Whether any of these pods start in a cluster where nobody else but what never ends is."""
+    """Whether any of these pods start in a cluster that only has permanent pods."""
     empty = World(world.config, *world.nodes.values())
     for queue in world.queues.values():
         empty.put_queue(queue)
@@ -345,7 +345,7 @@ def _nth(items: Iterable[Any], turn: int) -> Any:
 
 
 def _next_flight(flights: list[Flight], turn: int) -> Flight:
-    """Any bind or delete, but swaps of the Lease and reports of one gang in their order."""
+    """Any bind or delete; swaps of the Lease, and reports of one gang, only in their order."""
     chosen = flights[turn % len(flights)]
     return next(flight for flight in flights if flight == chosen or _line(flight) == _line(chosen) is not None)
 
@@ -393,7 +393,7 @@ def test_duplicated_and_reordered_events_lead_to_the_same_state_and_decisions(pi
     for events in streams:
         for event in events:
             engines[0].handle(event, world.now)
-    # Equal nodes are told apart by the order they came in, so that is the one order that is kept.
+    # The order of nodes decides between equal nodes, so it is the one order that is kept.
     for events in streams:
         if isinstance(events[0], NodeSeen):
             engines[1].handle(events[0], world.now)
@@ -414,7 +414,7 @@ def test_duplicated_and_reordered_events_lead_to_the_same_state_and_decisions(pi
 
 
 def _streams(world: World) -> Iterator[list[Event]]:
-    """Every object's whole history, as its watch told it."""
+    """The whole history of every object, as its watch delivered it."""
     by_object: dict[object, list[Event]] = {}
     for _, event, _ in world.journal:
         if event is not None and not isinstance(event, TookOver) and (subject := _subject(event)) is not None:

@@ -1,4 +1,4 @@
-"""What a queue may take, lend and take back, and who goes first."""
+"""Quota: limits of queues, borrowing, reclaim, and the order between queues."""
 
 from __future__ import annotations
 

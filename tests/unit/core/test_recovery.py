@@ -1,4 +1,4 @@
-"""What happens when a running member is lost."""
+"""Recovery: what happens when a running member is lost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_slots_of_a_gang_nominated_before_the_loss_are_not_held_when_nodes_shrin
 
 
 def _refuse_evictions(world: World) -> None:
-    """What can happen without time passing and without controllers does, but no pod is evicted."""
+    """Settles the world without controllers, time or evictions."""
     for _ in range(10):
         world.deliver_all()
         world.run_cycle()
@@ -99,7 +99,7 @@ def _refuse_evictions(world: World) -> None:
 
 
 def _held(world: World, key: GangKey) -> list[str]:
-    """The nodes where slots are kept for a gang."""
+    """The nodes of the reserved slots of a gang."""
     state = world.engine.state
     return [slot.node for _, slot in state.reserved_slots(state.records[key])]
 
@@ -362,7 +362,7 @@ def test_member_that_keeps_failing_is_not_bound_again_in_a_hot_loop() -> None:
 
 
 def test_hold_survives_a_gang_object_that_a_standby_observed_before_the_loss() -> None:
-    """A warm standby has seen every object long before it leads; what the leader noted since must not be lost."""
+    """A warm standby observed every object long before it leads; later notes of the leader must not be lost."""
     world = a_world(2)
     key = world.start("a", 2)
     world.settle()
@@ -391,7 +391,7 @@ def test_gang_whose_replacement_is_decided_is_reported_as_committing() -> None:
     world.remove_pod("a-1")
     world.settle()
     assert world.phase(key) is Phase.HOLDING
-    world.now += 61  # the lost pod's devices are out of quarantine
+    world.now += 61  # the quarantine of the lost pod's devices has ended
     world.run_cycle()
     assert world.phase(key) is Phase.COMMITTING
 

@@ -1,4 +1,4 @@
-"""Slots for members whose pods do not exist yet."""
+"""Reservations: slots for expected members whose pods do not exist yet."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_gangs_with_unused_reservations_leave_their_queue_to_one_that_needs_all_
 
 def test_gang_that_yields_its_turn_says_so_and_starts_when_none_waits_or_its_turn_comes() -> None:
     world = a_world(6)
-    world.now = 900.0  # the beginning of its turn
+    world.now = 900.0  # the first round of a rotation
     world.put_queue(Queue("q", limit={GPU: 3}))
     gang = expecting("a", 2, queue="q")
     world.submit(gang)
@@ -118,7 +118,7 @@ def test_gang_that_yields_its_turn_says_so_and_starts_when_none_waits_or_its_tur
     world.pass_time(599)
     assert world.phase(gang.key) is Phase.WAITING
     world.pass_time(100)
-    assert world.gangs[gang.key].notes.admitted_at == 1800.0  # the rival waits for what runs on
+    assert world.gangs[gang.key].notes.admitted_at == 1800.0  # the other gang waits for a running one
     world.pass_time(300)
     assert world.phase(gang.key) is Phase.WAITING
     for pod in world.members(rival):
@@ -154,7 +154,7 @@ def test_gang_that_ran_after_an_expired_reservation_does_not_yield_when_it_resta
     world.settle()
     for pod in world.members(gang.key):
         world.remove_pod(pod.uid)
-    world.pass_time(60, controllers=False)  # until those who vanished must have ended
+    world.pass_time(60, controllers=False)  # until the quarantine has ended
     assert world.phase(gang.key) is Phase.RESERVED
 
 

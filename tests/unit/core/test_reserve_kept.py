@@ -1,4 +1,4 @@
-"""Slots kept for members that are still to come: for how long, at whose cost, and what they are good for."""
+"""Reserved slots: how long they last, which queue is charged, and who may use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binds that fail again and again: they are given up, safely, and meanwhile stop nobody else."""
+"""Binds that keep failing are given up safely, and do not block other gangs meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.core.world import Outcome, World, a_world, sent
 
 BROKEN = "broken"
 
-Fates = Callable[[Effect], Outcome]
+Outcomes = Callable[[Effect], Outcome]
 
 
 POLICY = "no GPUs on Sundays"
@@ -48,13 +48,13 @@ def start_binding(world: World, count: int) -> GangKey:
 
 
 def said(world: World, key: GangKey) -> str:
-    """What was last told of refused binds."""
+    """The bind refusal in the last report."""
     told = world.engine.state.records[key].reported
     assert told is not None
     return told.bind_refused
 
 
-def settle(world: World, fate_of: Fates) -> None:
+def settle(world: World, fate_of: Outcomes) -> None:
     for _ in range(50):
         world.deliver_all()
         world.run_cycle()
@@ -67,7 +67,7 @@ def settle(world: World, fate_of: Fates) -> None:
     raise AssertionError("the engine and the world keep each other busy without any time passing")
 
 
-def pass_time(world: World, seconds: float, fate_of: Fates) -> None:
+def pass_time(world: World, seconds: float, fate_of: Outcomes) -> None:
     until = world.now + seconds
     settle(world, fate_of)
     while (timer := world.engine.next_timer()) is not None and timer <= until:
@@ -76,24 +76,24 @@ def pass_time(world: World, seconds: float, fate_of: Fates) -> None:
     world.now = until
 
 
-def meet(fate: Outcome, raised: list[float] | None = None, world: World | None = None) -> Fates:
-    """Binds of one namespace meet this fate, all else lands."""
+def binds_get(outcome: Outcome, raised: list[float] | None = None, world: World | None = None) -> Outcomes:
+    """Binds of one namespace have this outcome; every other request succeeds."""
 
     def fate_of(effect: Effect) -> Outcome:
         if isinstance(effect, RaiseAttempt) and raised is not None and world is not None:
             raised.append(world.now)
-        return fate if isinstance(effect, SendBind) and effect.bind.namespace == BROKEN else Outcome.SUCCEEDS
+        return outcome if isinstance(effect, SendBind) and effect.bind.namespace == BROKEN else Outcome.SUCCEEDS
 
     return fate_of
 
 
-@pytest.mark.parametrize("fate", [Outcome.LOST, Outcome.REFUSED, Outcome.LATE])
-def test_gang_whose_binds_keep_failing_releases_its_gpus(fate: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.REFUSED, Outcome.LATE])
+def test_gang_whose_binds_keep_failing_releases_its_gpus(outcome: Outcome) -> None:
     world = a_world(4)
     world.start("bad", 4, namespace=BROKEN)
-    settle(world, meet(fate))
+    settle(world, binds_get(outcome))
     good = world.start("good", 2)
-    pass_time(world, 300, meet(fate))
+    pass_time(world, 300, binds_get(outcome))
     assert len(world.bound(good)) == 2
 
 
@@ -101,7 +101,7 @@ def test_gang_whose_binds_keep_failing_is_tried_with_growing_backoff() -> None:
     world = a_world(4)
     world.start("bad", 1, namespace=BROKEN)
     begun, raised = world.now, list[float]()
-    pass_time(world, 3600, meet(Outcome.LOST, raised, world))
+    pass_time(world, 3600, binds_get(Outcome.LOST, raised, world))
     waits = [later - earlier for earlier, later in zip([begun, *raised], raised, strict=False)]
     assert 180 <= waits[0] <= 190
     assert waits == sorted(waits)
@@ -122,9 +122,9 @@ def test_gang_whose_binds_fail_for_days_is_still_tried() -> None:
     world = a_world(4)
     key = world.start("bad", 1, namespace=BROKEN)
     raised = list[float]()
-    pass_time(world, 600, meet(Outcome.LOST, raised, world))
+    pass_time(world, 600, binds_get(Outcome.LOST, raised, world))
     world.engine.state.records[key].failures += 1020
-    pass_time(world, 3600, meet(Outcome.LOST, raised, world))
+    pass_time(world, 3600, binds_get(Outcome.LOST, raised, world))
     assert world.engine.state.records[key].failures > 1030
     assert 240 <= raised[-1] - raised[-2] <= 250
 
@@ -134,8 +134,8 @@ def test_binds_that_fail_for_long_do_not_block_other_gangs() -> None:
     bad = world.start("bad", 4, namespace=BROKEN)
 
     def fate_of(effect: Effect) -> Outcome:
-        """Not even giving up works there."""
-        return Outcome.LOST if isinstance(effect, RaiseAttempt) else meet(Outcome.LOST)(effect)
+        """Raising the attempt fails there, too."""
+        return Outcome.LOST if isinstance(effect, RaiseAttempt) else binds_get(Outcome.LOST)(effect)
 
     settle(world, fate_of)
     good = world.start("good", 1)
@@ -143,7 +143,7 @@ def test_binds_that_fail_for_long_do_not_block_other_gangs() -> None:
     assert world.bound(good) == []
     pass_time(world, 20, fate_of)
     assert len(world.bound(good)) == 1
-    pass_time(world, 600, meet(Outcome.SUCCEEDS))
+    pass_time(world, 600, binds_get(Outcome.SUCCEEDS))
     assert len(world.bound(bad)) == 4
     assert world.lease == {}
 
@@ -211,10 +211,10 @@ def test_binds_given_up_with_their_node_do_not_block_others_although_raising_the
 def test_no_bind_is_given_up_because_the_api_server_was_down() -> None:
     world = a_world(4)
     key = world.start("a", 4, namespace=BROKEN)
-    settle(world, meet(Outcome.LOST))
+    settle(world, binds_get(Outcome.LOST))
     slots = {bind.uid: (bind.node, bind.devices) for commit in world.lease.values() for bind in commit.binds}
     pass_time(world, 3600, lambda effect: Outcome.LOST)
-    pass_time(world, 10, meet(Outcome.SUCCEEDS))
+    pass_time(world, 10, binds_get(Outcome.SUCCEEDS))
     assert {pod.uid: (pod.node, pod.devices) for pod in world.bound(key)} == slots
     assert {pod.attempt for pod in world.bound(key)} == {0}
 
@@ -224,7 +224,7 @@ def test_no_bind_is_given_up_because_the_api_server_was_down() -> None:
 def test_bind_that_succeeds_after_it_was_given_up_takes_no_gpu_of_another_pod(before: bool, crashes: bool) -> None:
     world = a_world(1)
     bad = world.start("bad", 1, namespace=BROKEN)
-    settle(world, meet(Outcome.LATE))
+    settle(world, binds_get(Outcome.LATE))
     good = world.start("good", 1)
     promises = Promises(world)
 
@@ -232,19 +232,19 @@ def test_bind_that_succeeds_after_it_was_given_up_takes_no_gpu_of_another_pod(be
         if isinstance(effect, RaiseAttempt) and before:
             while world.late:
                 world.deliver_late_bind()
-        return meet(Outcome.LATE)(effect)
+        return binds_get(Outcome.LATE)(effect)
 
     pass_time(world, 200, land)
     if crashes:
         world.take_over()
     while world.late:
         world.deliver_late_bind()
-    settle(world, meet(Outcome.SUCCEEDS))
+    settle(world, binds_get(Outcome.SUCCEEDS))
     promises.check_truth()
     assert (len(world.bound(bad)), len(world.bound(good))) == ((1, 0) if before else (0, 1))
 
 
-# -- what is said of them
+# -- reports
 
 
 def test_first_bind_refusal_of_a_start_is_reported_until_a_member_is_bound() -> None:

@@ -1,4 +1,4 @@
-"""The search that goes back: it finds a place where there is one, within the nodes and domains it is given."""
+"""The backtracking search: it finds existing placements within the allowed nodes and domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How labels are read where a rule compares them as numbers."""
+"""Label requirements, and labels that are compared as numbers."""
 
 from __future__ import annotations
 

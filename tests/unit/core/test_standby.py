@@ -1,4 +1,4 @@
-"""An engine that does not lead: it watches without deciding, without hurry, and keeps nothing that is gone."""
+"""An engine that does not lead decides nothing and removes what is gone; changes of leadership."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_decisions_without_a_note_are_dropped_with_the_leadership() -> None:
     engine.run_cycle(NOW)
     assert engine.state.records[high].notes.nomination
     engine.handle(Fenced(), NOW)
-    # The leader in between let the evictions be, and nothing of the nomination was ever written.
+    # The leader in between did not evict, and the nomination was never written.
     engine.handle(TookOver(), NOW + 20)
     assert not engine.state.records[high].notes.nomination
     assert not engine.state.nominated
@@ -158,7 +158,7 @@ def test_late_answer_to_an_earlier_bind_does_not_trigger_the_next_one() -> None:
     engine.handle(TookOver(), NOW)
     engine.handle(PodSeen(a_pod("p", version="1", created=NOW)), NOW)
     assert any(isinstance(effect, Commit) for effect in engine.run_cycle(NOW))
-    engine.handle(BindFailed("p", BindFailure.REFUSED), NOW)  # of an attempt before this one
+    engine.handle(BindFailed("p", BindFailure.REFUSED), NOW)  # for an earlier attempt
     later = NOW + 5
     engine.run_cycle(later)
     due = engine.next_timer()

@@ -1,4 +1,4 @@
-"""Domains, and gangs that want to stay within one: required and preferred, of the whole gang and of a role."""
+"""Topology domains, and gangs that stay within one: required and preferred, of the whole gang and of a role."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NETWORK = "example.com/network"
 
 
 def host(name: str, path: str, gpus: int = 1, **labels: str) -> Node:
-    """A GPU node at zone/rack/block, any of which may be left empty."""
+    """A GPU node at zone/rack/block; each part may be empty."""
     keys = dict(zip((ZONE, RACK, NVLINK), path.split("/"), strict=False))
     return gpu_node(name, gpus, labels={**{key: value for key, value in keys.items() if value}, **labels})
 
 
 def nodes_of(placement: Placement | None) -> list[str]:
-    """Where the members went, sorted; a refusal is an empty list."""
+    """The sorted nodes of the members; empty for a refusal."""
     return sorted(slot.node for _, slot in placement or [])
 
 
@@ -103,12 +103,12 @@ def test_a_rack_without_a_zone_is_a_domain_of_its_own() -> None:
     assert domains(cluster, "rack") == {frozenset({"n1"}), frozenset({"n2", "n3"})}
 
 
-# -- where gangs go
+# -- placement of gangs
 
 
 @dataclass(frozen=True)
 class Case:
-    """A gang and where it must end up; without `expected` it must be refused."""
+    """A gang and its expected nodes; without `expected` it must be refused."""
 
     id: str
     bid: Bid
