@@ -191,11 +191,11 @@ def _seen_devices(pick: Pick, fleet: Fleet, shape: Shape, home: Node) -> tuple[i
         return shape.device_map.devices
     if not home.assigns_devices:
         return () if shape.gpus else None
-    cards = list(range(home.gpus))
+    gpus = list(range(home.gpus))
     taken = {device for placed in fleet.on(home.name) for device in placed.devices}
     if shape.gpu_milli:
-        return (pick(cards),) if cards else None
-    free = [card for card in cards if card not in taken]
+        return (pick(gpus),) if gpus else None
+    free = [gpu for gpu in gpus if gpu not in taken]
     return tuple(free[: shape.gpus]) if len(free) >= shape.gpus else None
 
 
@@ -352,7 +352,7 @@ TOPOLOGIES: tuple[tuple[TopologyRule, ...], ...] = (
 )
 
 
-def _random_member_shape(pick: Pick, company: str) -> Shape:
+def _random_member_shape(pick: Pick, others: str) -> Shape:
     """The shape of a member: resources or GPUs, and rules about pods of some applications."""
     kind = pick(["plain", "plain", "plain", "whole", "whole", "share", "share", "map"])
     cpu, gpus, milli = pick([100, 200, 300]), pick([1, 1, 2]), pick([300, 400, 500, 700])
@@ -364,9 +364,9 @@ def _random_member_shape(pick: Pick, company: str) -> Shape:
         shape = Shape(request=(("cpu", 100), (GPU, gpus)), gpu_resource=GPU, gpus=gpus)
     else:
         shape = Shape(request=(("cpu", cpu), ("memory", pick([10, 30]))))
-    apart = PodTerm(apps(pick(company)), pick([HOSTNAME, ZONE, RACK]))
-    together = PodTerm(apps(pick(company)), pick([ZONE, RACK, HOSTNAME]))
-    even = Spread(apps(pick(company)), pick([ZONE, HOSTNAME, RACK]), pick([1, 1, 2]), pick([1, 1, 2]))
+    apart = PodTerm(apps(pick(others)), pick([HOSTNAME, ZONE, RACK]))
+    together = PodTerm(apps(pick(others)), pick([ZONE, RACK, HOSTNAME]))
+    even = Spread(apps(pick(others)), pick([ZONE, HOSTNAME, RACK]), pick([1, 1, 2]), pick([1, 1, 2]))
     return replace(
         shape,
         node_labels=pick([()] * 6 + [labels_equal({ZONE: "a"})]),
@@ -381,12 +381,12 @@ def _random_member_shape(pick: Pick, company: str) -> Shape:
 def random_problem(pick: Pick, *, groups: int) -> Problem:
     """A gang with this number of groups of equal pods, at most six pods, and a fleet of at most five nodes."""
     fleet = random_fleet(pick, Scope(fewest=2, placed=pick([0, 1, 3]), odd_nodes=pick([False, False, True])))
-    company = "abc"[:groups]
+    others = "abc"[:groups]
     made: list[MemberGroup] = []
     for number in range(groups):
         size = pick([1, 2, 3, 4, 6] if groups == 1 else [1, 1, 2])
-        shape = _random_member_shape(pick, company)
-        label = {"app": company[number], "tier": "s"}
+        shape = _random_member_shape(pick, others)
+        label = {"app": others[number], "tier": "s"}
         role = pick(["worker", f"role-{number}"])
         pods = [pod(f"{number}/{i}", shape, labels=label, role=role) for i in range(size)]
         made.append(MemberGroup(role, pods))

@@ -231,8 +231,8 @@ def keeps_affinity(fleet: Fleet, pod: Pod, node: Node) -> bool:
     homes = [fleet.node(p.node) for p in fleet.placed if all(is_meant(term.match, p.pod) for term in terms)]
     if all(any(same_domain(term.key, node, home) for home in homes) for term in terms):
         return True
-    nobody = not any(term.key in home.labels for home in homes for term in terms)
-    return nobody and all(is_meant(term.match, pod) for term in terms)
+    first = not any(term.key in home.labels for home in homes for term in terms)
+    return first and all(is_meant(term.match, pod) for term in terms)
 
 
 def keeps_spread(fleet: Fleet, pod: Pod, node: Node, spread: Spread) -> bool:

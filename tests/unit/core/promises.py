@@ -171,8 +171,8 @@ class Promises:
 
     def _check_deletes(self, deletes: Iterable[Delete], before: dict[str, Holder], effects: list[Effect]) -> None:
         world = self.world
-        winners = [e.key for e in effects if isinstance(e, Report) and e.status.notes.nomination]
-        best = max((self._priority(key) for key in winners), default=None)
+        nominated = [e.key for e in effects if isinstance(e, Report) and e.status.notes.nomination]
+        best = max((self._priority(key) for key in nominated), default=None)
         used: Counter[str] = Counter()
         for holder in before.values():
             used[self._queue(holder.pod)] += holder.pod.shape.gpus * MILLI + holder.pod.shape.gpu_milli

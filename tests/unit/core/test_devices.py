@@ -28,9 +28,9 @@ class Case:
 
 ALL = tuple(range(8))
 CASES = [
-    Case("nothing asked for", (0, 1), 0, ()),
+    Case("no GPUs requested", (0, 1), 0, ()),
     Case("too few", (0, 1), 3, None),
-    Case("none at all", (), 1, None),
+    Case("no GPU is free", (), 1, None),
     Case("a pair out of all", ALL, 2, (0, 1)),
     Case("a quad out of all", ALL, 4, (0, 1, 2, 3)),
     Case("all of them", ALL, 8, ALL),
@@ -41,16 +41,16 @@ CASES = [
     Case("three within one quad", (0, 4, 5, 6), 3, (4, 5, 6)),
     Case("five: a whole quad and one more", ALL, 5, (0, 1, 2, 3, 4)),
     Case("six: a whole quad and a pair", (1, 2, 3, 4, 5, 6, 7), 6, (2, 3, 4, 5, 6, 7)),
-    Case("one: the lone card rather than half a pair", (0, 1, 6), 1, (6,)),
+    Case("one: a single GPU rather than half a pair", (0, 1, 6), 1, (6,)),
     Case("one: half a pair rather than a quarter of a quad", (0, 1, 2, 3, 6, 7), 1, (6,)),
-    Case("one: the lone card next to a used one in a fuller quad", (0, 1, 2, 4), 1, (4,)),
-    Case("two: the lone pair rather than half a quad", (0, 1, 2, 3, 6, 7), 2, (6, 7)),
+    Case("one: a single GPU next to a used one in a fuller quad", (0, 1, 2, 4), 1, (4,)),
+    Case("two: a single pair rather than half a quad", (0, 1, 2, 3, 6, 7), 2, (6, 7)),
     Case("two: out of the fuller half", (0, 1, 2, 3, 4, 5, 6), 2, (4, 5)),
     Case("three: out of three rather than out of a quad", (0, 1, 2, 3, 4, 5, 6), 3, (4, 5, 6)),
-    Case("three out of a quad leave no pair broken but one", (0, 1, 2, 3), 3, (0, 1, 2)),
-    Case("two nodes' worth: the lone quad of sixteen", (*range(8), *range(12, 16)), 4, (12, 13, 14, 15)),
-    Case("a machine with six cards", (0, 1, 2, 3, 4, 5), 2, (4, 5)),
-    Case("a card beyond the sixty-fourth", (100, 101, 3), 2, (100, 101)),
+    Case("three out of a quad split only one pair", (0, 1, 2, 3), 3, (0, 1, 2)),
+    Case("four of sixteen: the single quad", (*range(8), *range(12, 16)), 4, (12, 13, 14, 15)),
+    Case("a node with six GPUs", (0, 1, 2, 3, 4, 5), 2, (4, 5)),
+    Case("a GPU beyond the sixty-fourth", (100, 101, 3), 2, (100, 101)),
 ]
 
 
@@ -122,13 +122,13 @@ class ShareCase:
 
 
 SHARES = [
-    ShareCase("the fullest card that has room", (1000, 400, 600), 300, 1),
-    ShareCase("a card that is just enough", (1000, 300, 299), 300, 1),
-    ShareCase("a fresh card when no other has room", (1000, 200, 0), 300, 0),
-    ShareCase("no card has room, whatever the sum", (200, 200), 300, None),
-    ShareCase("a card not to be used", (0, 1000), 1, 1),
+    ShareCase("the fullest GPU that fits", (1000, 400, 600), 300, 1),
+    ShareCase("a GPU with just enough left", (1000, 300, 299), 300, 1),
+    ShareCase("an idle GPU when no other fits", (1000, 200, 0), 300, 0),
+    ShareCase("no single GPU fits, whatever the sum", (200, 200), 300, None),
+    ShareCase("an unusable GPU", (0, 1000), 1, 1),
     ShareCase("the first of equals", (500, 500), 500, 0),
-    ShareCase("no cards", (), 1, None),
+    ShareCase("no GPUs", (), 1, None),
 ]
 
 

@@ -397,8 +397,8 @@ def test_target_is_taken_over_only_by_strictly_higher_priority_and_both_gangs_ar
     assert world.gangs[large].notes.target == ("n0",)
     rival = world.start("rival", 1, shape_of(2), priority=priority)
     world.pass_time(301)
-    told = {key.name: world.gangs[key].notes.target for key in (large, rival)}
-    assert told == {"large": (), "rival": ()} | {owner: ("n0",)}
+    targets = {key.name: world.gangs[key].notes.target for key in (large, rival)}
+    assert targets == {"large": (), "rival": ()} | {owner: ("n0",)}
 
 
 def test_waiting_gangs_may_use_the_nodes_of_a_target_that_was_taken_over() -> None:
@@ -420,7 +420,7 @@ def test_waiting_gangs_may_use_the_nodes_of_a_target_that_was_taken_over() -> No
     assert [pod.node for pod in world.bound(small)] == ["n0"]
 
 
-@pytest.mark.parametrize("asks", [True, False], ids=["asks", "sleeps"])
+@pytest.mark.parametrize("asks", [True, False], ids=["asks", "parked"])
 def test_former_target_is_drained_again_before_later_gangs_enter_it(asks: bool) -> None:
     world = a_world(4)
     world.create(a_pod("leaves", shape_of(3), priority=5), a_pod("stays", priority=5))
@@ -452,8 +452,8 @@ def test_drain_starts_by_a_timer_when_a_gang_has_waited_too_long() -> None:
     world.settle()
     large = world.start("large", 1, shape_of(2))
     world.pass_time(1000)
-    told = [(time, effect) for time, _, effects in world.journal for effect in sent(effects, Report)]
-    assert [time for time, report in told if report.key == large and report.status.notes.target] == [1300.0]
+    reports = [(time, effect) for time, _, effects in world.journal for effect in sent(effects, Report)]
+    assert [time for time, report in reports if report.key == large and report.status.notes.target] == [1300.0]
 
 
 def test_waiting_time_counts_from_the_creation_of_the_last_member() -> None:

@@ -1060,7 +1060,7 @@ def test_members_beyond_the_minimum_start_one_by_one_as_capacity_is_freed() -> N
 @pytest.mark.parametrize(
     ("pause", "wait"),
     [(-1.0, 0.0), (0.0, 4.0), (300.0, 4.0), (300.1, 2.0)],
-    ids=["of the same try", "at once", "within five minutes", "long after"],
+    ids=["of the same attempt", "at once", "within five minutes", "long after"],
 )
 def test_backoff_grows_with_each_failure_unless_the_last_one_is_long_ago(pause: float, wait: float) -> None:
     state = State(Config(longest_back_off=60.0))
@@ -1088,7 +1088,7 @@ def test_backoff_never_exceeds_the_longest_backoff(config: Config, longest: floa
 
 def test_deletion_of_an_unknown_pod_is_ignored() -> None:
     world = a_world(1)
-    assert world.handle(PodGone("nobody")) == []
+    assert world.handle(PodGone("unknown")) == []
 
 
 def test_gang_that_keeps_waiting_times_out_repeatedly() -> None:

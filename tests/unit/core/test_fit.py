@@ -111,9 +111,9 @@ RESOURCES = [
         Reason.RESOURCE,
         on("n1", pod("other", plain(0))),
     ),
-    Case("a resource that no node knows", asks(plain(1, **{"example.com/new": 1})), PAIR, "", Reason.RESOURCE),
+    Case("a resource that no node has", asks(plain(1, **{"example.com/new": 1})), PAIR, "", Reason.RESOURCE),
     Case(
-        "a node that is overfull in what the pod does not ask for",
+        "a node that is overcommitted in a resource that the pod does not request",
         asks(plain(0, memory=1)),
         [node("n1", allocatable={"cpu": 100})],
         "n1",
@@ -128,7 +128,7 @@ RESOURCES = [
         Reason.RESOURCE,
     ),
     Case(
-        "a request beyond all reason",
+        "an extremely large request",
         asks(plain(2**63 - 1)),
         [node("n1", allocatable={"cpu": 2**63 - 1})],
         "",
@@ -159,7 +159,13 @@ NODE_CASES = [
         Reason.NODE_AFFINITY,
     ),
     Case("In", needs(labelled("disk", SelectorOperator.IN, "ssd", "12")), DISKS, "n1 n3", Reason.NODE_AFFINITY),
-    Case("In of nothing known", needs(labelled("disk", SelectorOperator.IN, "tape")), DISKS, "", Reason.NODE_AFFINITY),
+    Case(
+        "In with unknown values only",
+        needs(labelled("disk", SelectorOperator.IN, "tape")),
+        DISKS,
+        "",
+        Reason.NODE_AFFINITY,
+    ),
     Case(
         "NotIn, which an absent label satisfies",
         needs(labelled("disk", SelectorOperator.NOT_IN, "ssd", "9")),
@@ -177,11 +183,17 @@ NODE_CASES = [
     ),
     Case("Gt, as numbers", needs(labelled("disk", SelectorOperator.GT, "9")), DISKS, "n3", Reason.NODE_AFFINITY),
     Case("Lt, as numbers", needs(labelled("disk", SelectorOperator.LT, "12")), DISKS, "n2", Reason.NODE_AFFINITY),
-    Case("Gt of no number", needs(labelled("disk", SelectorOperator.GT, "many")), DISKS, "", Reason.NODE_AFFINITY),
+    Case(
+        "Gt with a value that is no number",
+        needs(labelled("disk", SelectorOperator.GT, "many")),
+        DISKS,
+        "",
+        Reason.NODE_AFFINITY,
+    ),
     Case("a node's name In", needs(named(SelectorOperator.IN, "n2")), DISKS, "n2", Reason.NODE_AFFINITY),
     Case("a node's name NotIn", needs(named(SelectorOperator.NOT_IN, "n2")), DISKS, "n1 n3 n4", Reason.NODE_AFFINITY),
     Case(
-        "labels and fields of one term together",
+        "labels and fields of one term must both match",
         needs(
             NodeTerm(
                 (Requirement("disk", SelectorOperator.EXISTS),),
@@ -193,7 +205,7 @@ NODE_CASES = [
         Reason.NODE_AFFINITY,
     ),
     Case(
-        "either of two terms",
+        "one of two terms must match",
         needs(labelled("disk", SelectorOperator.IN, "9"), named(SelectorOperator.IN, "n4")),
         DISKS,
         "n2 n4",
@@ -202,21 +214,21 @@ NODE_CASES = [
     Case("an empty term matches nothing", needs(NodeTerm()), DISKS, "", Reason.NODE_AFFINITY),
     Case("no term at all matches nothing", needs(), DISKS, "", Reason.NODE_AFFINITY),
     Case(
-        "an empty term beside another",
+        "an empty term and another one",
         needs(NodeTerm(), labelled("disk", SelectorOperator.IN, "ssd")),
         DISKS,
         "n1",
         Reason.NODE_AFFINITY,
     ),
     Case(
-        "the selector and the affinity together",
+        "the selector and the affinity must both match",
         asks(with_terms(node_labels=labels_equal({"disk": "ssd"}), node_terms=(named(SelectorOperator.NOT_IN, "n1"),))),
         DISKS,
         "",
         Reason.NODE_AFFINITY,
     ),
     Case(
-        "every volume has its say",
+        "every volume must allow the node",
         asks(
             with_terms(
                 volume_terms=(
@@ -251,7 +263,7 @@ def tolerating(*tolerations: Toleration) -> Pod:
 
 
 TAINT_CASES = [
-    Case("a soft taint refuses nobody, the others do", asks(), TAINTED, "free soft", Reason.TAINT),
+    Case("hard taints refuse, a PreferNoSchedule taint does not", asks(), TAINTED, "free soft", Reason.TAINT),
     Case("Exists with a key", tolerating(Toleration("k", exists=True)), TAINTED, "free hard soft leave"),
     Case("Exists with an empty key", tolerating(Toleration(exists=True)), TAINTED, "free hard soft leave"),
     Case("Exists with another key", tolerating(Toleration("other", exists=True)), TAINTED, "free soft", Reason.TAINT),
@@ -348,7 +360,7 @@ RED = PodMatch(LabelSelector(labels_equal({"app": "b"})), (), LabelSelector(labe
 AFFINITY_CASES = [
     Case("affinity within a zone", near(PodTerm(B, ZONE)), ZONES, "n1 n2", Reason.POD_AFFINITY, on("n1", other("b"))),
     Case("affinity within a node", near(PodTerm(B, HOSTNAME)), ZONES, "n1", Reason.POD_AFFINITY, on("n1", other("b"))),
-    Case("affinity to pods that are not there", near(PodTerm(B, ZONE)), ZONES, "", Reason.POD_AFFINITY),
+    Case("affinity to pods that do not exist", near(PodTerm(B, ZONE)), ZONES, "", Reason.POD_AFFINITY),
     Case(
         "affinity to a pod on a node without the label",
         near(PodTerm(B, ZONE)),
@@ -358,14 +370,14 @@ AFFINITY_CASES = [
         on("n4", other("b")),
     ),
     Case(
-        "affinity to its own kind: the first goes anywhere",
+        "affinity to itself: the first pod fits any node",
         near(PodTerm(A, ZONE)),
         ZONES,
         "n1 n2 n3",
         Reason.POD_AFFINITY,
     ),
     Case(
-        "affinity to its own kind: the second goes to the first",
+        "affinity to itself: the second pod fits the domain of the first",
         near(PodTerm(A, ZONE)),
         ZONES,
         "n3",
@@ -373,7 +385,7 @@ AFFINITY_CASES = [
         on("n3", other("a")),
     ),
     Case(
-        "affinity to its own kind: one outside every domain does not count as the first",
+        "affinity to itself: a pod outside every domain does not count as the first",
         near(PodTerm(A, ZONE)),
         ZONES,
         "n1 n2 n3",
@@ -381,7 +393,7 @@ AFFINITY_CASES = [
         on("n4", other("a")),
     ),
     Case(
-        "affinity to its own kind in two ways: a pod within either key's domains ends the exception",
+        "affinity to itself by two keys: a pod within the domains of either key ends the exception",
         near(PodTerm(A, ZONE), PodTerm(A, HOSTNAME)),
         ZONES,
         "",
@@ -389,14 +401,14 @@ AFFINITY_CASES = [
         on("n4", other("a")),
     ),
     Case(
-        "affinity to its own kind and to another: no exception",
+        "affinity to itself and to another pod: no exception",
         near(PodTerm(A, ZONE), PodTerm(B, ZONE)),
         ZONES,
         "",
         Reason.POD_AFFINITY,
     ),
     Case(
-        "two affinity terms must be met by one pod",
+        "two affinity terms must be matched by one pod",
         near(PodTerm(B, ZONE), PodTerm(TIERED, ZONE)),
         ZONES,
         "n3",
@@ -423,7 +435,7 @@ AFFINITY_CASES = [
         on("n1", other("b", namespace="y")),
     ),
     Case(
-        "affinity in the namespaces named",
+        "affinity in the named namespaces",
         near(PodTerm(apps("b", namespaces=("y",)), ZONE)),
         ZONES,
         "n3",
@@ -439,7 +451,7 @@ AFFINITY_CASES = [
         on("n3", other("b", namespace="y")),
     ),
     Case(
-        "affinity in namespaces by their labels",
+        "affinity in namespaces selected by labels",
         near(PodTerm(RED, ZONE)),
         ZONES,
         "n3",
@@ -447,7 +459,7 @@ AFFINITY_CASES = [
         [*on("n1", other("b")), *on("n3", other("b", namespace="y", namespace_labels={"team": "red"}))],
     ),
     Case(
-        "affinity without a selector means no pod",
+        "affinity without a selector selects no pod",
         near(PodTerm(PodMatch(None, ("x",)), ZONE)),
         ZONES,
         "",
@@ -512,7 +524,7 @@ ANTI_CASES = [
         on("n1", other("b", deleting=True)),
     ),
     Case(
-        "anti-affinity of a pod that is there",
+        "anti-affinity of a placed pod",
         asks(),
         ZONES,
         "n3 n4",
@@ -520,7 +532,7 @@ ANTI_CASES = [
         on("n1", other("b", with_terms(anti_affinity=(PodTerm(A, ZONE),)))),
     ),
     Case(
-        "anti-affinity of a pod that is there and means others",
+        "anti-affinity of a placed pod to other pods",
         asks(),
         ZONES,
         "n1 n2 n3 n4",
@@ -528,7 +540,7 @@ ANTI_CASES = [
         on("n1", other("b", with_terms(anti_affinity=(PodTerm(B, ZONE),)))),
     ),
     Case(
-        "anti-affinity of a pod that is there in another namespace",
+        "anti-affinity of a placed pod in another namespace",
         asks(),
         ZONES,
         "n1 n2 n3 n4",
@@ -536,7 +548,7 @@ ANTI_CASES = [
         on("n1", other("b", with_terms(anti_affinity=(PodTerm(apps("a", namespaces=("y",)), ZONE),)), namespace="y")),
     ),
     Case(
-        "anti-affinity of a pod that is there without the label",
+        "anti-affinity of a placed pod on a node without the label",
         asks(),
         ZONES,
         "n1 n2 n3 n4",
@@ -580,7 +592,7 @@ SPREAD_CASES = [
         on("n1", other("a"), pod("second")),
     ),
     Case(
-        "spread of others does not count the pod itself",
+        "spread of other pods does not count the pod itself",
         spreads(Spread(B, ZONE)),
         THREE_ZONES,
         "n1 n2 n3",
@@ -588,7 +600,7 @@ SPREAD_CASES = [
         on("n1", other("b")),
     ),
     Case(
-        "spread of others refuses beyond the skew",
+        "spread of other pods refuses beyond the skew",
         spreads(Spread(B, ZONE)),
         THREE_ZONES,
         "n2 n3",
@@ -597,7 +609,7 @@ SPREAD_CASES = [
     ),
     Case("spread needs the label", spreads(Spread(A, ZONE)), ZONES, "n1 n2 n3", Reason.SPREAD),
     Case(
-        "spread over fewer domains than asked for starts from nothing",
+        "spread over fewer domains than minDomains starts from 0",
         spreads(Spread(A, ZONE, min_domains=4)),
         THREE_ZONES,
         "",
@@ -605,7 +617,7 @@ SPREAD_CASES = [
         [*ONE_IN_A_AND_B, *on("n3", other("a"))],
     ),
     Case(
-        "spread over as many domains as asked for",
+        "spread over minDomains domains",
         spreads(Spread(A, ZONE, min_domains=3)),
         THREE_ZONES,
         "n1 n2 n3",
@@ -629,7 +641,7 @@ SPREAD_CASES = [
         ONE_IN_A_AND_B,
     ),
     Case(
-        "spread counts nodes that the pod's affinity refuses, if told so",
+        "spread counts nodes that the pod's affinity refuses, with nodeAffinityPolicy Ignore",
         spreads(Spread(A, ZONE, honor_affinity=False), node_labels=labels_equal({"disk": "ssd"})),
         SSD[1:] + SSD[:1],
         "",
@@ -645,7 +657,7 @@ SPREAD_CASES = [
         ONE_IN_A_AND_B,
     ),
     Case(
-        "spread leaves out nodes that the pod does not tolerate, if told so",
+        "spread leaves out nodes that the pod does not tolerate, with nodeTaintsPolicy Honor",
         spreads(Spread(A, ZONE, honor_taints=True)),
         TAINTED_ZONE,
         "n1 n2",
@@ -677,7 +689,7 @@ SPREAD_CASES = [
         on("n1", other("a"), pod("second")),
     ),
     Case(
-        "every spread has its say",
+        "every spread constraint must hold",
         spreads(Spread(A, ZONE), Spread(A, HOSTNAME)),
         ZONES[:3],
         "n3",
@@ -690,14 +702,14 @@ ASSIGNED, COUNTED = gpu_node("n1", 2), gpu_node("n1", 2, assigns=False)
 AMD = "amd.com/gpu"
 GPU_CASES = [
     Case(
-        "whole cards that are idle",
+        "whole GPUs that are idle",
         asks(whole(2)),
         [gpu_node("n1", 2), gpu_node("n2", 1), node("n3")],
         "n1",
         Reason.RESOURCE,
     ),
     Case(
-        "whole cards of which one carries a share",
+        "whole GPUs of which one carries a share",
         asks(whole(2)),
         [ASSIGNED],
         "",
@@ -705,7 +717,7 @@ GPU_CASES = [
         on("n1", pod("other", share(100)), devices=(1,)),
     ),
     Case(
-        "one whole card beside a share",
+        "one whole GPU beside a share",
         asks(whole(1)),
         [ASSIGNED],
         "n1",
@@ -713,7 +725,7 @@ GPU_CASES = [
         on("n1", pod("other", share(100)), devices=(1,)),
     ),
     Case(
-        "shares are found on one card, not in the sum",
+        "a share needs one GPU, not the sum of several",
         asks(share(600)),
         [ASSIGNED],
         "",
@@ -721,7 +733,7 @@ GPU_CASES = [
         [*on("n1", pod("p", share(500)), devices=(0,)), *on("n1", pod("q", share(500)), devices=(1,))],
     ),
     Case(
-        "a share that one card still has",
+        "a share that fits on one GPU",
         asks(share(500)),
         [ASSIGNED],
         "n1",
@@ -729,7 +741,7 @@ GPU_CASES = [
         [*on("n1", pod("p", share(500)), devices=(0,)), *on("n1", pod("q", share(600)), devices=(1,))],
     ),
     Case(
-        "the smallest share, of which a full card has none",
+        "the smallest share does not fit on a full GPU",
         asks(share(1)),
         [gpu_node("n1", 1), gpu_node("n2", 1)],
         "n2",
@@ -737,28 +749,28 @@ GPU_CASES = [
         [*on("n1", pod("p", share(1000)), devices=(0,)), *on("n2", pod("q", share(999)), devices=(0,))],
     ),
     Case(
-        "a share where devices are not ours to assign",
+        "a share on a node whose devices are not assigned",
         asks(share(100)),
         [COUNTED, gpu_node("n2", 1)],
         "n2",
         Reason.NO_ASSIGNED_DEVICES,
     ),
     Case(
-        "an unhealthy card is no whole card",
+        "an unhealthy GPU does not count as a whole GPU",
         asks(whole(2)),
         [gpu_node("n1", 2, unhealthy=frozenset({0})), gpu_node("n2", 3, unhealthy=frozenset({0}))],
         "n2",
         Reason.RESOURCE,
     ),
     Case(
-        "an unhealthy card carries no shares",
+        "an unhealthy GPU carries no shares",
         asks(share(100)),
         [gpu_node("n1", 1, unhealthy=frozenset({0}))],
         "",
         Reason.RESOURCE,
     ),
     Case(
-        "whole cards beside a user that nobody recorded",
+        "whole GPUs beside a pod with unrecorded devices",
         asks(whole(1)),
         [gpu_node("n1", 4), gpu_node("n2", 4)],
         "n2",
@@ -766,7 +778,7 @@ GPU_CASES = [
         on("n1", pod("other", whole(1))),
     ),
     Case(
-        "shares beside a user that nobody recorded",
+        "shares beside a pod with unrecorded devices",
         asks(share(100)),
         [gpu_node("n1", 4), gpu_node("n2", 4)],
         "n2",
@@ -774,7 +786,7 @@ GPU_CASES = [
         on("n1", pod("other", share(100))),
     ),
     Case(
-        "a pod without GPUs beside a user that nobody recorded",
+        "a pod without GPUs beside a pod with unrecorded devices",
         asks(),
         [gpu_node("n1", 4)],
         "n1",
@@ -782,7 +794,7 @@ GPU_CASES = [
         on("n1", pod("other", whole(1))),
     ),
     Case(
-        "cards that a device plugin owns are counted",
+        "GPUs that a device plugin assigns are counted",
         asks(whole(2)),
         [gpu_node("n1", 4, assigns=False), gpu_node("n2", 4, assigns=False)],
         "n2",
@@ -790,7 +802,7 @@ GPU_CASES = [
         on("n1", pod("other", whole(3))),
     ),
     Case(
-        "cards that an operator has withdrawn are not opened for shares",
+        "GPUs beyond the allocatable number are not used for shares",
         asks(share(100)),
         [gpu_node("n1", 2, allocatable={GPU: 1})],
         "",
@@ -798,14 +810,14 @@ GPU_CASES = [
         on("n1", pod("other", whole(1)), devices=(0,)),
     ),
     Case(
-        "shares of another maker's card",
+        "shares of a GPU of another resource",
         asks(share(100)),
         [gpu_node("n1", 2, allocatable={AMD: 2}, gpu_resource=AMD), gpu_node("n2", 2)],
         "n2",
         Reason.RESOURCE,
     ),
     Case(
-        "whole cards of another maker",
+        "whole GPUs of another resource",
         asks(whole(1)),
         [gpu_node("n1", 2, allocatable={AMD: 2}, gpu_resource=AMD), gpu_node("n2", 2)],
         "n2",
@@ -825,22 +837,22 @@ MAP_CASES = [
     Case("a map names a node by its label", asks(mapped("gpu-a", 0)), ALIASED, "n1", Reason.MAP_NODE),
     Case("a map names a node by its name", asks(mapped("n2", 0)), ALIASED, "n2", Reason.MAP_NODE),
     Case(
-        "a map's label goes before a node of that name",
+        "the node label of a map precedes a node of that name",
         asks(mapped("n2", 0)),
         [gpu_node("n1", 2, labels={"gpu-node-name": "n2"}), gpu_node("n2", 2)],
         "n1",
         Reason.MAP_NODE,
     ),
     Case(
-        "a map that may mean two nodes means none",
+        "a map whose name matches two nodes fits none",
         asks(mapped("gpu-a", 0)),
         [gpu_node(name, 2, labels={"gpu-node-name": "gpu-a"}) for name in ("n1", "n2")],
         "",
         Reason.MAP_NODE,
     ),
-    Case("a map to a node that is not there", asks(mapped("gone", 0)), ALIASED, "", Reason.MAP_NODE),
-    Case("a map is believed where no GPUs are advertised", asks(mapped("n3", 5)), ALIASED[2:], "n3"),
-    Case("a map to a GPU beyond all that anyone has named", asks(mapped("n3", 8)), ALIASED[2:], "n3"),
+    Case("a map to an unknown node", asks(mapped("gone", 0)), ALIASED, "", Reason.MAP_NODE),
+    Case("a map fits a node that advertises no GPUs", asks(mapped("n3", 5)), ALIASED[2:], "n3"),
+    Case("a map to a higher GPU index than any known one", asks(mapped("n3", 8)), ALIASED[2:], "n3"),
     Case(
         "a map's GPUs are held even where none are advertised",
         asks(mapped("n3", 5)),
@@ -864,9 +876,9 @@ MAP_CASES = [
         "",
         Reason.DEVICE_MISSING,
     ),
-    Case("an index that no machine has", asks(mapped("n3", 5000)), ALIASED[2:], "", Reason.DEVICE_MISSING, ours=True),
-    Case("the last index that is believed", asks(mapped("n3", 127)), ALIASED[2:], "n3"),
-    Case("the first index that is not", asks(mapped("n3", 128)), ALIASED[2:], "", Reason.DEVICE_MISSING, ours=True),
+    Case("an index that no node has", asks(mapped("n3", 5000)), ALIASED[2:], "", Reason.DEVICE_MISSING, ours=True),
+    Case("the last index that is accepted", asks(mapped("n3", 127)), ALIASED[2:], "n3"),
+    Case("the first index that is refused", asks(mapped("n3", 128)), ALIASED[2:], "", Reason.DEVICE_MISSING, ours=True),
     Case(
         "pods of one map share",
         asks(MINE),
@@ -876,7 +888,7 @@ MAP_CASES = [
         on("n1", pod("other", mapped("n1", 0, 1)), devices=(0, 1)),
     ),
     Case(
-        "pods of one map share what they have in common",
+        "pods of one map share the GPUs that both name",
         asks(MINE),
         [ASSIGNED],
         "n1",
@@ -892,7 +904,7 @@ MAP_CASES = [
         on("n1", pod("other", mapped("n1", 1, group="y/map")), devices=(1,)),
     ),
     Case(
-        "a map's GPU that a request holds",
+        "a map's GPU that is held by a request",
         asks(MINE),
         [ASSIGNED],
         "",
@@ -908,7 +920,7 @@ MAP_CASES = [
         on("n1", pod("other", share(100)), devices=(1,)),
     ),
     Case(
-        "a map beside other GPUs that are held",
+        "a map beside other GPUs in use",
         asks(mapped("n1", 0)),
         [ASSIGNED],
         "n1",
@@ -916,16 +928,16 @@ MAP_CASES = [
         on("n1", pod("other", whole(1)), devices=(1,)),
     ),
     Case(
-        "a map beside a user that nobody recorded",
+        "a map beside a pod with unrecorded devices",
         asks(MINE),
         [gpu_node("n1", 4)],
         "",
         Reason.DEVICES_UNRECORDED,
         on("n1", pod("other", whole(1))),
     ),
-    Case("a map where a device plugin owns the cards", asks(MINE), [COUNTED], "n1"),
+    Case("a map on a node whose device plugin assigns the GPUs", asks(MINE), [COUNTED], "n1"),
     Case(
-        "a map where a device plugin has given too many cards away",
+        "a map on a node with too few GPUs left by the device plugin",
         asks(MINE),
         [COUNTED],
         "",
@@ -933,7 +945,7 @@ MAP_CASES = [
         on("n1", pod("other", whole(1))),
     ),
     Case(
-        "a map's GPUs count against whole cards",
+        "a map's GPUs count against whole GPUs",
         asks(whole(1)),
         [COUNTED],
         "",
@@ -941,15 +953,17 @@ MAP_CASES = [
         on("n1", pod("other", MINE), devices=(0, 1)),
     ),
     Case(
-        "a map with a request where devices are not ours to assign",
+        "a map with a request on a node whose devices are not assigned",
         asks(mapped_request("n1", 0, 1)),
         [COUNTED],
         "",
         Reason.NO_ASSIGNED_DEVICES,
     ),
-    Case("a map with a request where we assign devices", asks(mapped_request("n1", 0, 1)), [ASSIGNED], "n1"),
     Case(
-        "a map with a request that is held",
+        "a map with a request on a node whose devices are assigned", asks(mapped_request("n1", 0, 1)), [ASSIGNED], "n1"
+    ),
+    Case(
+        "a map with a request whose GPU is in use",
         asks(mapped_request("n1", 0)),
         [ASSIGNED],
         "",

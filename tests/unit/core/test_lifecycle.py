@@ -30,26 +30,32 @@ PHASES = [
     PhaseCase("one is being evicted", {"evicting": 1, "live": some(2)}, Phase.RESTARTING),
     PhaseCase("one is being committed", {"committing": 1, "binding": 1, "minimum": 2}, Phase.COMMITTING),
     PhaseCase("one is being bound", {"binding": 1, "live": some(1), "minimum": 2}, Phase.BINDING),
-    PhaseCase("enough run", {"live": some(2), "minimum": 2, "ready": some(1)}, Phase.RUNNING),
-    PhaseCase("some run and the others are done", {"live": some(1), "succeeded": 1, "minimum": 2}, Phase.RUNNING),
-    PhaseCase("one too few runs", {"live": some(1), "minimum": 2}, Phase.HOLDING),
-    PhaseCase("one too few runs for too long", {"live": some(1), "minimum": 2, "hold_expired": True}, Phase.DEGRADED),
+    PhaseCase("enough members run", {"live": some(2), "minimum": 2, "ready": some(1)}, Phase.RUNNING),
+    PhaseCase(
+        "some members run and the others have succeeded", {"live": some(1), "succeeded": 1, "minimum": 2}, Phase.RUNNING
+    ),
+    PhaseCase("one member too few runs", {"live": some(1), "minimum": 2}, Phase.HOLDING),
+    PhaseCase(
+        "one member too few runs, and the hold has expired",
+        {"live": some(1), "minimum": 2, "hold_expired": True},
+        Phase.DEGRADED,
+    ),
     PhaseCase(
         "fewer run, and that is fine", {"live": some(1), "minimum": 2, "policy": OnMemberLost.SHRINK}, Phase.RUNNING
     ),
-    PhaseCase("all are done", {"succeeded": 2, "minimum": 2}, Phase.FINISHED),
-    PhaseCase("enough are done, but more wait", {"succeeded": 2, "minimum": 2, "ready": some(1)}, Phase.WAITING),
+    PhaseCase("all have succeeded", {"succeeded": 2, "minimum": 2}, Phase.FINISHED),
+    PhaseCase("enough have succeeded, but more wait", {"succeeded": 2, "minimum": 2, "ready": some(1)}, Phase.WAITING),
     PhaseCase(
         "enough are done, but more are held back", {"succeeded": 2, "minimum": 2, "gated": some(1)}, Phase.WAITING
     ),
-    PhaseCase("too few are done", {"succeeded": 1, "minimum": 2}, Phase.GATHERING),
+    PhaseCase("too few have succeeded", {"succeeded": 1, "minimum": 2}, Phase.GATHERING),
     PhaseCase("one has failed", {"failed": 1, "minimum": 2}, Phase.FAILED),
     PhaseCase("one has failed and its replacement waits", {"failed": 1, "ready": some(2), "minimum": 2}, Phase.WAITING),
     PhaseCase("paused", {"blocked": True, "ready": some(2), "minimum": 2}, Phase.BLOCKED),
-    PhaseCase("others go for it", {"nominated": True, "ready": some(2), "minimum": 2}, Phase.NOMINATED),
-    PhaseCase("its slots are kept", {"reserved": True, "minimum": 2}, Phase.RESERVED),
-    PhaseCase("one is still to come", {"ready": some(1), "minimum": 2}, Phase.GATHERING),
-    PhaseCase("all are there", {"ready": some(2), "minimum": 2}, Phase.WAITING),
+    PhaseCase("victims are being evicted for it", {"nominated": True, "ready": some(2), "minimum": 2}, Phase.NOMINATED),
+    PhaseCase("its slots are reserved", {"reserved": True, "minimum": 2}, Phase.RESERVED),
+    PhaseCase("one is missing", {"ready": some(1), "minimum": 2}, Phase.GATHERING),
+    PhaseCase("all exist", {"ready": some(2), "minimum": 2}, Phase.WAITING),
 ]
 
 

@@ -79,73 +79,73 @@ class Case:
 SMALL = [node("n1", allocatable={"cpu": 100}), node("n2", allocatable={"cpu": 200})]
 CASES = [
     Case(
-        "a role that needs another's company waits for it, though it is scarcer",
+        "a role with affinity to another is placed after it, although it is scarcer",
         [group("follower", near("leader", whole(1))), group("leader", plain())],
         [gpu_node("n1", 1), node("n2")],
         {"follower": "n1", "leader": "n1"},
     ),
     Case(
-        "a chain of roles that need company",
+        "a chain of roles with affinity",
         [group("c", near("b", plain())), group("b", near("a", plain())), group("a", whole(1))],
         [node("n1"), gpu_node("n2", 1)],
         {"a": "n2", "b": "n2", "c": "n2"},
     ),
     Case(
-        "a role goes where the company it brings fits, not where it would be least in the way",
+        "a role is placed where the roles with affinity to it fit",
         [group("follower", near("leader", plain(200))), group("leader", plain(100))],
         [*SMALL, node("n3", allocatable={"cpu": 300})],
         {"follower": "n3", "leader": "n3"},
     ),
     Case(
-        "two roles that need each other are refused, as nobody may come first",
+        "two roles with affinity to each other are refused",
         [group("a", near("b", plain())), group("b", near("a", plain()))],
         [node("n1")],
         None,
     ),
     Case(
-        "a role keeps away from another that does not mind",
+        "one-sided anti-affinity between two roles",
         [group("a", away("b", plain(100))), group("b", plain(200))],
         SMALL,
         {"a": "n1", "b": "n2"},
     ),
     Case(
-        "the role with one choice goes before the role with two",
+        "the role with one choice is placed before the role with two",
         [group("either", plain(100), 2), group("large", plain(200))],
         [*SMALL, node("n3", allocatable={"cpu": 100})],
         {"either": "n1 n3", "large": "n2"},
     ),
     Case(
-        "a map goes before a role that could take its card",
+        "a map is placed before a role that could take its GPU",
         [group("any", whole(1)), group("mapped", mapped("n1", 0))],
         [gpu_node("n1", 2)],
         {"any": "n1", "mapped": "n1"},
     ),
     Case(
-        "members of one map entry share its cards",
+        "members of one map entry share its GPUs",
         [group("mapped", mapped("n1", 0, 1), 3)],
         [gpu_node("n1", 2)],
         {"mapped": "n1 n1 n1"},
     ),
     Case(
-        "shares of several sizes fill cards to the brim",
+        "shares of several sizes fill GPUs completely",
         [group("a", share(600)), group("b", share(500), 2), group("c", share(400))],
         [gpu_node("n1", 2)],
         {"a": "n1", "b": "n1 n1", "c": "n1"},
     ),
     Case(
-        "the role that comes last takes as few nodes as it can",
+        "the last role is packed on as few nodes as possible",
         [group("last", whole(1), 3), group("first", licensed(plain()))],
         [gpu_node("n1", 3), gpu_node("n2", 1), gpu_node("n3", 2), node("n4", allocatable={LICENCE: 1})],
         {"last": "n1 n1 n1", "first": "n4"},
     ),
     Case(
-        "the scarcest role goes first, so the other need not leave it room",
+        "the scarcest role is placed first",
         [group("last", whole(1), 3), group("first", licensed(plain()))],
         [gpu_node("n1", 3, allocatable={GPU: 3, LICENCE: 1}), gpu_node("n2", 1), gpu_node("n3", 2)],
         {"last": "n1 n1 n1", "first": "n1"},
     ),
     Case(
-        "a role with a choice leaves the nodes that others could use",
+        "a role with a choice spares the nodes that other roles can use",
         [
             group("first", replace(licensed(plain()), tolerations=(Toleration("k", exists=True),))),
             group("last", plain()),
@@ -154,7 +154,7 @@ CASES = [
         {"first": "n2", "last": "n1"},
     ),
     Case(
-        "a lone card too few",
+        "one GPU too few",
         [group("a", whole(2)), group("b", share(100))],
         [gpu_node("n1", 2)],
         None,
@@ -241,15 +241,15 @@ TAKEN = Placed(pod("other", replace(plain(), host_ports=PORT), labels={"app": "b
         (replace(share(300), host_ports=PORT), Reason.HOST_PORT),
         (away("b", whole(1)), Reason.POD_ANTI_AFFINITY),
         (away("b", share(300)), Reason.POD_ANTI_AFFINITY),
-        (near("nobody", whole(1)), Reason.POD_AFFINITY),
+        (near("none", whole(1)), Reason.POD_AFFINITY),
         (mapped("n2", 0), Reason.UNKNOWN_NODE),
         (mapped("n1", 5), Reason.DEVICE_MISSING),
     ],
     ids=["port", "port and share", "anti-affinity", "anti-affinity and share", "affinity", "map", "device"],
 )
 def test_with_enough_resources_the_refusing_rule_is_named_and_no_resource(shape: Shape, reason: Reason) -> None:
-    told = first_refused([gpu_node("n1", 4)], gang_of(shape, 1), TAKEN)
-    reasons = [refusal.reason for refusal in told.refusals]
+    found = first_refused([gpu_node("n1", 4)], gang_of(shape, 1), TAKEN)
+    reasons = [refusal.reason for refusal in found.refusals]
     assert reasons[0] is reason
     assert Reason.RESOURCE not in reasons
 
@@ -268,8 +268,8 @@ def test_with_enough_resources_the_refusing_rule_is_named_and_no_resource(shape:
 def test_without_enough_resources_the_scarcest_is_named_with_the_shortfall(
     shape: Shape, size: int, subject: str, short_by: int
 ) -> None:
-    told = first_refused([gpu_node("n1", 4)], gang_of(shape, size))
-    first = told.refusals[0]
+    found = first_refused([gpu_node("n1", 4)], gang_of(shape, size))
+    first = found.refusals[0]
     assert (first.reason, first.subject, first.short_by) == (Reason.RESOURCE, subject, short_by)
 
 
@@ -277,7 +277,7 @@ RULE, WISH = TopologyRule("rack"), TopologyRule("rack", required=False)
 
 
 @pytest.mark.parametrize(
-    ("of_gang", "of_role", "told"),
+    ("of_gang", "of_role", "expected"),
     [
         ((RULE,), (), [Reason.TOPOLOGY]),
         ((), (RULE,), [Reason.TOPOLOGY]),
@@ -288,13 +288,13 @@ RULE, WISH = TopologyRule("rack"), TopologyRule("rack", required=False)
     ids=["of the gang", "of a role", "besides a preferred one", "only preferred", "none"],
 )
 def test_only_required_topology_is_named_in_a_refusal(
-    of_gang: tuple[TopologyRule, ...], of_role: tuple[TopologyRule, ...], told: list[Reason]
+    of_gang: tuple[TopologyRule, ...], of_role: tuple[TopologyRule, ...], expected: list[Reason]
 ) -> None:
     """Each of two members fits alone, but not both: no single resource is short."""
     nodes = [gpu_node("n1", 1, labels={RACK: "1"}, allocatable={GPU: 1, "cpu": 100})]
     groups = [replace(each, topology=of_role) for each in (group("a", plain(100)), group("b", whole(1)))]
     found = first_refused(nodes, Bid(groups, 2, topology=of_gang))
-    assert [refusal.reason for refusal in found.refusals] == told
+    assert [refusal.reason for refusal in found.refusals] == expected
 
 
 @given(problems(groups=2))
@@ -303,12 +303,12 @@ def test_refusals_are_never_empty_and_only_name_what_the_gang_requests(problem: 
     cluster = build_cluster(problem.fleet)
     if place_gang(cluster, problem.bid) is not None:
         return
-    told = diagnose(cluster, problem.bid)
-    assert told.refusals
+    found = diagnose(cluster, problem.bid)
+    assert found.refusals
     rules = [*problem.bid.topology, *(rule for each in problem.bid.groups for rule in each.topology)]
     levels = {rule.level for rule in rules if rule.required}
     shapes = [each.pods[0].shape for each in problem.bid.groups]
-    for refusal in told.refusals:
+    for refusal in found.refusals:
         assert refusal.reason is not Reason.TOPOLOGY or refusal.subject in levels
         assert refusal.reason is not Reason.HOST_PORT or any(shape.host_ports for shape in shapes)
         assert refusal.nodes <= len(problem.fleet.nodes)
@@ -326,8 +326,8 @@ def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None
     ]
     cluster = build_cluster(Fleet(nodes))
     excluded = np.array([each is not None and each.name.startswith("drained") for each in cluster.table.nodes])
-    told = count_refusals(cluster, pod("p", plain(200)), excluded)
-    assert [(refusal.reason, refusal.nodes) for refusal in told] == [
+    found = count_refusals(cluster, pod("p", plain(200)), excluded)
+    assert [(refusal.reason, refusal.nodes) for refusal in found] == [
         (Reason.RESERVED, 3),
         (Reason.RESOURCE, 2),
         (Reason.UNSCHEDULABLE, 1),
@@ -336,8 +336,8 @@ def test_every_node_is_counted_once_for_the_first_rule_that_refuses_it() -> None
 
 
 def test_nodes_that_take_no_member_are_counted() -> None:
-    told = first_refused([gpu_node("n1", 4), gpu_node("n2", 1), gpu_node("n3", 1)], gang_of(whole(2), 3))
-    assert (told.refusals[0].reason, told.refusals[0].nodes) == (Reason.RESOURCE, 2)
+    found = first_refused([gpu_node("n1", 4), gpu_node("n2", 1), gpu_node("n3", 1)], gang_of(whole(2), 3))
+    assert (found.refusals[0].reason, found.refusals[0].nodes) == (Reason.RESOURCE, 2)
 
 
 @pytest.mark.parametrize(
@@ -375,8 +375,8 @@ def test_gang_that_no_rack_can_hold_gets_the_shortfall_of_the_largest_rack(
     racks: tuple[str, ...], short_by: int
 ) -> None:
     nodes = [gpu_node(f"n{i}", 1, labels={RACK: rack} if rack else {}) for i, rack in enumerate(racks)]
-    told = first_refused(nodes, gang_of(whole(1), 3, topology=(TopologyRule("rack"),)))
-    assert [(refusal.reason, refusal.short_by) for refusal in told.refusals] == [(Reason.TOPOLOGY, short_by)]
+    found = first_refused(nodes, gang_of(whole(1), 3, topology=(TopologyRule("rack"),)))
+    assert [(refusal.reason, refusal.short_by) for refusal in found.refusals] == [(Reason.TOPOLOGY, short_by)]
 
 
 @pytest.mark.parametrize(

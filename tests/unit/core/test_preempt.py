@@ -323,9 +323,9 @@ def test_two_nominations_of_one_cycle_evict_a_victim_once() -> None:
     world = a_world(4)
     world.start("a", 1, shape_of(4))
     world.settle()
-    winners = [world.start(name, 1, shape_of(2), priority=9) for name in "bc"]
+    preemptors = [world.start(name, 1, shape_of(2), priority=9) for name in "bc"]
     world.settle()
-    assert [len(world.bound(key)) for key in winners] == [1, 1]
+    assert [len(world.bound(key)) for key in preemptors] == [1, 1]
     assert world.lease == {}
 
 
@@ -402,7 +402,7 @@ def test_slots_of_a_nominated_gang_do_not_overfill_the_node_of_a_bind_in_flight(
     engine.handle(PodSeen(replace(engine.state.pods[low.uid], node=low.node, devices=low.devices)), 1.0)
     assert binds_in(decide("on-its-way", 5, 2.0))
     engine.handle(Committed(1), 2.0)
-    commit = next(effect for effect in decide("winner", 9, 3.0) if isinstance(effect, Commit))
+    commit = next(effect for effect in decide("preemptor", 9, 3.0) if isinstance(effect, Commit))
     assert [delete.uid for delete in commit.deletes] == [low.uid]
     effects = engine.handle(NodeSeen(replace(node, labels={**node.labels, "new": "label"})), 4.0)
     assert effects == []
@@ -411,7 +411,7 @@ def test_slots_of_a_nominated_gang_do_not_overfill_the_node_of_a_bind_in_flight(
 @pytest.mark.parametrize(
     ("timeout", "waits"),
     [(None, (0.0, 301.0, 298.0, 1.0)), (60.0, (0.0, 30.0, 29.0, 1.0))],
-    ids=["in the end", "with its gang's patience"],
+    ids=["by the nomination timeout", "by the gang's own timeout"],
 )
 @pytest.mark.parametrize(
     "ahead", [None, 0.0, 86_400.0], ids=["of this leader", "of the one before", "of one whose clock was ahead"]

@@ -86,8 +86,8 @@ def test_victim_is_counted_on_until_its_eviction_was_refused_six_times() -> None
     urgent = world.start("urgent", 1, priority=9)
     world.deliver_all()
     world.run_cycle()
-    told = [(Phase.RESTARTING, {Reason.EVICTING})] * 5 + [(Phase.RUNNING, {Reason.EVICTION_REFUSED})]
-    for phase, reasons in told:
+    expected = [(Phase.RESTARTING, {Reason.EVICTING})] * 5 + [(Phase.RUNNING, {Reason.EVICTION_REFUSED})]
+    for phase, reasons in expected:
         world.handle(DeleteFailed("low-0"))
         world.run_cycle()
         assert (world.phase(low), world.reasons(urgent)) == (phase, reasons)

@@ -274,7 +274,7 @@ class FaultyWorld(RuleBasedStateMachine):
         self.promises.check_truth()
         self.promises.check_no_half_gangs()
         self._let_gangs_end()
-        self._check_everyone_ran()
+        self._check_all_gangs_ran()
         self._check_nothing_is_left()
         self._replay()
 
@@ -293,7 +293,7 @@ class FaultyWorld(RuleBasedStateMachine):
                 return
         raise AssertionError("gangs keep running although all of them end")
 
-    def _check_everyone_ran(self) -> None:
+    def _check_all_gangs_ran(self) -> None:
         """L1 and L2: a gang that still waits would not start in an empty cluster either."""
         world = self.world
         for key, gang in world.gangs.items():
@@ -314,7 +314,7 @@ class FaultyWorld(RuleBasedStateMachine):
         assert not state.ledger.deletes
         kept = {uid for record in state.records.values() for uid in record.reserved}
         strangers = {pod.uid for pod in world.pods.values() if pod.live and not pod.ours}
-        assert set(state.cluster.usage) - kept == strangers, "what nobody uses is counted"
+        assert set(state.cluster.usage) - kept == strangers, "usage without a pod is counted"
         if not kept:
             assert not any(any(state.quota.used(queue).values()) for queue in ("", "a", "b", "missing"))
 

@@ -298,7 +298,7 @@ def test_share_of_a_queue_is_its_dominant_resource_over_its_weight() -> None:
         (Queue("q", quota={GPU: 2}, borrowing=False), 1, Reason.QUOTA, 1),
         (Queue("q", limit={"cpu": 1}), 9, None, 0),
     ],
-    ids=["room", "used up", "never", "borrows", "does not borrow", "another resource"],
+    ids=["within the limit", "used up", "larger than the limit", "borrows", "does not borrow", "another resource"],
 )
 def test_refusal_says_by_how_much_the_request_exceeds_the_limit(
     queue: Queue, wanted: int, reason: Reason | None, short_by: int

@@ -506,7 +506,7 @@ def test_slot_of_a_lost_member_is_held_in_the_rack_of_the_other_members() -> Non
     world.settle(controllers=False)
     world.create(a_pod("pair", shape_of(2)))
     world.settle(controllers=False)
-    assert world.pods["pair"].node is None, "there is room in the other rack, where the replacement may not go"
+    assert world.pods["pair"].node is None, "the other rack has capacity, but the replacement may not go there"
     world.settle()
     assert {pod.node for pod in world.bound(a_key("a"))} == {"n0", "n3"}
 
@@ -523,9 +523,9 @@ def test_no_more_slots_are_held_than_members_are_missing() -> None:
     assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1)
 
 
-@pytest.mark.parametrize(("gpus", "cards"), [(1, 3), (2, 5)], ids=["its only one", "one of two"])
-def test_replacement_does_not_reuse_an_unhealthy_gpu(gpus: int, cards: int) -> None:
-    world = a_world(cards)
+@pytest.mark.parametrize(("gpus", "total"), [(1, 3), (2, 5)], ids=["its only one", "one of two"])
+def test_replacement_does_not_reuse_an_unhealthy_gpu(gpus: int, total: int) -> None:
+    world = a_world(total)
     key = world.start("a", 2, shape_of(gpus))
     world.settle()
     lost = (world.pods["a-1"].devices or ())[-1]
@@ -533,7 +533,7 @@ def test_replacement_does_not_reuse_an_unhealthy_gpu(gpus: int, cards: int) -> N
     world.change_node("n0", unhealthy=frozenset({lost}))
     world.settle()
     devices = sorted(device for pod in world.bound(key) for device in pod.devices or ())
-    assert devices == sorted({*range(cards)} - {lost})
+    assert devices == sorted({*range(total)} - {lost})
 
 
 def test_hold_begun_by_a_leader_with_a_fast_clock_ends_in_time() -> None:

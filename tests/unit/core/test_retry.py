@@ -49,9 +49,9 @@ def start_binding(world: World, count: int) -> GangKey:
 
 def said(world: World, key: GangKey) -> str:
     """The bind refusal in the last report."""
-    told = world.engine.state.records[key].reported
-    assert told is not None
-    return told.bind_refused
+    status = world.engine.state.records[key].reported
+    assert status is not None
+    return status.bind_refused
 
 
 def settle(world: World, fate_of: Outcomes) -> None:

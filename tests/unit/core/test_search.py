@@ -45,7 +45,7 @@ def found(cluster: Cluster, groups: list[SearchGroup], tries: int = 100) -> list
         ((-1, 0, -1), None),
         ((-1, -1, -1), None),
     ],
-    ids=["the first domain", "one that has room", "a domain of two nodes", "too small a domain", "no domain"],
+    ids=["the first domain", "a domain with capacity", "a domain of two nodes", "too small a domain", "no domain"],
 )
 def test_a_role_stays_in_one_of_its_domains(codes: tuple[int, ...], expected: list[str] | None) -> None:
     cluster = cluster_of(2, 1, 3)

@@ -247,7 +247,7 @@ def test_waiting_time_restarts_for_a_gang_that_ran_under_another_leader(fenced: 
     engine.run_cycle(NOW + 4000)
     engine.handle(PodSeen(replace(pod, uid="again", created=NOW + 5000)), NOW + 5000)
     engine.handle(TookOver(), NOW + 5000)
-    (status,) = [told.status for told in sent(engine.run_cycle(NOW + 5000), Report) if told.key == key]
+    (status,) = [report.status for report in sent(engine.run_cycle(NOW + 5000), Report) if report.key == key]
     assert (status.timed_out, status.notes.target) == (False, ())
 
 

@@ -40,7 +40,7 @@ def domains(cluster: Cluster, level: str) -> set[frozenset[str]]:
     found: dict[int, set[str]] = {}
     for member, code in zip(cluster.table.nodes, cluster.topology.codes(level), strict=True):
         if code >= 0:
-            found.setdefault(int(code), set()).add(member.name if member is not None else "nobody")
+            found.setdefault(int(code), set()).add(member.name if member is not None else "none")
     return {frozenset(names) for names in found.values()}
 
 
@@ -67,7 +67,7 @@ DOMAINS = [
     DomainCase("rack 1 of zone a is not rack 1 of zone b", "rack", ("n1 n2", "n3", "n4")),
     DomainCase("blocks", "nvlink", ("n1", "n2", "n3")),
     DomainCase("any label is a level of its own", RACK, ("n1 n2 n3", "n4")),
-    DomainCase("a label that nobody has", NETWORK, ()),
+    DomainCase("a label that no node has", NETWORK, ()),
 ]
 
 
@@ -139,12 +139,12 @@ SAME_NAME = [host("n1", "a/1"), host("n2", "b/1"), host("n3", "b/2")]
 CASES = [
     Case("a required rack that is large enough", gang_of(whole(1), 3, topology=RACK_REQUIRED), TWO_RACKS, "n3 n4 n5"),
     Case("no rack is large enough", gang_of(whole(1), 4, topology=RACK_REQUIRED), TWO_RACKS),
-    Case("racks of one name in two zones are two", gang_of(whole(1), 2, topology=RACK_REQUIRED), SAME_NAME),
+    Case("racks of one name in two zones are different", gang_of(whole(1), 2, topology=RACK_REQUIRED), SAME_NAME),
     Case(
         "the rack's label alone has no path", gang_of(whole(1), 2, topology=(TopologyRule(RACK),)), SAME_NAME, "n1 n2"
     ),
-    Case("the zone is wide enough", gang_of(whole(1), 2, topology=ZONE_REQUIRED), SAME_NAME, "n2 n3"),
-    Case("the rack that is left with least waste", gang_of(whole(1), 2, topology=RACK_REQUIRED), TWO_RACKS, "n1 n2"),
+    Case("a zone is large enough", gang_of(whole(1), 2, topology=ZONE_REQUIRED), SAME_NAME, "n2 n3"),
+    Case("the rack with the least waste", gang_of(whole(1), 2, topology=RACK_REQUIRED), TWO_RACKS, "n1 n2"),
     Case(
         "a single node before a rack",
         gang_of(whole(1), 2, topology=RACK_REQUIRED),
@@ -152,7 +152,7 @@ CASES = [
         "n3 n3",
     ),
     Case(
-        "the node that is left with least waste",
+        "the node with the least waste",
         gang_of(whole(1), 2, topology=RACK_REQUIRED),
         [host("n1", "a/1", 4), host("n2", "a/1", 3), host("n3", "a/2", 4)],
         "n2 n2",
@@ -171,7 +171,7 @@ CASES = [
     ),
     Case("a preferred rack", gang_of(whole(1), 3, topology=RACK_PREFERRED), TWO_RACKS, "n3 n4 n5"),
     Case(
-        "a preferred rack that no rack can grant",
+        "a preferred rack when no rack is large enough",
         gang_of(whole(1), 5, topology=RACK_PREFERRED),
         TWO_RACKS,
         "n1 n2 n3 n4 n5",
@@ -189,7 +189,7 @@ CASES = [
         "n3 n4 n5",
     ),
     Case(
-        "of two required levels the tighter one",
+        "the narrower of two required levels",
         gang_of(whole(1), 2, topology=(TopologyRule("zone"), TopologyRule("rack"))),
         [host("n1", "a/1"), host("n2", "a/2")],
     ),
@@ -233,40 +233,40 @@ CASES = [
     ),
     Case("no node is large enough", gang_of(whole(1), 2, topology=(TopologyRule("node"),)), TWO_RACKS),
     Case(
-        "members that keep apart within a rack",
+        "members with anti-affinity within a rack",
         gang_of(alone(), 2, topology=RACK_REQUIRED),
         [host("n1", "a/1", 4), host("n2", "a/2", 4), host("n3", "a/2", 4)],
         "n2 n3",
     ),
     Case(
-        "members that keep apart within a rack, among more nodes than are tried one by one",
+        "members with anti-affinity within a rack, among more nodes than MAX_DOMAINS",
         gang_of(alone(), 2, topology=RACK_REQUIRED),
         [*(host(f"single-{i}", f"a/lone-{i}", 4) for i in range(80)), host("n1", "b/1", 4), host("n2", "b/1", 4)],
         "n1 n2",
     ),
     Case(
-        "running members draw the others to their rack",
+        "waiting members join the rack of running ones",
         anchored(gang_of(whole(1), 2, topology=RACK_REQUIRED), "n5"),
         TWO_RACKS,
         "n3 n4",
         [Placed(pod("running", whole(1)), "n5", (0,))],
     ),
     Case(
-        "running members in a rack that is full",
+        "running members in a full rack",
         anchored(gang_of(whole(1), 2, topology=RACK_REQUIRED), "n1"),
         TWO_RACKS,
         "",
         [Placed(pod("running", whole(1)), "n1", (0,))],
     ),
     Case(
-        "running members draw the others, if they can, to a preferred rack",
+        "waiting members prefer the rack of running ones",
         anchored(gang_of(whole(1), 2, topology=RACK_PREFERRED), "n1"),
         TWO_RACKS[:3],
         "n2 n3",
         [Placed(pod("running", whole(1)), "n1", (0,))],
     ),
     Case(
-        "a running member on a node that has gone draws nobody",
+        "a running member on a removed node has no effect",
         anchored(gang_of(whole(1), 2, topology=RACK_REQUIRED), "gone"),
         TWO_RACKS,
         "n1 n2",
@@ -301,7 +301,7 @@ CASES = [
         "n2 n3 n3",
     ),
     Case(
-        "a rack outside all zones is no room in a zone",
+        "a rack outside all zones is not used for a zone",
         roles(role("leader", whole(1), 1), role("worker", whole(1), 2, RACK_REQUIRED), topology=ZONE_REQUIRED),
         [
             *(host(f"a{i}", f"a/{i // 2}") for i in range(4)),
@@ -321,7 +321,7 @@ CASES = [
         [host("n1", "a/1", 1), host("n2", "a/2", 2)],
     ),
     Case(
-        "two shapes of one role find the rack for both",
+        "two shapes of one role get a rack that fits both",
         roles(role("worker", whole(1), 1, RACK_REQUIRED), role("worker", whole(2), 1, RACK_REQUIRED)),
         [host("n1", "a/1", 1), host("n2", "a/2", 2), host("n3", "a/3", 2), host("n4", "a/3", 2)],
         "n3 n4",
@@ -352,7 +352,7 @@ CASES = [
         [Placed(pod("running", whole(1)), "n3", (0,))],
     ),
     Case(
-        "surplus alone has nowhere to go where nobody has the required label",
+        "surplus alone is not placed if no node has the required label",
         gang_of(whole(1), 3, needed=0, topology=(TopologyRule(NETWORK),)),
         TWO_RACKS,
     ),

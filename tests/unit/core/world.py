@@ -303,8 +303,8 @@ class World:
         self.engine = Engine(self.config)
         self.streams.clear()
         self.journal.clear()
-        for told in (self.status, self.seen_nodes, self.seen_pods, self.seen_gangs):
-            told.clear()
+        for state in (self.status, self.seen_nodes, self.seen_pods, self.seen_gangs):
+            state.clear()
         seen: list[Event] = [NodeSeen(node) for node in self.nodes.values()]
         seen += [PodSeen(pod) for pod in self.pods.values()]
         seen += [GangSeen(gang) for gang in self.gangs.values()]

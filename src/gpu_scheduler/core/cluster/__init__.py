@@ -1,4 +1,5 @@
-"""Cluster state: free capacity of nodes and devices, pod counts, topology domains, trials that can be undone.
+"""Cluster state: free capacity of nodes and devices, pod counts, topology domains, and trials that can be undone.
 
-Rules that decide whether a pod fits belong in `placement`.
+Tables and arithmetic over them belong here. Rules that decide whether a pod fits belong in `placement`; gangs and
+queues are unknown here.
 """

@@ -1,4 +1,5 @@
-"""The scheduling cycle: events update the state, one cycle decides, and everything that follows from a decision.
+"""The scheduling cycle: event handlers update the state, one cycle decides, and one commit holds its decisions.
 
-Commits, retries, recovery, preemption and drains belong here; node arithmetic belongs in `cluster` and `placement`.
+Commits, retries, recovery, nominations, preemption, drains and explanations belong here. Arithmetic over nodes belongs
+in `cluster` and `placement`; sending effects belongs in the adapters outside of `core`.
 """

@@ -1,4 +1,5 @@
 """Placement: the nodes and devices of a whole gang, or the reason why it does not fit.
 
-It reads and tries the cluster state. It does not decide which gang is next; that is `queueing`.
+Fit rules, node scores, topology domains and the search belong here; they read the cluster state and try changes on it.
+Which gang is tried next belongs in `queueing`, and what follows from a placement belongs in `cycle`.
 """
