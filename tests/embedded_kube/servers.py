@@ -1,4 +1,4 @@
-"""The local API server in this process, for tests that speak HTTP to it."""
+"""The API server in this process, for tests over HTTP."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ async def admit_all(
 
 
 class Speaker:
-    """A client with an API behind it."""
+    """An HTTP client of an API server in this process."""
 
     def __init__(self, api: ObjectRegistry, client: TestClient[Any, Any]) -> None:
         self.api = api
         self.client = client
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Json]:
-        """A request and its answer."""
+        """Sends a request; returns status code and body."""
         response = await self.send(method, path, body, **more)
         return response.status, json.loads(await response.read())
 
     async def send(self, method: str, path: str, body: Any = None, **more: Any) -> ClientResponse:
-        """A request whose answer is still to be read."""
+        """Sends a request; returns the response, whose body is not read yet."""
         if body is not None and not isinstance(body, (bytes, str)):
             more["json"] = body
         elif body is not None:
@@ -51,21 +51,21 @@ class Speaker:
         return await self.client.request(method, path, **more)
 
     async def create(self, path: str, found: Json) -> Json:
-        """A new object."""
+        """Creates an object."""
         status, answer = await self.ask("POST", path, found)
         assert status == 201, answer
         return answer
 
     async def names(self, path: str) -> list[str]:
-        """The names in a list."""
+        """The names of the objects in a list."""
         status, answer = await self.ask("GET", path)
         assert status == 200, answer
         return [item["metadata"]["name"] for item in answer["items"]]
 
 
 @asynccontextmanager
-async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **serving: Any) -> AsyncIterator[Speaker]:
-    """A server with a namespace "default", and a client of it."""
+async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **config: Any) -> AsyncIterator[Speaker]:
+    """A server with the namespaces "default" and "other", and a client of it."""
     store = Store(None)
     table = KindTable(builtin_kinds(version))
     for kind in kinds:
@@ -74,7 +74,7 @@ async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **s
     api = ObjectRegistry(store, table, schemas, admit_all)
     for name in ("default", "other"):
         await api.create(api.find("namespaces"), "", {"metadata": {"name": name}}, RequestOptions())
-    app = make_app(api, ApiServerConfig(schemas, version, **serving))
+    app = make_app(api, ApiServerConfig(schemas, version, **config))
     try:
         async with TestClient(TestServer(app)) as client:
             yield Speaker(api, client)
@@ -83,7 +83,7 @@ async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **s
 
 
 def config_map(name: str, labels: dict[str, str] | None = None, **data: str) -> Json:
-    """A small object."""
+    """A ConfigMap."""
     return {"metadata": {"name": name, "labels": labels or {}}, "data": data}
 
 
@@ -93,6 +93,6 @@ def pod(name: str, **spec: Any) -> Json:
 
 
 def widget(version: str = "v1", group: str = "example.org", **more: Any) -> ServedKind:
-    """A custom kind that takes any content."""
+    """A custom kind that accepts any content."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return ServedKind(group, version, "Widget", "widgets", crd_schema=schema, **more)

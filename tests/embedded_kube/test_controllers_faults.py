@@ -155,10 +155,10 @@ async def test_a_bug_in_one_controller_does_not_stop_the_others(monkeypatch: pyt
         world.outcome = lambda pod: "Succeeded" if pod["spec"]["restartPolicy"] == "Never" else None
         await world.create("jobs.batch", job())
         await world.until(lambda: "Complete" in conditions(world, "jobs.batch", "train"), "the job is done")
-        assert any("a bug" in text for text in world.complaints.found)
+        assert any("a bug" in text for text in world.error_log.found)
         monkeypatch.undo()
         await world.until(lambda: len(world.pods()) == 3, "and it recovers")
-        world.complaints.found.clear()
+        world.error_log.found.clear()
 
 
 async def test_creations_that_fail_are_reported_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: the kinds they bring, and what becomes of objects of those kinds."""
+"""CustomResourceDefinitions: the kinds that they define, and objects of these kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embedded_kube.registry.builtin_kinds import builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.crds import accept, kinds_of, version_rank
 from embedded_kube.schema.schemas import Schemas
-from tests.embedded_kube.parts import find_kind
+from tests.embedded_kube.api_harness import find_kind
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ def crd(**spec: Any) -> Json:
 
 
 def definition(found: Json, old: Json | None = None) -> list[str]:
-    """The lines in which a CRD is refused."""
+    """The causes that make a CRD invalid, as lines."""
     kind = find_kind(KindTable(builtin_kinds("1.35")), "apiextensions.k8s.io/v1", "CustomResourceDefinition")
     try:
         SCHEMAS.decode(kind, found, "Strict")
@@ -99,7 +99,7 @@ def causes(found: Json, kind: ServedKind = FOO) -> list[str]:
     return []
 
 
-def test_a_crd_brings_a_kind_for_every_version_that_is_served() -> None:
+def test_a_crd_defines_a_kind_for_every_served_version() -> None:
     more = crd()
     for name, served in (("v1alpha1", True), ("v2", False), ("v1beta1", True)):
         version = {**copy.deepcopy(more["spec"]["versions"][0]), "name": name, "served": served, "storage": False}
@@ -121,13 +121,13 @@ def test_a_crd_brings_a_kind_for_every_version_that_is_served() -> None:
     assert [one.name for one in kinds[1].columns] == ["Name", "Age"]
 
 
-def test_versions_are_preferred_as_kubernetes_prefers_them() -> None:
+def test_versions_are_sorted_by_kubernetes_version_priority() -> None:
     names = ["foo1", "v1alpha1", "v10", "v2beta1", "v2", "v1beta2", "v11alpha2", "v1"]
     expected = ["v10", "v2", "v1", "v2beta1", "v1beta2", "v11alpha2", "v1alpha1", "foo1"]
     assert sorted(names, key=version_rank, reverse=True) == expected
 
 
-def test_the_crds_that_every_cluster_has_are_accepted() -> None:
+def test_the_crds_of_a_new_cluster_are_valid() -> None:
     for name in ("volcano.yaml", "scheduler-plugins.yaml"):
         text = files("embedded_kube").joinpath("manifests", name).read_text()
         for found in yaml.safe_load_all(text):
@@ -135,7 +135,7 @@ def test_the_crds_that_every_cluster_has_are_accepted() -> None:
             assert kinds_of(found)
 
 
-def test_a_crd_is_established_unless_its_names_are_taken() -> None:
+def test_a_crd_is_established_unless_its_names_conflict() -> None:
     kinds = KindTable(builtin_kinds("1.35"))
     status = accept(crd(), kinds, NOW)
     conditions = {one["type"]: one["status"] for one in status["conditions"]}
@@ -189,7 +189,7 @@ REFUSED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("found", "expected"), REFUSED)
-def test_a_crd_that_its_objects_would_suffer_from_is_refused(found: Json, expected: str) -> None:
+def test_an_invalid_crd_is_refused(found: Json, expected: str) -> None:
     lines = definition(copy.deepcopy(found))
     assert any(line.startswith(expected) for line in lines), lines
 
@@ -200,13 +200,13 @@ def test_a_crd_with_two_storage_versions_is_refused() -> None:
     assert "must have exactly one version marked as storage version" in definition(found)[0]
 
 
-def test_what_a_crd_is_called_does_not_change() -> None:
+def test_the_names_of_a_crd_are_immutable() -> None:
     old = crd()
     assert definition(old) == []
     assert definition(crd(scope="Cluster"), old) == ['spec.scope: Invalid value: "Cluster": field is immutable']
 
 
-def test_unknown_fields_go_and_defaults_come() -> None:
+def test_unknown_fields_are_pruned_and_defaults_set() -> None:
     found = foo(
         junk=1,
         free={"any": [1]},
@@ -238,7 +238,7 @@ def test_unknown_fields_go_and_defaults_come() -> None:
         SCHEMAS.decode(FOO, foo(junk=1), "Strict")
 
 
-def test_defaults_of_one_object_are_not_those_of_another() -> None:
+def test_objects_do_not_share_default_values() -> None:
     first, second = foo(), foo()
     SCHEMAS.decode(FOO, first, "Strict")
     first["spec"]["deep"]["x"] = 1
@@ -274,7 +274,7 @@ def test_objects_are_validated_against_their_schema(found: Json, expected: list[
         assert line.startswith(start)
 
 
-def test_a_changed_crd_counts_at_once() -> None:
+def test_a_changed_schema_applies_at_once() -> None:
     assert causes(foo(size=9))
     wider = crd()
     wider["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] = {
@@ -293,7 +293,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(spec=json_values)
-def test_completing_twice_is_the_same_as_once(spec: Any) -> None:
+def test_pruning_and_defaulting_is_idempotent(spec: Any) -> None:
     found = {"metadata": {"name": "a"}, "spec": spec}
     SCHEMAS.decode(FOO, found, "Ignore")
     once = copy.deepcopy(found)

@@ -1,4 +1,4 @@
-"""The OpenAPI documents say what kubectl reads in them."""
+"""OpenAPI documents, as kubectl reads them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_group_version_that_is_not_served_has_no_document() -> None:
     assert Schemas("1.35").openapi_v3("apis/none/v1", KindTable(builtin_kinds("1.35"))) is None
 
 
-def test_a_document_says_how_lists_are_patched_and_that_fields_are_validated() -> None:
+def test_a_document_has_patch_strategies_and_the_field_validation_parameter() -> None:
     kinds = KindTable(builtin_kinds("1.35"))
     document = Schemas("1.35").openapi_v3("api/v1", kinds)
     assert document is not None

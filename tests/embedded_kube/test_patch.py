@@ -1,4 +1,4 @@
-"""Patches of the four kinds, as clients send them."""
+"""The four patch types, as clients send them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embedded_kube.registry.builtin_kinds import builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema import jsontext
 from embedded_kube.schema.schemas import Schemas
-from tests.embedded_kube.parts import find_kind
+from tests.embedded_kube.api_harness import find_kind
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ def strategic(old: Json, body: Json, kind: ServedKind = POD) -> Json:
         ({}, {"a": {"b": {"c": None}}}, {"a": {"b": {}}}),
     ],
 )
-def test_merge_patches_merge_objects_and_replace_the_rest(old: Any, patch: Any, expected: Any) -> None:
+def test_merge_patches_merge_objects_and_replace_other_values(old: Any, patch: Any, expected: Any) -> None:
     assert merge(old, patch) == expected
 
 
@@ -86,7 +86,7 @@ documents = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
 
 
 @given(old=documents, new=documents)
-def test_a_merge_patch_twice_is_the_same_as_once(old: Json, new: Json) -> None:
+def test_a_merge_patch_is_idempotent(old: Json, new: Json) -> None:
     once = merge(old, new)
     assert merge(once, new) == once
 
@@ -125,7 +125,7 @@ def test_a_json_patch_that_does_not_fit_is_refused(body: Any, code: int) -> None
     assert refused.value.code == code
 
 
-def test_what_a_json_patch_replaces_need_not_be_there() -> None:
+def test_the_target_of_a_json_patch_replace_need_not_exist() -> None:
     old = {"metadata": {"name": "a", "finalizers": ["f"]}}
     steps = [
         {"op": "replace", "path": "/metadata/labels", "value": {}},
@@ -144,7 +144,7 @@ def test_a_patch_of_an_unknown_type_is_refused() -> None:
     assert refused.value.code == 415
 
 
-def test_custom_resources_take_no_strategic_patch() -> None:
+def test_custom_resources_do_not_support_strategic_patches() -> None:
     custom = ServedKind("x.io", "v1", "Foo", "foos", crd_schema={"type": "object"})
     with pytest.raises(StatusError) as refused:
         check_content_type(custom, STRATEGIC_PATCH)
@@ -183,7 +183,7 @@ def test_lists_are_merged_by_the_key_of_their_items(patch: list[Json], expected:
     assert strategic(TWO, {"spec": {"containers": patch}})["spec"]["containers"] == expected
 
 
-def test_the_order_of_items_is_the_one_that_the_patch_asks_for() -> None:
+def test_set_element_order_sorts_the_items() -> None:
     body = {"$setElementOrder/containers": [{"name": "b"}, {"name": "c"}], "containers": [{"name": "c"}]}
     names = [one["name"] for one in strategic(TWO, {"spec": body})["spec"]["containers"]]
     assert names == ["a", "b", "c"]
@@ -192,7 +192,7 @@ def test_the_order_of_items_is_the_one_that_the_patch_asks_for() -> None:
     assert names == ["b", "a"]
 
 
-def test_lists_of_values_are_united_or_replaced_as_their_field_says() -> None:
+def test_lists_of_scalars_are_merged_or_replaced_by_their_patch_strategy() -> None:
     old = {"metadata": {"name": "a", "finalizers": ["x", "y"]}, "spec": {"tolerations": [{"key": "a"}]}}
     assert strategic(old, {"metadata": {"finalizers": ["y", "z"]}})["metadata"]["finalizers"] == ["x", "y", "z"]
     removed = strategic(old, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["x"]}})
@@ -207,7 +207,7 @@ def test_maps_can_be_replaced_and_cleared() -> None:
     assert strategic(old, {"metadata": {"labels": {"$patch": "delete"}}})["metadata"]["labels"] == {}
 
 
-def test_retain_keys_drops_the_other_members_of_a_union() -> None:
+def test_retain_keys_removes_the_other_members_of_a_union() -> None:
     old = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
     body = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
     assert strategic(old, body, DEPLOYMENT)["spec"]["strategy"] == {"type": "Recreate"}
@@ -248,7 +248,7 @@ container_lists = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(old=container_lists, new=container_lists, labels=st.dictionaries(names, st.none() | st.sampled_from("xy")))
-def test_a_strategic_patch_twice_is_the_same_as_once(old: list[Json], new: list[Json], labels: Json) -> None:
+def test_a_strategic_patch_is_idempotent(old: list[Json], new: list[Json], labels: Json) -> None:
     body = {"metadata": {"labels": labels}, "spec": {"containers": new}}
     once = strategic(pod(*old), body)
     assert strategic(once, body) == once
@@ -270,7 +270,7 @@ def template(*containers: Json) -> Json:
     return {"spec": {"containers": list(containers)}}
 
 
-def test_apply_makes_an_object_and_remembers_whose_fields_are_whose() -> None:
+def test_apply_creates_an_object_and_records_field_ownership() -> None:
     made = applied(None, deployment(replicas=2, template=template({"name": "a", "image": "1"})))
     [record] = made["metadata"]["managedFields"]
     assert (record["manager"], record["operation"], record["apiVersion"]) == ("me", "Apply", "apps/v1")
@@ -279,7 +279,7 @@ def test_apply_makes_an_object_and_remembers_whose_fields_are_whose() -> None:
     assert record["fieldsV1"] == {"f:spec": {"f:replicas": {}, "f:template": template_fields}}
 
 
-def test_apply_keeps_what_others_set_and_removes_what_its_manager_no_longer_wants() -> None:
+def test_apply_keeps_fields_of_others_and_removes_fields_that_its_manager_dropped() -> None:
     first = applied(None, deployment(replicas=2, paused=True, template=template({"name": "a"}, {"name": "b"})))
     first["spec"]["minReadySeconds"] = 5
     first["spec"]["template"]["spec"]["containers"][1]["image"] = "defaulted"
@@ -292,13 +292,13 @@ def test_apply_keeps_what_others_set_and_removes_what_its_manager_no_longer_want
     assert second["metadata"]["labels"] == {"theirs": "1"}
 
 
-def test_applying_the_same_again_changes_nothing() -> None:
+def test_applying_the_same_configuration_again_changes_nothing() -> None:
     body = deployment(replicas=2, template=template({"name": "a"}))
     once = applied(None, body)
     assert applied(once, body) == once
 
 
-def test_two_managers_conflict_only_over_values_that_differ() -> None:
+def test_two_managers_conflict_only_over_different_values() -> None:
     first = applied(None, deployment(replicas=2))
     shared = applied(first, deployment(replicas=2, paused=True), "other")
     assert shared["spec"] == {"replicas": 2, "paused": True}
@@ -310,11 +310,11 @@ def test_two_managers_conflict_only_over_values_that_differ() -> None:
     forced = applied(first, deployment(replicas=3), "other", force=True)
     assert forced["spec"]["replicas"] == 3
     assert [one["manager"] for one in forced["metadata"]["managedFields"]] == ["other"]
-    # What another manager still wants stays when one lets go of it.
+    # A field that another manager still applies stays when one manager drops it.
     assert applied(shared, deployment(paused=False), "me", force=True)["spec"] == {"replicas": 2, "paused": False}
 
 
-def test_a_quantity_written_in_another_way_is_no_conflict() -> None:
+def test_an_equal_quantity_in_another_format_is_no_conflict() -> None:
     one = {"name": "a", "resources": {"limits": {"cpu": "1", "memory": "1536Mi"}}}
     first = applied(None, deployment(template=template(one)))
     other = {"name": "a", "resources": {"limits": {"cpu": 1, "memory": "1.5Gi"}}}
@@ -335,7 +335,7 @@ def test_atomic_lists_are_replaced() -> None:
     assert made["spec"]["template"]["spec"]["containers"] == [{"name": "a", "args": ["y"]}]
 
 
-def test_a_managers_status_is_kept_apart_from_its_spec() -> None:
+def test_status_and_spec_of_a_manager_are_recorded_separately() -> None:
     first = applied(None, deployment(replicas=2))
     status = {**deployment(), "status": {"observedGeneration": 1}}
     second = applied(first, status, subresource="status")
@@ -353,13 +353,13 @@ def test_a_managers_status_is_kept_apart_from_its_spec() -> None:
         ({**deployment(), "metadata": {"managedFields": [{}]}}, "me"),
     ],
 )
-def test_an_apply_that_says_too_little_is_refused(body: Any, manager: str) -> None:
+def test_an_incomplete_apply_is_refused(body: Any, manager: str) -> None:
     with pytest.raises(StatusError) as refused:
         patched(APPLY_PATCH, None, body, DEPLOYMENT, field_manager=manager)
     assert refused.value.code in (400, 422)
 
 
-def test_an_apply_may_be_written_in_yaml() -> None:
+def test_an_apply_body_may_be_yaml() -> None:
     meta = b"metadata: {name: d, annotations: {at: 2025-01-01}}\n"
     body = b"apiVersion: apps/v1\nkind: Deployment\n" + meta + b"spec: {replicas: 2}\n"
     made = apply_patch(PatchRequest(APPLY_PATCH, body, "me"), None, DEPLOYMENT, SCHEMAS)
@@ -375,13 +375,13 @@ configurations = st.fixed_dictionaries(
 
 @settings(max_examples=200, deadline=None)
 @given(first=configurations, second=configurations)
-def test_what_one_manager_applies_is_all_there_is(first: Json, second: Json) -> None:
+def test_the_only_manager_of_an_object_determines_its_fields(first: Json, second: Json) -> None:
     made = applied(applied(None, deployment(**first)), deployment(**second))
     assert _plain(made.get("spec", {})) == _plain(second)
 
 
 def _plain(value: Any) -> Any:
-    """Without what is empty, which nobody applied and nobody misses; items by name."""
+    """Without empty values, and with list items keyed by name."""
     if isinstance(value, dict):
         return {k: p for k, v in value.items() if (p := _plain(v)) not in ({}, [], None)}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Objects become well-formed: unknown fields go, types are checked, defaults come."""
+"""Decoding: pruning of unknown fields, type checks, defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.quantities import canonical, is_equal
 from embedded_kube.schema.schemas import Schemas, parse_object
-from tests.embedded_kube.parts import find_kind
+from tests.embedded_kube.api_harness import find_kind
 
 Json = dict[str, Any]
 
@@ -44,7 +44,7 @@ def test_every_built_in_kind_of_every_version_has_a_type() -> None:
             assert SCHEMAS[version].type_schema(kind).name, f"{version}: {kind.api_version} {kind.kind}"
 
 
-def test_unknown_fields_are_pruned_and_named_as_asked_for() -> None:
+def test_unknown_fields_are_pruned_and_reported_by_field_validation() -> None:
     kind, schemas = kind_of("v1/Pod"), SCHEMAS["1.35"]
     wrong = pod(foo=1)
     wrong["spec"]["containers"][0]["bar"] = None
@@ -64,7 +64,7 @@ def test_unknown_fields_are_pruned_and_named_as_asked_for() -> None:
     )
 
 
-def test_fields_that_appear_twice_are_named_and_the_last_one_counts() -> None:
+def test_duplicate_fields_are_reported_and_the_last_value_counts() -> None:
     kind = kind_of("v1/Pod")
     body = b'{"metadata": {"name": "a", "name": "b"}, "spec": {"containers": [{"image": "x", "image": "y"}]}}'
     found, warnings = parse_object(body, kind, "Warn")
@@ -76,7 +76,7 @@ def test_fields_that_appear_twice_are_named_and_the_last_one_counts() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"', b'{"metadata": 1}', b'{"a": NaN}', b"\xff"])
-def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(StatusError) as refused:
         parse_object(body, kind_of("v1/Pod"), "Warn")
     assert refused.value.code == 400
@@ -120,7 +120,7 @@ def test_null_is_the_same_as_missing() -> None:
     assert found["spec"]["nodeSelector"] == {"a": ""}
 
 
-def test_a_pod_gets_what_the_api_server_fills_in() -> None:
+def test_a_pod_gets_its_defaults() -> None:
     container = {
         "name": "c",
         "image": "pytorch",
@@ -166,7 +166,7 @@ def test_a_pod_gets_what_the_api_server_fills_in() -> None:
         ("a@sha256:0", "IfNotPresent"),
     ],
 )
-def test_an_image_is_pulled_as_its_tag_says(image: str, policy: str) -> None:
+def test_the_image_pull_policy_depends_on_the_tag(image: str, policy: str) -> None:
     found = decoded("v1/Pod", pod(containers=[{"name": "c", "image": image}]))
     assert found["spec"]["containers"][0]["imagePullPolicy"] == policy
 
@@ -180,12 +180,12 @@ def test_an_image_is_pulled_as_its_tag_says(image: str, policy: str) -> None:
         ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
     ],
 )
-def test_a_pods_quality_of_service_follows_its_requests(resources: Json, expected: str) -> None:
+def test_the_qos_class_follows_from_the_resources(resources: Json, expected: str) -> None:
     found = decoded("v1/Pod", pod(containers=[{"name": "c", "image": "i", "resources": resources}]))
     assert found["status"]["qosClass"] == expected
 
 
-def test_a_deployment_and_its_template_are_completed() -> None:
+def test_a_deployment_and_its_template_get_defaults() -> None:
     found = decoded("apps/v1/Deployment", {"metadata": {"name": "d"}, "spec": {"template": pod()}})
     spec = found["spec"]
     assert (spec["replicas"], spec["revisionHistoryLimit"], spec["progressDeadlineSeconds"]) == (1, 10, 600)
@@ -197,14 +197,14 @@ def test_a_deployment_and_its_template_are_completed() -> None:
     assert "enableServiceLinks" not in spec["template"]["spec"]
 
 
-def test_a_stateful_set_is_completed() -> None:
+def test_a_stateful_set_gets_defaults() -> None:
     spec = decoded("apps/v1/StatefulSet", {"metadata": {"name": "s"}, "spec": {"template": pod()}})["spec"]
     assert spec["podManagementPolicy"] == "OrderedReady"
     assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
-def test_a_job_selects_its_pods_by_its_own_uid() -> None:
+def test_a_job_selects_its_pods_by_its_uid() -> None:
     template = pod(restartPolicy="Never")
     template["metadata"] = {"labels": {"app": "x"}}
     found = decoded("batch/v1/Job", {"metadata": {"name": "j", "uid": "u"}, "spec": {"template": template}})
@@ -227,17 +227,17 @@ def test_a_job_selects_its_pods_by_its_own_uid() -> None:
         "batch.kubernetes.io/controller-uid": "u",
         "batch.kubernetes.io/job-name": "j",
     }
-    # Labels that it does not have are those of its pods.
+    # A Job without labels gets those of its pod template.
     assert found["metadata"]["labels"] == spec["template"]["metadata"]["labels"]
     assert decoded("batch/v1/Job", found) == found
 
 
-def test_an_update_of_a_job_is_not_given_a_selector() -> None:
+def test_an_update_of_a_job_generates_no_selector() -> None:
     job = {"metadata": {"name": "j", "uid": "u"}, "spec": {"template": pod(restartPolicy="Never")}}
     assert "selector" not in decoded("batch/v1/Job", job)["spec"]
 
 
-def test_a_job_with_a_generated_name_gets_its_labels_once_it_has_it() -> None:
+def test_a_job_with_a_generated_name_gets_the_name_in_its_labels() -> None:
     job = {"metadata": {"generateName": "j-", "uid": "u"}, "spec": {"template": pod(restartPolicy="Never")}}
     found = decoded("batch/v1/Job", job)
     assert "selector" not in found["spec"]
@@ -299,12 +299,12 @@ def test_kinds_get_their_defaults(name: str, found: Json, path: str, expected: A
     assert value == expected
 
 
-def test_a_namespace_that_ends_keeps_no_finalizer() -> None:
+def test_an_update_of_a_namespace_adds_no_finalizer() -> None:
     ending = {"metadata": {"name": "n", "deletionTimestamp": "2025-01-01T00:00:00Z"}, "spec": {}}
     assert decoded("v1/Namespace", ending)["spec"] == {}
 
 
-def test_native_gangs_have_the_form_of_their_version() -> None:
+def test_native_gangs_have_the_fields_of_their_version() -> None:
     gang = {"gang": {"minCount": 2, "timeout": 60}}
     old = {"metadata": {"name": "w"}, "spec": {"podGroups": [{"name": "g", "policy": gang}]}, "status": {}}
     old["status"] = {"conditions": [{"type": "GangScheduled", "status": "True"}]}
@@ -346,22 +346,22 @@ def test_native_gangs_have_the_form_of_their_version() -> None:
         ("+0", "0"),
         ("00.50Mi", "512Ki"),
         ("12345E", "12345E"),
-        # Taken for canonical, as they are by the API server.
+        # The API server takes these as canonical, too.
         ("+5", "+5"),
         ("5.", "5."),
         ("1E+3", "1E+3"),
         ("005Gi", "005Gi"),
-        # The API server would store 1 and lose the rest.
+        # The API server would store 1.
         ("1000E", "1000E"),
     ],
 )
-def test_quantities_are_stored_in_one_way(written: str, stored: str) -> None:
+def test_quantities_are_stored_in_canonical_form(written: str, stored: str) -> None:
     assert canonical(written) == stored
     assert canonical(stored) == stored
     assert is_equal(written, stored)
 
 
-def test_quantities_that_are_not_the_same_amount() -> None:
+def test_different_quantities_are_not_equal() -> None:
     assert not is_equal("1", "-1")
     assert not is_equal("1", "1001m")
     assert is_equal("-0", "0")
@@ -376,12 +376,20 @@ def test_times_are_stored_in_utc() -> None:
         decoded("coordination.k8s.io/v1/Lease", {"spec": {"renewTime": "2025-01-01T00:00:00Z"}})
 
 
-def test_merge_keys_are_known() -> None:
-    schemas, kind = SCHEMAS["1.35"], kind_of("apps/v1/Deployment")
-    assert schemas.merge_key(kind, "spec", "template", "spec", "containers") == "name"
-    assert schemas.merge_key(kind, "spec", "template", "spec", "containers", "ports") == "containerPort"
-    assert schemas.merge_key(kind, "metadata", "finalizers") == ""
-    assert schemas.merge_key(kind, "spec", "template", "spec", "tolerations") is None
+@pytest.mark.parametrize(
+    ("path", "merges", "key"),
+    [
+        ("spec.template.spec.containers", True, "name"),
+        ("spec.template.spec.containers.ports", True, "containerPort"),
+        ("metadata.finalizers", True, ""),
+        ("spec.template.spec.tolerations", False, ""),
+    ],
+)
+def test_lists_have_the_patch_merge_keys_of_kubernetes(path: str, merges: bool, key: str) -> None:
+    schema = SCHEMAS["1.35"].type_schema(kind_of("apps/v1/Deployment"))
+    for name in path.split("."):
+        schema = (schema.item or schema).fields[name]
+    assert (schema.merges, schema.merge_key) == (merges, key)
 
 
 json_values = st.recursive(
@@ -395,7 +403,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(found=st.dictionaries(st.sampled_from(["metadata", "spec", "status", "webhooks", "data"]), json_values))
-def test_no_json_makes_decoding_or_validation_fail_otherwise_than_with_an_answer(found: Json) -> None:
+def test_decoding_and_validation_of_any_json_fail_only_with_a_status_error(found: Json) -> None:
     for kind in KINDS["1.37"]:
         made = copy.deepcopy(found)
         with contextlib.suppress(StatusError):

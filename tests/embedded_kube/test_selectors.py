@@ -53,12 +53,12 @@ def kind(resource: str) -> ServedKind:
         ("gpu-scheduler.io/rack = r1", {"gpu-scheduler.io/rack": "r1"}, True),
     ],
 )
-def test_label_selector_passes_the_objects_it_describes(text: str, labels: dict[str, str], passes: bool) -> None:
+def test_label_selector_matches(text: str, labels: dict[str, str], passes: bool) -> None:
     assert all(test(labels) for test in parse_labels(text)) is passes
 
 
 @pytest.mark.parametrize("text", ["a=b=c", "a in x", "a in (b", ",", "a=1,", "=b", "a ~ b", "a=not valid", "size>big"])
-def test_text_that_is_no_label_selector_is_a_bad_request(text: str) -> None:
+def test_malformed_label_selector_is_a_bad_request(text: str) -> None:
     with pytest.raises(StatusError) as raised:
         parse_labels(text)
     assert raised.value.code == 400
@@ -83,25 +83,25 @@ def test_text_that_is_no_label_selector_is_a_bad_request(text: str) -> None:
         ("events", "source=kubelet", {"source": {"component": "kubelet"}}, True),
     ],
 )
-def test_field_selector_passes_the_objects_it_describes(resource: str, text: str, found: Any, passes: bool) -> None:
+def test_field_selector_matches(resource: str, text: str, found: Any, passes: bool) -> None:
     assert SelectionPredicate(kind(resource), "", "", text).matches(entry(**found)) is passes
 
 
 @pytest.mark.parametrize(
     ("resource", "text"), [("pods", "spec.color=red"), ("configmaps", "data.x=1"), ("pods", "nothing")]
 )
-def test_field_that_cannot_be_selected_by_is_a_bad_request(resource: str, text: str) -> None:
+def test_unsupported_field_is_a_bad_request(resource: str, text: str) -> None:
     with pytest.raises(StatusError) as raised:
         SelectionPredicate(kind(resource), "", "", text)
     assert raised.value.code == 400
 
 
-def test_custom_kind_can_be_selected_by_the_fields_it_declares() -> None:
+def test_custom_kind_supports_its_selectable_fields() -> None:
     custom = ServedKind("example.org", "v1", "Widget", "widgets", selectable=(".spec.color",), crd_schema={})
     assert SelectionPredicate(custom, "", "", "spec.color=red").matches(entry(spec={"color": "red"}))
     assert not SelectionPredicate(custom, "", "", "spec.color=red").matches(entry(spec={"color": "blue"}))
 
 
-def test_selection_of_a_namespace_leaves_the_others_out() -> None:
+def test_predicate_of_a_namespace_excludes_other_namespaces() -> None:
     assert SelectionPredicate(kind("pods"), "default").matches(entry())
     assert not SelectionPredicate(kind("pods"), "default").matches(entry(namespace="other"))

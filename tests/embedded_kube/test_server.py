@@ -1,4 +1,4 @@
-"""The HTTP face of the local API server."""
+"""The API server over HTTP."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_patch_of_each_kind_changes_the_object(media: str, body: Any) -> N
         assert (status, found["data"]) == (200, {"y": "2"})
 
 
-async def test_server_side_apply_creates_and_then_changes() -> None:
+async def test_server_side_apply_creates_and_then_updates() -> None:
     async with speaker() as api:
         headers = {"Content-Type": "application/apply-patch+yaml"}
         path = f"{CONFIGMAPS}/a?fieldManager=me"
@@ -87,7 +87,7 @@ async def test_patch_in_an_unknown_format_is_refused() -> None:
         assert (status, answer["reason"]) == (415, "UnsupportedMediaType")
 
 
-async def test_status_is_changed_by_its_subresource_alone() -> None:
+async def test_status_changes_only_through_its_subresource() -> None:
     async with speaker() as api:
         made = await api.create(PODS, pod("a"))
         made["status"] = {"phase": "Running"}
@@ -96,7 +96,7 @@ async def test_status_is_changed_by_its_subresource_alone() -> None:
         assert (await api.ask("PUT", f"{PODS}/a/status", made))[1]["status"]["phase"] == "Running"
 
 
-async def test_dry_run_keeps_nothing() -> None:
+async def test_dry_run_stores_nothing() -> None:
     async with speaker() as api:
         status, found = await api.ask("POST", f"{CONFIGMAPS}?dryRun=All", config_map("a"))
         assert (status, found["metadata"]["name"]) == (201, "a")
@@ -104,7 +104,7 @@ async def test_dry_run_keeps_nothing() -> None:
         assert (await api.ask("POST", f"{CONFIGMAPS}?dryRun=Some", config_map("a")))[0] == 422
 
 
-async def test_unknown_field_is_a_warning_or_with_strict_an_error() -> None:
+async def test_unknown_field_is_a_warning_or_an_error_with_strict() -> None:
     async with speaker() as api:
         found = {**config_map("a"), "colour": "red"}
         response = await api.send("POST", CONFIGMAPS, found)
@@ -116,7 +116,7 @@ async def test_unknown_field_is_a_warning_or_with_strict_an_error() -> None:
         assert 'unknown field "colour"' in answer["message"]
 
 
-async def test_body_of_a_delete_replaces_its_query() -> None:
+async def test_body_of_a_delete_has_precedence_over_its_query() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         options = {"preconditions": {"uid": "another"}}
@@ -127,7 +127,7 @@ async def test_body_of_a_delete_replaces_its_query() -> None:
         assert await api.names(CONFIGMAPS) == []
 
 
-async def test_delete_of_a_pod_answers_with_the_pod() -> None:
+async def test_delete_of_a_pod_returns_the_pod() -> None:
     async with speaker() as api:
         await api.create(PODS, pod("a"))
         assert (await api.ask("DELETE", f"{PODS}/a"))[1]["kind"] == "Pod"
@@ -146,14 +146,14 @@ async def test_collection_is_deleted_by_selector() -> None:
 
 
 @pytest.mark.parametrize("media", ["application/yaml", "application/x-yaml"])
-async def test_yaml_body_is_read_and_times_stay_text(media: str) -> None:
+async def test_yaml_body_is_decoded_and_times_stay_text(media: str) -> None:
     async with speaker() as api:
         text = "metadata:\n  name: a\ndata:\n  day: 2026-01-01\n"
         status, found = await api.ask("POST", CONFIGMAPS, text, headers={"Content-Type": media})
         assert (status, found["data"]) == (201, {"day": "2026-01-01"})
 
 
-async def test_protobuf_body_of_a_go_client_is_read() -> None:
+async def test_protobuf_body_of_a_go_client_is_decoded() -> None:
     # A ConfigMap "a" with data {x: 1}, as client-go writes it.
     meta = b"\x0a\x01a\x12\x00\x1a\x00\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00"
     raw = b"\x0a" + bytes([len(meta)]) + meta + b"\x12\x06\x0a\x01x\x12\x011"
@@ -179,14 +179,14 @@ async def test_protobuf_body_of_a_go_client_is_read() -> None:
     ],
     ids=["no-json", "no-object", "no-yaml", "unknown", "large"],
 )  # fmt: skip
-async def test_body_that_cannot_be_read_is_refused_with_a_status(body: str, media: str, code: int, reason: str) -> None:
+async def test_malformed_body_is_refused_with_a_status(body: str, media: str, code: int, reason: str) -> None:
     async with speaker() as api:
         status, answer = await api.ask("POST", CONFIGMAPS, body, headers={"Content-Type": media})
         assert (status, answer["kind"], answer["reason"]) == (code, "Status", reason)
 
 
 @pytest.mark.parametrize("meta", [5, "x", [1]])
-async def test_metadata_that_is_no_object_is_a_bad_request(meta: Any) -> None:
+async def test_metadata_that_is_not_an_object_is_a_bad_request(meta: Any) -> None:
     async with speaker() as api:
         status, answer = await api.ask("POST", CONFIGMAPS, {"metadata": meta})
         assert (status, "metadata" in answer["message"]) == (400, True)
@@ -202,14 +202,14 @@ async def test_metadata_that_is_no_object_is_a_bad_request(meta: Any) -> None:
         {"propagationPolicy": "x"},
     ],
 )
-async def test_delete_with_options_that_make_no_sense_deletes_nothing(options: Any) -> None:
+async def test_delete_with_invalid_options_deletes_nothing(options: Any) -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         assert (await api.ask("DELETE", f"{CONFIGMAPS}/a", options))[0] in (400, 422)
         assert await api.names(CONFIGMAPS) == ["a"]
 
 
-# -- forms of an answer
+# -- response formats
 
 
 async def test_table_has_columns_rows_and_metadata() -> None:
@@ -226,7 +226,7 @@ async def test_table_has_columns_rows_and_metadata() -> None:
         assert none["rows"][0]["object"] is None
 
 
-async def test_metadata_alone_can_be_asked_for() -> None:
+async def test_partial_object_metadata_can_be_requested() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         one = (await api.ask("GET", f"{CONFIGMAPS}/a", headers=PARTIAL))[1]
@@ -236,7 +236,7 @@ async def test_metadata_alone_can_be_asked_for() -> None:
         assert many["items"][0].keys() == {"metadata"}
 
 
-async def test_client_that_prefers_protobuf_gets_json_and_one_that_insists_nothing() -> None:
+async def test_client_that_prefers_protobuf_gets_json_and_one_that_requires_it_406() -> None:
     async with speaker() as api:
         protobuf = "application/vnd.kubernetes.protobuf"
         assert (await api.ask("GET", CONFIGMAPS, headers={"Accept": f"{protobuf},application/json"}))[0] == 200
@@ -244,7 +244,7 @@ async def test_client_that_prefers_protobuf_gets_json_and_one_that_insists_nothi
         assert (status, answer["reason"]) == (406, "NotAcceptable")
 
 
-async def test_yaml_is_written_when_asked_for() -> None:
+async def test_yaml_is_returned_on_request() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         response = await api.send("GET", f"{CONFIGMAPS}/a", headers={"Accept": "application/yaml"})
@@ -255,7 +255,7 @@ async def test_yaml_is_written_when_asked_for() -> None:
 # -- lists
 
 
-async def test_list_is_complete_sorted_and_says_its_revision() -> None:
+async def test_list_is_complete_and_sorted_and_has_a_resource_version() -> None:
     async with speaker() as api:
         for name in ("b", "a"):
             last = await api.create(CONFIGMAPS, config_map(name))
@@ -273,7 +273,7 @@ async def test_list_of_all_namespaces_and_of_one() -> None:
         assert await api.names("/api/v1/namespaces/other/configmaps") == ["b"]
 
 
-async def test_pages_show_the_state_of_the_first_one() -> None:
+async def test_all_pages_show_the_state_of_the_first_page() -> None:
     async with speaker() as api:
         for name in "abcde":
             await api.create(CONFIGMAPS, config_map(name, x="old"))
@@ -292,7 +292,7 @@ async def test_pages_show_the_state_of_the_first_one() -> None:
         assert page["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_continue_token_that_is_too_old_is_gone_and_a_wrong_one_bad() -> None:
+async def test_expired_continue_token_is_410_and_an_invalid_one_400() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         token = listing._encode_token(listing._ContinueToken(0, "default", "a"))
@@ -301,7 +301,7 @@ async def test_continue_token_that_is_too_old_is_gone_and_a_wrong_one_bad() -> N
         assert (await api.ask("GET", f"{CONFIGMAPS}?limit=1&continue=nonsense"))[0] == 400
 
 
-async def test_list_at_an_exact_revision_and_at_one_to_come() -> None:
+async def test_list_at_an_exact_and_at_a_future_resource_version() -> None:
     async with speaker() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
@@ -314,7 +314,7 @@ async def test_list_at_an_exact_revision_and_at_one_to_come() -> None:
         assert (await api.ask("GET", f"{CONFIGMAPS}?resourceVersion=new"))[0] == 400
 
 
-async def test_selectors_choose_and_bad_ones_are_refused() -> None:
+async def test_selectors_filter_lists_and_malformed_ones_are_refused() -> None:
     async with speaker() as api:
         await api.create(PODS, pod("a", nodeName="n1"))
         await api.create(PODS, pod("b"))
@@ -346,13 +346,13 @@ async def test_selectors_choose_and_bad_ones_are_refused() -> None:
         ("GET", f"{PODS}/a/log", 501),
     ],
 )
-async def test_path_that_means_nothing_is_answered_with_a_status(method: str, path: str, code: int) -> None:
+async def test_unknown_path_gets_a_status(method: str, path: str, code: int) -> None:
     async with speaker() as api:
         status, answer = await api.ask(method, path)
         assert (status, answer["kind"], answer["code"]) == (code, "Status", code)
 
 
-async def test_kind_in_two_versions_is_shown_in_the_one_that_is_asked_for() -> None:
+async def test_kind_with_two_versions_is_served_in_the_requested_one() -> None:
     async with speaker(kinds=(widget("v1"), widget("v1beta1"))) as api:
         old = "/apis/example.org/v1beta1/namespaces/default/widgets"
         head = {"apiVersion": "example.org/v1beta1", "kind": "Widget"}
@@ -367,7 +367,7 @@ async def test_kind_in_two_versions_is_shown_in_the_one_that_is_asked_for() -> N
         assert (status, found["spec"], found["apiVersion"]) == (200, {"size": 2}, "example.org/v1")
 
 
-async def test_events_of_both_groups_are_the_same_objects() -> None:
+async def test_both_event_groups_serve_the_same_objects() -> None:
     async with speaker() as api:
         event = {"metadata": {"name": "e"}, "reason": "Failed", "message": "no room", "type": "Warning",
                  "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}}  # fmt: skip
@@ -393,7 +393,7 @@ async def test_events_of_both_groups_are_the_same_objects() -> None:
         ("1.37", "v1beta1", ["podgroups", "workloads"]),
     ],
 )
-async def test_native_gangs_are_those_of_the_version(version: str, gang: str, kinds: list[str]) -> None:
+async def test_native_gang_kinds_match_the_version(version: str, gang: str, kinds: list[str]) -> None:
     async with speaker(version) as api:
         found = (await api.ask("GET", f"/apis/scheduling.k8s.io/{gang}"))[1]
         assert [item["name"] for item in found["resources"] if "/" not in item["name"]] == kinds
@@ -403,7 +403,7 @@ async def test_native_gangs_are_those_of_the_version(version: str, gang: str, ki
         assert [item["version"] for item in versions] == ["v1", gang]
 
 
-async def test_discovery_names_resources_with_their_short_names_and_subresources() -> None:
+async def test_discovery_lists_resources_with_short_names_and_subresources() -> None:
     async with speaker() as api:
         found = (await api.ask("GET", "/api/v1"))[1]
         resources = {item["name"]: item for item in found["resources"]}
@@ -413,7 +413,7 @@ async def test_discovery_names_resources_with_their_short_names_and_subresources
         assert "watch" in resources["pods"]["verbs"]
 
 
-async def test_volcano_comes_before_scheduler_plugins_whichever_was_installed_first() -> None:
+async def test_volcano_comes_before_scheduler_plugins_in_any_order_of_installation() -> None:
     def group(name: str) -> ServedKind:
         return ServedKind(name, "v1", "PodGroup", "podgroups", crd_schema={"type": "object"})
 
@@ -423,7 +423,7 @@ async def test_volcano_comes_before_scheduler_plugins_whichever_was_installed_fi
         assert groups[0] == "apps"
 
 
-async def test_aggregated_discovery_says_the_same_in_one_document() -> None:
+async def test_aggregated_discovery_has_the_same_content_in_one_document() -> None:
     async with speaker() as api:
         response = await api.send("GET", "/apis", headers={"Accept": f"{AGGREGATED},application/json"})
         assert response.headers["Content-Type"] == AGGREGATED
@@ -444,10 +444,10 @@ async def test_openapi_has_a_document_for_every_group_version() -> None:
         assert (await api.ask("GET", "/openapi/v3/apis/nothing/v1"))[0] == 404
 
 
-# -- who may speak
+# -- authentication
 
 
-async def test_token_is_asked_for_except_for_health_and_version() -> None:
+async def test_token_is_required_except_for_health_and_version() -> None:
     async with speaker(tokens={"secret": UserInfo("me")}) as api:
         status, answer = await api.ask("GET", PODS)
         assert (status, answer["reason"]) == (401, "Unauthorized")
@@ -467,12 +467,12 @@ async def test_token_is_asked_for_except_for_health_and_version() -> None:
         ({"Origin": "https://127.0.0.1:8443"}, 200),
     ],
 )
-async def test_only_our_own_hosts_and_origins_are_served(headers: dict[str, str], code: int) -> None:
+async def test_only_loopback_hosts_and_origins_are_served(headers: dict[str, str], code: int) -> None:
     async with speaker() as api:
         assert (await api.send("GET", "/version", headers=headers)).status == code
 
 
-async def test_reviews_say_who_asks_and_allow_everything() -> None:
+async def test_reviews_return_the_user_and_allow_everything() -> None:
     async with speaker(tokens={"secret": UserInfo("me", ("system:masters",))}) as api:
         headers = {"Authorization": "Bearer secret"}
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -486,7 +486,7 @@ async def test_reviews_say_who_asks_and_allow_everything() -> None:
             assert found["status"]["authenticated"] is known
 
 
-async def test_impersonation_is_for_administrators() -> None:
+async def test_only_administrators_may_impersonate() -> None:
     async with speaker(tokens={"a": UserInfo("admin"), "b": UserInfo("bot", ("system:authenticated",))}) as api:
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         headers = {"Authorization": "Bearer a", "Impersonate-User": "jane"}
@@ -494,7 +494,7 @@ async def test_impersonation_is_for_administrators() -> None:
         assert (await api.ask("POST", who, {}, headers={**headers, "Authorization": "Bearer b"}))[0] == 403
 
 
-async def test_health_says_in_detail_what_it_checked() -> None:
+async def test_verbose_health_lists_the_checks() -> None:
     ready = False
     async with speaker(ready=lambda: ready) as api:
         assert (await api.send("GET", "/livez")).status == 200
@@ -505,6 +505,6 @@ async def test_health_says_in_detail_what_it_checked() -> None:
         assert "[+]ready ok" in await (await api.send("GET", "/readyz?verbose")).text()
 
 
-async def test_metrics_come_from_the_hook() -> None:
+async def test_metrics_come_from_the_configured_function() -> None:
     async with speaker(metrics=lambda: "answer 42\n") as api:
         assert await (await api.send("GET", "/metrics")).text() == "answer 42\n"

@@ -1,4 +1,4 @@
-"""The store of the local cluster: what it has acknowledged is there, whatever happens to the disk."""
+"""The store: acknowledged writes survive, whatever happens to the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except sqlite3.Error as error:
 """
 
 
-def test_what_finds_the_disk_full_is_not_there_and_what_was_acknowledged_is(tmp_path: Path) -> None:
+def test_a_write_to_a_full_disk_fails_and_acknowledged_writes_survive(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FILL, str(tmp_path / "db")], capture_output=True, text=True, check=True
     )
@@ -38,7 +38,7 @@ def test_what_finds_the_disk_full_is_not_there_and_what_was_acknowledged_is(tmp_
     store.close()
 
 
-def test_without_a_path_nothing_is_written_and_all_else_is_the_same(tmp_path: Path) -> None:
+def test_without_a_path_nothing_is_written_to_disk(tmp_path: Path) -> None:
     stores = (Store(None), Store(tmp_path / "db"))
     for store in stores:
         store.write("pods", {"metadata": {"name": "a"}})

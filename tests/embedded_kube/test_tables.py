@@ -1,4 +1,4 @@
-"""What kubectl get prints."""
+"""The tables of `kubectl get`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown(resource: str, found: dict[str, Any]) -> dict[str, Any]:
         (3 * 365 * 86400 + 86400, "3y1d"), (9 * 365 * 86400, "9y"),
     ],
 )  # fmt: skip
-def test_length_of_time_is_written_as_kubectl_writes_it(seconds: float, text: str) -> None:
+def test_durations_have_the_format_of_kubectl(seconds: float, text: str) -> None:
     assert human_duration(seconds) == text
 
 
@@ -99,7 +99,7 @@ RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
         ),
     ],
 )  # fmt: skip
-def test_pod_status_is_the_word_that_kubectl_shows(status: Any, more: Any, word: str, ready: int) -> None:
+def test_pod_status_is_the_one_that_kubectl_shows(status: Any, more: Any, word: str, ready: int) -> None:
     found = {"metadata": {}, "spec": {"containers": [{"name": "main"}], **more}, "status": status}
     assert (summarise(found).status, summarise(found).ready) == (word, ready)
 
@@ -109,13 +109,13 @@ def test_pod_that_is_being_deleted_is_terminating() -> None:
     assert summarise(found).status == "Terminating"
 
 
-def test_restarts_say_when_the_last_one_was() -> None:
+def test_restarts_include_the_time_of_the_last_one() -> None:
     last = {"lastState": {"terminated": {"finishedAt": ago(minutes=5)}}, "restartCount": 3}
     status = {"phase": "Running", "containerStatuses": [{**container(RUNNING, True), **last}]}
     assert shown("pods", {"spec": {"containers": [{}]}, "status": status})["Restarts"] == "3 (5m ago)"
 
 
-def test_node_row_names_state_and_roles() -> None:
+def test_node_row_has_status_and_roles() -> None:
     meta = {"labels": {"node-role.kubernetes.io/worker": ""}, "creationTimestamp": ago(hours=3)}
     status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.35.0"}}
     row = shown("nodes", {"metadata": meta, "spec": {"unschedulable": True}, "status": status})
@@ -123,7 +123,7 @@ def test_node_row_names_state_and_roles() -> None:
     assert (row["Roles"], row["Age"], row["Version"], row["Internal-IP"]) == ("worker", "3h", "v1.35.0", "<none>")
 
 
-def test_event_row_has_the_columns_people_know() -> None:
+def test_event_row_has_the_columns_of_kubectl() -> None:
     event = {"type": "Warning", "reason": "Failed", "message": "no room\n", "lastTimestamp": ago(minutes=5),
              "involvedObject": {"kind": "Pod", "name": "p"}}  # fmt: skip
     row = shown("events", event)
@@ -131,7 +131,7 @@ def test_event_row_has_the_columns_people_know() -> None:
     assert [row[name] for name in ("Last Seen", "Object", "Message")] == ["5m", "pod/p", "no room"]
 
 
-def test_event_that_happened_often_says_how_often() -> None:
+def test_repeated_event_shows_its_count() -> None:
     row = shown("events", {"firstTimestamp": ago(minutes=10), "lastTimestamp": ago(minutes=5), "count": 4})
     assert row["Last Seen"] == "5m (x4 over 10m)"
 
@@ -162,7 +162,7 @@ def test_event_that_happened_often_says_how_often() -> None:
         ("poddisruptionbudgets.policy", {"spec": {"minAvailable": "50%"}}, "Max Unavailable", "N/A"),
     ],
 )  # fmt: skip
-def test_cell_shows_what_kubectl_users_expect(resource: str, found: Any, column: str, cell: Any) -> None:
+def test_cell_has_the_value_that_kubectl_shows(resource: str, found: Any, column: str, cell: Any) -> None:
     assert shown(resource, found)[column] == cell
 
 
@@ -180,7 +180,7 @@ SCHEDULED = {"type": "PodGroupInitiallyScheduled", "status": "True"}
          "PreemptionByScheduler"),
     ],
 )  # fmt: skip
-def test_a_pod_group_is_shown_as_kubernetes_shows_it(conditions: list[Any], word: str) -> None:
+def test_a_pod_group_has_the_status_of_kubernetes_own_table(conditions: list[Any], word: str) -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "workloadRef": {"workloadName": "train"}}
     found = {"metadata": {"name": "a"}, "spec": spec, "status": {"conditions": conditions}}
     kinds = KindTable(builtin_kinds("1.37"))
@@ -195,7 +195,7 @@ def test_custom_kind_without_columns_shows_name_and_age() -> None:
     assert [column["name"] for column in column_definitions(kind)] == ["Name", "Age"]
 
 
-def test_custom_column_follows_its_path_and_is_empty_where_there_is_nothing() -> None:
+def test_custom_column_shows_the_value_at_its_path_or_null() -> None:
     columns = (
         PrinterColumn("Ready", '.status.conditions[?(@.type=="Ready")].status'),
         PrinterColumn("Since", ".status.since", "date"),
@@ -207,7 +207,7 @@ def test_custom_column_follows_its_path_and_is_empty_where_there_is_nothing() ->
     assert row["cells"] == ["w", "True", "3d", None]
 
 
-def test_column_with_an_unreadable_path_is_empty() -> None:
+def test_column_with_an_invalid_path_is_empty() -> None:
     columns = (PrinterColumn("Deep", ".spec..name"), PrinterColumn("Size", ".spec.size", "integer"))
     kind = ServedKind("example.org", "v1", "Widget", "widgets", columns=columns, crd_schema={})
     row = RowPrinter(kind, "None").row({"metadata": {"name": "w"}, "spec": {"size": 2}}, NOW)
@@ -223,19 +223,19 @@ def test_column_with_an_unreadable_path_is_empty() -> None:
         ('.list[?(@.n=="y")].v', [5]), (".list[?(@.v)].n", ["y"]),
     ],
 )  # fmt: skip
-def test_path_finds_its_values(path: str, values: list[Any]) -> None:
+def test_json_path_returns_all_values(path: str, values: list[Any]) -> None:
     found = {"a": {"b": 1}, "list": [{"n": "x"}, {"n": "y", "v": 5}], "map": {"with.dot": 2}}
     assert compile_path(path)(found) == values
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_column_of_every_kind_can_show_an_empty_object(version: str) -> None:
+def test_every_column_of_every_kind_accepts_an_empty_object(version: str) -> None:
     for kind in builtin_kinds(version):
         row = RowPrinter(kind, "Metadata").row({"metadata": {"name": "a"}}, NOW)
         assert len(row["cells"]) == len(column_definitions(kind))
 
 
-def test_every_function_that_columns_name_exists_and_is_used() -> None:
+def test_all_column_functions_exist_and_are_used() -> None:
     used = {
         c.path[1:] for version in VERSIONS for k in builtin_kinds(version) for c in k.columns if c.path.startswith("=")
     }

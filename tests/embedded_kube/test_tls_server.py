@@ -1,4 +1,4 @@
-"""The HTTPS server of tests."""
+"""The HTTPS server that tests use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_scheduler.base.certificates import issue, make_authority, server_contex
 from tests.tls_server import serving
 
 
-async def test_nothing_stays_open_when_the_client_never_hangs_up() -> None:
+async def test_all_connections_close_if_the_client_does_not_close_its_own() -> None:
     authority = make_authority()
     sockets = []
 

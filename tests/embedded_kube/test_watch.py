@@ -15,39 +15,39 @@ from embedded_kube.storage import store
 from embedded_kube.storage.store import Json
 from tests.embedded_kube.servers import CONFIGMAPS, Speaker, config_map, speaker
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
+TIMEOUT = 60.0
+"""Seconds after which a test fails."""
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 PARTIAL = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
 
 
 class Events:
-    """The events of a watch as they come."""
+    """The events of a watch."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
 
     async def next(self) -> tuple[str, Json]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             line = await self._response.content.readline()
         assert line, "the watch has ended"
         event = json.loads(line)
         return event["type"], event["object"]
 
     async def names(self, count: int) -> list[tuple[str, str]]:
-        """Kinds and names of the next events."""
+        """Types and names of the next events."""
         events = [await self.next() for _ in range(count)]
         return [(kind, found["metadata"]["name"]) for kind, found in events]
 
     async def rest(self) -> list[tuple[str, Json]]:
-        """All that comes until the watch ends."""
-        async with asyncio.timeout(PATIENCE):
+        """All events until the watch ends."""
+        async with asyncio.timeout(TIMEOUT):
             lines = (await self._response.read()).splitlines()
         return [(event["type"], event["object"]) for event in map(json.loads, lines)]
 
     async def ended(self) -> bool:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return not await self._response.content.readline()
 
 
@@ -66,7 +66,7 @@ async def put(api: Speaker, name: str, **labels: str) -> Json:
     return (await api.ask("PUT", f"{CONFIGMAPS}/{name}", found))[1]
 
 
-async def test_watch_tells_what_exists_and_what_happens() -> None:
+async def test_watch_sends_existing_objects_and_changes() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         async with watching(api) as events:
@@ -77,11 +77,11 @@ async def test_watch_tells_what_exists_and_what_happens() -> None:
             assert await events.names(3) == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
 
 
-async def test_watch_over_a_websocket_tells_each_event_in_a_message_until_the_client_closes() -> None:
+async def test_watch_over_a_websocket_sends_each_event_as_a_message_until_the_client_closes() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
-        async with asyncio.timeout(PATIENCE), api.client.ws_connect(f"{CONFIGMAPS}?watch=true") as socket:
+        async with asyncio.timeout(TIMEOUT), api.client.ws_connect(f"{CONFIGMAPS}?watch=true") as socket:
             found = [await socket.receive_json() for _ in range(2)]
             await put(api, "a", x="1")
             found.append(await socket.receive_json())
@@ -91,15 +91,15 @@ async def test_watch_over_a_websocket_tells_each_event_in_a_message_until_the_cl
             assert socket.close_code == 1000
 
 
-async def test_watch_over_a_websocket_ends_with_its_time() -> None:
+async def test_watch_over_a_websocket_ends_after_its_timeout() -> None:
     async with speaker() as api:
         query = "watch=true&timeoutSeconds=1"
-        async with asyncio.timeout(PATIENCE), api.client.ws_connect(f"{CONFIGMAPS}?{query}") as socket:
+        async with asyncio.timeout(TIMEOUT), api.client.ws_connect(f"{CONFIGMAPS}?{query}") as socket:
             assert [message async for message in socket] == []
             assert socket.close_code == 1000
 
 
-async def test_watch_from_a_revision_tells_only_what_came_after() -> None:
+async def test_watch_from_a_resource_version_sends_later_changes_only() -> None:
     async with speaker() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
@@ -131,14 +131,14 @@ async def test_watch_of_one_object_by_field_selector() -> None:
         assert await events.names(1) == [("ADDED", "b")]
 
 
-async def test_watch_of_a_namespace_leaves_the_others_out() -> None:
+async def test_watch_of_a_namespace_excludes_other_namespaces() -> None:
     async with speaker() as api, watching(api) as events:
         await api.create("/api/v1/namespaces/other/configmaps", config_map("x"))
         await api.create(CONFIGMAPS, config_map("a"))
         assert await events.names(1) == [("ADDED", "a")]
 
 
-async def test_revision_that_is_too_old_is_an_error_event_with_410(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_resource_version_is_an_error_event_with_410(monkeypatch: pytest.MonkeyPatch) -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         async with watching(api, "resourceVersion=1") as events:
@@ -150,7 +150,7 @@ async def test_revision_that_is_too_old_is_an_error_event_with_410(monkeypatch: 
             assert await events.ended()
 
 
-async def test_revision_that_is_still_to_come_is_an_error_event() -> None:
+async def test_future_resource_version_is_an_error_event() -> None:
     async with speaker() as api, watching(api, "resourceVersion=1000000") as events:
         kind, found = await events.next()
         assert (kind, found["details"]["causes"][0]["reason"]) == ("ERROR", "ResourceVersionTooLarge")
@@ -170,7 +170,7 @@ async def test_initial_events_end_with_a_bookmark() -> None:
         assert status == 422
 
 
-async def test_bookmarks_come_in_between_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bookmarks_are_sent_periodically_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "BOOKMARK_INTERVAL", 0.05)
     async with speaker() as api, watching(api, "allowWatchBookmarks=true&timeoutSeconds=1") as events:
         made = await api.create("/api/v1/namespaces/other/configmaps", config_map("x"))
@@ -178,12 +178,12 @@ async def test_bookmarks_come_in_between_and_at_the_end(monkeypatch: pytest.Monk
         assert made["metadata"]["resourceVersion"] in seen
 
 
-async def test_watch_ends_after_its_time() -> None:
+async def test_watch_ends_after_its_timeout() -> None:
     async with speaker() as api, watching(api, "timeoutSeconds=1") as events:
         assert await events.ended()
 
 
-async def test_table_watch_sends_its_head_once() -> None:
+async def test_table_watch_sends_column_definitions_once() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
@@ -194,7 +194,7 @@ async def test_table_watch_sends_its_head_once() -> None:
             assert (second["rows"][0]["cells"][0], second["columnDefinitions"]) == ("b", [])
 
 
-async def test_metadata_watch_sends_metadata_alone() -> None:
+async def test_metadata_watch_sends_metadata_only() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         async with watching(api, headers=PARTIAL) as events:
@@ -202,7 +202,7 @@ async def test_metadata_watch_sends_metadata_alone() -> None:
             assert (found["kind"], "data" in found) == ("PartialObjectMetadata", False)
 
 
-async def test_old_watch_path_and_watch_of_a_name_work() -> None:
+async def test_deprecated_watch_path_and_watch_of_a_name_work() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
@@ -211,12 +211,12 @@ async def test_old_watch_path_and_watch_of_a_name_work() -> None:
                 assert await Events(response).names(1) == [("ADDED", "b")]
 
 
-async def test_watcher_that_falls_behind_is_told_so_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_that_falls_behind_gets_an_error_event_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_PENDING", 3)
     async with speaker() as api, watching(api) as events:
         kind = api.api.find("configmaps")
         for index in range(10):
-            # Straight into the store, so that the watcher has no chance to read in between.
+            # Written to the store directly, so that the watch cannot read in between.
             found = {"apiVersion": "v1", "kind": kind.kind, **config_map(f"c{index}")}
             found["metadata"]["namespace"] = "default"
             api.api.store.write("configmaps", found)
@@ -225,7 +225,7 @@ async def test_watcher_that_falls_behind_is_told_so_and_cut_off(monkeypatch: pyt
         assert await events.ended()
 
 
-async def test_many_watchers_are_told_every_event_in_order() -> None:
+async def test_many_watches_get_every_event_in_order() -> None:
     watchers, count = 20, 300
     async with speaker() as api:
 
@@ -240,7 +240,7 @@ async def test_many_watchers_are_told_every_event_in_order() -> None:
         assert await asyncio.gather(*tasks) == [expected] * watchers
 
 
-async def test_server_that_stops_ends_its_watches() -> None:
+async def test_stopping_the_server_ends_its_watches() -> None:
     async with speaker() as api, watching(api) as events:
         await api.create(CONFIGMAPS, config_map("a"))
         await events.next()

@@ -1,4 +1,4 @@
-"""Webhooks that are really called, over TLS: what they see, what they may change, what happens when they fail."""
+"""Calls of admission webhooks over TLS: requests, patches, and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from embedded_kube.subresources.binding import bind
 from gpu_scheduler.base.certificates import issue, make_authority, server_context
-from tests.embedded_kube.parts import Parts, make_pod
+from tests.embedded_kube.api_harness import ApiHarness, make_pod
 from tests.tls_server import serving
 
 Json = dict[str, Any]
@@ -28,20 +28,20 @@ SERVER = issue(AUTHORITY, "hook", ["127.0.0.1", "localhost", "hook.default.svc"]
 PODS = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
 
 
-class Hooks:
-    """A webhook server: what it was asked, and what it answers by path."""
+class WebhookServer:
+    """A webhook server: the requests that it got, and its responses by path."""
 
     def __init__(self) -> None:
-        self.asked: list[Json] = []
+        self.requests: list[Json] = []
         self.connections: set[Any] = set()
-        self.answers: dict[str, Answer] = {}
+        self.responses: dict[str, Answer] = {}
         self.port = 0
 
     async def serve(self, request: web.Request) -> web.Response:
         review = await request.json()
-        self.asked.append({**review["request"], "path": request.path, "query": request.query_string})
+        self.requests.append({**review["request"], "path": request.path, "query": request.query_string})
         self.connections.add(request.transport)
-        found = self.answers[request.path](review["request"])
+        found = self.responses[request.path](review["request"])
         response = found if isinstance(found, dict) else await found
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         return web.json_response({**body, "response": {"uid": review["request"]["uid"], **response}})
@@ -52,8 +52,8 @@ class Hooks:
 
 
 @pytest.fixture
-async def hooks() -> AsyncIterator[Hooks]:
-    made = Hooks()
+async def server() -> AsyncIterator[WebhookServer]:
+    made = WebhookServer()
     app = web.Application()
     app.router.add_post("/{path:.*}", made.serve)
     async with serving(app, server_context(SERVER)) as made.port:
@@ -61,8 +61,8 @@ async def hooks() -> AsyncIterator[Hooks]:
 
 
 @pytest.fixture
-async def parts() -> AsyncIterator[Parts]:
-    made = Parts()
+async def harness() -> AsyncIterator[ApiHarness]:
+    made = ApiHarness()
     yield made
     await made.close()
 
@@ -77,11 +77,11 @@ def add(path: str, value: Any) -> Json:
 
 
 async def install(
-    parts: Parts, client: Json, resource: str = MUTATING, name: str = "x.example.org", **more: Any
+    harness: ApiHarness, client: Json, resource: str = MUTATING, name: str = "x.example.org", **more: Any
 ) -> None:
     webhook = {"name": name, "clientConfig": client, "rules": [PODS], "sideEffects": "None"}
     webhook |= {"admissionReviewVersions": ["v1"], **more}
-    await parts.create(resource, {"metadata": {"name": name}, "webhooks": [webhook]})
+    await harness.create(resource, {"metadata": {"name": name}, "webhooks": [webhook]})
 
 
 async def refusal(coroutine: Awaitable[Any]) -> StatusError:
@@ -90,14 +90,16 @@ async def refusal(coroutine: Awaitable[Any]) -> StatusError:
     return caught.value
 
 
-async def test_a_mutating_webhook_changes_the_object_and_sees_the_whole_request(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/mutate"] = lambda _: (
+async def test_a_mutating_webhook_gets_the_whole_request_and_changes_the_object(
+    harness: ApiHarness, server: WebhookServer
+) -> None:
+    server.responses["/mutate"] = lambda _: (
         patch(add("/metadata/annotations", {"seen": "yes"})) | {"warnings": ["careful"]}
     )
-    await install(parts, hooks.client("/mutate"))
-    pod, warnings = await parts.create_with_warnings("pods", make_pod(), user="alice", groups=("devs",))
+    await install(harness, server.client("/mutate"))
+    pod, warnings = await harness.create_with_warnings("pods", make_pod(), user="alice", groups=("devs",))
     assert (pod["metadata"]["annotations"], warnings) == ({"seen": "yes"}, ["careful"])
-    asked = hooks.asked[0]
+    asked = server.requests[0]
     assert asked["kind"] == asked["requestKind"] == {"group": "", "version": "v1", "kind": "Pod"}
     assert asked["resource"] == asked["requestResource"] == {"group": "", "version": "v1", "resource": "pods"}
     assert (asked["name"], asked["namespace"], asked["operation"]) == ("train-0", "default", "CREATE")
@@ -107,15 +109,15 @@ async def test_a_mutating_webhook_changes_the_object_and_sees_the_whole_request(
     assert asked["query"] == "timeout=10s"
 
 
-async def test_a_pod_with_a_generated_name_has_none_yet_at_mutating_admission(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": True}
-    await install(parts, hooks.client("/"))
-    await install(parts, hooks.client("/"), VALIDATING)
+async def test_a_generated_name_is_not_set_in_mutating_admission(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/"] = lambda _: {"allowed": True}
+    await install(harness, server.client("/"))
+    await install(harness, server.client("/"), VALIDATING)
     pod = make_pod()
     pod["metadata"] = {"generateName": "train-"}
-    found = await parts.create("pods", pod)
-    assert ["name" in asked for asked in hooks.asked] == [False, True]
-    assert hooks.asked[1]["name"] == found["metadata"]["name"]
+    found = await harness.create("pods", pod)
+    assert ["name" in asked for asked in server.requests] == [False, True]
+    assert server.requests[1]["name"] == found["metadata"]["name"]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +130,14 @@ async def test_a_pod_with_a_generated_name_has_none_yet_at_mutating_admission(pa
     ids=["message-and-code", "reason", "nothing"],
 )
 @pytest.mark.parametrize("resource", [MUTATING, VALIDATING])
-async def test_a_denied_request_says_so_in_the_usual_words(
-    parts: Parts, hooks: Hooks, resource: str, status: Json, code: int, message: str
+async def test_a_denied_request_has_the_message_of_a_real_server(
+    harness: ApiHarness, server: WebhookServer, resource: str, status: Json, code: int, message: str
 ) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": False, "status": status}
-    await install(parts, hooks.client("/"), resource)
-    error = await refusal(parts.create("pods", make_pod()))
+    server.responses["/"] = lambda _: {"allowed": False, "status": status}
+    await install(harness, server.client("/"), resource)
+    error = await refusal(harness.create("pods", make_pod()))
     assert (error.code, error.message) == (code, message)
-    assert parts.store.count("pods") == 0
+    assert harness.store.count("pods") == 0
 
 
 async def slow(_request: Json) -> Json:
@@ -143,38 +145,40 @@ async def slow(_request: Json) -> Json:
     return {"allowed": True}
 
 
-async def test_a_webhook_that_takes_too_long_fails_the_request(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/slow"] = slow
-    await install(parts, hooks.client("/slow"), timeoutSeconds=1)
-    error = await refusal(parts.create("pods", make_pod()))
+async def test_a_webhook_timeout_fails_the_request(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/slow"] = slow
+    await install(harness, server.client("/slow"), timeoutSeconds=1)
+    error = await refusal(harness.create("pods", make_pod()))
     assert (error.code, error.reason) == (500, "InternalError")
     assert error.message == (
         'Internal error occurred: failed calling webhook "x.example.org": failed to call webhook: '
-        f'Post "https://127.0.0.1:{hooks.port}/slow?timeout=1s": context deadline exceeded'
+        f'Post "https://127.0.0.1:{server.port}/slow?timeout=1s": context deadline exceeded'
     )
 
 
-async def test_a_webhook_that_takes_too_long_is_passed_over_when_its_failure_is_ignored(
-    parts: Parts, hooks: Hooks
+async def test_a_webhook_timeout_is_ignored_with_failure_policy_ignore(
+    harness: ApiHarness, server: WebhookServer
 ) -> None:
-    hooks.answers["/slow"] = slow
-    await install(parts, hooks.client("/slow"), timeoutSeconds=1, failurePolicy="Ignore")
-    assert (await parts.create("pods", make_pod()))["metadata"]["name"] == "train-0"
+    server.responses["/slow"] = slow
+    await install(harness, server.client("/slow"), timeoutSeconds=1, failurePolicy="Ignore")
+    assert (await harness.create("pods", make_pod()))["metadata"]["name"] == "train-0"
 
 
-async def test_a_server_that_the_bundle_does_not_vouch_for_is_not_believed(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": True}
-    client = hooks.client("/") | {"caBundle": base64.b64encode(make_authority().certificate).decode()}
-    await install(parts, client)
-    error = await refusal(parts.create("pods", make_pod()))
+async def test_a_certificate_that_the_ca_bundle_does_not_sign_is_refused(
+    harness: ApiHarness, server: WebhookServer
+) -> None:
+    server.responses["/"] = lambda _: {"allowed": True}
+    client = server.client("/") | {"caBundle": base64.b64encode(make_authority().certificate).decode()}
+    await install(harness, client)
+    error = await refusal(harness.create("pods", make_pod()))
     assert "x509: certificate signed by unknown authority" in error.message
-    assert hooks.asked == []
+    assert server.requests == []
 
 
-async def test_a_webhook_that_nobody_serves_is_a_failure(parts: Parts, hooks: Hooks) -> None:
-    client = hooks.client("/") | {"url": "https://127.0.0.1:1/"}
-    await install(parts, client)
-    assert "connect: connection refused" in (await refusal(parts.create("pods", make_pod()))).message
+async def test_a_webhook_that_does_not_listen_is_a_failure(harness: ApiHarness, server: WebhookServer) -> None:
+    client = server.client("/") | {"url": "https://127.0.0.1:1/"}
+    await install(harness, client)
+    assert "connect: connection refused" in (await refusal(harness.create("pods", make_pod()))).message
 
 
 @pytest.mark.parametrize(
@@ -186,47 +190,47 @@ async def test_a_webhook_that_nobody_serves_is_a_failure(parts: Parts, hooks: Ho
     ],
     ids=["uid", "no-patch-type", "patch-type"],
 )
-async def test_an_answer_that_makes_no_sense_is_a_failure(
-    parts: Parts, hooks: Hooks, response: Json, words: str
+async def test_an_invalid_response_is_a_failure(
+    harness: ApiHarness, server: WebhookServer, response: Json, words: str
 ) -> None:
-    hooks.answers["/"] = lambda _: response
-    await install(parts, hooks.client("/"))
-    message = (await refusal(parts.create("pods", make_pod()))).message
+    server.responses["/"] = lambda _: response
+    await install(harness, server.client("/"))
+    message = (await refusal(harness.create("pods", make_pod()))).message
     assert 'failed calling webhook "x.example.org": received invalid webhook response: ' in message
     assert words in message
 
 
-async def test_a_patch_that_does_not_apply_is_an_error_even_when_failures_are_ignored(
-    parts: Parts, hooks: Hooks
+async def test_a_patch_that_does_not_apply_is_an_error_even_with_failure_policy_ignore(
+    harness: ApiHarness, server: WebhookServer
 ) -> None:
-    hooks.answers["/"] = lambda _: patch({"op": "remove", "path": "/spec/nothing"})
-    await install(parts, hooks.client("/"), failurePolicy="Ignore")
-    assert (await refusal(parts.create("pods", make_pod()))).code == 500
+    server.responses["/"] = lambda _: patch({"op": "remove", "path": "/spec/nothing"})
+    await install(harness, server.client("/"), failurePolicy="Ignore")
+    assert (await refusal(harness.create("pods", make_pod()))).code == 500
 
 
-async def test_a_service_is_reached_through_its_endpoints(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/mutate"] = lambda _: {"allowed": True}
+async def test_a_service_is_reached_through_its_endpoints(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/mutate"] = lambda _: {"allowed": True}
     reference = {"name": "hook", "namespace": "default", "path": "/mutate", "port": 8443}
-    await install(parts, {"service": reference, "caBundle": hooks.client("")["caBundle"]})
+    await install(harness, {"service": reference, "caBundle": server.client("")["caBundle"]})
     where = 'Post "https://hook.default.svc:8443/mutate?timeout=10s": '
-    assert where + 'service "hook" not found' in (await refusal(parts.create("pods", make_pod()))).message
+    assert where + 'service "hook" not found' in (await refusal(harness.create("pods", make_pod()))).message
     service = {"metadata": {"name": "hook"}, "spec": {"ports": [{"name": "tls", "port": 8443}]}}
-    await parts.create("services", service)
-    missing = await refusal(parts.create("pods", make_pod()))
+    await harness.create("services", service)
+    missing = await refusal(harness.create("pods", make_pod()))
     assert where + 'no endpoints available for service "hook"' in missing.message
-    ports = [{"name": "other", "port": 1}, {"name": "tls", "port": hooks.port}]
+    ports = [{"name": "other", "port": 1}, {"name": "tls", "port": server.port}]
     subset = {"addresses": [{"ip": "127.0.0.1"}], "ports": ports}
-    await parts.create("endpoints", {"metadata": {"name": "hook"}, "subsets": [subset]})
-    await parts.create("pods", make_pod())
-    assert len(hooks.asked) == 1
+    await harness.create("endpoints", {"metadata": {"name": "hook"}, "subsets": [subset]})
+    await harness.create("pods", make_pod())
+    assert len(server.requests) == 1
 
 
-async def test_connections_are_used_again(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": True}
-    await install(parts, hooks.client("/"))
+async def test_connections_are_reused(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/"] = lambda _: {"allowed": True}
+    await install(harness, server.client("/"))
     for index in range(5):
-        await parts.create("pods", make_pod(f"p{index}"))
-    assert (len(hooks.asked), len(hooks.connections)) == (5, 1)
+        await harness.create("pods", make_pod(f"p{index}"))
+    assert (len(server.requests), len(server.connections)) == (5, 1)
 
 
 @pytest.mark.parametrize(
@@ -247,36 +251,38 @@ async def test_connections_are_used_again(parts: Parts, hooks: Hooks) -> None:
         ({"matchConditions": [{"name": "c", "expression": 'request.userInfo.username == "bob"'}]}, False),
     ],
 )
-async def test_a_webhook_is_asked_about_what_it_selects_and_nothing_else(
-    parts: Parts, hooks: Hooks, more: Json, called: bool
+async def test_a_webhook_is_called_only_for_requests_that_it_matches(
+    harness: ApiHarness, server: WebhookServer, more: Json, called: bool
 ) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": True}
-    await install(parts, hooks.client("/"), VALIDATING, **more)
+    server.responses["/"] = lambda _: {"allowed": True}
+    await install(harness, server.client("/"), VALIDATING, **more)
     pod = make_pod()
     pod["metadata"]["labels"] = {"gpu": "yes"}
-    await parts.create("pods", pod)
-    assert bool(hooks.asked) is called
+    await harness.create("pods", pod)
+    assert bool(server.requests) is called
 
 
-async def test_a_rule_for_another_version_gets_the_object_in_that_version_unless_it_wants_it_exact(
-    parts: Parts, hooks: Hooks
+async def test_a_rule_for_an_equivalent_version_gets_that_version_unless_match_policy_is_exact(
+    harness: ApiHarness, server: WebhookServer
 ) -> None:
     for version in ("v1", "v2"):
-        parts.api.kinds.put(ServedKind("example.org", version, "Widget", "widgets"))
-    hooks.answers["/"] = lambda _: patch(add("/spec", {"size": 1}))
+        harness.registry.kinds.put(ServedKind("example.org", version, "Widget", "widgets"))
+    server.responses["/"] = lambda _: patch(add("/spec", {"size": 1}))
     rules = [PODS | {"apiGroups": ["example.org"], "resources": ["widgets"]}]
-    await install(parts, hooks.client("/"), rules=rules)
-    await install(parts, hooks.client("/"), name="exact.example.org", rules=rules, matchPolicy="Exact")
-    kind = parts.api.kinds.find("example.org", "v2", "widgets")
+    await install(harness, server.client("/"), rules=rules)
+    await install(harness, server.client("/"), name="exact.example.org", rules=rules, matchPolicy="Exact")
+    kind = harness.registry.kinds.find("example.org", "v2", "widgets")
     assert kind is not None
-    found, _ = await parts.api.create(kind, "default", {"metadata": {"name": "w"}}, RequestOptions())
+    found, _ = await harness.registry.create(kind, "default", {"metadata": {"name": "w"}}, RequestOptions())
     assert (found["apiVersion"], found["spec"]) == ("example.org/v2", {"size": 1})
-    assert len(hooks.asked) == 1
-    assert hooks.asked[0]["object"]["apiVersion"] == "example.org/v1"
-    assert (hooks.asked[0]["kind"]["version"], hooks.asked[0]["requestKind"]["version"]) == ("v1", "v2")
+    assert len(server.requests) == 1
+    assert server.requests[0]["object"]["apiVersion"] == "example.org/v1"
+    assert (server.requests[0]["kind"]["version"], server.requests[0]["requestKind"]["version"]) == ("v1", "v2")
 
 
-async def test_a_webhook_is_asked_again_when_a_later_one_changed_the_object(parts: Parts, hooks: Hooks) -> None:
+async def test_a_webhook_is_reinvoked_after_a_later_one_changed_the_object(
+    harness: ApiHarness, server: WebhookServer
+) -> None:
     def sidecar(request: Json) -> Json:
         names = [container["name"] for container in request["object"]["spec"]["containers"]]
         return patch(add("/spec/containers/-", {"name": "added"})) if "added" not in names else {"allowed": True}
@@ -285,52 +291,54 @@ async def test_a_webhook_is_asked_again_when_a_later_one_changed_the_object(part
         count = len(request["object"]["spec"]["containers"])
         return patch(add("/metadata/labels", {"containers": str(count)}))
 
-    hooks.answers |= {"/label": label, "/sidecar": sidecar}
-    await install(parts, hooks.client("/label"), name="a.example.org", reinvocationPolicy="IfNeeded")
-    await install(parts, hooks.client("/sidecar"), name="b.example.org", reinvocationPolicy="IfNeeded")
-    pod = await parts.create("pods", make_pod())
+    server.responses |= {"/label": label, "/sidecar": sidecar}
+    await install(harness, server.client("/label"), name="a.example.org", reinvocationPolicy="IfNeeded")
+    await install(harness, server.client("/sidecar"), name="b.example.org", reinvocationPolicy="IfNeeded")
+    pod = await harness.create("pods", make_pod())
     assert pod["metadata"]["labels"] == {"containers": "2"}
     assert [container["name"] for container in pod["spec"]["containers"]] == ["main", "added"]
-    assert [asked["path"] for asked in hooks.asked] == ["/label", "/sidecar", "/label"]
+    assert [asked["path"] for asked in server.requests] == ["/label", "/sidecar", "/label"]
 
 
-async def test_a_webhook_that_never_wants_to_be_asked_again_is_not(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers |= {"/a": lambda _: {"allowed": True}, "/b": lambda _: patch(add("/metadata/labels", {"b": "1"}))}
-    await install(parts, hooks.client("/a"), name="a.example.org")
-    await install(parts, hooks.client("/b"), name="b.example.org")
-    await parts.create("pods", make_pod())
-    assert [asked["path"] for asked in hooks.asked] == ["/a", "/b"]
+async def test_a_webhook_with_reinvocation_policy_never_is_not_reinvoked(
+    harness: ApiHarness, server: WebhookServer
+) -> None:
+    server.responses |= {"/a": lambda _: {"allowed": True}, "/b": lambda _: patch(add("/metadata/labels", {"b": "1"}))}
+    await install(harness, server.client("/a"), name="a.example.org")
+    await install(harness, server.client("/b"), name="b.example.org")
+    await harness.create("pods", make_pod())
+    assert [asked["path"] for asked in server.requests] == ["/a", "/b"]
 
 
-async def test_a_label_that_one_webhook_adds_can_be_what_the_next_selects_by(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers |= {"/a": lambda _: patch(add("/metadata/labels", {"x": "1"})), "/b": lambda _: {"allowed": True}}
-    await install(parts, hooks.client("/a"), name="a.example.org")
+async def test_a_webhook_matches_a_label_that_an_earlier_one_added(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses |= {"/a": lambda _: patch(add("/metadata/labels", {"x": "1"})), "/b": lambda _: {"allowed": True}}
+    await install(harness, server.client("/a"), name="a.example.org")
     selector = {"matchLabels": {"x": "1"}}
-    await install(parts, hooks.client("/b"), name="b.example.org", objectSelector=selector)
-    await parts.create("pods", make_pod())
-    assert [asked["path"] for asked in hooks.asked] == ["/a", "/b"]
+    await install(harness, server.client("/b"), name="b.example.org", objectSelector=selector)
+    await harness.create("pods", make_pod())
+    assert [asked["path"] for asked in server.requests] == ["/a", "/b"]
 
 
-async def test_a_webhook_cannot_move_an_object_or_change_who_it_is(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: patch(add("/metadata/namespace", "kube-system"), add("/metadata/uid", "mine"))
-    await install(parts, hooks.client("/"))
-    meta = (await parts.create("pods", make_pod()))["metadata"]
+async def test_a_webhook_cannot_change_namespace_or_uid(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/"] = lambda _: patch(add("/metadata/namespace", "kube-system"), add("/metadata/uid", "mine"))
+    await install(harness, server.client("/"))
+    meta = (await harness.create("pods", make_pod()))["metadata"]
     assert (meta["namespace"], meta["uid"] != "mine") == ("default", True)
 
 
-async def test_updates_and_deletes_show_the_old_object(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": True}
-    await install(parts, hooks.client("/"), VALIDATING, rules=[PODS | {"operations": ["UPDATE", "DELETE"]}])
-    await parts.create("pods", make_pod())
-    kind = parts.api.find("pods")
+async def test_updates_and_deletes_include_the_old_object(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/"] = lambda _: {"allowed": True}
+    await install(harness, server.client("/"), VALIDATING, rules=[PODS | {"operations": ["UPDATE", "DELETE"]}])
+    await harness.create("pods", make_pod())
+    kind = harness.registry.find("pods")
 
     def label(pod: Json) -> Json:
         pod["metadata"]["labels"] = {"new": "yes"}
         return pod
 
-    await parts.api.change(kind, "default", "train-0", label, RequestOptions())
-    await parts.api.delete(kind, "default", "train-0", DeleteOptions(), RequestOptions())
-    update, delete = hooks.asked
+    await harness.registry.change(kind, "default", "train-0", label, RequestOptions())
+    await harness.registry.delete(kind, "default", "train-0", DeleteOptions(), RequestOptions())
+    update, delete = server.requests
     assert (update["object"]["metadata"]["labels"], "labels" in update["oldObject"]["metadata"]) == (
         {"new": "yes"},
         False,
@@ -338,39 +346,41 @@ async def test_updates_and_deletes_show_the_old_object(parts: Parts, hooks: Hook
     assert (delete["object"], delete["oldObject"]["metadata"]["name"]) == (None, "train-0")
 
 
-async def test_a_dry_run_is_passed_on(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": True}
-    await install(parts, hooks.client("/"), sideEffects="NoneOnDryRun")
-    await parts.create("pods", make_pod(), dry_run=True)
-    assert (hooks.asked[0]["dryRun"], hooks.asked[0]["options"]["dryRun"]) == (True, ["All"])
-    assert parts.store.count("pods") == 0
+async def test_a_dry_run_is_passed_on(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/"] = lambda _: {"allowed": True}
+    await install(harness, server.client("/"), sideEffects="NoneOnDryRun")
+    await harness.create("pods", make_pod(), dry_run=True)
+    assert (server.requests[0]["dryRun"], server.requests[0]["options"]["dryRun"]) == (True, ["All"])
+    assert harness.store.count("pods") == 0
 
 
-async def test_bindings_pass_webhooks_as_the_small_objects_they_are(parts: Parts, hooks: Hooks) -> None:
-    hooks.answers["/"] = lambda _: {"allowed": False, "status": {"message": "not you"}}
-    await install(parts, hooks.client("/"), VALIDATING, rules=[PODS | {"resources": ["pods/binding"]}])
-    await parts.create("pods", make_pod())
+async def test_bindings_pass_admission_as_binding_objects(harness: ApiHarness, server: WebhookServer) -> None:
+    server.responses["/"] = lambda _: {"allowed": False, "status": {"message": "not you"}}
+    await install(harness, server.client("/"), VALIDATING, rules=[PODS | {"resources": ["pods/binding"]}])
+    await harness.create("pods", make_pod())
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "train-0", "namespace": "default"}}
     binding |= {"target": {"name": "node1"}}
     options = RequestOptions(subresource="binding")
-    error = await refusal(parts.api.validate_admission("CREATE", parts.api.find("pods"), binding, None, options))
+    error = await refusal(
+        harness.registry.validate_admission("CREATE", harness.registry.find("pods"), binding, None, options)
+    )
     assert error.message.endswith("denied the request: not you")
-    asked = hooks.asked[0]
+    asked = server.requests[0]
     assert (asked["kind"]["kind"], asked["resource"]["resource"], asked["subResource"]) == (
         "Binding",
         "pods",
         "binding",
     )
-    bind(parts.api, "default", "train-0", binding)
+    bind(harness.registry, "default", "train-0", binding)
 
 
-async def test_webhook_configurations_are_out_of_the_reach_of_webhooks(parts: Parts, hooks: Hooks) -> None:
+async def test_webhooks_are_not_called_for_webhook_configurations(harness: ApiHarness, server: WebhookServer) -> None:
     everything = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
-    await install(parts, hooks.client("/") | {"url": "https://127.0.0.1:1/"}, rules=[everything])
+    await install(harness, server.client("/") | {"url": "https://127.0.0.1:1/"}, rules=[everything])
     plural, _, group = MUTATING.partition(".")
-    kind = parts.api.find(plural, group)
-    await parts.api.delete(kind, "", "x.example.org", DeleteOptions(), RequestOptions())
-    await parts.create("pods", make_pod())
+    kind = harness.registry.find(plural, group)
+    await harness.registry.delete(kind, "", "x.example.org", DeleteOptions(), RequestOptions())
+    await harness.create("pods", make_pod())
 
 
 @pytest.mark.parametrize(
@@ -388,10 +398,10 @@ async def test_webhook_configurations_are_out_of_the_reach_of_webhooks(parts: Pa
         ({"matchConditions": [{"name": "c", "expression": "object.a.all(x, x == 1)"}]}, "all is not supported"),
     ],
 )
-async def test_a_configuration_that_could_not_work_is_refused_when_it_is_made(
-    parts: Parts, hooks: Hooks, more: Json, words: str
+async def test_an_invalid_webhook_configuration_is_refused(
+    harness: ApiHarness, server: WebhookServer, more: Json, words: str
 ) -> None:
-    error = await refusal(install(parts, **{"client": hooks.client("/"), **_renamed(more)}))
+    error = await refusal(install(harness, **{"client": server.client("/"), **_renamed(more)}))
     assert (error.code, words in error.message) == (422, True), error.message
 
 

@@ -1,4 +1,4 @@
-"""A small cluster for tests of the controllers: the real API over a store in memory, and nodes that play their part."""
+"""A small cluster for controller tests: the real registry over a store in memory, and simulated nodes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.binding import bind
 
 PATIENCE = 60.0
-"""Seconds after which a test gives up; nothing here should take one."""
+"""Seconds after which a test fails."""
 
 
-class _Complaints(logging.Handler):
-    """Collects what the controllers log as errors: nothing of that may happen in a test."""
+class _ErrorLog(logging.Handler):
+    """Collects error logs of the controllers; a test must not cause any."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -38,7 +38,7 @@ class _Complaints(logging.Handler):
 
 
 class World:
-    """An API, its controllers and its nodes."""
+    """A registry, the controllers, and simulated nodes that also schedule pods."""
 
     def __init__(self, path: Path | None = None, **settings: Any) -> None:
         self.store = Store(path)
@@ -59,11 +59,11 @@ class World:
         self.starts = True
         """Whether pods become ready once they run."""
         self.outcome: Callable[[Json], str | None] = lambda _pod: None
-        """How a pod ends: "Succeeded", "Failed" or, by default, not at all."""
+        """The phase in which a pod ends: "Succeeded", "Failed", or None if it keeps running."""
         self.dead: set[str] = set()
-        """Nodes that do nothing any more."""
+        """Nodes that no longer act."""
         self.starts_pod: Callable[[Json], bool] = lambda _pod: self.starts
-        self.complaints = _Complaints()
+        self.error_log = _ErrorLog()
         self.controllers: asyncio.Task[None] | None = None
         self.nodes: asyncio.Task[None] | None = None
 
@@ -71,13 +71,13 @@ class World:
 
     async def begin(self) -> None:
         """Starts everything, with two nodes."""
-        logging.getLogger("embedded_kube.controllers").addHandler(self.complaints)
+        logging.getLogger("embedded_kube.controllers").addHandler(self.error_log)
         for name in ("default", "kube-node-lease"):
             await self.create("namespaces", {"metadata": {"name": name}}, exists=True)
         for name in ("node1", "node2"):
             await self.add_node(name)
         self.start_controllers()
-        self.nodes = asyncio.create_task(self._play_nodes())
+        self.nodes = asyncio.create_task(self._run_nodes())
 
     def start_controllers(self) -> None:
         self.controllers = asyncio.create_task(run_controllers(self.controllers_client, self.settings))
@@ -87,20 +87,20 @@ class World:
         self.controllers = None
 
     async def end(self) -> None:
-        """Stops everything; what the controllers broke on is raised."""
+        """Stops everything; raises errors of the controllers."""
         if self.controllers is not None and self.controllers.done():
             self.controllers.result()
         await _end(self.controllers)
         await _end(self.nodes)
         await self.admission.close()
         self.store.close()
-        logging.getLogger("embedded_kube.controllers").removeHandler(self.complaints)
-        assert not self.complaints.found, "\n".join(self.complaints.found)
+        logging.getLogger("embedded_kube.controllers").removeHandler(self.error_log)
+        assert not self.error_log.found, "\n".join(self.error_log.found)
 
     # -- objects
 
     async def create(self, resource: str, found: Json, *, exists: bool = False) -> Json:
-        """A new object, in the namespace "default" unless it says otherwise."""
+        """Creates an object, by default in the namespace "default"."""
         plural, _, group = resource.partition(".")
         if self.api.find(plural, group).namespaced:
             found["metadata"].setdefault("namespace", "default")
@@ -118,10 +118,10 @@ class World:
             change(found)
             return found
 
-        await self.client.edit(resource, self._home(resource), name, changed, subresource)
+        await self.client.edit(resource, self._namespace(resource), name, changed, subresource)
 
     def get(self, resource: str, name: str) -> Json | None:
-        entry = self.store.get(resource, self._home(resource), name)
+        entry = self.store.get(resource, self._namespace(resource), name)
         return entry.object() if entry is not None else None
 
     def all(self, resource: str, namespace: str = "") -> list[Json]:
@@ -131,7 +131,7 @@ class World:
         return [entry.name for entry in self.store.entries(resource)]
 
     def pods(self, *, alive: bool = True) -> list[Json]:
-        """The pods that exist; by default those that have not ended and are not being deleted."""
+        """All pods, or (`alive`) those that have not ended and are not being deleted."""
         found = self.all("pods")
         if not alive:
             return found
@@ -150,10 +150,10 @@ class World:
         plural, _, group = resource.partition(".")
         kind = self.api.find(plural, group)
         options = DeleteOptions(propagation=propagation)
-        await self.api.delete(kind, self._home(resource), name, options, RequestOptions())
+        await self.api.delete(kind, self._namespace(resource), name, options, RequestOptions())
 
     async def until(self, true: Callable[[], object], what: str = "") -> None:
-        """Waits until something holds."""
+        """Waits until a condition is true."""
         loop = asyncio.get_running_loop()
         limit = loop.time() + PATIENCE
         while not true():
@@ -163,21 +163,21 @@ class World:
             await asyncio.sleep(0.005)
 
     async def settle(self) -> None:
-        """Waits until nothing has changed for a while: for so many turns of the loop, however long a turn takes."""
+        """Waits until nothing has changed for 60 iterations of the event loop, however long they take."""
         seen, quiet = -1, 0
         while quiet < 60:
             quiet = quiet + 1 if seen == self.store.revision else 0
             seen = self.store.revision
             await asyncio.sleep(0.005)
 
-    def _home(self, resource: str) -> str:
+    def _namespace(self, resource: str) -> str:
         plural, _, group = resource.partition(".")
         return "default" if self.api.find(plural, group).namespaced else ""
 
     # -- nodes
 
     async def add_node(self, name: str) -> None:
-        """A node that says it is ready."""
+        """Adds a ready node."""
         labels = {"kubernetes.io/hostname": name}
         await self.create("nodes", {"metadata": {"name": name, "labels": labels}}, exists=True)
         ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(), "reason": "KubeletReady"}
@@ -185,19 +185,19 @@ class World:
             "nodes", name, lambda found: found.setdefault("status", {}).update(conditions=[ready]), "status"
         )
 
-    async def _play_nodes(self) -> None:
+    async def _run_nodes(self) -> None:
         turn = 0
         async for kind, pod in self.client.watch("pods"):
             if kind in ("DELETED", SYNCED):
                 continue
             try:
                 turn += 1
-                await self._play(pod, turn)
+                await self._act_on(pod, turn)
             except StatusError as error:
                 if error.code not in (404, 409):
                     raise
 
-    async def _play(self, pod: Json, turn: int) -> None:
+    async def _act_on(self, pod: Json, turn: int) -> None:
         meta, node = pod["metadata"], pod["spec"].get("nodeName")
         if meta.get("deletionTimestamp"):
             if node and node not in self.dead:
@@ -229,7 +229,7 @@ class World:
 
 
 def _named_node(pod: Json) -> str:
-    """The node that a pod of a DaemonSet insists on."""
+    """The node that a pod of a DaemonSet requires."""
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
     fields = terms[0].get("matchFields")
@@ -245,7 +245,7 @@ async def _end(task: asyncio.Task[None] | None) -> None:
 
 @asynccontextmanager
 async def running_world(path: Path | None = None, **settings: Any) -> AsyncIterator[World]:
-    """A world that runs, and leaves nothing behind."""
+    """A running cluster, stopped at the end."""
     world = World(path, **settings)
     await world.begin()
     try:

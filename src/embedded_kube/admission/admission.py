@@ -25,6 +25,7 @@ from embedded_kube.schema.defaulting import qos_class
 from embedded_kube.storage.change_tracker import ChangeTracker
 from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.binding import add_topology
+from embedded_kube.validation.kind_rules import SYSTEM_PRIORITIES
 from embedded_kube.validation.pod_warnings import pod_warnings
 
 OWN_NODES = "system:nodes"
@@ -34,9 +35,6 @@ IMMORTAL_NAMESPACES = ("default", "kube-public", "kube-system")
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 STORAGE_CLASSES = "storageclasses.storage.k8s.io"
 POD_GROUPS = "podgroups.scheduling.k8s.io"
-
-SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-"""Priority classes that exist without an object."""
 
 _IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -16,9 +16,9 @@ from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.defaults import DEFAULTS
 from embedded_kube.schema.quantities import is_equal
 from embedded_kube.schema.type_schema import ANY, TypeSchema
+from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.quantity import QuantityError
 
-Json = dict[str, Any]
 FieldSet = dict[str, Any]
 """A set of fields as FieldsV1 writes it: f:name, k:{keys}, v:value, and "." for an item itself."""
 

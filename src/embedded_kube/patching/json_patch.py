@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-Json = dict[str, Any]
+from embedded_kube.storage.store import Json
 
 
 class JsonPatchError(Exception):

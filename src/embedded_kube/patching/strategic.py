@@ -7,8 +7,7 @@ from typing import Any
 
 from embedded_kube import errors
 from embedded_kube.schema.type_schema import ANY, TypeSchema
-
-Json = dict[str, Any]
+from embedded_kube.storage.store import Json
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"

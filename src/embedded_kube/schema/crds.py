@@ -9,8 +9,7 @@ from embedded_kube.errors import Cause
 from embedded_kube.registry.kinds import KindTable, PrinterColumn, ServedKind
 from embedded_kube.schema.decoding import FieldPath, format_path
 from embedded_kube.schema.structural import StructuralSchema
-
-Json = dict[str, Any]
+from embedded_kube.storage.store import Json
 
 _AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 _NAME = PrinterColumn("Name", ".metadata.name", "name")

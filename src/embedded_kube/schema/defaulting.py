@@ -6,13 +6,11 @@ The fields of a struct have their defaults before its own function runs. Constan
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 from embedded_kube.schema.decoding import Defaulter
 from embedded_kube.schema.defaults import DEFAULTS, RBAC
+from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
-
-Json = dict[str, Any]
 
 
 def pull_policy(image: str) -> str:

@@ -6,9 +6,7 @@ shows. Defaults that depend on other fields are in defaulting.py.
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from embedded_kube.storage.store import Json
 
 _FILE_MODE = {"defaultMode": 0o644}
 _ROLLING = {"type": "RollingUpdate"}

@@ -9,7 +9,17 @@ import yaml
 
 from embedded_kube import errors
 from embedded_kube.schema.decoding import FieldPath, format_path
-from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
+from gpu_scheduler.base import documents
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A YAML loader that keeps times as text, as Kubernetes does."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 class DuplicateFields:
@@ -54,6 +64,11 @@ def load(body: bytes, seen: DuplicateFields | None = None) -> Any:
         raise errors.MalformedBodyError(str(error)) from None
 
 
+def parse_yaml(data: bytes) -> Any:
+    """Parses one YAML document; raises BadDocumentError."""
+    return documents.parse_yaml(data, _Loader)
+
+
 def load_yaml(body: bytes) -> Any:
     """Parses YAML, which includes JSON; BadRequest (400) if it is invalid."""
     try:
@@ -61,8 +76,8 @@ def load_yaml(body: bytes) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return parse_yaml(body, _JsonLikeLoader)
-    except BadDocumentError as error:
+        return parse_yaml(body)
+    except documents.BadDocumentError as error:
         raise errors.bad_request(f"error decoding YAML: {error}") from None
 
 
@@ -76,12 +91,3 @@ def _replace_lone_surrogates(obj: Any) -> Any:
 
 def _refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON value")
-
-
-class _JsonLikeLoader(yaml.SafeLoader):
-    """A YAML loader that keeps times as text, as in JSON."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the shape that yaml prescribes
-        letter: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.type_schema import TypeSchema, TypeTable
-
-Json = dict[str, Any]
+from embedded_kube.storage.store import Json
 
 _PACKAGES = {
     "meta": "io.k8s.apimachinery.pkg.apis.meta",

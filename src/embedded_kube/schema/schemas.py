@@ -79,17 +79,6 @@ class Schemas:
             return found
         return TypeSchema("struct", fields={"metadata": self.types.structs[_METADATA], "spec": ANY, "status": ANY})
 
-    def merge_key(self, kind: ServedKind, *path: str) -> str | None:
-        """The merge key of the list at a path: a field, "" for a set of scalars, None if a patch replaces the list."""
-        schema: TypeSchema | None = self.type_schema(kind)
-        for name in path:
-            while schema is not None and schema.type == "list":
-                schema = schema.item
-            if schema is None:
-                return None
-            schema = schema.fields.get(name) if schema.type == "struct" else schema.item
-        return schema.merge_key if schema is not None and schema.merges else None
-
     def openapi_v3_index(self, kinds: KindTable) -> Json:
         """/openapi/v3: the index of documents."""
         return openapi.index(kinds)

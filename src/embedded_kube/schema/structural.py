@@ -14,8 +14,8 @@ import jsonschema_rs
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
+from embedded_kube.storage.store import Json
 
-Json = dict[str, Any]
 Visitor = Callable[[Any, FieldPath, list[str]], None]
 
 _TYPE_AND_METADATA = frozenset(("apiVersion", "kind", "metadata"))

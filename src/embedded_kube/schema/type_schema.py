@@ -9,8 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-VERSIONS = ("1.35", "1.36", "1.37")
-"""The minor versions of Kubernetes that schemas.json describes; the first is the base of the others."""
+from embedded_kube.registry.builtin_kinds import VERSIONS
 
 _FIELD_TYPE = re.compile(
     r"(?P<type>[^@~!=]+)(?:@(?P<list>set|map:(?P<keys>[^~!=]+)))?"
@@ -73,7 +72,7 @@ class TypeTable:
 
 @lru_cache(maxsize=len(VERSIONS))
 def load_types(version: str) -> TypeTable:
-    """Loads the types of a minor version."""
+    """Loads the types of a minor version. In schemas.json the first version is the base of the others."""
     if version not in VERSIONS:
         raise ValueError(f"Kubernetes {version} is not known; it can be one of {', '.join(VERSIONS)}")
     data = json.loads(files("embedded_kube.schema").joinpath("schemas.json").read_text())

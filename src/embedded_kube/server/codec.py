@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import yaml
 from aiohttp import web
 
 from embedded_kube import errors
 from embedded_kube.errors import StatusError
+from embedded_kube.schema.jsontext import parse_yaml
 from embedded_kube.server.protobuf import CONTENT_TYPE, decode_protobuf
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import documents
@@ -23,21 +23,6 @@ decode = msgspec.json.Decoder().decode
 JSON = "application/json"
 YAML = "application/yaml"
 _NOT_CACHED = {"Cache-Control": "no-cache, private"}
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A YAML loader that keeps times as text, as Kubernetes does."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def parse_yaml(data: bytes) -> Any:
-    """Parses one YAML document; raises BadDocumentError."""
-    return documents.parse_yaml(data, _Loader)
 
 
 async def read_body(request: web.Request) -> bytes:

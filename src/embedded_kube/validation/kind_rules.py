@@ -8,6 +8,7 @@ from typing import Any
 from embedded_kube.errors import Cause
 from embedded_kube.schema.crds import crd_causes
 from embedded_kube.schema.decoding import FieldPath
+from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     Check,
     add_duplicate,
@@ -20,10 +21,9 @@ from embedded_kube.validation.constraints import (
 )
 from gpu_scheduler.k8s.quantity import parse_nano
 
-Json = dict[str, Any]
-
 HIGHEST_USER_PRIORITY = 1_000_000_000
-_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""Priority classes that exist without an object."""
 
 
 def keys(check_key: Check) -> Check:
@@ -242,7 +242,7 @@ def _volume(value: Json, path: FieldPath, causes: list[Cause]) -> None:
 def _priority_class(value: Json, path: FieldPath, causes: list[Cause]) -> None:
     name, amount = value.get("metadata", {}).get("name", ""), value.get("value", 0)
     if name.startswith("system-"):
-        if _SYSTEM_PRIORITIES.get(name) != amount:
+        if SYSTEM_PRIORITIES.get(name) != amount:
             why = "priority class names with 'system-' prefix are reserved for system use only"
             add_forbidden(causes, ((path, "metadata"), "name"), why)
     elif amount > HIGHEST_USER_PRIORITY:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from embedded_kube.errors import Cause
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.metadata import has_generation
 from embedded_kube.schema.decoding import FieldPath
+from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     Check,
     add_forbidden,
@@ -22,8 +21,6 @@ from embedded_kube.validation.constraints import (
     path_segment,
     show,
 )
-
-Json = dict[str, Any]
 
 _RBAC = "rbac.authorization.k8s.io"
 _NAMES: dict[tuple[str, str], Check] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
+from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     EFFECTS,
     Check,
@@ -21,8 +22,6 @@ from embedded_kube.validation.constraints import (
     key_problems,
     label_value,
 )
-
-Json = dict[str, Any]
 
 _SYSCTL = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
 _TAINTS: FieldPath = ((None, "metadata"), "taints")
@@ -61,12 +60,13 @@ def _namespace(value: Json, path: FieldPath, causes: list[Cause]) -> None:
 
 
 def _event(value: Json, path: FieldPath, causes: list[Cause]) -> None:
-    """An event has the namespace of what it is about; one with an exact time also says who saw what."""
-    about, home = value.get("involvedObject", {}).get("namespace", ""), value.get("metadata", {}).get("namespace", "")
+    """An event has the namespace of its involved object; one with eventTime also needs reporter, action and reason."""
+    object_namespace = value.get("involvedObject", {}).get("namespace", "")
+    namespace = value.get("metadata", {}).get("namespace", "")
     new = value.get("eventTime")
     free = ("default", "kube-system") if new else ("default",)
-    if (home not in free) if not about else (about != home and not new):
-        add_invalid(causes, ((path, "involvedObject"), "namespace"), about, "does not match event.namespace")
+    if (namespace not in free) if not object_namespace else (object_namespace != namespace and not new):
+        add_invalid(causes, ((path, "involvedObject"), "namespace"), object_namespace, "does not match event.namespace")
     if not new:
         return
     for problem in key_problems(value.get("reportingComponent", "")):

@@ -7,6 +7,7 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath
+from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     Check,
     add_forbidden,
@@ -15,8 +16,6 @@ from embedded_kube.validation.constraints import (
     add_unsupported,
     label_value,
 )
-
-Json = dict[str, Any]
 
 _FIELDS = re.compile(
     r"metadata\.(name|namespace|uid|labels(\['.*'\])?|annotations(\['.*'\])?)|spec\.(nodeName|serviceAccountName|host"

@@ -6,6 +6,7 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
+from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     add_duplicate,
     add_forbidden,
@@ -19,8 +20,6 @@ from embedded_kube.validation.constraints import (
 from embedded_kube.validation.other_kind_rules import claims_of_containers
 from embedded_kube.validation.pod_part_rules import container_parts, whole_pod
 from gpu_scheduler.k8s.quantity import parse_nano
-
-Json = dict[str, Any]
 
 _UNIT = 10**9
 _OTHER_RESOURCES = ("storage", "pods", "services")

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from embedded_kube.registry.kinds import ServedKind
-
-Json = dict[str, Any]
+from embedded_kube.storage.store import Json
 
 _TEMPLATES = frozenset(
     ("deployments.apps", "replicasets.apps", "statefulsets.apps", "daemonsets.apps", "jobs.batch", "podtemplates")

@@ -1,4 +1,4 @@
-"""Match conditions: the part of CEL that is understood, and the clear no to the rest."""
+"""Match conditions: the supported subset of CEL, and errors for other expressions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VARIABLES = {
         ("request.userInfo.groups.exists(g, g == 'ops' || object.nothing == g)", True),
     ],
 )
-def test_conditions_are_answered(text: str, expected: bool) -> None:
+def test_conditions_are_evaluated(text: str, expected: bool) -> None:
     assert compile_condition(text)(VARIABLES) is expected
 
 
@@ -60,7 +60,7 @@ def test_conditions_are_answered(text: str, expected: bool) -> None:
         "object.metadata.labels[object.metadata] == 'x'",
     ],
 )
-def test_a_condition_about_what_is_not_there_has_no_answer(text: str) -> None:
+def test_a_condition_on_a_missing_field_is_an_error(text: str) -> None:
     condition = compile_condition(text)
     with pytest.raises(MatchConditionError):
         condition(VARIABLES)
@@ -88,6 +88,6 @@ def test_a_condition_about_what_is_not_there_has_no_answer(text: str) -> None:
         "object.spec.on object.spec.on",
     ],
 )
-def test_what_is_not_understood_is_refused_and_says_what_is(text: str) -> None:
+def test_an_unsupported_expression_is_refused_with_what_is_supported(text: str) -> None:
     with pytest.raises(ValueError, match=r"supported here|not text"):
         compile_condition(text)

@@ -1,4 +1,4 @@
-"""Validation: every broken rule is named, in the words that clients know."""
+"""Validation: all causes are reported, with the messages of a real API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embedded_kube.errors import StatusError
 from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
 from embedded_kube.registry.kinds import KindTable
 from embedded_kube.schema.schemas import Schemas
-from tests.embedded_kube.parts import find_kind
+from tests.embedded_kube.api_harness import find_kind
 
 Json = dict[str, Any]
 Edit = Callable[[Json], Any]
@@ -22,7 +22,7 @@ KINDS = {version: KindTable(builtin_kinds(version)) for version in VERSIONS}
 
 
 def causes(name: str, found: Json, old: Json | None = None, version: str = "1.35") -> list[str]:
-    """The lines of a refusal, [] when there is none; what was stored before has been accepted."""
+    """The causes that make an object invalid, as lines; [] if it is valid. `old` is prepared as a stored object."""
     api_version, _, kind_name = name.rpartition("/")
     kind = find_kind(KINDS[version], api_version, kind_name)
     for one in (found, old):
@@ -141,14 +141,14 @@ PODS: list[tuple[Json, list[str]]] = [
 
 
 @pytest.mark.parametrize(("found", "expected"), PODS)
-def test_every_broken_rule_of_a_pod_is_named(found: Json, expected: list[str]) -> None:
+def test_all_causes_of_an_invalid_pod_are_reported(found: Json, expected: list[str]) -> None:
     lines = causes("v1/Pod", found)
     assert len(lines) == len(expected), lines
     for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start)
 
 
-def test_a_refusal_counts_all_causes_in_one_message() -> None:
+def test_the_message_lists_all_causes() -> None:
     kind = find_kind(KINDS["1.35"], "v1", "Pod")
     with pytest.raises(StatusError) as refused:
         SCHEMAS["1.35"].validate(kind, {"metadata": {"name": "a"}, "spec": {"containers": [{}]}}, None)
@@ -259,7 +259,7 @@ OTHERS: list[tuple[str, Json, list[str]]] = [
 
 
 @pytest.mark.parametrize(("name", "found", "expected"), OTHERS)
-def test_every_broken_rule_of_other_kinds_is_named(name: str, found: Json, expected: list[str]) -> None:
+def test_all_causes_of_invalid_objects_of_other_kinds_are_reported(name: str, found: Json, expected: list[str]) -> None:
     lines = causes(name, found)
     assert len(lines) == len(expected), lines
     for line, start in zip(lines, expected, strict=True):
@@ -318,7 +318,7 @@ UPDATES: list[tuple[str, Json, Edit, list[str]]] = [
 
 
 @pytest.mark.parametrize(("name", "old", "edit", "expected"), UPDATES)
-def test_an_update_changes_only_what_may_change(name: str, old: Json, edit: Edit, expected: list[str]) -> None:
+def test_an_update_of_an_immutable_field_is_refused(name: str, old: Json, edit: Edit, expected: list[str]) -> None:
     assert causes(name, copy.deepcopy(old)) == []
     before = copy.deepcopy(old)
     assert causes(name, before) == []
@@ -331,7 +331,7 @@ def test_an_update_changes_only_what_may_change(name: str, old: Json, edit: Edit
 
 
 @pytest.mark.parametrize(("version", "name", "free"), [("1.36", "v1alpha2", False), ("1.37", "v1beta1", True)])
-def test_the_minimum_of_a_gang_is_fixed_until_1_37(version: str, name: str, free: bool) -> None:
+def test_the_minimum_of_a_gang_is_immutable_before_1_37(version: str, name: str, free: bool) -> None:
     full = f"scheduling.k8s.io/{name}/PodGroup"
     old = {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
     assert causes(full, old, version=version) == []
@@ -359,7 +359,9 @@ _RAN = {"startTime": "2025-01-01T00:00:00Z", "conditions": [{"type": "Suspended"
         ("1.37", _RAN | {"active": 1}, {"nodeSelector": {"a": "b"}}, "spec.template"),
     ],
 )
-def test_a_suspended_job_may_be_told_where_to_run(version: str, status: Json, change: Json, wrong: str) -> None:
+def test_a_suspended_job_may_change_its_scheduling_directives(
+    version: str, status: Json, change: Json, wrong: str
+) -> None:
     old: Json = {**job(suspend=True), "status": status}
     assert causes("batch/v1/Job", old, version=version) == []
     found = copy.deepcopy(old)
@@ -369,7 +371,7 @@ def test_a_suspended_job_may_be_told_where_to_run(version: str, status: Json, ch
     assert [line.partition(":")[0] for line in lines] == ([wrong] if wrong else [])
 
 
-def test_groups_of_groups_are_at_most_four_deep() -> None:
+def test_pod_group_templates_have_at_most_four_levels() -> None:
     template: Json = {"name": "leaf", "schedulingPolicy": {"basic": {}}}
     spec: Json = {"podGroupTemplates": [template]}
     for level in range(5):
@@ -379,14 +381,14 @@ def test_groups_of_groups_are_at_most_four_deep() -> None:
     assert any("maximum template hierarchy depth is 4" in line for line in lines)
 
 
-def test_no_finalizer_is_added_to_what_is_being_deleted() -> None:
+def test_no_finalizer_is_added_to_an_object_that_is_being_deleted() -> None:
     old = meta(finalizers=["a.b/c"], deletionTimestamp="2025-01-01T00:00:00Z")
     found = copy.deepcopy(old)
     found["metadata"]["finalizers"].append("a.b/d")
     assert causes("v1/Pod", found, old)[0].startswith("metadata.finalizers: Forbidden: no new finalizers can be added")
 
 
-def test_a_stateful_set_may_mount_the_claims_it_makes_and_nothing_unknown() -> None:
+def test_a_stateful_set_may_mount_its_claim_templates_and_no_unknown_volume() -> None:
     mounts = [{"name": "data", "mountPath": "/data"}, {"name": "ghost", "mountPath": "/ghost"}]
     pod = {"containers": [{"name": "main", "image": "x", "volumeMounts": mounts}]}
     spec = {

@@ -1,4 +1,4 @@
-"""What tests of the local API are made of: an Api with real admission over a store in memory, and objects."""
+"""A registry with real admission over a store in memory, for tests without HTTP."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from embedded_kube.storage.store import Json, Store
 
 
 class PassThrough:
-    """A conversion that believes everything."""
+    """A strategy that accepts every object unchanged."""
 
-    def decode(self, kind: ServedKind, found: Json, field_validation: str) -> list[str]:
+    def decode(self, kind: ServedKind, obj: Json, field_validation: str) -> list[str]:
         return []
 
-    def prepare_for_create(self, _kind: ServedKind, _found: Json) -> None:
+    def prepare_for_create(self, _kind: ServedKind, _obj: Json) -> None:
         pass
 
-    def validate(self, kind: ServedKind, found: Json, old: Json | None) -> None:
+    def validate(self, kind: ServedKind, obj: Json, old: Json | None) -> None:
         return None
 
 
-class Parts:
-    """An Api, its admission and its store. Close it when done."""
+class ApiHarness:
+    """A registry with its admission and store. Close it when done."""
 
     def __init__(self) -> None:
         self.store = Store(None)
         kinds = KindTable(builtin_kinds("1.35"))
         self.admission = Admission(self.store, kinds, PassThrough())
-        self.api = ObjectRegistry(self.store, kinds, PassThrough(), self.admission.admit, self.admission.validate)
+        self.registry = ObjectRegistry(self.store, kinds, PassThrough(), self.admission.admit, self.admission.validate)
         self.store.write("namespaces", {"metadata": {"name": "default", "labels": {"team": "a"}}})
 
     async def close(self) -> None:
         await self.admission.close()
         self.store.close()
 
-    async def create(self, resource: str, found: Json, **options: Any) -> Json:
-        return (await self.create_with_warnings(resource, found, **options))[0]
+    async def create(self, resource: str, obj: Json, **options: Any) -> Json:
+        return (await self.create_with_warnings(resource, obj, **options))[0]
 
-    async def create_with_warnings(self, resource: str, found: Json, **options: Any) -> tuple[Json, list[str]]:
+    async def create_with_warnings(self, resource: str, obj: Json, **options: Any) -> tuple[Json, list[str]]:
         plural, _, group = resource.partition(".")
-        kind = self.api.find(plural, group)
-        return await self.api.create(kind, "default" if kind.namespaced else "", found, RequestOptions(**options))
+        kind = self.registry.find(plural, group)
+        return await self.registry.create(kind, "default" if kind.namespaced else "", obj, RequestOptions(**options))
 
     def get(self, resource: str, name: str) -> Json:
         plural, _, group = resource.partition(".")
-        kind = self.api.find(plural, group)
-        return self.api.get(kind, "default" if kind.namespaced else "", name)
+        kind = self.registry.find(plural, group)
+        return self.registry.get(kind, "default" if kind.namespaced else "", name)
 
 
 def make_pod(name: str = "train-0", **spec: Any) -> Json:
@@ -59,6 +59,6 @@ def make_pod(name: str = "train-0", **spec: Any) -> Json:
 
 
 def find_kind(kinds: KindTable, api_version: str, name: str) -> ServedKind:
-    """The kind that an object says it is."""
+    """The kind of an apiVersion and kind name."""
     group, _, version = api_version.rpartition("/")
     return next(kind for kind in kinds if (kind.group, kind.version, kind.kind) == (group, version, name))

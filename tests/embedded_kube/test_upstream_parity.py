@@ -1,4 +1,4 @@
-"""Answers of the local API that were found to be different from those of a real server, and are not any more."""
+"""Responses that once differed from those of a real API server: regression tests of differential findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def patched(api: Speaker, path: str, body: Any) -> tuple[int, dict[str, An
     return await api.ask("PATCH", path, json.dumps(body), headers=MERGE)
 
 
-async def test_items_of_a_list_do_not_say_what_they_are() -> None:
+async def test_items_of_a_list_have_no_kind_and_api_version() -> None:
     async with speaker(kinds=(widget(),)) as api:
         await api.create(CONFIGMAPS, config_map("a"))
         assert "kind" not in (await api.ask("GET", CONFIGMAPS))[1]["items"][0]
@@ -34,7 +34,7 @@ async def test_items_of_a_list_do_not_say_what_they_are() -> None:
         assert (await api.ask("GET", WIDGETS))[1]["items"][0]["kind"] == "Widget"
 
 
-async def test_a_name_that_is_missing_or_another_than_the_paths_is_refused() -> None:
+async def test_a_name_that_is_missing_or_differs_from_the_path_is_refused() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         assert (await api.ask("PUT", f"{CONFIGMAPS}/a", {"metadata": {}}))[0] == 400
@@ -43,7 +43,7 @@ async def test_a_name_that_is_missing_or_another_than_the_paths_is_refused() -> 
         assert (status, "does not match the name on the URL" in answer["message"]) == (400, True)
 
 
-async def test_a_patch_cannot_change_who_an_object_is() -> None:
+async def test_a_patch_cannot_change_uid_or_deletion_timestamp() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         for name in ("uid", "deletionTimestamp"):
@@ -51,14 +51,14 @@ async def test_a_patch_cannot_change_who_an_object_is() -> None:
             assert (status, answer["details"]["causes"][0]["field"]) == (422, f"metadata.{name}")
 
 
-async def test_a_patch_that_makes_nonsense_is_invalid() -> None:
+async def test_a_patch_with_a_value_of_a_wrong_type_is_invalid() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         status, answer = await patched(api, f"{CONFIGMAPS}/a", {"data": {"n": 5}})
         assert (status, answer["details"]["causes"][0]["field"]) == (422, "patch")
 
 
-async def test_a_job_that_is_deleted_without_a_word_leaves_its_pods() -> None:
+async def test_a_job_deleted_without_a_policy_orphans_its_pods() -> None:
     async with speaker() as api:
         template = {"spec": {"containers": [{"name": "c", "image": "i:1"}], "restartPolicy": "Never"}}
         await api.create(JOBS, {"metadata": {"name": "j"}, "spec": {"template": template}})
@@ -69,13 +69,13 @@ async def test_a_job_that_is_deleted_without_a_word_leaves_its_pods() -> None:
         assert (await api.ask("GET", f"{JOBS}/j"))[0] == 404
 
 
-async def test_a_put_makes_a_lease_and_a_service_that_are_not_there() -> None:
+async def test_a_put_creates_a_missing_lease_or_service() -> None:
     async with speaker() as api:
         assert (await api.ask("PUT", f"{LEASES}/a", {"metadata": {"name": "a"}, "spec": {}}))[0] == 201
         assert (await api.ask("PUT", f"{CONFIGMAPS}/a", config_map("a")))[0] == 404
 
 
-async def test_a_put_of_a_budget_or_a_custom_object_must_name_a_version() -> None:
+async def test_a_put_of_a_budget_or_a_custom_object_needs_a_resource_version() -> None:
     async with speaker() as api:
         budget = {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {}}}
         made = await api.create(BUDGETS, budget)
@@ -84,7 +84,7 @@ async def test_a_put_of_a_budget_or_a_custom_object_must_name_a_version() -> Non
         assert (await api.ask("PUT", f"{BUDGETS}/a", made))[0] == 200
 
 
-async def test_removing_the_last_finalizer_deletes_without_another_version() -> None:
+async def test_removing_the_last_finalizer_deletes_without_another_write() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, {"metadata": {"name": "a", "finalizers": ["example.org/f"]}})
         marked = (await api.ask("DELETE", f"{CONFIGMAPS}/a"))[1]
@@ -93,26 +93,26 @@ async def test_removing_the_last_finalizer_deletes_without_another_version() -> 
         assert (await api.ask("GET", f"{CONFIGMAPS}/a"))[0] == 404
 
 
-async def test_a_pod_that_is_deleted_at_once_says_so() -> None:
+async def test_a_pod_deleted_at_once_is_returned_with_grace_period_0() -> None:
     async with speaker() as api:
         await api.create(PODS, pod("a"))
         meta = (await api.ask("DELETE", f"{PODS}/a"))[1]["metadata"]
         assert (meta["deletionGracePeriodSeconds"], "deletionTimestamp" in meta) == (0, True)
 
 
-async def test_a_pod_that_is_about_to_stop_is_not_told_what_becomes_of_others() -> None:
+async def test_a_terminating_pod_ignores_a_later_propagation_policy() -> None:
     async with speaker() as api:
         await api.create(PODS, pod("a", nodeName="n"))
         marked = (await api.ask("DELETE", f"{PODS}/a"))[1]
         assert (await api.ask("DELETE", f"{PODS}/a", {"propagationPolicy": "Orphan"}))[1] == marked
         await patched(api, f"{PODS}/a/status", {"status": {"phase": "Succeeded"}})
         assert (await api.ask("DELETE", f"{PODS}/a"))[0] == 200
-        assert (await api.ask("GET", f"{PODS}/a"))[0] == 200  # its node says when it is gone
+        assert (await api.ask("GET", f"{PODS}/a"))[0] == 200  # its node confirms when it is gone
         await api.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
         assert (await api.ask("GET", f"{PODS}/a"))[0] == 404
 
 
-async def test_a_name_that_is_still_being_deleted_is_told_apart() -> None:
+async def test_creating_an_object_that_is_being_deleted_has_its_own_message() -> None:
     async with speaker() as api:
         held = {"metadata": {"name": "a", "finalizers": ["example.org/f"]}}
         await api.create(CONFIGMAPS, held)
@@ -121,7 +121,7 @@ async def test_a_name_that_is_still_being_deleted_is_told_apart() -> None:
         assert (status, answer["message"]) == (409, 'object is being deleted: configmaps "a" already exists')
 
 
-async def test_labels_of_a_deployment_are_not_changed_through_its_status() -> None:
+async def test_labels_of_a_deployment_do_not_change_through_its_status() -> None:
     async with speaker() as api:
         await api.create(DEPLOYMENTS, deployment())
         _, found = await patched(api, f"{DEPLOYMENTS}/a/status", {"metadata": {"labels": {"a": "b"}}})
@@ -131,7 +131,7 @@ async def test_labels_of_a_deployment_are_not_changed_through_its_status() -> No
         assert found["metadata"]["generation"] == 1
 
 
-async def test_new_objects_show_their_empty_status() -> None:
+async def test_new_objects_have_their_default_status() -> None:
     async with speaker() as api:
         assert (await api.create(DEPLOYMENTS, deployment()))["status"] == {}
         made = await api.create(BUDGETS, {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {}}})
@@ -146,7 +146,7 @@ async def test_new_objects_show_their_empty_status() -> None:
         (f"{CONFIGMAPS}?dryRun=Some", 422),
     ],
 )
-async def test_parameters_of_a_write_are_checked(path: str, code: int) -> None:
+async def test_parameters_of_a_write_are_validated(path: str, code: int) -> None:
     async with speaker() as api:
         assert (await api.ask("POST", path, config_map("a")))[0] == code
 
@@ -154,19 +154,19 @@ async def test_parameters_of_a_write_are_checked(path: str, code: int) -> None:
 @pytest.mark.parametrize(
     "query", ["resourceVersionMatch=Exact", "resourceVersion=1&resourceVersionMatch=Odd", "sendInitialEvents=true"]
 )
-async def test_parameters_of_a_list_are_checked(query: str) -> None:
+async def test_parameters_of_a_list_are_validated(query: str) -> None:
     async with speaker() as api:
         status, answer = await api.ask("GET", f"{CONFIGMAPS}?{query}")
         assert (status, answer["details"]["kind"]) == (422, "ListOptions")
 
 
-async def test_a_custom_object_must_say_what_it_is() -> None:
+async def test_a_custom_object_needs_kind_and_api_version() -> None:
     async with speaker(kinds=(widget(),)) as api:
         status, answer = await api.ask("POST", WIDGETS, {"metadata": {"name": "a"}})
         assert (status, "Object 'Kind' is missing" in answer["message"]) == (400, True)
 
 
-async def test_who_is_refused_hears_the_warnings_too() -> None:
+async def test_a_refused_request_gets_warnings_too() -> None:
     async with speaker() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         response = await api.send("POST", CONFIGMAPS, {**config_map("a"), "colour": "red"})
@@ -268,14 +268,14 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "field"), OTHERS, ids=[field for _, _, field in OTHERS])
-async def test_what_smaller_kinds_may_not_say(path: str, body: dict[str, Any], field: str) -> None:
+async def test_invalid_objects_of_other_kinds_are_refused(path: str, body: dict[str, Any], field: str) -> None:
     async with speaker() as api:
         status, answer = await api.ask("POST", path, {"metadata": {"name": "a"}, **body})
         assert status == 422, answer
         assert field in [cause["field"] for cause in answer["details"]["causes"]]
 
 
-async def test_addresses_that_were_given_are_checked_and_kept() -> None:
+async def test_cluster_ips_are_validated_and_kept() -> None:
     async with speaker() as api:
         await api.create("/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"podCIDR": "10.1.0.0/24"}})
         status, answer = await patched(api, "/api/v1/nodes/n", {"spec": {"podCIDR": "10.2.0.0/24"}})
@@ -285,7 +285,7 @@ async def test_addresses_that_were_given_are_checked_and_kept() -> None:
         assert (status, answer["details"]["causes"][0]["field"]) == (422, "status.podIPs[0]")
 
 
-async def test_a_namespace_has_the_clusters_finalizer_until_it_is_taken_away() -> None:
+async def test_a_namespace_keeps_its_finalizer_until_it_is_removed() -> None:
     async with speaker() as api:
         path = "/api/v1/namespaces"
         made = await api.create(path, {"metadata": {"name": "n"}, "spec": {"finalizers": ["example.org/f"]}})
@@ -296,19 +296,19 @@ async def test_a_namespace_has_the_clusters_finalizer_until_it_is_taken_away() -
         assert found["spec"] == {}
 
 
-async def test_what_a_pod_says_for_all_its_containers_counts() -> None:
+async def test_pod_level_resources_determine_the_qos_class() -> None:
     async with speaker() as api:
         made = await api.create(PODS, pod("a", resources={"limits": {"cpu": "1"}}))
         assert (made["spec"]["resources"]["requests"], made["status"]["qosClass"]) == ({"cpu": "1"}, "Burstable")
 
 
 @pytest.mark.parametrize("accept", ["application/*", "application/json;as=Table;v=v2;g=meta.k8s.io"])
-async def test_forms_that_nobody_writes_are_refused(accept: str) -> None:
+async def test_unsupported_accept_headers_are_refused(accept: str) -> None:
     async with speaker() as api:
         assert (await api.ask("GET", CONFIGMAPS, headers={"Accept": accept}))[0] == 406
 
 
-async def test_small_things_that_a_real_server_takes_are_taken() -> None:
+async def test_details_that_a_real_server_accepts_are_accepted() -> None:
     async with speaker("1.37", kinds=(widget(),)) as api:
         await api.create(f"{CORE}/services", {"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 1}]}})
         body = {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "a", "generation": -1}}
@@ -320,7 +320,7 @@ async def test_small_things_that_a_real_server_takes_are_taken() -> None:
         assert json.loads((await response.read()).splitlines()[0])["type"] == "ADDED"
 
 
-async def test_a_class_that_is_not_the_default_does_not_say_so() -> None:
+async def test_global_default_false_is_omitted() -> None:
     async with speaker() as api:
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"
         made = await api.create(path, {"metadata": {"name": "p"}, "value": 1, "globalDefault": False})
@@ -347,7 +347,7 @@ async def applied(api: Speaker, manager: str, force: bool = False, **data: str) 
     return await api.ask("PATCH", path, json.dumps(body), headers=APPLY)
 
 
-async def test_force_takes_only_what_was_in_conflict() -> None:
+async def test_a_forced_apply_takes_only_the_conflicting_fields() -> None:
     async with speaker() as api:
         await applied(api, "m1", a="1", b="1")
         _, found = await applied(api, "m2", force=True, a="2", b="1")
@@ -355,7 +355,7 @@ async def test_force_takes_only_what_was_in_conflict() -> None:
         assert owned == {"m1": {"f:b": {}}, "m2": {"f:a": {}, "f:b": {}}}
 
 
-async def test_several_conflicts_are_listed_by_whom_they_are_with() -> None:
+async def test_several_conflicts_are_grouped_by_manager() -> None:
     async with speaker() as api:
         await applied(api, "m1", a="1", b="1")
         status, answer = await applied(api, "m2", a="2", b="2")
@@ -363,21 +363,21 @@ async def test_several_conflicts_are_listed_by_whom_they_are_with() -> None:
         assert (status, answer["message"]) == (409, told)
 
 
-async def test_who_applies_nothing_any_more_owns_nothing() -> None:
+async def test_a_manager_that_applies_nothing_owns_nothing() -> None:
     async with speaker() as api:
         await applied(api, "m1", a="1")
         _, found = await applied(api, "m1")
         assert "managedFields" not in found["metadata"]
 
 
-async def test_applying_a_field_that_does_not_exist_fails() -> None:
+async def test_applying_an_undeclared_field_fails() -> None:
     async with speaker() as api:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "colour": "red"}
         status, answer = await api.ask("PATCH", f"{CONFIGMAPS}/a?fieldManager=m", json.dumps(body), headers=APPLY)
         assert (status, ".colour: field not declared in schema" in answer["message"]) == (500, True)
 
 
-async def test_what_is_applied_to_a_list_comes_after_what_is_there() -> None:
+async def test_applied_list_items_come_after_existing_ones() -> None:
     async with speaker() as api:
         for manager, port in (("m1", 81), ("m2", 80)):
             made = deployment()
