@@ -30,11 +30,11 @@ async def admit_all(
     return found, []
 
 
-class Speaker:
+class ApiClient:
     """An HTTP client of an API server in this process."""
 
-    def __init__(self, api: ObjectRegistry, client: TestClient[Any, Any]) -> None:
-        self.api = api
+    def __init__(self, registry: ObjectRegistry, client: TestClient[Any, Any]) -> None:
+        self.registry = registry
         self.client = client
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Json]:
@@ -64,7 +64,9 @@ class Speaker:
 
 
 @asynccontextmanager
-async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **config: Any) -> AsyncIterator[Speaker]:
+async def api_server(
+    version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **config: Any
+) -> AsyncIterator[ApiClient]:
     """A server with the namespaces "default" and "other", and a client of it."""
     store = Store(None)
     table = KindTable(builtin_kinds(version))
@@ -77,7 +79,7 @@ async def speaker(version: str = "1.35", kinds: tuple[ServedKind, ...] = (), **c
     app = make_app(api, ApiServerConfig(schemas, version, **config))
     try:
         async with TestClient(TestServer(app)) as client:
-            yield Speaker(api, client)
+            yield ApiClient(api, client)
     finally:
         store.close()
 

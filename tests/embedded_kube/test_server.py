@@ -10,7 +10,7 @@ import pytest
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.server import listing
 from embedded_kube.server.request_info import UserInfo
-from tests.embedded_kube.servers import CONFIGMAPS, PODS, config_map, pod, speaker, widget
+from tests.embedded_kube.servers import CONFIGMAPS, PODS, api_server, config_map, pod, widget
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 PARTIAL = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
@@ -22,7 +22,7 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 
 
 async def test_object_can_be_created_read_updated_and_deleted() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(CONFIGMAPS, config_map("a", x="1"))
         assert made["metadata"]["uid"]
         made["data"]["x"] = "2"
@@ -37,7 +37,7 @@ async def test_object_can_be_created_read_updated_and_deleted() -> None:
 
 
 async def test_update_with_an_old_resource_version_is_a_conflict() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))
         await api.ask("PUT", f"{CONFIGMAPS}/a", {**made, "data": {"x": "1"}})
         status, answer = await api.ask("PUT", f"{CONFIGMAPS}/a", {**made, "data": {"x": "2"}})
@@ -54,7 +54,7 @@ async def test_update_with_an_old_resource_version_is_a_conflict() -> None:
     ],
 )  # fmt: skip
 async def test_patch_of_each_kind_changes_the_object(media: str, body: Any) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         data = json.dumps(body)
         status, found = await api.ask("PATCH", f"{CONFIGMAPS}/a", data, headers={"Content-Type": media})
@@ -62,7 +62,7 @@ async def test_patch_of_each_kind_changes_the_object(media: str, body: Any) -> N
 
 
 async def test_server_side_apply_creates_and_then_updates() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         headers = {"Content-Type": "application/apply-patch+yaml"}
         path = f"{CONFIGMAPS}/a?fieldManager=me"
         text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: '%s'}\n"
@@ -72,7 +72,7 @@ async def test_server_side_apply_creates_and_then_updates() -> None:
 
 
 async def test_patch_that_is_nested_too_deep_is_refused() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         headers = {"Content-Type": "application/strategic-merge-patch+json"}
         body = '{"data":' * 900 + "{}" + "}" * 900
@@ -81,14 +81,14 @@ async def test_patch_that_is_nested_too_deep_is_refused() -> None:
 
 
 async def test_patch_in_an_unknown_format_is_refused() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         status, answer = await api.ask("PATCH", f"{CONFIGMAPS}/a", "x", headers={"Content-Type": "text/plain"})
         assert (status, answer["reason"]) == (415, "UnsupportedMediaType")
 
 
 async def test_status_changes_only_through_its_subresource() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(PODS, pod("a"))
         made["status"] = {"phase": "Running"}
         assert (await api.ask("PUT", f"{PODS}/a", made))[1].get("status", {}).get("phase") != "Running"
@@ -97,7 +97,7 @@ async def test_status_changes_only_through_its_subresource() -> None:
 
 
 async def test_dry_run_stores_nothing() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, found = await api.ask("POST", f"{CONFIGMAPS}?dryRun=All", config_map("a"))
         assert (status, found["metadata"]["name"]) == (201, "a")
         assert await api.names(CONFIGMAPS) == []
@@ -105,7 +105,7 @@ async def test_dry_run_stores_nothing() -> None:
 
 
 async def test_unknown_field_is_a_warning_or_an_error_with_strict() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         found = {**config_map("a"), "colour": "red"}
         response = await api.send("POST", CONFIGMAPS, found)
         assert response.headers["Warning"] == '299 - "unknown field \\"colour\\""'
@@ -117,7 +117,7 @@ async def test_unknown_field_is_a_warning_or_an_error_with_strict() -> None:
 
 
 async def test_body_of_a_delete_has_precedence_over_its_query() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         options = {"preconditions": {"uid": "another"}}
         assert (await api.ask("DELETE", f"{CONFIGMAPS}/a?dryRun=All", options))[0] == 409
@@ -128,13 +128,13 @@ async def test_body_of_a_delete_has_precedence_over_its_query() -> None:
 
 
 async def test_delete_of_a_pod_returns_the_pod() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(PODS, pod("a"))
         assert (await api.ask("DELETE", f"{PODS}/a"))[1]["kind"] == "Pod"
 
 
 async def test_collection_is_deleted_by_selector() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):
             await api.create(CONFIGMAPS, config_map(name, {"colour": colour}))
         status, answer = await api.ask("DELETE", f"{CONFIGMAPS}?labelSelector=colour%3Dred")
@@ -147,7 +147,7 @@ async def test_collection_is_deleted_by_selector() -> None:
 
 @pytest.mark.parametrize("media", ["application/yaml", "application/x-yaml"])
 async def test_yaml_body_is_decoded_and_times_stay_text(media: str) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         text = "metadata:\n  name: a\ndata:\n  day: 2026-01-01\n"
         status, found = await api.ask("POST", CONFIGMAPS, text, headers={"Content-Type": media})
         assert (status, found["data"]) == (201, {"day": "2026-01-01"})
@@ -159,7 +159,7 @@ async def test_protobuf_body_of_a_go_client_is_decoded() -> None:
     raw = b"\x0a" + bytes([len(meta)]) + meta + b"\x12\x06\x0a\x01x\x12\x011"
     named = b"\x0a\x02v1\x12\x09ConfigMap"
     body = b"k8s\x00\x0a" + bytes([len(named)]) + named + b"\x12" + bytes([len(raw)]) + raw + b"\x1a\x00\x22\x00"
-    async with speaker() as api:
+    async with api_server() as api:
         headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
         status, found = await api.ask("POST", CONFIGMAPS, body, headers=headers)
         assert (status, found["data"], found["metadata"]["name"]) == (201, {"x": "1"}, "a")
@@ -180,14 +180,14 @@ async def test_protobuf_body_of_a_go_client_is_decoded() -> None:
     ids=["no-json", "no-object", "no-yaml", "unknown", "large"],
 )  # fmt: skip
 async def test_malformed_body_is_refused_with_a_status(body: str, media: str, code: int, reason: str) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, answer = await api.ask("POST", CONFIGMAPS, body, headers={"Content-Type": media})
         assert (status, answer["kind"], answer["reason"]) == (code, "Status", reason)
 
 
 @pytest.mark.parametrize("meta", [5, "x", [1]])
 async def test_metadata_that_is_not_an_object_is_a_bad_request(meta: Any) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, answer = await api.ask("POST", CONFIGMAPS, {"metadata": meta})
         assert (status, "metadata" in answer["message"]) == (400, True)
 
@@ -203,7 +203,7 @@ async def test_metadata_that_is_not_an_object_is_a_bad_request(meta: Any) -> Non
     ],
 )
 async def test_delete_with_invalid_options_deletes_nothing(options: Any) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         assert (await api.ask("DELETE", f"{CONFIGMAPS}/a", options))[0] in (400, 422)
         assert await api.names(CONFIGMAPS) == ["a"]
@@ -213,7 +213,7 @@ async def test_delete_with_invalid_options_deletes_nothing(options: Any) -> None
 
 
 async def test_table_has_columns_rows_and_metadata() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         status, table = await api.ask("GET", CONFIGMAPS, headers=TABLE)
         assert (status, table["kind"]) == (200, "Table")
@@ -227,7 +227,7 @@ async def test_table_has_columns_rows_and_metadata() -> None:
 
 
 async def test_partial_object_metadata_can_be_requested() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         one = (await api.ask("GET", f"{CONFIGMAPS}/a", headers=PARTIAL))[1]
         assert (one["kind"], "data" in one, one["metadata"]["name"]) == ("PartialObjectMetadata", False, "a")
@@ -237,7 +237,7 @@ async def test_partial_object_metadata_can_be_requested() -> None:
 
 
 async def test_client_that_prefers_protobuf_gets_json_and_one_that_requires_it_406() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         protobuf = "application/vnd.kubernetes.protobuf"
         assert (await api.ask("GET", CONFIGMAPS, headers={"Accept": f"{protobuf},application/json"}))[0] == 200
         status, answer = await api.ask("GET", CONFIGMAPS, headers={"Accept": protobuf})
@@ -245,7 +245,7 @@ async def test_client_that_prefers_protobuf_gets_json_and_one_that_requires_it_4
 
 
 async def test_yaml_is_returned_on_request() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         response = await api.send("GET", f"{CONFIGMAPS}/a", headers={"Accept": "application/yaml"})
         assert response.content_type == "application/yaml"
@@ -256,7 +256,7 @@ async def test_yaml_is_returned_on_request() -> None:
 
 
 async def test_list_is_complete_and_sorted_and_has_a_resource_version() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         for name in ("b", "a"):
             last = await api.create(CONFIGMAPS, config_map(name))
         status, found = await api.ask("GET", CONFIGMAPS)
@@ -266,7 +266,7 @@ async def test_list_is_complete_and_sorted_and_has_a_resource_version() -> None:
 
 
 async def test_list_of_all_namespaces_and_of_one() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create("/api/v1/namespaces/other/configmaps", config_map("b"))
         assert await api.names("/api/v1/configmaps") == ["a", "b"]
@@ -274,7 +274,7 @@ async def test_list_of_all_namespaces_and_of_one() -> None:
 
 
 async def test_all_pages_show_the_state_of_the_first_page() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         for name in "abcde":
             await api.create(CONFIGMAPS, config_map(name, x="old"))
         first = (await api.ask("GET", f"{CONFIGMAPS}?limit=2"))[1]
@@ -293,7 +293,7 @@ async def test_all_pages_show_the_state_of_the_first_page() -> None:
 
 
 async def test_expired_continue_token_is_410_and_an_invalid_one_400() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         token = listing._encode_token(listing._ContinueToken(0, "default", "a"))
         status, answer = await api.ask("GET", f"{CONFIGMAPS}?limit=1&continue={token}")
@@ -302,7 +302,7 @@ async def test_expired_continue_token_is_410_and_an_invalid_one_400() -> None:
 
 
 async def test_list_at_an_exact_and_at_a_future_resource_version() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
         revision = int(made["metadata"]["resourceVersion"])
@@ -315,7 +315,7 @@ async def test_list_at_an_exact_and_at_a_future_resource_version() -> None:
 
 
 async def test_selectors_filter_lists_and_malformed_ones_are_refused() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(PODS, pod("a", nodeName="n1"))
         await api.create(PODS, pod("b"))
         assert await api.names("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1") == ["a"]
@@ -347,13 +347,13 @@ async def test_selectors_filter_lists_and_malformed_ones_are_refused() -> None:
     ],
 )
 async def test_unknown_path_gets_a_status(method: str, path: str, code: int) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, answer = await api.ask(method, path)
         assert (status, answer["kind"], answer["code"]) == (code, "Status", code)
 
 
 async def test_kind_with_two_versions_is_served_in_the_requested_one() -> None:
-    async with speaker(kinds=(widget("v1"), widget("v1beta1"))) as api:
+    async with api_server(kinds=(widget("v1"), widget("v1beta1"))) as api:
         old = "/apis/example.org/v1beta1/namespaces/default/widgets"
         head = {"apiVersion": "example.org/v1beta1", "kind": "Widget"}
         await api.create(old, {**head, "metadata": {"name": "a"}, "spec": {"size": 1}})
@@ -368,7 +368,7 @@ async def test_kind_with_two_versions_is_served_in_the_requested_one() -> None:
 
 
 async def test_both_event_groups_serve_the_same_objects() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         event = {"metadata": {"name": "e"}, "reason": "Failed", "message": "no room", "type": "Warning",
                  "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}}  # fmt: skip
         await api.create("/api/v1/namespaces/default/events", event)
@@ -394,7 +394,7 @@ async def test_both_event_groups_serve_the_same_objects() -> None:
     ],
 )
 async def test_native_gang_kinds_match_the_version(version: str, gang: str, kinds: list[str]) -> None:
-    async with speaker(version) as api:
+    async with api_server(version) as api:
         found = (await api.ask("GET", f"/apis/scheduling.k8s.io/{gang}"))[1]
         assert [item["name"] for item in found["resources"] if "/" not in item["name"]] == kinds
         for path in ("/version", "/version/"):
@@ -404,7 +404,7 @@ async def test_native_gang_kinds_match_the_version(version: str, gang: str, kind
 
 
 async def test_discovery_lists_resources_with_short_names_and_subresources() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         found = (await api.ask("GET", "/api/v1"))[1]
         resources = {item["name"]: item for item in found["resources"]}
         assert (found["groupVersion"], resources["pods"]["shortNames"]) == ("v1", ["po"])
@@ -417,14 +417,14 @@ async def test_volcano_comes_before_scheduler_plugins_in_any_order_of_installati
     def group(name: str) -> ServedKind:
         return ServedKind(name, "v1", "PodGroup", "podgroups", crd_schema={"type": "object"})
 
-    async with speaker(kinds=(group("scheduling.x-k8s.io"), group("scheduling.volcano.sh"))) as api:
+    async with api_server(kinds=(group("scheduling.x-k8s.io"), group("scheduling.volcano.sh"))) as api:
         groups = [item["name"] for item in (await api.ask("GET", "/apis"))[1]["groups"]]
         assert groups[-2:] == ["scheduling.volcano.sh", "scheduling.x-k8s.io"]
         assert groups[0] == "apps"
 
 
 async def test_aggregated_discovery_has_the_same_content_in_one_document() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         response = await api.send("GET", "/apis", headers={"Accept": f"{AGGREGATED},application/json"})
         assert response.headers["Content-Type"] == AGGREGATED
         found = await response.json(content_type=None)
@@ -437,7 +437,7 @@ async def test_aggregated_discovery_has_the_same_content_in_one_document() -> No
 
 
 async def test_openapi_has_a_document_for_every_group_version() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         index = (await api.ask("GET", "/openapi/v3"))[1]
         status, document = await api.ask("GET", index["paths"]["apis/apps/v1"]["serverRelativeURL"])
         assert (status, document["openapi"][:2]) == (200, "3.")
@@ -448,7 +448,7 @@ async def test_openapi_has_a_document_for_every_group_version() -> None:
 
 
 async def test_token_is_required_except_for_health_and_version() -> None:
-    async with speaker(tokens={"secret": UserInfo("me")}) as api:
+    async with api_server(tokens={"secret": UserInfo("me")}) as api:
         status, answer = await api.ask("GET", PODS)
         assert (status, answer["reason"]) == (401, "Unauthorized")
         assert (await api.ask("GET", PODS, headers={"Authorization": "Bearer wrong"}))[0] == 401
@@ -468,12 +468,12 @@ async def test_token_is_required_except_for_health_and_version() -> None:
     ],
 )
 async def test_only_loopback_hosts_and_origins_are_served(headers: dict[str, str], code: int) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         assert (await api.send("GET", "/version", headers=headers)).status == code
 
 
 async def test_reviews_return_the_user_and_allow_everything() -> None:
-    async with speaker(tokens={"secret": UserInfo("me", ("system:masters",))}) as api:
+    async with api_server(tokens={"secret": UserInfo("me", ("system:masters",))}) as api:
         headers = {"Authorization": "Bearer secret"}
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         status, found = await api.ask("POST", who, {"kind": "SelfSubjectReview"}, headers=headers)
@@ -487,7 +487,7 @@ async def test_reviews_return_the_user_and_allow_everything() -> None:
 
 
 async def test_only_administrators_may_impersonate() -> None:
-    async with speaker(tokens={"a": UserInfo("admin"), "b": UserInfo("bot", ("system:authenticated",))}) as api:
+    async with api_server(tokens={"a": UserInfo("admin"), "b": UserInfo("bot", ("system:authenticated",))}) as api:
         who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         headers = {"Authorization": "Bearer a", "Impersonate-User": "jane"}
         assert (await api.ask("POST", who, {}, headers=headers))[1]["status"]["userInfo"]["username"] == "jane"
@@ -496,7 +496,7 @@ async def test_only_administrators_may_impersonate() -> None:
 
 async def test_verbose_health_lists_the_checks() -> None:
     ready = False
-    async with speaker(ready=lambda: ready) as api:
+    async with api_server(ready=lambda: ready) as api:
         assert (await api.send("GET", "/livez")).status == 200
         response = await api.send("GET", "/readyz")
         assert (response.status, "[-]ready failed" in await response.text()) == (500, True)
@@ -506,5 +506,5 @@ async def test_verbose_health_lists_the_checks() -> None:
 
 
 async def test_metrics_come_from_the_configured_function() -> None:
-    async with speaker(metrics=lambda: "answer 42\n") as api:
+    async with api_server(metrics=lambda: "answer 42\n") as api:
         assert await (await api.send("GET", "/metrics")).text() == "answer 42\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.embedded_kube.servers import CONFIGMAPS, PODS, Speaker, config_map, pod, speaker, widget
+from tests.embedded_kube.servers import CONFIGMAPS, PODS, ApiClient, api_server, config_map, pod, widget
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -22,12 +22,12 @@ def deployment(name: str = "a") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": TEMPLATE}}
 
 
-async def patched(api: Speaker, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+async def patched(api: ApiClient, path: str, body: Any) -> tuple[int, dict[str, Any]]:
     return await api.ask("PATCH", path, json.dumps(body), headers=MERGE)
 
 
 async def test_items_of_a_list_have_no_kind_and_api_version() -> None:
-    async with speaker(kinds=(widget(),)) as api:
+    async with api_server(kinds=(widget(),)) as api:
         await api.create(CONFIGMAPS, config_map("a"))
         assert "kind" not in (await api.ask("GET", CONFIGMAPS))[1]["items"][0]
         await api.create(WIDGETS, {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "a"}})
@@ -35,7 +35,7 @@ async def test_items_of_a_list_have_no_kind_and_api_version() -> None:
 
 
 async def test_a_name_that_is_missing_or_differs_from_the_path_is_refused() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         assert (await api.ask("PUT", f"{CONFIGMAPS}/a", {"metadata": {}}))[0] == 400
         assert (await patched(api, f"{CONFIGMAPS}/a", {"metadata": None}))[0] == 400
@@ -44,7 +44,7 @@ async def test_a_name_that_is_missing_or_differs_from_the_path_is_refused() -> N
 
 
 async def test_a_patch_cannot_change_uid_or_deletion_timestamp() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         for name in ("uid", "deletionTimestamp"):
             status, answer = await patched(api, f"{CONFIGMAPS}/a", {"metadata": {name: "2020-01-01T00:00:00Z"}})
@@ -52,14 +52,14 @@ async def test_a_patch_cannot_change_uid_or_deletion_timestamp() -> None:
 
 
 async def test_a_patch_with_a_value_of_a_wrong_type_is_invalid() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         status, answer = await patched(api, f"{CONFIGMAPS}/a", {"data": {"n": 5}})
         assert (status, answer["details"]["causes"][0]["field"]) == (422, "patch")
 
 
 async def test_a_job_deleted_without_a_policy_orphans_its_pods() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         template = {"spec": {"containers": [{"name": "c", "image": "i:1"}], "restartPolicy": "Never"}}
         await api.create(JOBS, {"metadata": {"name": "j"}, "spec": {"template": template}})
         response = await api.send("DELETE", f"{JOBS}/j")
@@ -70,13 +70,13 @@ async def test_a_job_deleted_without_a_policy_orphans_its_pods() -> None:
 
 
 async def test_a_put_creates_a_missing_lease_or_service() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         assert (await api.ask("PUT", f"{LEASES}/a", {"metadata": {"name": "a"}, "spec": {}}))[0] == 201
         assert (await api.ask("PUT", f"{CONFIGMAPS}/a", config_map("a")))[0] == 404
 
 
 async def test_a_put_of_a_budget_or_a_custom_object_needs_a_resource_version() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         budget = {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {}}}
         made = await api.create(BUDGETS, budget)
         status, answer = await api.ask("PUT", f"{BUDGETS}/a", budget)
@@ -85,7 +85,7 @@ async def test_a_put_of_a_budget_or_a_custom_object_needs_a_resource_version() -
 
 
 async def test_removing_the_last_finalizer_deletes_without_another_write() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, {"metadata": {"name": "a", "finalizers": ["example.org/f"]}})
         marked = (await api.ask("DELETE", f"{CONFIGMAPS}/a"))[1]
         _, found = await patched(api, f"{CONFIGMAPS}/a", {"metadata": {"finalizers": None}})
@@ -94,14 +94,14 @@ async def test_removing_the_last_finalizer_deletes_without_another_write() -> No
 
 
 async def test_a_pod_deleted_at_once_is_returned_with_grace_period_0() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(PODS, pod("a"))
         meta = (await api.ask("DELETE", f"{PODS}/a"))[1]["metadata"]
         assert (meta["deletionGracePeriodSeconds"], "deletionTimestamp" in meta) == (0, True)
 
 
 async def test_a_terminating_pod_ignores_a_later_propagation_policy() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(PODS, pod("a", nodeName="n"))
         marked = (await api.ask("DELETE", f"{PODS}/a"))[1]
         assert (await api.ask("DELETE", f"{PODS}/a", {"propagationPolicy": "Orphan"}))[1] == marked
@@ -113,7 +113,7 @@ async def test_a_terminating_pod_ignores_a_later_propagation_policy() -> None:
 
 
 async def test_creating_an_object_that_is_being_deleted_has_its_own_message() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         held = {"metadata": {"name": "a", "finalizers": ["example.org/f"]}}
         await api.create(CONFIGMAPS, held)
         await api.ask("DELETE", f"{CONFIGMAPS}/a")
@@ -122,7 +122,7 @@ async def test_creating_an_object_that_is_being_deleted_has_its_own_message() ->
 
 
 async def test_labels_of_a_deployment_do_not_change_through_its_status() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(DEPLOYMENTS, deployment())
         _, found = await patched(api, f"{DEPLOYMENTS}/a/status", {"metadata": {"labels": {"a": "b"}}})
         assert "labels" not in found["metadata"]
@@ -132,7 +132,7 @@ async def test_labels_of_a_deployment_do_not_change_through_its_status() -> None
 
 
 async def test_new_objects_have_their_default_status() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         assert (await api.create(DEPLOYMENTS, deployment()))["status"] == {}
         made = await api.create(BUDGETS, {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {}}})
         assert made["status"]["disruptionsAllowed"] == 0
@@ -147,7 +147,7 @@ async def test_new_objects_have_their_default_status() -> None:
     ],
 )
 async def test_parameters_of_a_write_are_validated(path: str, code: int) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         assert (await api.ask("POST", path, config_map("a")))[0] == code
 
 
@@ -155,19 +155,19 @@ async def test_parameters_of_a_write_are_validated(path: str, code: int) -> None
     "query", ["resourceVersionMatch=Exact", "resourceVersion=1&resourceVersionMatch=Odd", "sendInitialEvents=true"]
 )
 async def test_parameters_of_a_list_are_validated(query: str) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, answer = await api.ask("GET", f"{CONFIGMAPS}?{query}")
         assert (status, answer["details"]["kind"]) == (422, "ListOptions")
 
 
 async def test_a_custom_object_needs_kind_and_api_version() -> None:
-    async with speaker(kinds=(widget(),)) as api:
+    async with api_server(kinds=(widget(),)) as api:
         status, answer = await api.ask("POST", WIDGETS, {"metadata": {"name": "a"}})
         assert (status, "Object 'Kind' is missing" in answer["message"]) == (400, True)
 
 
 async def test_a_refused_request_gets_warnings_too() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         response = await api.send("POST", CONFIGMAPS, {**config_map("a"), "colour": "red"})
         assert (response.status, "unknown field" in response.headers["Warning"]) == (409, True)
@@ -198,7 +198,7 @@ SPECS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("spec", "field"), SPECS, ids=[field for _, field in SPECS])
 async def test_pods_that_a_real_server_refuses_are_refused(spec: dict[str, Any], field: str) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, answer = await api.ask("POST", PODS, pod("a", **spec))
         assert status == 422
         assert field in [cause["field"] for cause in answer["details"]["causes"]]
@@ -269,14 +269,14 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("path", "body", "field"), OTHERS, ids=[field for _, _, field in OTHERS])
 async def test_invalid_objects_of_other_kinds_are_refused(path: str, body: dict[str, Any], field: str) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         status, answer = await api.ask("POST", path, {"metadata": {"name": "a"}, **body})
         assert status == 422, answer
         assert field in [cause["field"] for cause in answer["details"]["causes"]]
 
 
 async def test_cluster_ips_are_validated_and_kept() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create("/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"podCIDR": "10.1.0.0/24"}})
         status, answer = await patched(api, "/api/v1/nodes/n", {"spec": {"podCIDR": "10.2.0.0/24"}})
         assert (status, answer["details"]["causes"][0]["field"]) == (422, "spec.podCIDRs")
@@ -286,7 +286,7 @@ async def test_cluster_ips_are_validated_and_kept() -> None:
 
 
 async def test_a_namespace_keeps_its_finalizer_until_it_is_removed() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         path = "/api/v1/namespaces"
         made = await api.create(path, {"metadata": {"name": "n"}, "spec": {"finalizers": ["example.org/f"]}})
         assert made["spec"]["finalizers"] == ["example.org/f", "kubernetes"]
@@ -297,19 +297,19 @@ async def test_a_namespace_keeps_its_finalizer_until_it_is_removed() -> None:
 
 
 async def test_pod_level_resources_determine_the_qos_class() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(PODS, pod("a", resources={"limits": {"cpu": "1"}}))
         assert (made["spec"]["resources"]["requests"], made["status"]["qosClass"]) == ({"cpu": "1"}, "Burstable")
 
 
 @pytest.mark.parametrize("accept", ["application/*", "application/json;as=Table;v=v2;g=meta.k8s.io"])
 async def test_unsupported_accept_headers_are_refused(accept: str) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         assert (await api.ask("GET", CONFIGMAPS, headers={"Accept": accept}))[0] == 406
 
 
 async def test_details_that_a_real_server_accepts_are_accepted() -> None:
-    async with speaker("1.37", kinds=(widget(),)) as api:
+    async with api_server("1.37", kinds=(widget(),)) as api:
         await api.create(f"{CORE}/services", {"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 1}]}})
         body = {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "a", "generation": -1}}
         assert (await api.create(WIDGETS, body))["metadata"]["generation"] == 1
@@ -321,7 +321,7 @@ async def test_details_that_a_real_server_accepts_are_accepted() -> None:
 
 
 async def test_global_default_false_is_omitted() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"
         made = await api.create(path, {"metadata": {"name": "p"}, "value": 1, "globalDefault": False})
         assert "globalDefault" not in made
@@ -331,7 +331,7 @@ async def test_global_default_false_is_omitted() -> None:
 async def test_other_objects_that_a_real_server_refuses_are_refused(
     plural: str, body: dict[str, Any], field: str
 ) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         path = f"/api/v1/namespaces/default/{plural}"
         status, answer = await api.ask("POST", path, {"metadata": {"name": "a"}, **body})
         assert status == 422
@@ -341,14 +341,14 @@ async def test_other_objects_that_a_real_server_refuses_are_refused(
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
 
-async def applied(api: Speaker, manager: str, force: bool = False, **data: str) -> tuple[int, dict[str, Any]]:
+async def applied(api: ApiClient, manager: str, force: bool = False, **data: str) -> tuple[int, dict[str, Any]]:
     path = f"{CONFIGMAPS}/a?fieldManager={manager}" + ("&force=true" if force else "")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, **({"data": data} if data else {})}
     return await api.ask("PATCH", path, json.dumps(body), headers=APPLY)
 
 
 async def test_a_forced_apply_takes_only_the_conflicting_fields() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await applied(api, "m1", a="1", b="1")
         _, found = await applied(api, "m2", force=True, a="2", b="1")
         owned = {one["manager"]: one["fieldsV1"]["f:data"] for one in found["metadata"]["managedFields"]}
@@ -356,7 +356,7 @@ async def test_a_forced_apply_takes_only_the_conflicting_fields() -> None:
 
 
 async def test_several_conflicts_are_grouped_by_manager() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await applied(api, "m1", a="1", b="1")
         status, answer = await applied(api, "m2", a="2", b="2")
         told = 'Apply failed with 2 conflicts: conflicts with "m1":\n- .data.a\n- .data.b'
@@ -364,21 +364,21 @@ async def test_several_conflicts_are_grouped_by_manager() -> None:
 
 
 async def test_a_manager_that_applies_nothing_owns_nothing() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await applied(api, "m1", a="1")
         _, found = await applied(api, "m1")
         assert "managedFields" not in found["metadata"]
 
 
 async def test_applying_an_undeclared_field_fails() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "colour": "red"}
         status, answer = await api.ask("PATCH", f"{CONFIGMAPS}/a?fieldManager=m", json.dumps(body), headers=APPLY)
         assert (status, ".colour: field not declared in schema" in answer["message"]) == (500, True)
 
 
 async def test_applied_list_items_come_after_existing_ones() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         for manager, port in (("m1", 81), ("m2", 80)):
             made = deployment()
             container = {"name": "c", "image": "i:1", "ports": [{"containerPort": port}]}

@@ -13,7 +13,7 @@ import pytest
 from embedded_kube.server import watch
 from embedded_kube.storage import store
 from embedded_kube.storage.store import Json
-from tests.embedded_kube.servers import CONFIGMAPS, Speaker, config_map, speaker
+from tests.embedded_kube.servers import CONFIGMAPS, ApiClient, api_server, config_map
 
 TIMEOUT = 60.0
 """Seconds after which a test fails."""
@@ -52,14 +52,14 @@ class Events:
 
 
 @asynccontextmanager
-async def watching(api: Speaker, query: str = "", headers: dict[str, str] | None = None) -> AsyncIterator[Events]:
+async def watching(api: ApiClient, query: str = "", headers: dict[str, str] | None = None) -> AsyncIterator[Events]:
     path = f"{CONFIGMAPS}?watch=true&{query}"
     async with api.client.get(path, headers=headers or {}) as response:
         assert response.status == 200, await response.text()
         yield Events(response)
 
 
-async def put(api: Speaker, name: str, **labels: str) -> Json:
+async def put(api: ApiClient, name: str, **labels: str) -> Json:
     """Replaces the labels of an object."""
     found = (await api.ask("GET", f"{CONFIGMAPS}/{name}"))[1]
     found["metadata"]["labels"] = labels
@@ -67,7 +67,7 @@ async def put(api: Speaker, name: str, **labels: str) -> Json:
 
 
 async def test_watch_sends_existing_objects_and_changes() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         async with watching(api) as events:
             assert await events.names(1) == [("ADDED", "a")]
@@ -78,7 +78,7 @@ async def test_watch_sends_existing_objects_and_changes() -> None:
 
 
 async def test_watch_over_a_websocket_sends_each_event_as_a_message_until_the_client_closes() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
         async with asyncio.timeout(TIMEOUT), api.client.ws_connect(f"{CONFIGMAPS}?watch=true") as socket:
@@ -92,7 +92,7 @@ async def test_watch_over_a_websocket_sends_each_event_as_a_message_until_the_cl
 
 
 async def test_watch_over_a_websocket_ends_after_its_timeout() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         query = "watch=true&timeoutSeconds=1"
         async with asyncio.timeout(TIMEOUT), api.client.ws_connect(f"{CONFIGMAPS}?{query}") as socket:
             assert [message async for message in socket] == []
@@ -100,7 +100,7 @@ async def test_watch_over_a_websocket_ends_after_its_timeout() -> None:
 
 
 async def test_watch_from_a_resource_version_sends_later_changes_only() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
         async with watching(api, f"resourceVersion={made['metadata']['resourceVersion']}") as events:
@@ -108,7 +108,7 @@ async def test_watch_from_a_resource_version_sends_later_changes_only() -> None:
 
 
 async def test_object_that_enters_the_selection_is_added_and_one_that_leaves_is_deleted() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a", {"c": "blue"}))
         async with watching(api, "labelSelector=c%3Dred") as events:
             await put(api, "a", c="red")
@@ -125,25 +125,25 @@ async def test_object_that_enters_the_selection_is_added_and_one_that_leaves_is_
 
 
 async def test_watch_of_one_object_by_field_selector() -> None:
-    async with speaker() as api, watching(api, "fieldSelector=metadata.name%3Db") as events:
+    async with api_server() as api, watching(api, "fieldSelector=metadata.name%3Db") as events:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
         assert await events.names(1) == [("ADDED", "b")]
 
 
 async def test_watch_of_a_namespace_excludes_other_namespaces() -> None:
-    async with speaker() as api, watching(api) as events:
+    async with api_server() as api, watching(api) as events:
         await api.create("/api/v1/namespaces/other/configmaps", config_map("x"))
         await api.create(CONFIGMAPS, config_map("a"))
         assert await events.names(1) == [("ADDED", "a")]
 
 
 async def test_expired_resource_version_is_an_error_event_with_410(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         async with watching(api, "resourceVersion=1") as events:
             assert await events.names(1) == [("ADDED", "a")]
-        monkeypatch.setattr(api.api.store._resources["configmaps"], "compacted", 10)
+        monkeypatch.setattr(api.registry.store._resources["configmaps"], "compacted", 10)
         async with watching(api, "resourceVersion=1") as events:
             kind, found = await events.next()
             assert (kind, found["code"], found["reason"]) == ("ERROR", 410, "Expired")
@@ -151,13 +151,13 @@ async def test_expired_resource_version_is_an_error_event_with_410(monkeypatch: 
 
 
 async def test_future_resource_version_is_an_error_event() -> None:
-    async with speaker() as api, watching(api, "resourceVersion=1000000") as events:
+    async with api_server() as api, watching(api, "resourceVersion=1000000") as events:
         kind, found = await events.next()
         assert (kind, found["details"]["causes"][0]["reason"]) == ("ERROR", "ResourceVersionTooLarge")
 
 
 async def test_initial_events_end_with_a_bookmark() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         made = await api.create(CONFIGMAPS, config_map("a"))
         query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
         async with watching(api, query) as events:
@@ -172,19 +172,19 @@ async def test_initial_events_end_with_a_bookmark() -> None:
 
 async def test_bookmarks_are_sent_periodically_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "BOOKMARK_INTERVAL", 0.05)
-    async with speaker() as api, watching(api, "allowWatchBookmarks=true&timeoutSeconds=1") as events:
+    async with api_server() as api, watching(api, "allowWatchBookmarks=true&timeoutSeconds=1") as events:
         made = await api.create("/api/v1/namespaces/other/configmaps", config_map("x"))
         seen = {found["metadata"]["resourceVersion"] for _, found in await events.rest()}
         assert made["metadata"]["resourceVersion"] in seen
 
 
 async def test_watch_ends_after_its_timeout() -> None:
-    async with speaker() as api, watching(api, "timeoutSeconds=1") as events:
+    async with api_server() as api, watching(api, "timeoutSeconds=1") as events:
         assert await events.ended()
 
 
 async def test_table_watch_sends_column_definitions_once() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
         async with watching(api, headers=TABLE) as events:
@@ -195,7 +195,7 @@ async def test_table_watch_sends_column_definitions_once() -> None:
 
 
 async def test_metadata_watch_sends_metadata_only() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a", x="1"))
         async with watching(api, headers=PARTIAL) as events:
             _, found = await events.next()
@@ -203,7 +203,7 @@ async def test_metadata_watch_sends_metadata_only() -> None:
 
 
 async def test_deprecated_watch_path_and_watch_of_a_name_work() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await api.create(CONFIGMAPS, config_map("a"))
         await api.create(CONFIGMAPS, config_map("b"))
         for path in ("/api/v1/watch/namespaces/default/configmaps/b", f"{CONFIGMAPS}/b?watch=1"):
@@ -213,13 +213,13 @@ async def test_deprecated_watch_path_and_watch_of_a_name_work() -> None:
 
 async def test_watch_that_falls_behind_gets_an_error_event_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_PENDING", 3)
-    async with speaker() as api, watching(api) as events:
-        kind = api.api.find("configmaps")
+    async with api_server() as api, watching(api) as events:
+        kind = api.registry.find("configmaps")
         for index in range(10):
             # Written to the store directly, so that the watch cannot read in between.
             found = {"apiVersion": "v1", "kind": kind.kind, **config_map(f"c{index}")}
             found["metadata"]["namespace"] = "default"
-            api.api.store.write("configmaps", found)
+            api.registry.store.write("configmaps", found)
         told, found = await events.next()
         assert (told, found["code"]) == ("ERROR", 410)
         assert await events.ended()
@@ -227,7 +227,7 @@ async def test_watch_that_falls_behind_gets_an_error_event_and_ends(monkeypatch:
 
 async def test_many_watches_get_every_event_in_order() -> None:
     watchers, count = 20, 300
-    async with speaker() as api:
+    async with api_server() as api:
 
         async def follow() -> list[str]:
             async with watching(api) as events:
@@ -241,9 +241,9 @@ async def test_many_watches_get_every_event_in_order() -> None:
 
 
 async def test_stopping_the_server_ends_its_watches() -> None:
-    async with speaker() as api, watching(api) as events:
+    async with api_server() as api, watching(api) as events:
         await api.create(CONFIGMAPS, config_map("a"))
         await events.next()
         assert api.client.app is not None
         await api.client.app.shutdown()
-        assert not api.api.store._resources["configmaps"].watchers
+        assert not api.registry.store._resources["configmaps"].watchers

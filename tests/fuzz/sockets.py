@@ -15,7 +15,7 @@ from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.webhook import server as webhook
 from gpu_scheduler.webhook.metrics import WebhookMetrics
 from gpu_scheduler.webhook.reviews import answer
-from tests.embedded_kube.servers import PODS, speaker
+from tests.embedded_kube.servers import PODS, api_server
 from tests.fuzz.seeds import dump
 from tests.fuzz.target import Input, Refused, Target
 from tests.unit.webhook.reviewing import NODES, STRICT, mapped, review
@@ -138,7 +138,7 @@ def _ask_api(given: Input) -> str:
 
 
 async def _speak_to_api(given: Input) -> str:
-    async with speaker() as found:
+    async with api_server() as found:
 
         def connect() -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
             return asyncio.open_connection(found.client.host, found.client.port)

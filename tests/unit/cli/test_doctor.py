@@ -6,16 +6,16 @@ from gpu_scheduler.cli.checks.cluster import CheckLevel
 from gpu_scheduler.cli.doctor import examine
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.settings import Settings
-from tests.embedded_kube.servers import Speaker, speaker
+from tests.embedded_kube.servers import ApiClient, api_server
 
 
-async def look(api: Speaker) -> dict[str, tuple[CheckLevel, str]]:
+async def look(api: ApiClient) -> dict[str, tuple[CheckLevel, str]]:
     found = await examine(Connection(str(api.client.make_url(""))), Settings())
     return {check.name: (check.level, check.message) for check in found}
 
 
 async def test_a_bare_cluster_lacks_our_kinds_and_a_leader() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         found = await look(api)
     assert found["api"][0] is CheckLevel.OK
     assert found["clock"] == (CheckLevel.OK, "agrees with the API server's")

@@ -14,7 +14,7 @@ from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.scheduler.settings import Settings
-from tests.embedded_kube.servers import Speaker, speaker
+from tests.embedded_kube.servers import ApiClient, api_server
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 NAMES = ["webhook-test-0", "webhook-test-1", "webhook-test-2"]
@@ -24,7 +24,7 @@ NOWHERE = ObservedCluster("", "", (), 0.0)
 class Scene:
     """A server, and a run on it that has told these lines."""
 
-    def __init__(self, api: Speaker, client: Client) -> None:
+    def __init__(self, api: ApiClient, client: Client) -> None:
         self.api = api
         self.client = client
         self.told: list[str] = []
@@ -51,7 +51,7 @@ SLEEPER = {"name": "main", "image": "any"}
 
 @asynccontextmanager
 async def scene() -> AsyncIterator[Scene]:
-    async with speaker() as api, Client(Connection(str(api.client.make_url("")))) as client:
+    async with api_server() as api, Client(Connection(str(api.client.make_url("")))) as client:
         yield Scene(api, client)
 
 
@@ -168,14 +168,14 @@ async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -
 # -- looking
 
 
-async def install(api: Speaker, config: Json) -> None:
+async def install(api: ApiClient, config: Json) -> None:
     hook = {"name": "pods.gpu-scheduler.io", "sideEffects": "None", "admissionReviewVersions": ["v1"]}
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         body = {"metadata": {"name": WEBHOOK}, "webhooks": [{**hook, "clientConfig": config}]}
         await api.create(f"/apis/admissionregistration.k8s.io/v1/{kind}", body)
 
 
-async def add_endpoint(api: Speaker) -> None:
+async def add_endpoint(api: ApiClient) -> None:
     meta = {"name": "webhook-1", "labels": {"kubernetes.io/service-name": "webhook"}}
     body = {"metadata": meta, "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}]}
     await api.create("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", body)
@@ -183,19 +183,19 @@ async def add_endpoint(api: Speaker) -> None:
     await api.create("/api/v1/namespaces/default/services", service)
 
 
-async def no_webhook(api: Speaker) -> None:
+async def no_webhook(api: ApiClient) -> None:
     assert api is not None
 
 
-async def webhook_at_url(api: Speaker) -> None:
+async def webhook_at_url(api: ApiClient) -> None:
     await install(api, {"url": "https://192.0.2.1:8443/mutate"})
 
 
-async def webhook_behind_nothing(api: Speaker) -> None:
+async def webhook_behind_nothing(api: ApiClient) -> None:
     await install(api, {"service": {"namespace": "default", "name": "webhook", "path": "/mutate"}})
 
 
-async def webhook_behind_service(api: Speaker) -> None:
+async def webhook_behind_service(api: ApiClient) -> None:
     await add_endpoint(api)
     await webhook_behind_nothing(api)
 
@@ -203,7 +203,7 @@ async def webhook_behind_service(api: Speaker) -> None:
 TRUSTED = "2 webhooks configured, certificate of an authority that API servers trust by themselves"
 BARE = "no authority is trusted (caBundle is empty) by pods.gpu-scheduler.io, pods.gpu-scheduler.io"
 REFUSED = "pods that name this scheduler are refused"
-WEBHOOKS: dict[str, tuple[Callable[[Speaker], Awaitable[None]], tuple[str, str]]] = {
+WEBHOOKS: dict[str, tuple[Callable[[ApiClient], Awaitable[None]], tuple[str, str]]] = {
     "absent": (no_webhook, ("", "")),
     "at an address": (webhook_at_url, (f"{TRUSTED}, endpoints asked at 192.0.2.1:8443", "")),
     "behind a service": (webhook_behind_service, ("2 webhooks configured, endpoints 1 ready", f"{BARE}: {REFUSED}")),
@@ -215,7 +215,7 @@ WEBHOOKS: dict[str, tuple[Callable[[Speaker], Awaitable[None]], tuple[str, str]]
 
 
 @pytest.mark.parametrize(("setup", "told"), WEBHOOKS.values(), ids=list(WEBHOOKS))
-async def test_webhook_is_found(setup: Callable[[Speaker], Awaitable[None]], told: tuple[str, str]) -> None:
+async def test_webhook_is_found(setup: Callable[[ApiClient], Awaitable[None]], told: tuple[str, str]) -> None:
     async with scene() as at:
         await setup(at.api)
         seen = await look_at_scheduler(at.client, Settings())

@@ -15,7 +15,7 @@ from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.resources import MUTATING, VALIDATING
-from tests.embedded_kube.servers import Speaker, speaker
+from tests.embedded_kube.servers import ApiClient, api_server
 
 Json = dict[str, Any]
 SERVICE = {"service": {"name": WEBHOOK, "namespace": SYSTEM, "path": "/mutate"}}
@@ -29,20 +29,20 @@ def bundle(*days: float) -> str:
     return base64.b64encode(b"".join(made)).decode()
 
 
-async def look(api: Speaker) -> dict[str, Verdict]:
+async def look(api: ApiClient) -> dict[str, Verdict]:
     async with Client(Connection(str(api.client.make_url("")))) as client:
         seen = await read_webhook_status(client, SYSTEM)
     return {check.name: (check.level, check.message) for check in check_webhook(seen, time.time())}
 
 
-async def install(api: Speaker, client: Json, *kinds: Any) -> None:
+async def install(api: ApiClient, client: Json, *kinds: Any) -> None:
     hook = {"name": "pods.gpu-scheduler.io", "clientConfig": client, "sideEffects": "None"}
     hook["admissionReviewVersions"] = ["v1"]
     for kind in kinds or (MUTATING, VALIDATING):
         await api.create(kind.path(), {"metadata": {"name": WEBHOOK}, "webhooks": [hook]})
 
 
-async def serve(api: Speaker, ready: bool) -> None:
+async def serve(api: ApiClient, ready: bool) -> None:
     await api.create("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
     service = {"metadata": {"name": WEBHOOK}, "spec": {"ports": [{"port": 443}]}}
     await api.create(f"/api/v1/namespaces/{SYSTEM}/services", service)
@@ -55,7 +55,7 @@ async def serve(api: Speaker, ready: bool) -> None:
 
 
 async def test_a_cluster_without_it_is_warned_of() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         assert (await look(api)) == {
             "webhook": (
                 CheckLevel.WARN,
@@ -65,7 +65,7 @@ async def test_a_cluster_without_it_is_warned_of() -> None:
 
 
 async def test_all_is_well() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await serve(api, True)
         await install(api, SERVICE | {"caBundle": bundle(3, 100)})
         assert await look(api) == {
@@ -76,7 +76,7 @@ async def test_all_is_well() -> None:
 
 
 async def test_a_configuration_that_is_missing_fails() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await install(api, SERVICE | {"caBundle": bundle(100)}, MUTATING)
         found = await look(api)
     assert found["webhook"] == (CheckLevel.FAIL, f"the ValidatingWebhookConfiguration {WEBHOOK} does not exist")
@@ -85,7 +85,7 @@ async def test_a_configuration_that_is_missing_fails() -> None:
 
 
 async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await serve(api, False)
         await install(api, SERVICE | {"caBundle": bundle(100)})
         level, message = (await look(api))["endpoints"]
@@ -107,7 +107,7 @@ async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
     ids=["soon", "not soon", "expired", "one of two ends soon", "an address without a bundle"],
 )
 async def test_a_certificate_is_judged_by_what_api_servers_trust(client: Json, verdict: Verdict) -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await install(api, {"url": "https://hook.example.org:8443/mutate"} | client)
         found = await look(api)
     level, message = found["certificate"]
@@ -116,7 +116,7 @@ async def test_a_certificate_is_judged_by_what_api_servers_trust(client: Json, v
 
 
 async def test_a_bundle_that_trusts_nobody_fails() -> None:
-    async with speaker() as api:
+    async with api_server() as api:
         await serve(api, True)
         await install(api, SERVICE)
         level, message = (await look(api))["certificate"]
@@ -127,7 +127,7 @@ async def test_a_bundle_that_trusts_nobody_fails() -> None:
 async def test_a_secret_that_can_be_read_counts_too() -> None:
     pair = issue(make_authority(), "hook", period=make_period(5 * DAY + 60))
     data = {"tls.crt": base64.b64encode(pair.certificate).decode(), "tls.key": ""}
-    async with speaker() as api:
+    async with api_server() as api:
         await serve(api, True)
         await install(api, SERVICE | {"caBundle": bundle(100)})
         await api.create(f"/api/v1/namespaces/{SYSTEM}/secrets", {"metadata": {"name": WEBHOOK_SECRET}, "data": data})

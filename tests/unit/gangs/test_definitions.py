@@ -23,7 +23,7 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import Conflict, Refused
 from gpu_scheduler.k8s.objects import RawObject
-from tests.embedded_kube.servers import speaker
+from tests.embedded_kube.servers import api_server
 from tests.unit.gangs.gang_parts import LATER, NOW, Json, context, status
 from tests.unit.gangs.pods import GPU, GPUS
 
@@ -39,7 +39,7 @@ def local_definitions() -> list[Json]:
 async def client(version: str = "1.35") -> AsyncIterator[Client]:
     """An API server with all kinds of gangs and queues."""
     kinds = tuple(kind for found in (*load_definitions(), *local_definitions()) for kind in kinds_of(found))
-    async with speaker(version, kinds) as api, Client(Connection(str(api.client.make_url("")))) as found:
+    async with api_server(version, kinds) as api, Client(Connection(str(api.client.make_url("")))) as found:
         yield found
 
 

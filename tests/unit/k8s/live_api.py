@@ -20,7 +20,7 @@ from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Json
-from tests.embedded_kube.servers import Speaker, speaker
+from tests.embedded_kube.servers import ApiClient, api_server
 from tests.unit.k8s.scripted_api import client_of, refuse
 
 SCHEMAS = Schemas("1.35")
@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 class Wire:
     """FairLimiter requests to the server, except those that a test has plans for."""
 
-    def __init__(self, server: Speaker) -> None:
+    def __init__(self, server: ApiClient) -> None:
         self.server = server
         self.sent: list[Sent] = []
         self._plans: list[tuple[str, str, Act]] = []
@@ -129,14 +129,14 @@ def after(first: Callable[[], Awaitable[Any]]) -> Act:
 
 
 @asynccontextmanager
-async def live_server(*kinds: ServedKind) -> AsyncIterator[tuple[Client, Speaker]]:
+async def live_server(*kinds: ServedKind) -> AsyncIterator[tuple[Client, ApiClient]]:
     """A local API server that serves the scheduler's own kinds, and a client of it."""
     table: dict[str, SubresourceHandler] = {}
     async with (
-        speaker(kinds=(*OUR_KINDS, *kinds), subresources=table) as server,
+        api_server(kinds=(*OUR_KINDS, *kinds), subresources=table) as server,
         Client(Connection(str(server.client.make_url("")))) as client,
     ):
-        table |= make_subresources(server.api, {}, SCHEMAS, Tokens({}, "secret"))
+        table |= make_subresources(server.registry, {}, SCHEMAS, Tokens({}, "secret"))
         yield client, server
 
 

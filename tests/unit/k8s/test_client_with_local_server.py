@@ -17,14 +17,14 @@ from gpu_scheduler.k8s.errors import Conflict, Gone, NotFound, Refused
 from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, PODS, Resource
-from tests.embedded_kube.servers import Speaker, pod, speaker, widget
+from tests.embedded_kube.servers import ApiClient, api_server, pod, widget
 
 WIDGETS = Resource("example.org", "v1", "widgets", "Widget")
 
 
 @asynccontextmanager
-async def local_client() -> AsyncIterator[tuple[Client, Speaker]]:
-    async with speaker(kinds=(widget(),)) as api, Client(Connection(str(api.client.make_url("")))) as client:
+async def local_client() -> AsyncIterator[tuple[Client, ApiClient]]:
+    async with api_server(kinds=(widget(),)) as api, Client(Connection(str(api.client.make_url("")))) as client:
         yield client, api
 
 
@@ -85,7 +85,7 @@ async def test_lists_are_paged_and_watches_go_on_from_them() -> None:
 async def test_a_watch_from_a_forgotten_version_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with local_client() as (client, api):
         await client.create(PODS, pod("p"), "default")
-        monkeypatch.setattr(api.api.store._resources["pods"], "compacted", 10)
+        monkeypatch.setattr(api.registry.store._resources["pods"], "compacted", 10)
         async with aclosing(client.watch(PODS, type=PodObject, since="2")) as watch:
             with pytest.raises(Gone):
                 await anext(watch)

@@ -17,7 +17,7 @@ from gpu_scheduler.k8s.event_recorder import Recorder, Ref, refer
 from gpu_scheduler.k8s.objects import Json, Meta
 from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import EVENTS, NODES, PODS
-from tests.embedded_kube.servers import speaker
+from tests.embedded_kube.servers import api_server
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import Numbers, until
 
@@ -38,7 +38,7 @@ async def at_work(recorder: Recorder) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def local() -> AsyncIterator[tuple[Client, Recorder]]:
-    async with speaker() as server, Client(Connection(str(server.client.make_url("")))) as client:
+    async with api_server() as server, Client(Connection(str(server.client.make_url("")))) as client:
         recorder = Recorder(client, lambda: NOW, Numbers(), instance="me", pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             yield client, recorder

@@ -14,12 +14,12 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import Undecided
 from gpu_scheduler.k8s.leader_election import Candidate, FencedError, LeaderElection, LeaseObject
 from gpu_scheduler.k8s.resources import LEASES
-from tests.embedded_kube.servers import speaker
+from tests.embedded_kube.servers import api_server
 
 
 @asynccontextmanager
 async def api() -> AsyncIterator[Client]:
-    async with speaker() as found, Client(Connection(str(found.client.make_url("")))) as client:
+    async with api_server() as found, Client(Connection(str(found.client.make_url("")))) as client:
         yield client
 
 

@@ -17,7 +17,7 @@ from gpu_scheduler.k8s.objects import Object
 from gpu_scheduler.operator.definitions import install_definitions, load_definitions, load_group_definition
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
-from tests.embedded_kube.servers import speaker
+from tests.embedded_kube.servers import api_server
 
 
 def test_every_kind_that_is_read_is_defined_in_every_version() -> None:
@@ -48,7 +48,7 @@ def test_podgroups_are_defined_as_in_the_local_cluster(gang: GangApi) -> None:
 
 async def test_what_is_served_already_is_left_as_it_is() -> None:
     kinds = tuple(kind for found in (*load_definitions(), load_group_definition(OURS)) for kind in kinds_of(found))
-    async with speaker("1.35", kinds) as api, Client(Connection(str(api.client.make_url("")))) as client:
+    async with api_server("1.35", kinds) as api, Client(Connection(str(api.client.make_url("")))) as client:
         await install_definitions(client, OURS)
         assert (await client.list(DEFINITIONS, type=Object)).items == []
 

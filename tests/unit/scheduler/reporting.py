@@ -24,7 +24,7 @@ from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
 from gpu_scheduler.scheduler.status.limits import Limits
 from gpu_scheduler.scheduler.status.writer import StatusWriter
-from tests.embedded_kube.servers import Speaker, pod, speaker
+from tests.embedded_kube.servers import ApiClient, api_server, pod
 from tests.unit.k8s.scripted_api import written
 
 PATIENCE = 60.0
@@ -82,7 +82,7 @@ class Desk:
         self,
         client: Client,
         limits: Limits,
-        server: Speaker | None = None,
+        server: ApiClient | None = None,
         dialect: str = DIALECT,
         groups: Resource = GROUPS,
     ) -> None:
@@ -133,7 +133,12 @@ class Desk:
     def bind(self, name: str, node: str) -> None:
         """Puts a pod on a node, unseen by the book."""
         assert self.server is not None
-        bind(self.server.api, "default", name, {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}})
+        bind(
+            self.server.registry,
+            "default",
+            name,
+            {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}},
+        )
 
     async def refresh(self, name: str) -> PodObject:
         """Lets the book see a pod as it is now."""
@@ -172,7 +177,7 @@ def group_kind(groups: Resource = GROUPS) -> ServedKind:
 async def desk(limits: Limits = QUICK, dialect: str = DIALECT, groups: Resource = GROUPS) -> AsyncIterator[Desk]:
     """A writer that writes to a local API server."""
     async with (
-        speaker(kinds=(group_kind(groups),)) as server,
+        api_server(kinds=(group_kind(groups),)) as server,
         Client(Connection(str(server.client.make_url("")))) as client,
         working(Desk(client, limits, server, dialect, groups)) as made,
     ):

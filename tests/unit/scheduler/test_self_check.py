@@ -20,7 +20,7 @@ from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
-from tests.embedded_kube.servers import Speaker
+from tests.embedded_kube.servers import ApiClient
 from tests.unit.k8s.live_api import Wire, after, gpu_node, gpu_pod, running, wired
 
 
@@ -39,7 +39,7 @@ class Watched:
         return self.engine.state
 
     @property
-    def server(self) -> Speaker:
+    def server(self) -> ApiClient:
         return self.wire.server
 
     def _take_in(self) -> None:
@@ -49,7 +49,7 @@ class Watched:
     async def create_pod(self, name: str, node: str = "", gpus: int = 1) -> str:
         made = await self.client.create(PODS, gpu_pod(name, gpus), "default", type=PodObject)
         if node:
-            bind(self.server.api, "default", name, {"target": {"kind": "Node", "name": node}})
+            bind(self.server.registry, "default", name, {"target": {"kind": "Node", "name": node}})
         return made.metadata.uid
 
     async def compare(self) -> list[str]:

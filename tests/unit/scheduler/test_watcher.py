@@ -20,7 +20,7 @@ from gpu_scheduler.k8s.resources import NODES, PODS, PRIORITY_CLASSES, Resource
 from gpu_scheduler.scheduler import watcher as feed_module
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
-from tests.embedded_kube.servers import Speaker
+from tests.embedded_kube.servers import ApiClient
 from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, live_server, running, wired
 from tests.unit.k8s.scripted_api import client_of, listing, written
 from tests.unit.scheduler.reporting import DIALECT, GROUPS, group_kind, until
@@ -37,7 +37,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 class Watched:
     """A feed at work, and all that it told."""
 
-    def __init__(self, client: Client, server: Speaker) -> None:
+    def __init__(self, client: Client, server: ApiClient) -> None:
         self.client = client
         self.server = server
         self.wakes = 0
@@ -125,17 +125,17 @@ async def test_kind_that_is_installed_later_is_followed_and_let_go_when_it_is_re
         await watched.create_member("a")
         await watched.feed.wait_synced()
         assert not any(isinstance(event, GangSeen) for event in watched.take())
-        watched.server.api.kinds.put(group_kind())
+        watched.server.registry.kinds.put(group_kind())
         await watched.create_group()
         await until(lambda: any(isinstance(event, GangSeen) and event.gang.key == KEY for event in watched.take()))
         assert watched.feed.book.resource_of(KEY) == GROUPS
         assert watched.feed.served.has(GROUPS)
-        watched.server.api.kinds.remove(GROUPS.group, GROUPS.plural)
+        watched.server.registry.kinds.remove(GROUPS.group, GROUPS.plural)
         await until(lambda: watched.saw(GangGone(KEY)))
         assert watched.feed.book.resource_of(KEY) is None
         assert "podgroups" not in watched.feed.lags()
         watched.events.clear()
-        watched.server.api.kinds.put(group_kind())
+        watched.server.registry.kinds.put(group_kind())
         await until(lambda: any(isinstance(event, GangSeen) for event in watched.take()))
 
 
@@ -144,7 +144,7 @@ async def test_queues_of_a_kind_that_is_removed_are_gone() -> None:
         await watched.feed.wait_synced()
         await watched.client.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         await until(lambda: watched.saw(QueueSeen(Queue("blue", 3))))
-        watched.server.api.kinds.remove(QUEUES.group, QUEUES.plural)
+        watched.server.registry.kinds.remove(QUEUES.group, QUEUES.plural)
         await until(lambda: watched.saw(QueueGone("blue")))
 
 
@@ -194,7 +194,7 @@ async def test_one_catches_up_with_everything_that_happened_before() -> None:
 async def test_one_catches_up_although_a_kind_is_removed_meanwhile() -> None:
     async with watching(group_kind()) as watched:
         await watched.feed.wait_synced()
-        watched.server.api.kinds.remove(GROUPS.group, GROUPS.plural)
+        watched.server.registry.kinds.remove(GROUPS.group, GROUPS.plural)
         await watched.create_member("a")
         async with asyncio.timeout(10):
             await watched.feed.catch_up()

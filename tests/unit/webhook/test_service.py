@@ -41,7 +41,7 @@ from gpu_scheduler.webhook.policy import AdmissionPolicy
 from gpu_scheduler.webhook.renewal import CertificateLocation, CertificateRenewal
 from gpu_scheduler.webhook.rotation import RotationPolicy
 from gpu_scheduler.webhook.service import WebhookOptions, run_webhook
-from tests.embedded_kube.servers import speaker
+from tests.embedded_kube.servers import api_server
 from tests.unit.scheduler.reporting import until
 
 AUTHORITY = make_authority()
@@ -175,7 +175,7 @@ async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
 
 
 async def test_node_names_are_unknown_until_heard_and_then_follow() -> None:
-    async with speaker() as api, Client(Connection(str(api.client.make_url("")))) as client:
+    async with api_server() as api, Client(Connection(str(api.client.make_url("")))) as client:
         nodes = NodeCache(client)
         assert nodes.known() is None
         running = asyncio.create_task(nodes.run())
@@ -272,7 +272,7 @@ async def test_without_a_trusted_certificate_it_is_well_but_not_ready(logs: pyte
 
 async def test_a_secret_that_does_not_exist_is_said_once(logs: pytest.LogCaptureFixture) -> None:
     text = f"the secret {SYSTEM}/{WEBHOOK_SECRET} does not exist; create it, it may be empty"
-    async with speaker() as api, running(Connection(str(api.client.make_url(""))), options(None), logs):
+    async with api_server() as api, running(Connection(str(api.client.make_url(""))), options(None), logs):
         await until(lambda: text in logs.text)
     assert logs.text.count(text) == 1
 
