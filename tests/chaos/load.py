@@ -16,7 +16,7 @@ from tests.integration.gangs import NATIVE, gang_job, group, join, member, merge
 from tests.integration.gangs import gang as gang_objects
 from tests.integration.jobs import SLEEP, torch_job
 from tests.integration.live import Live
-from tests.integration.running import PATIENCE, Json
+from tests.integration.running import TIMEOUT, Json
 from tests.integration.scenes import PREFIX, stateful
 from tests.worlds.gangs import GANG
 
@@ -61,7 +61,7 @@ class LoadGang:
         return self.kind in ("job", "set", "pytorch")
 
 
-def ask_until_served(live: Live, method: str, path: str, body: Json | None = None, timeout: float = PATIENCE) -> Json:
+def ask_until_served(live: Live, method: str, path: str, body: Json | None = None, timeout: float = TIMEOUT) -> Json:
     """Sends a request until the API server serves it; an object that exists already, or is gone, is fine."""
     end = time.monotonic() + timeout
     while True:

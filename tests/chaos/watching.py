@@ -13,7 +13,7 @@ from typing import Protocol
 from tests.chaos.judge import Judge
 from tests.integration.commits import PLACEMENTS
 from tests.integration.live import SYSTEM
-from tests.integration.running import PATIENCE, Cluster, Http, Json
+from tests.integration.running import TIMEOUT, Cluster, Http, Json
 
 WATCHED = {
     "nodes": "/api/v1/nodes",
@@ -144,7 +144,7 @@ class Observer:
         # One after the other: what the checks of pods need is known before the first pod.
         for watch in self._watches:
             watch.start()
-            assert watch.listed.wait(PATIENCE), f"{watch.name}: no list ({watch.failure})"
+            assert watch.listed.wait(TIMEOUT), f"{watch.name}: no list ({watch.failure})"
         self._thread.start()
         return self
 
@@ -152,4 +152,4 @@ class Observer:
         self._over.set()
         for watch in self._watches:
             watch.over.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)

@@ -1,1 +1,1 @@
-"""The local cluster as its users meet it: real kubectl, the official client, kills."""
+"""The local cluster and the programs as users run them: real kubectl, the official client, kills."""

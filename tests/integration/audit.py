@@ -1,4 +1,4 @@
-"""What a real API server wrote down about an account, and the chart's policy about who may write what."""
+"""The audit log of a real API server for one account, and the chart's policy about reserved annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = {
 
 
 def guard(system: Live) -> None:
-    """The chart's policy: nobody but the scheduler's account may write what it writes."""
+    """Installs the chart's policy: only the scheduler's account may write its annotations."""
     for found in render("gpu-scheduler", SYSTEM):
         if found["kind"] in POLICIES:
             system.ask("POST", f"/apis/admissionregistration.k8s.io/v1/{POLICIES[found['kind']]}", found)
@@ -27,7 +27,7 @@ def guard(system: Live) -> None:
 
 
 class Audit:
-    """The requests of one account of ours, as the audit log has them."""
+    """The requests of one of our accounts in the audit log."""
 
     def __init__(self, folder: Path, account: str) -> None:
         self._log = folder / "audit.log"
@@ -39,7 +39,7 @@ class Audit:
         return [line for line in lines if line["user"]["username"] == self._user]
 
     def refused(self) -> list[Json]:
-        """Those that the roles did not allow."""
+        """The requests that the roles did not allow."""
         return [line for line in self.requests() if _is_refused(line)]
 
     def used(self, *own: str) -> set[Permission]:
@@ -53,6 +53,6 @@ class Audit:
 
 
 def _is_refused(line: Json) -> bool:
-    """An Event of a pod whose namespace ends is forbidden for another reason than roles."""
+    """An Event about a pod in a terminating namespace is forbidden for another reason than roles."""
     ending = "because it is being terminated" in line["responseStatus"].get("message", "")
     return line["responseStatus"]["code"] == 403 and not ending

@@ -1,5 +1,5 @@
-"""The steps of a commit as they pass over a wire, schedulers that can be struck at each of them, and what a struck
-scheduler was about to do."""
+"""The steps of a commit as requests through a proxy, schedulers that can be hit at each step, and what a killed
+scheduler had decided."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import yaml
 
+from tests.integration.dialect_user import OBJECTS
 from tests.integration.fault_proxy import Fault, FaultProxy, Rule, Seen, after, before, drop
 from tests.integration.gangs import gang, priority_class
 from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices
 from tests.integration.running import Cluster, Json, eventually
 from tests.integration.scenes import stateful
-from tests.integration.speaking import OBJECTS
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/gpu-scheduler"
 PLACEMENTS = f"/apis/gpu-scheduler.io/v1alpha1/namespaces/{SYSTEM}/placements"
@@ -33,14 +33,14 @@ QUICK: Json = {
     "quarantineSeconds": 0.2,
     "longestBackOffSeconds": 1,
 }
-"""Settings that make everything that waits for time wait little."""
+"""Settings with short timeouts."""
 
 
 # -- the steps
 
 
 class Step(NamedTuple):
-    """One request of a commit: how to tell it from others, and which of those alike it is."""
+    """One request of a commit: how to recognise it, and which one of several alike it is."""
 
     method: str
     path: str
@@ -60,7 +60,7 @@ ATTEMPT = Step("PATCH", "/pods/[^/]+/status$", "gpu-scheduler.io/attempt")
 
 
 def strike(proxy: FaultProxy, step: Step, *faults: Fault) -> list[Rule]:
-    """Does something to the next request that is such a step; returns the rules, as far as they hold already."""
+    """Applies a fault to the next request that is this step; returns the rules that are active already."""
     rules: list[Rule] = []
 
     def arm() -> None:
@@ -68,14 +68,14 @@ def strike(proxy: FaultProxy, step: Step, *faults: Fault) -> list[Rule]:
         rules.extend(proxy.inject(fault, **where) for fault in faults)
 
     if step is RELEASE:
-        # A set that names nothing is a release only after it named something.
+        # An empty set is a release only after a non-empty one.
         proxy.inject(after(arm), method=COMMIT.method, path=COMMIT.path, body=COMMIT.body, nth=1)
     else:
         arm()
     return rules
 
 
-# -- what makes a scheduler take those steps
+# -- scenes that make a scheduler take these steps
 
 
 def names_of(gang_name: str, size: int = 4) -> list[str]:
@@ -90,7 +90,7 @@ class Start:
     home: Live
 
     def prepare(self) -> None:
-        """Whatever has to be there before."""
+        """Creates the objects that have to exist before."""
 
     def provoke(self) -> None:
         """Makes the scheduler commit."""
@@ -104,7 +104,7 @@ class Start:
 
 @dataclass
 class Restart:
-    """A gang of four, which is made again at once, loses a member and starts anew as a whole."""
+    """A gang of four, which a controller recreates, loses a member and is restarted as a whole."""
 
     home: Live
 
@@ -127,7 +127,7 @@ class Restart:
 
 @dataclass
 class Preempt:
-    """A gang that needs all GPUs makes another of lower priority go."""
+    """A gang that needs all GPUs preempts another of lower priority."""
 
     home: Live
 
@@ -147,23 +147,23 @@ class Preempt:
 Scene = Start | Restart | Preempt
 
 
-# -- what the cluster holds
+# -- the state of the cluster
 
 
 def committed(cluster: Live) -> Json:
-    """The names that the Lease carries."""
+    """The Placements that the Lease names."""
     _, lease = cluster.http.ask("GET", LEASE)
     found: Json = json.loads(lease.get("metadata", {}).get("annotations", {}).get(COMMITTED) or "{}")
     return found
 
 
 def placements(cluster: Live) -> list[str]:
-    """The Placements that exist."""
+    """The existing Placements."""
     return [item["metadata"]["name"] for item in cluster.ask("GET", PLACEMENTS)["items"]]
 
 
 def wait_settled(cluster: Live) -> None:
-    """Waits until nothing is left of any commit, and makes sure that no GPU is used twice."""
+    """Waits until nothing is left of any commit, and checks that no GPU is used twice."""
     eventually(
         lambda: not committed(cluster) and not placements(cluster),
         f"an empty set and no Placements, of {committed(cluster)} and {placements(cluster)}",
@@ -180,7 +180,7 @@ def where_pods_are(home: Live) -> Where:
 
 
 def intended(requests: Iterable[Seen]) -> Where:
-    """What the Placements among these requests say about pods, the last word of each."""
+    """What the Placements in these requests say about pods; the last one wins."""
     found: Where = {}
     for seen in requests:
         if seen.method == "POST" and re.search(CREATE.path, seen.path):
@@ -189,11 +189,11 @@ def intended(requests: Iterable[Seen]) -> Where:
     return found
 
 
-# -- schedulers, each with a wire of its own
+# -- schedulers, each behind its own proxy
 
 
 class Replica:
-    """A scheduler and its wire. After a kill the next one that starts here is another candidate."""
+    """A scheduler and its proxy. After a kill the next one has another identity."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack, settings: Json | None = None) -> None:
         self.proxy = stack.enter_context(FaultProxy(cluster))
@@ -211,30 +211,30 @@ class Replica:
         )
 
     def launch(self) -> None:
-        """Starts one, unless one runs."""
+        """Starts a scheduler, unless one runs."""
         if not self.scheduler.is_alive():
             if self.scheduler.process is not None:
                 self.scheduler = self._make()
             self.scheduler.start()
 
     def start(self) -> Replica:
-        """Starts one, unless one runs, and waits until it has seen everything."""
+        """Starts a scheduler, unless one runs, and waits until its caches have synced."""
         self.launch()
         self.scheduler.wait_ready()
         return self
 
     def kill(self) -> None:
-        """Ends it without warning."""
+        """Kills the scheduler."""
         self.scheduler.kill()
 
     def end(self) -> None:
-        """Makes sure that it is gone."""
+        """Makes sure that the scheduler is gone."""
         self.scheduler.end()
 
 
 class Pair:
-    """Two schedulers of one cluster; one leads, one stands by. Who does what may change at any moment: a leader that a
-    busy machine lets starve for the length of its lease is no leader any more, and rightly so."""
+    """Two schedulers of one cluster: one leads, one is on standby. The roles may change at any time: on a busy
+    machine a leader may fail to renew its lease in time."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
         self.cluster = cluster
@@ -243,12 +243,12 @@ class Pair:
         self.replicas = [Replica(cluster, stack) for _ in range(2)]
 
     def holder(self) -> str:
-        """Who the Lease says leads."""
+        """The holder of the Lease."""
         status, lease = self.system.http.ask("GET", LEASE)
         return str(lease["spec"].get("holderIdentity", "")) if status == 200 else ""
 
     def leader(self) -> Replica:
-        """The one that leads; waits until one of those that live does."""
+        """The leader; waits until one of the live schedulers leads."""
 
         def look() -> list[Replica]:
             found = self.holder()
@@ -257,37 +257,37 @@ class Pair:
         return eventually(look, "a leader")[0]
 
     def standby(self) -> Replica:
-        """The other one."""
+        """The other scheduler."""
         leader = self.leader()
         return next(replica for replica in self.replicas if replica is not leader)
 
     def restore(self) -> None:
-        """Both run, one leads, no wire breaks."""
+        """Both run, one leads, and no faults are injected."""
         self.clear()
         for replica in self.replicas:
             replica.start()
         self.leader()
 
     def marks(self) -> dict[FaultProxy, int]:
-        """How much has come by on every wire."""
+        """How many requests every proxy has seen."""
         return {replica.proxy: len(replica.proxy.seen) for replica in self.replicas}
 
     def since(self, marks: dict[FaultProxy, int]) -> list[Seen]:
-        """What has come by since on any wire, in the order in which it was over."""
+        """The requests since then on any proxy, in the order in which they ended."""
         return sorted((one for proxy, mark in marks.items() for one in proxy.seen[mark:]), key=lambda one: one.at)
 
     def inject(self, fault: Fault, **where: str) -> list[Rule]:
-        """Adds a rule to every wire: whoever leads is struck."""
+        """Adds a fault to every proxy, so that it hits the leader."""
         return [replica.proxy.inject(fault, **where) for replica in self.replicas]  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """No wire breaks any more."""
+        """Removes all faults."""
         for replica in self.replicas:
             replica.proxy.clear()
 
     def kill_at(self, step: Step, *, landed: bool) -> Callable[[], Replica]:
-        """Kills whoever takes this step next, before the API hears of it or before the killer hears of the answer;
-        returns how to wait for the one that is dead."""
+        """Kills the scheduler that takes this step next, before the API gets the request or before the scheduler
+        gets the reply; returns a function that waits for the killed one."""
         dead: list[Replica] = []
         lock = threading.Lock()
 
@@ -310,7 +310,7 @@ class Pair:
 
 @contextmanager
 def patient_pair(pair: Pair) -> Iterator[tuple[Replica, Replica]]:
-    """A leader and a standby that would wait for a silent leader for longer than any test."""
+    """A leader and a standby whose lease lasts longer than any test."""
     for replica in pair.replicas:
         replica.end()
     with ExitStack() as stack:
@@ -330,11 +330,12 @@ KINDS = (
     ("StatefulSet", "apps/v1"),
     ("PersistentVolumeClaim", "v1"),
 )
-"""What tests make in their namespaces that outlives its pods, makes others, or makes the scheduler wait for some."""
+"""Kinds that tests create in their namespaces and that outlive pods, create pods, or make the scheduler wait for
+pods."""
 
 
 def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
-    """A namespace until the stack unwinds; its GPUs are free then."""
+    """A namespace until the stack unwinds; its GPUs are free afterwards."""
     home = Live(cluster, namespace)
     stack.callback(home.http.close)
     home.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -342,9 +343,9 @@ def make_home(cluster: Cluster, namespace: str, stack: ExitStack) -> Live:
     eventually(lambda: home.http.ask("GET", account)[0] == 200, "the account without which there are no pods")
 
     def clear() -> None:
-        # Nothing new comes into a namespace that goes, but what is in it would stay for seconds, or for ever; and the
-        # GPUs are the next test's. Those of pods that are forced away are left alone for a while, so it is asked nicely
-        # first. On a new connection: after a long wait the server may have closed the old one.
+        # A terminating namespace refuses new objects, but its objects would stay for seconds or longer, and the next
+        # test needs the GPUs. GPUs of force-deleted pods are avoided for a while, so pods are deleted gracefully first.
+        # On a new connection: after a long wait the server may have closed the old one.
         home.http.close()
         home.http.ask("DELETE", home.path("Namespace", name=namespace))
         for kind, version in KINDS:

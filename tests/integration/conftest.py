@@ -15,25 +15,25 @@ import pytest
 
 from tests.integration import running
 from tests.integration.commits import Pair, make_home
+from tests.integration.dialect_user import DialectUser
 from tests.integration.gangs import NATIVE, member
 from tests.integration.live import Live, Scheduler, World
 from tests.integration.running import Binder, Cluster, Json, Kube, eventually, opened
-from tests.integration.speaking import Speaker
 
 NODES = 4
-"""How many a cluster has that is not told otherwise."""
+"""The number of nodes of a cluster by default."""
 
 _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Which clusters the tests start."""
+    """Selects the clusters that the tests start."""
     if config.getoption("cluster") == "kubernetes":
         running.kubernetes = config.getoption("kubernetes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the clusters of this run have not, such as the gangs of another version."""
+    """Deselects tests that need features of other clusters, such as the gangs of another version."""
     left_out = [item for item in items if _is_elsewhere(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -55,7 +55,7 @@ def _needs_kubectl() -> None:
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
-    """A folder that is gone afterwards; short, because sockets have short names."""
+    """A temporary folder; with a short name, because the names of sockets are limited."""
     path = Path(tempfile.mkdtemp(prefix="gs-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -63,7 +63,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def _started(folder: Path, *arguments: str, nodes: int = NODES, emptied: bool = False) -> Iterator[Cluster]:
-    """A cluster that runs until the block ends, with its nodes ready."""
+    """Within the block, a running cluster with ready nodes."""
     cluster = Cluster(folder, arguments, emptied=emptied)
     try:
         cluster.start()
@@ -76,7 +76,7 @@ def _started(folder: Path, *arguments: str, nodes: int = NODES, emptied: bool = 
 
 @pytest.fixture(scope="session")
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """The cluster that most tests of a worker share: four nodes of eight GPUs, and somebody who binds pods."""
+    """The cluster that most tests of a worker share: four nodes of eight GPUs, and a thread that binds pods."""
     with _started(folder / "shared") as running:
         binder = Binder(running)
         binder.start()
@@ -86,7 +86,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def versions(folder: Path, cluster: Cluster) -> Iterator[Callable[[str], Cluster]]:
-    """Clusters by version: the shared one, and for other versions clusters whose pods only pretend to run."""
+    """Clusters by version: the shared one, and for other versions clusters with simulated pods."""
     started = {running.version(): cluster}
 
     def start(version: str) -> Cluster:
@@ -104,7 +104,7 @@ def versions(folder: Path, cluster: Cluster) -> Iterator[Callable[[str], Cluster
 
 @pytest.fixture
 def own(folder: Path) -> Iterator[Callable[..., Cluster]]:
-    """Clusters of the test's own, not started yet; gone after it."""
+    """Makes clusters for one test, not started yet; removed afterwards."""
     made: list[Cluster] = []
 
     def make(*arguments: str) -> Cluster:
@@ -121,7 +121,7 @@ def own(folder: Path) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
+    """A unique name."""
     name: str = request.node.name.removeprefix("test_")
     words = re.sub("[^a-z0-9]+", "-", name.lower())[:30].strip("-")
     return f"t{next(_numbers)}-{words}-{os.getpid()}"
@@ -129,7 +129,7 @@ def namespace(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def kube(cluster: Cluster, namespace: str) -> Iterator[Kube]:
-    """kubectl in a namespace of the test's own."""
+    """kubectl in a namespace for one test."""
     with opened(cluster, namespace) as kube:
         yield kube
 
@@ -139,14 +139,14 @@ def kube(cluster: Cluster, namespace: str) -> Iterator[Kube]:
 
 @pytest.fixture(scope="session")
 def bare(folder: Path) -> Iterator[Cluster]:
-    """A cluster for the worker's live scheduler: four simulated nodes of eight GPUs, nobody inside who schedules."""
+    """A cluster for the worker's live scheduler: four simulated nodes of eight GPUs, without a scheduler inside."""
     with _started(folder / "live", "--runtime", "simulated", emptied=True) as running:
         yield running
 
 
 @contextmanager
 def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
-    """A scheduler that is ready, until the block ends."""
+    """Within the block, a ready scheduler."""
     running = Scheduler(cluster.scheduler_kubeconfig, cluster.folder.parent)
     running.start()
     try:
@@ -158,7 +158,7 @@ def _scheduling(cluster: Cluster) -> Iterator[Scheduler]:
 
 @contextmanager
 def _namespace_in(cluster: Cluster, namespace: str) -> Iterator[Live]:
-    """A namespace whose pods are gone after the block."""
+    """Within the block, a namespace; its pods are gone afterwards."""
     with ExitStack() as stack:
         yield make_home(cluster, namespace, stack)
 
@@ -172,7 +172,7 @@ def scheduler(bare: Cluster) -> Iterator[Scheduler]:
 
 @pytest.fixture
 def live(bare: Cluster, scheduler: Scheduler, namespace: str) -> Iterator[Live]:
-    """A namespace of the test's own in the cluster of the shared scheduler; its pods are gone at once afterwards."""
+    """A namespace for one test in the cluster of the shared scheduler; its pods are deleted at once afterwards."""
     assert scheduler.is_alive(), f"the shared scheduler ended: {scheduler.text()}"
     with _namespace_in(bare, namespace) as found:
         yield found
@@ -191,7 +191,7 @@ nodes:
 @pytest.fixture(scope="session")
 def varied(folder: Path) -> Iterator[Cluster]:
     """A cluster with a live scheduler and different nodes: node1..4 in two racks, and behind the taint "odd" plugin1
-    (its GPUs are not ours to assign), amd1 (GPUs of another make) and plain1 (none)."""
+    (a device plugin assigns its GPUs), amd1 (GPUs of another vendor) and plain1 (no GPUs)."""
     file = folder / "fleet.yaml"
     file.write_text(_FLEET)
     with _started(folder / "varied", "--fleet", str(file), nodes=7, emptied=True) as running, _scheduling(running):
@@ -200,14 +200,14 @@ def varied(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def mixed(varied: Cluster, namespace: str) -> Iterator[Live]:
-    """A namespace of the test's own in the cluster of different nodes."""
+    """A namespace for one test in the cluster of different nodes."""
     with _namespace_in(varied, namespace) as found:
         yield found
 
 
 @pytest.fixture
 def wide(live: Live) -> Iterator[Callable[[Json], str]]:
-    """Creates objects that belong to no namespace, under names that no other test has; the names. Gone afterwards."""
+    """Creates cluster-scoped objects under unique names, and returns the names; deleted afterwards."""
     made: list[Json] = []
 
     def create(found: Json) -> str:
@@ -229,7 +229,7 @@ def wide(live: Live) -> Iterator[Callable[[Json], str]]:
 
 @pytest.fixture(scope="session")
 def newer(folder: Path) -> Iterator[Callable[[str], Cluster]]:
-    """Clusters of newer versions that are like the shared one, each with a live scheduler and started once."""
+    """Clusters of newer versions like the shared one, each with a live scheduler; started once."""
     started: dict[str, Cluster] = {}
     with ExitStack() as stack:
 
@@ -244,25 +244,25 @@ def newer(folder: Path) -> Iterator[Callable[[str], Cluster]]:
 
 
 @pytest.fixture
-def speaker(dialect: str, namespace: str, request: pytest.FixtureRequest) -> Iterator[Speaker]:
-    """Somebody who writes gangs in the dialect of the test, in a namespace of the test's own; see speaking.py."""
+def dialect_user(dialect: str, namespace: str, request: pytest.FixtureRequest) -> Iterator[DialectUser]:
+    """A user of the test's dialect, in a namespace for one test; see dialect_user.py."""
     if dialect in NATIVE and dialect != running.version():
         cluster: Cluster = request.getfixturevalue("newer")(dialect)
     else:
         request.getfixturevalue("scheduler")
         cluster = request.getfixturevalue("bare")
     with _namespace_in(cluster, namespace) as live, ExitStack() as undo:
-        yield Speaker(live, dialect, undo)
+        yield DialectUser(live, dialect, undo)
 
 
 @pytest.fixture
 def world(own: Callable[..., Cluster]) -> Iterator[World]:
-    """A cluster, schedulers and a broken wire of the test's own."""
+    """A cluster, schedulers and a fault proxy for one test."""
     with ExitStack() as stack:
         yield World(own, stack)
 
 
-# -- two live schedulers, of which one leads
+# -- two live schedulers, one of which leads
 
 
 @pytest.fixture(scope="session")
@@ -280,7 +280,7 @@ def _pair(small: Cluster) -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(_pair: Pair) -> Iterator[Pair]:
-    """Two schedulers with a wire each, in the small cluster; one leads."""
+    """Two schedulers with a proxy each, in the small cluster; one leads."""
     _pair.restore()
     yield _pair
     for replica in _pair.replicas:
@@ -289,6 +289,6 @@ def pair(_pair: Pair) -> Iterator[Pair]:
 
 @pytest.fixture
 def home(pair: Pair, namespace: str) -> Iterator[Live]:
-    """A namespace of the test's own in the cluster of the pair."""
+    """A namespace for one test in the cluster of the pair."""
     with ExitStack() as stack:
         yield make_home(pair.cluster, namespace, stack)

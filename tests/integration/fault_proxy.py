@@ -1,11 +1,11 @@
-"""A wire that breaks on demand: an HTTP proxy between a client and a cluster's API that injects faults by rule.
+"""A fault proxy: an HTTP proxy between a client and a cluster's API that injects faults by rule.
 
     with FaultProxy(cluster, seed=7) as proxy:
         proxy.inject(answer(500), method="POST", path="/binding$", nth=3)
         scheduler = Scheduler(proxy.kubeconfig, ...)
 
-Every rule that matches a request applies, in the order in which they were injected. A rule that ends the request
-(answer, drop, lose_reply, stall) also ends the row.
+Every rule that matches a request applies, in the order of injection. A rule that ends the request (answer, drop,
+lose_reply, stall) also ends the sequence.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from tests.integration.running import PATIENCE, Cluster, Json
+from tests.integration.running import TIMEOUT, Cluster, Json
 
 _NOT_PASSED_ON = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"}
 _GLANCE = 0.05
-"""How often a stream looks whether its client is still there."""
+"""How often a stream checks whether its client is still connected."""
 
 _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError"}
 
 
 class Seen(NamedTuple):
-    """A request that came by. `status` is what the API answered, 0 when it never got there; `told` is what the client
-    heard, 0 when that was nothing; `at` is when it was over, by the clock that all proxies share."""
+    """A finished request. `status` is the reply of the API, 0 if the request never reached it; `client_status` is
+    the status that the client got, 0 if none; `at` is when it ended, by the clock that all proxies share."""
 
     method: str
     path: str
     body: bytes
     status: int
-    told: int
+    client_status: int
     at: float
 
     @property
@@ -75,7 +75,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """Something to do to a request; made by the functions below."""
+    """A fault; built by the functions below."""
 
     kind: Kind
     status: int = 0
@@ -84,48 +84,50 @@ class Fault:
 
 
 def answer(status: int, retry_after: float | None = None) -> Fault:
-    """An answer of our own; the API never hears of the request."""
+    """Replies itself; the request does not reach the API."""
     return Fault(Kind.ANSWER, status, retry_after or 0.0)
 
 
 def delay(seconds: float) -> Fault:
-    """The request waits before it goes on."""
+    """Delays the request."""
     return Fault(Kind.DELAY, seconds=seconds)
 
 
 def drop() -> Fault:
-    """The connection breaks before the API hears of the request."""
+    """Breaks the connection before the request reaches the API."""
     return Fault(Kind.DROP)
 
 
 def lose_reply() -> Fault:
-    """The API does what was asked, and the connection breaks before the client hears of it."""
+    """The API processes the request, and the connection breaks before the client gets the reply."""
     return Fault(Kind.LOSE_REPLY)
 
 
 def misreport(status: int) -> Fault:
-    """The API does what was asked, and the client hears of a failure."""
+    """The API processes the request, and the client gets an error."""
     return Fault(Kind.MISREPORT, status)
 
 
 def stall() -> Fault:
-    """Nothing comes back and nothing breaks: of a watch no event, of another request no reply (it has not landed)."""
+    """Sends nothing and keeps the connection open: no events of a watch, no reply to another request (which does not
+    reach the API)."""
     return Fault(Kind.STALL)
 
 
 def before(call: Callable[[], object]) -> Fault:
-    """Calls something when the request has arrived here, before the API hears of it."""
+    """Calls a function when the request has arrived, before it is forwarded."""
     return Fault(Kind.BEFORE, call=call)
 
 
 def after(call: Callable[[], object]) -> Fault:
-    """Calls something when the API has answered, before the client hears of it."""
+    """Calls a function when the API has replied, before the client gets the reply."""
     return Fault(Kind.AFTER, call=call)
 
 
 @dataclass
 class Rule:
-    """A fault and the requests it befalls. `matched` counts those that it might have, `hits` those that it did."""
+    """A fault and the requests that it applies to. `matched` counts matching requests, `hits` those that got the
+    fault."""
 
     fault: Fault
     method: re.Pattern[str]
@@ -137,8 +139,8 @@ class Rule:
     matched: int = 0
     hits: int = 0
 
-    def befalls(self, method: str, path: str, body: bytes, draw: Callable[[], float]) -> bool:
-        """Whether this request is one; counts it."""
+    def applies_to(self, method: str, path: str, body: bytes, draw: Callable[[], float]) -> bool:
+        """Whether the fault applies to this request; counts it."""
         if not self.method.fullmatch(method) or not self.path.search(path) or not self.body.search(body):
             return False
         self.matched += 1
@@ -154,7 +156,7 @@ class Rule:
 
 @dataclass(eq=False)
 class _Watch:
-    """A stream that is open now."""
+    """An open stream."""
 
     path: str
     relay: asyncio.Task[None]
@@ -163,9 +165,9 @@ class _Watch:
 
 
 class FaultProxy:
-    """The proxy, in a thread of its own; a context manager. `url` is its address, `kubeconfig` a file that leads to it,
-    `seen` every request that is over, in the order in which they ended. Who uses it is the scheduler, unless the
-    kubeconfig of somebody else is given."""
+    """The proxy, in its own thread; a context manager. `url` is its address, `kubeconfig` a file for its clients,
+    `seen` every finished request in the order in which they ended. Its client is the scheduler, unless another
+    kubeconfig is given."""
 
     def __init__(self, cluster: Cluster, seed: int = 0, signed_in: Path | None = None) -> None:
         self._server: str = cluster.announced()["server"]
@@ -195,37 +197,37 @@ class FaultProxy:
         chance: float = 1.0,
         body: str = "",
     ) -> Rule:
-        """Adds a rule: for requests whose method, path with query and body match these patterns, only the nth of them,
-        at most so many times, each with a chance."""
+        """Adds a rule for requests whose method, path with query and body match these patterns: only the nth of
+        them, at most so many times, each with a probability."""
         rule = Rule(fault, re.compile(method), re.compile(path), nth, times, chance, re.compile(body.encode()))
         self._rules.append(rule)
         return rule
 
     def remove(self, rule: Rule) -> None:
-        """Takes a rule away."""
+        """Removes a rule."""
         self._rules.remove(rule)
 
     def clear(self) -> None:
-        """Takes every rule away; watches that stall go on stalling, as nobody tells them."""
+        """Removes every rule; stalled watches stay stalled."""
         self._rules.clear()
 
     @property
     def writes(self) -> list[Seen]:
-        """The requests that would change something."""
+        """The requests that are not reads."""
         return [one for one in self.seen if one.method != "GET"]
 
-    # -- watches that are open
+    # -- open watches
 
     def watched(self, path: str = "") -> list[str]:
         """The paths of the open watches."""
         return [watch.path for watch in list(self._watches) if re.search(path, watch.path)]
 
     def stall_watches(self, path: str = "") -> int:
-        """From now on nothing comes out of the open watches, and they stay open; how many they are."""
+        """Stalls the open watches, and keeps them open; returns how many there are."""
         return self._tell_watches(path, lambda watch: watch.stalled.set())
 
     def cut_watches(self, path: str = "", last_words: bytes | None = None) -> int:
-        """Breaks the open watches off; with last words, ends them after those."""
+        """Cuts the open watches; with `last`, ends them after that event."""
 
         def cut(watch: _Watch) -> None:
             watch.last_words = last_words
@@ -234,7 +236,7 @@ class FaultProxy:
         return self._tell_watches(path, cut)
 
     def expire_watches(self, path: str = "") -> int:
-        """Ends the open watches with an event that says 410: too old."""
+        """Ends the open watches with a 410 event."""
         event = {"type": "ERROR", "object": _status(410, "too old resource version")}
         return self.cut_watches(path, json.dumps(event).encode() + b"\n")
 
@@ -248,7 +250,7 @@ class FaultProxy:
         count: int = self._run(tell_all())
         return count
 
-    # -- from start to stop
+    # -- start and stop
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
@@ -260,16 +262,16 @@ class FaultProxy:
     def __exit__(self, *_: object) -> None:
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         self._loop.close()
-        # Both sides of this proxy are killed at any moment: what they left half open is collected here, and not in the
-        # middle of another test.
+        # Both sides of this proxy are killed at any time: half-open connections are collected here, and not during
+        # another test.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
 
     async def _start(self) -> int:
         connector = aiohttp.TCPConnector(ssl=self._trust, limit=0)
@@ -293,7 +295,7 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._upstream.close()
-        # Connections that were closed just now need some turns of the loop to be gone; one file is the loop's own.
+        # Closed connections need some iterations of the loop to be gone; one file belongs to the loop.
         for _ in range(100):
             if len(self._selector.get_map()) <= 1:
                 return
@@ -317,22 +319,22 @@ class FaultProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = str(request.rel_url)
         body = await request.read()
-        rules = [rule for rule in list(self._rules) if rule.befalls(request.method, path, body, self._random.random)]
+        rules = [rule for rule in list(self._rules) if rule.applies_to(request.method, path, body, self._random.random)]
         watching = request.query.get("watch") in ("1", "true") or request.query.get("follow") == "true"
         lost, instead, calls = False, None, []
         for rule in rules:
             fault = rule.fault
             match fault.kind:
                 case Kind.ANSWER:
-                    self._note(request, body, 0, fault.status)
+                    self._record(request, body, 0, fault.status)
                     return _answer(fault)
                 case Kind.DELAY:
                     await asyncio.sleep(fault.seconds)
                 case Kind.DROP:
-                    self._note(request, body, 0, 0)
+                    self._record(request, body, 0, 0)
                     return _break(request)
                 case Kind.STALL if not watching:
-                    self._note(request, body, 0, 0)
+                    self._record(request, body, 0, 0)
                     await asyncio.Event().wait()
                 case Kind.LOSE_REPLY:
                     lost = True
@@ -350,28 +352,28 @@ class FaultProxy:
                 # A stream has no end to wait for.
                 text = b"" if watching and reply.status == 200 else await reply.read()
         except aiohttp.ClientError:
-            self._note(request, body, 0, 0)
+            self._record(request, body, 0, 0)
             return _break(request)
         for call in calls:
             call()
-        self._note(request, body, reply.status, 0 if lost else instead.status if instead else reply.status)
+        self._record(request, body, reply.status, 0 if lost else instead.status if instead else reply.status)
         if lost:
             return _break(request)
         if instead is not None:
             return _answer(instead)
         return web.Response(status=reply.status, body=text, headers=_headers(reply.headers))
 
-    def _note(self, request: web.Request, body: bytes, status: int, told: int) -> None:
-        self.seen.append(Seen(request.method, str(request.rel_url), body, status, told, time.monotonic()))
+    def _record(self, request: web.Request, body: bytes, status: int, client_status: int) -> None:
+        self.seen.append(Seen(request.method, str(request.rel_url), body, status, client_status, time.monotonic()))
 
     def _forward(self, request: web.Request, body: bytes) -> Any:
         headers = _headers(request.headers)
-        # kubectl does not show its token to a server without TLS.
+        # kubectl does not send its token to a server without TLS.
         headers.setdefault("Authorization", f"Bearer {self._token}")
         return self._upstream.request(request.method, request.rel_url, data=body or None, headers=headers)
 
     async def _relay(self, request: web.Request, reply: aiohttp.ClientResponse, stalled: bool) -> web.StreamResponse:
-        """Passes a stream on as it comes, until one side ends it or the test does."""
+        """Forwards a stream until one side or the test ends it."""
         response = web.StreamResponse(status=reply.status, headers=_headers(reply.headers))
         path = str(request.rel_url)
 
@@ -424,7 +426,7 @@ def _answer(fault: Fault) -> web.Response:
 
 
 def _break(request: web.Request) -> web.StreamResponse:
-    """Closes the connection under the client's feet: a reset, which nobody can take for an end."""
+    """Resets the connection, so that the client cannot take it for a regular end."""
     if request.transport is not None:
         request.transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)

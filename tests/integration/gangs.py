@@ -1,4 +1,4 @@
-"""Gangs in every dialect that users write them in, as objects to create."""
+"""Gangs in every dialect, as objects to create."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tests.integration.running import Json, container
 
 GPU = "nvidia.com/gpu"
 NATIVE = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}
-"""The versions of Kubernetes that have gangs of their own, each a dialect by its number."""
+"""Versions of Kubernetes with native gangs, each a dialect by its number."""
 
 DIALECTS = ("annotation", "volcano", "scheduler-plugins", "1.35")
-"""What every 1.35 cluster understands; "1.36" and "1.37" need clusters of those versions."""
+"""Dialects of every 1.35 cluster; "1.36" and "1.37" need clusters of those versions."""
 
 
 def member(
     name: str, gpus: int = 1, *, scheduler: str = "gpu-scheduler", meta: Json | None = None, **spec: Any
 ) -> Json:
-    """A pod that asks for so many GPUs."""
+    """A pod that requests GPUs."""
     resources = {"limits": {GPU: str(gpus)}} if gpus else {}
     whole = {
         "schedulerName": scheduler,
@@ -30,7 +30,7 @@ def member(
 
 
 def group(dialect: str, name: str, minimum: int, *, annotations: Json | None = None, **spec: Any) -> list[Json]:
-    """The object that defines a gang, in a list; an empty list where pods say it themselves. `spec` adds to it."""
+    """The object that defines a gang, in a list; an empty list where pods define it. `spec` adds fields."""
     meta: Json = {"name": name, **({"annotations": annotations} if annotations else {})}
     if dialect == "volcano":
         more = {"minMember": minimum, "queue": "default", **spec}
@@ -52,7 +52,7 @@ def group(dialect: str, name: str, minimum: int, *, annotations: Json | None = N
 
 
 def join(dialect: str, name: str, minimum: int, role: str = "") -> tuple[Json, Json]:
-    """What a pod carries to be in a gang: in its metadata, and in its spec."""
+    """What makes a pod a member of a gang: metadata, and spec fields."""
     if dialect == "volcano":
         named = {"scheduling.k8s.io/group-name": name, **({"volcano.sh/task-spec": role} if role else {})}
         return {"annotations": named}, {}
@@ -76,7 +76,7 @@ def gang(
     meta: Json | None = None,
     **spec: Any,
 ) -> list[Json]:
-    """A gang of bare pods `<name>-0..` with what defines it; `meta` and `spec` add to the pods."""
+    """A gang of bare pods `<name>-0..` with its object; `meta` and `spec` add to the pods."""
     least = size if minimum is None else minimum
     theirs, fields = join(dialect, name, least)
     whole = merge(theirs, meta or {})
@@ -94,7 +94,7 @@ def gang_job(
     meta: Json | None = None,
     **spec: Any,
 ) -> list[Json]:
-    """The same with pods of an indexed Job, which makes new ones for those that fail or are deleted."""
+    """The same with pods of an indexed Job, which recreates failed and deleted ones."""
     least = size if minimum is None else minimum
     theirs, fields = join(dialect, name, least)
     pod = member(name, gpus, meta=merge(theirs, meta or {}), **fields, **spec)
@@ -121,12 +121,12 @@ def priority_class(name: str, value: int) -> Json:
 
 
 def queue(name: str, **spec: Any) -> Json:
-    """One of the project's own queues."""
+    """A Queue of the project."""
     return {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
 def merge(first: Json, second: Json) -> Json:
-    """Metadata of both: labels and annotations together, the second's where both say something."""
+    """Merges metadata: labels and annotations of both, the second's where both have a key."""
     merged = {**first, **second}
     for field in ("labels", "annotations"):
         both = {**first.get(field, {}), **second.get(field, {})}

@@ -21,7 +21,7 @@ def replicas(script: str, number: int, name: str, gpus: int = 0, **more: Any) ->
 
 
 def torch_job(script: str, *, workers: int = 3, gpus: int = 0, name: str = "train", **spec: Any) -> Json:
-    """A PyTorchJob of a master and workers that all do the same."""
+    """A PyTorchJob of a master and workers with the same command."""
     specs = {"Master": replicas(script, 1, "pytorch", gpus), "Worker": replicas(script, workers, "pytorch", gpus)}
     full = {"pytorchReplicaSpecs": specs, **spec}
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}, "spec": full}
@@ -35,7 +35,7 @@ def tf_job(version: str, servers: Json, workers: Json, **spec: Any) -> Json:
 
 @contextmanager
 def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[Operator]:
-    """An operator for the jobs of one namespace, until the block ends or it is killed; alone unless told otherwise."""
+    """Within the block, an operator for the jobs of one namespace; the only one by default."""
     alone = () if "--identity" in flags else ("--no-leader-elect",)
     found = Operator(kubeconfig, kube.cluster.folder.parent, "--watch-namespace", kube.namespace, *alone, *flags)
     found.start()
@@ -46,5 +46,5 @@ def operating(kubeconfig: Path, kube: Kube, *flags: str) -> Iterator[Operator]:
 
 
 def wait_for_kinds(cluster: Cluster) -> None:
-    """Waits until jobs can be written."""
+    """Waits until the job kinds are served."""
     eventually(lambda: cluster.run("get", "pytorchjobs,tfjobs").returncode == 0, "the kinds to be there")

@@ -1,4 +1,4 @@
-"""A live scheduler against a local cluster: the process, its cluster as a test sees it, and what must always hold."""
+"""A live scheduler against a local cluster: the process, the cluster as a test sees it, and the invariants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from urllib.request import urlopen
 
 from gpu_scheduler.cli.local_cluster import SCHEDULER_NAMES
 from tests.integration.fault_proxy import FaultProxy
-from tests.integration.running import PATIENCE, PROGRAM, Cluster, Http, Json, eventually
+from tests.integration.running import PROGRAM, TIMEOUT, Cluster, Http, Json, eventually
 
 DEVICES = "gpu-scheduler.io/devices"
 SYSTEM = "gpu-scheduler-system"
@@ -31,14 +31,14 @@ _INDEX = re.compile(r"(?<![\w.-])\d+(?![\w.-])")
 _CLUSTER_WIDE = {"Node": "nodes", "PriorityClass": "priorityclasses", "Queue": "queues", "Namespace": "namespaces"}
 _ENDED = ("Succeeded", "Failed")
 _WORKERS = 16
-"""How many workers have ports of their own."""
+"""How many workers have their own port range."""
 
 
 # -- our programs
 
 
 class Program:
-    """A `gpu-scheduler` command that goes on, as a process. `log` is all that it and those before it have printed."""
+    """A long-running `gpu-scheduler` command as a process. `log` is its output and that of its predecessors."""
 
     def __init__(self, name: str, kubeconfig: Path, folder: Path, *flags: str) -> None:
         self._name = name
@@ -49,19 +49,19 @@ class Program:
         self.port = 0
 
     def start(self) -> None:
-        """Starts it and does not wait for it."""
+        """Starts the process without waiting for it."""
         self.port = free_port()
         command = [*PROGRAM, self._name, "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{self.port}"]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log, text=True)
 
     def wait_ready(self) -> None:
-        """Waits until it says that it is: its caches are full."""
+        """Waits until it is ready: its caches have synced."""
         eventually(lambda: self.is_ready() or not self.is_alive(), f"the {self._name} to be ready")
         assert self.is_alive(), f"the {self._name} ended: {self.text()}"
 
     def run(self) -> Self:
-        """Starts it and waits until it is ready."""
+        """Starts the process and waits until it is ready."""
         self.start()
         self.wait_ready()
         return self
@@ -73,27 +73,27 @@ class Program:
         return self.ask("/readyz")[0] == 200
 
     def ask(self, path: str) -> tuple[int, str]:
-        """A status code and a text from its health server; 0 when nobody answers."""
+        """A status code and a text of its health server; 0 without a reply."""
         try:
-            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as reply:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=TIMEOUT) as reply:
                 return reply.status, reply.read().decode()
         except OSError as error:
             return getattr(error, "code", 0), ""
 
     def stop(self) -> int:
-        """Stops it as a node would; its exit code."""
+        """Stops the process as a kubelet would; returns its exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def kill(self) -> None:
-        """Ends it without warning."""
+        """Kills the process."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
     def pause(self) -> None:
-        """Holds it still, as a machine that is out of breath does; `resume` lets it go on."""
+        """Suspends the process; `resume` continues it."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
@@ -102,23 +102,23 @@ class Program:
         self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Makes sure that it is gone, whatever it is doing."""
+        """Makes sure that the process is gone."""
         if self.is_alive():
             self.kill()
 
     def end_allowed(self) -> None:
-        """Makes sure that it is gone, and that it tried nothing that its account may not do."""
+        """Makes sure that the process is gone, and that its account was refused nothing."""
         self.end()
         refused = [line for line in self.text().splitlines() if "forbidden: User" in line]
         assert not refused, refused
 
     def text(self) -> str:
-        """What it printed."""
+        """Its output."""
         return self.log.read_text() if self.log.exists() else ""
 
 
 class Scheduler(Program):
-    """A `gpu-scheduler scheduler`, for every scheduler's name that people use."""
+    """A `gpu-scheduler scheduler` for every scheduler name in use."""
 
     def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
         names = [word for name in SCHEDULER_NAMES for word in ("--scheduler-name", name)]
@@ -126,17 +126,17 @@ class Scheduler(Program):
 
 
 class Operator(Program):
-    """A `gpu-scheduler operator`, which defines the kinds of jobs that are not there."""
+    """A `gpu-scheduler operator`, which installs missing job definitions."""
 
     def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
         super().__init__("operator", kubeconfig, folder, "--install-crds", *flags)
 
 
 def _own_ports() -> Iterator[int]:
-    """The ports of this worker, one after the other: none is another worker's, nor given out twice before the rest."""
+    """The ports of this worker in turn: none belongs to another worker, and none is reused before the others."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
     ours = range(20_000 + worker, 32_000, _WORKERS)
-    first = random.SystemRandom().randrange(len(ours))  # somebody else may test beside us
+    first = random.SystemRandom().randrange(len(ours))  # other test runs may share the machine
     return itertools.cycle((*ours[first:], *ours[:first]))
 
 
@@ -144,7 +144,7 @@ _ports = _own_ports()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, outside of the range that the system gives away by itself."""
+    """A free port outside the system's ephemeral range."""
     for port in _ports:
         with socket.socket() as trial, suppress(OSError):
             trial.bind(("127.0.0.1", port))
@@ -152,12 +152,12 @@ def free_port() -> int:
     raise AssertionError("unreachable: there is always a next port")
 
 
-# -- the cluster, as a test sees it
+# -- the cluster as a test sees it
 
 
 @dataclass
 class Live:
-    """One namespace of a cluster that a scheduler serves."""
+    """One namespace of a cluster with a scheduler."""
 
     cluster: Cluster
     namespace: str
@@ -173,7 +173,7 @@ class Live:
         return found
 
     def path(self, kind: str, version: str = "v1", name: str = "") -> str:
-        """Where objects of a kind are, in this namespace if the kind is in any."""
+        """The path of objects of a kind, in this namespace if the kind is namespaced."""
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         plural = _CLUSTER_WIDE.get(kind) or f"namespaces/{self.namespace}/{kind.lower()}s"
         return f"{root}/{plural}" + (f"/{name}" if name else "")
@@ -184,17 +184,17 @@ class Live:
             self.ask("POST", self.path(found["kind"], found["apiVersion"]), found)
 
     def get(self, kind: str, name: str, version: str = "v1") -> Json:
-        """One object."""
+        """Reads one object."""
         return self.ask("GET", self.path(kind, version, name))
 
     def patch(self, kind: str, name: str, body: Json, version: str = "v1", subresource: str = "") -> Json:
-        """Merges something into an object."""
+        """Merges fields into an object."""
         path = self.path(kind, version, name) + (f"/{subresource}" if subresource else "")
         return self.ask("PATCH", path, body, content_type="application/merge-patch+json")
 
     def change_node(self, name: str, change: Json) -> None:
-        """Merges something into a node, and waits until the scheduler knows: of nodes and of pods it hears by ways of
-        their own, so that pods may well be faster."""
+        """Merges fields into a node, and waits until the scheduler has seen it: nodes and pods have separate
+        watches, so events of pods may arrive first."""
         word, meta = secrets.token_hex(8), change.get("metadata", {})
         labels = {**meta.get("labels", {}), "heard": word}
         self.patch("Node", name, {**change, "metadata": {**meta, "labels": labels}})
@@ -220,15 +220,15 @@ class Live:
         return {pod["metadata"]["name"]: pod for pod in self.ask("GET", self.path("Pod"))["items"]}
 
     def bound(self) -> dict[str, str]:
-        """The node of every pod that has one."""
+        """The node of every bound pod."""
         return {name: pod["spec"]["nodeName"] for name, pod in self.pods().items() if pod["spec"].get("nodeName")}
 
     def devices(self, name: str) -> tuple[int, ...]:
-        """The GPU indices that a pod was given."""
+        """The GPU indices of a pod."""
         return devices_of(self.get("Pod", name))
 
     def wait_bound(self, *names: str) -> dict[str, str]:
-        """Waits until these pods have nodes; without names, until every pod has one and there is one."""
+        """Waits until these pods are bound; without names, until all pods are bound and there is one."""
 
         def look() -> dict[str, str]:
             pods = self.pods()
@@ -239,7 +239,7 @@ class Live:
         return eventually(look, f"nodes for {names or 'every pod'} of {self.namespace}")
 
     def wait_reason(self, name: str, *patterns: str) -> str:
-        """Waits until the PodScheduled condition of a pod says all of this at once; the message."""
+        """Waits until the PodScheduled condition of a pod contains all these texts; returns the message."""
 
         said = ""
 
@@ -257,7 +257,7 @@ class Live:
             ) from None
 
     def stays_unbound(self, *names: str, seconds: float = 1.0) -> None:
-        """Makes sure that none of these pods gets a node for a while."""
+        """Checks that none of these pods is bound for a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             early = self.bound().keys() & set(names)
@@ -270,7 +270,7 @@ class Live:
         return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["name"] == name]
 
     def wait_event(self, name: str, reason: str) -> str:
-        """Waits for an Event about an object; its message."""
+        """Waits for an Event about an object; returns its message."""
 
         def look() -> list[str]:
             return [message for said, message in self.events_of(name) if said == reason]
@@ -279,14 +279,15 @@ class Live:
 
 
 class World:
-    """What a test makes for itself; all of it is gone afterwards."""
+    """Clusters, proxies and schedulers for one test; all are removed afterwards."""
 
     def __init__(self, own: Callable[..., Cluster], stack: ExitStack) -> None:
         self._own = own
         self._stack = stack
 
     def cluster(self, *arguments: str) -> Live:
-        """A started cluster of simulated nodes without a scheduler, as its default namespace; the arguments of `up`."""
+        """Starts a cluster of simulated nodes without a scheduler, and returns its default namespace; takes the
+        arguments of `up`."""
         cluster = self._own("--runtime", "simulated", *arguments)
         cluster.start()
         found = Live(cluster, "default")
@@ -294,11 +295,11 @@ class World:
         return found
 
     def proxy(self, live: Live, seed: int = 0) -> FaultProxy:
-        """A wire to a cluster that can break."""
+        """A fault proxy for a cluster."""
         return self._stack.enter_context(FaultProxy(live.cluster, seed))
 
     def scheduler(self, wire: FaultProxy | Live, *flags: str) -> Scheduler:
-        """A scheduler over such a wire or straight to a cluster, not started yet."""
+        """A scheduler behind such a proxy or directly on a cluster, not started yet."""
         if isinstance(wire, FaultProxy):
             found = Scheduler(wire.kubeconfig, wire.kubeconfig.parent, *flags)
         else:
@@ -311,13 +312,13 @@ class World:
 
 
 def devices_of(pod: Json) -> tuple[int, ...]:
-    """The GPU indices that a pod's annotation names."""
+    """The GPU indices in a pod's annotation."""
     text = pod["metadata"].get("annotations", {}).get(DEVICES, "")
     return tuple(sorted({int(number) for number in _INDEX.findall(text)}))
 
 
 def double_devices(pods: Collection[Json]) -> list[str]:
-    """Every GPU that live pods have together beyond the whole of it, without having asked to share it."""
+    """Every GPU that live pods use beyond its capacity, without having asked to share it."""
     held: dict[tuple[str, int], list[Json]] = {}
     for pod in pods:
         node, phase = pod["spec"].get("nodeName"), pod.get("status", {}).get("phase")
@@ -344,7 +345,7 @@ def _map_of(pod: Json) -> tuple[str, str]:
 
 
 def no_double_devices(cluster: Cluster) -> None:
-    """Promise S1, now."""
+    """Checks promise S1 now."""
     talk = Http(cluster.folder)
     _, pods = talk.ask("GET", "/api/v1/pods")
     talk.close()
@@ -352,7 +353,7 @@ def no_double_devices(cluster: Cluster) -> None:
 
 
 class DeviceGuard:
-    """Looks for doubly used GPUs all the time while a block runs; the block's end complains about what was found."""
+    """Checks for doubly used GPUs throughout a block; fails at the end of the block if some were found."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._http = Http(cluster.folder)
@@ -374,14 +375,14 @@ class DeviceGuard:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._over.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         self._http.close()
         if error is None:
             assert not self.found, f"used twice: {sorted(self.found)}"
 
 
 def leader(cluster: Cluster) -> Json:
-    """The scheduler's Lease; {} while there is none."""
+    """The scheduler's Lease; {} if there is none."""
     talk = Http(cluster.folder)
     _, found = talk.ask("GET", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases")
     talk.close()
@@ -389,8 +390,7 @@ def leader(cluster: Cluster) -> Json:
 
 
 def processes_of(cluster: Cluster, command: str = "") -> list[int]:
-    """The processes of this machine that have the cluster's folder in their environment: its own parts, or the one
-    that runs a command."""
+    """The processes with the cluster's folder in their environment: its own parts, or the process of a command."""
     mark, word = f"KUBECONFIG={cluster.folder}/".encode(), f"\0{command}\0".encode() if command else b""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -1,4 +1,4 @@
-"""A local cluster that runs as a user would run it, and the ways in which tests talk to it."""
+"""A running local cluster, and the ways in which tests use it: kubectl, plain HTTP, commands."""
 
 from __future__ import annotations
 
@@ -23,55 +23,56 @@ from urllib.parse import urlsplit
 Json = dict[str, Any]
 Found = TypeVar("Found")
 
-PATIENCE = 180.0
-"""How long anything may take on a busy machine; on an idle one nearly everything takes less than a second."""
+TIMEOUT = 180.0
+"""Timeout of every wait, in seconds; on an idle machine almost everything takes less than a second."""
 
 _SILENT = 10.0
-"""After how long a connection is not used again, in seconds: no server keeps silent ones for ever."""
+"""The age in seconds from which a connection is not reused: servers close idle ones."""
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 
 kubernetes = ""
-"""The version of the real control plane that every cluster has (`--cluster=kubernetes`); without one, all are local."""
+"""The version of the real control plane of every cluster (`--cluster=kubernetes`); empty for local clusters."""
 
 
 def version() -> str:
-    """The version of Kubernetes that a cluster has which is not told otherwise."""
+    """The default version of Kubernetes."""
     return kubernetes or "1.35"
 
 
-def _glance() -> float:
-    """How long to wait between two looks: each costs a real API server much more."""
+def _poll_period() -> float:
+    """The time between two polls: each is expensive for a real API server."""
     return 0.1 if kubernetes else 0.05
 
 
-def eventually(look: Callable[[], Found], what: str = "", patience: float = PATIENCE) -> Found:
-    """Looks again and again until it finds something; what it found."""
+def eventually(look: Callable[[], Found], what: str = "", patience: float = TIMEOUT) -> Found:
+    """Polls until the function returns something, and returns it."""
     end = time.monotonic() + patience
     while True:
         found = look()
         if found:
             return found
         assert time.monotonic() < end, f"waited {patience:g} s for {what or look.__name__}; at last: {found!r}"
-        time.sleep(_glance())
+        time.sleep(_poll_period())
 
 
 def run_program(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a `gpu-scheduler` command to its end."""
     return subprocess.run(
-        [*PROGRAM, *arguments], input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [*PROGRAM, *arguments], input=stdin, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
 
 
 def processes_with(text: str) -> list[str]:
-    """The command lines on this machine that contain a text; but for the ones that look for it."""
-    # -ww: a line that is cut where a terminal would end hides what it is asked for.
+    """The command lines on this machine that contain a text, except those that search for it."""
+    # -ww: a line that is cut at the width of a terminal would hide the text.
     shown = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
     return [line for line in shown.splitlines() if text in line]
 
 
 class Http:
-    """Plain requests to a cluster: for what kubectl would not send, and for knowing when a write was acknowledged."""
+    """Plain requests to a cluster: what kubectl would not send, and exact knowledge of when a write was
+    acknowledged."""
 
     def __init__(self, folder: Path) -> None:
         running = json.loads((folder / "running.json").read_text())
@@ -79,20 +80,22 @@ class Http:
         self._token = (folder / "token").read_text().strip()
         trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         self._open = http.client.HTTPSConnection(
-            self.address.hostname or "", self.address.port, timeout=PATIENCE, context=trust
+            self.address.hostname or "", self.address.port, timeout=TIMEOUT, context=trust
         )
         self._used = time.monotonic()
 
     def ask(self, method: str, path: str, body: Json | None = None, **headers: str | None) -> tuple[int, Json]:
-        """A request and its answer. A header that is None is left out; `content_type` means Content-Type."""
-        told: dict[str, str | None] = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
-        told |= {name.replace("_", "-"): value for name, value in headers.items()}
-        sent = {name: value for name, value in told.items() if value is not None}
+        """Sends a request. A header that is None is left out; `content_type` means Content-Type."""
+        given: dict[str, str | None] = {
+            "authorization": f"Bearer {self._token}",
+            "content-type": "application/json",
+        }
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in given.items() if value is not None}
         try:
             reply, text = self._send(method, path, body, sent)
         except http.client.RemoteDisconnected:
-            # A server does not keep silent connections for ever. Whether a write was done nobody knows, but one may
-            # look again.
+            # Servers close idle connections. The outcome of a write is unknown then, but a read can be repeated.
             if method != "GET":
                 raise
             reply, text = self._send(method, path, body, sent)
@@ -105,7 +108,7 @@ class Http:
         self, method: str, path: str, body: Json | None, headers: dict[str, str]
     ) -> tuple[http.client.HTTPResponse, bytes]:
         if time.monotonic() - self._used > _SILENT:
-            self._open.close()  # the server may be about to do so
+            self._open.close()  # the server may be about to close it
         try:
             self._open.request(method, path, json.dumps(body) if body is not None else None, headers)
             reply = self._open.getresponse()
@@ -113,11 +116,11 @@ class Http:
             self._used = time.monotonic()
             return reply, text
         except (OSError, http.client.HTTPException):
-            self._open.close()  # half an answer is in it: the next request needs a new connection
+            self._open.close()  # it contains half a reply: the next request needs a new connection
             raise
 
     def follow(self, path: str) -> Iterator[Json]:
-        """What a watch tells, line by line, until the server ends it or the caller has heard enough."""
+        """The events of a watch, until the server ends it or the caller stops."""
         try:
             self._open.request("GET", path, headers={"authorization": f"Bearer {self._token}"})
             with self._open.getresponse() as reply:
@@ -132,7 +135,7 @@ class Http:
 
 @dataclass
 class Follower:
-    """A kubectl that goes on, such as `get -w` or `logs -f`."""
+    """A running kubectl, such as `get -w` or `logs -f`."""
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
@@ -143,7 +146,7 @@ class Follower:
             self.lines.append(line.rstrip("\n"))
 
     def wait_for(self, pattern: str, times: int = 1) -> list[str]:
-        """Waits until so many lines match; those lines."""
+        """Waits until so many lines match; returns those lines."""
 
         def look() -> list[str]:
             found = [line for line in self.lines if re.search(pattern, line)]
@@ -154,25 +157,25 @@ class Follower:
 
 @dataclass
 class Cluster:
-    """A running `gpu-scheduler up` in a folder of its own; or its like with a real control plane."""
+    """A running `gpu-scheduler up` in its own folder; or its equivalent with a real control plane."""
 
     folder: Path
     arguments: tuple[str, ...] = ()
     apart: bool = False
-    """Whether it is a session of its own, as in a terminal of its own."""
+    """Whether it has its own session, as in its own terminal."""
     scheduled: bool = False
     """Whether a scheduler runs inside."""
     emptied: bool = False
-    """Whether tests empty its namespaces themselves: a control plane would ask of every kind twice for each of them."""
+    """Whether tests empty its namespaces themselves: a control plane would list every kind twice for each of them."""
     process: subprocess.Popen[str] = field(init=False)
 
     @property
     def log(self) -> Path:
-        """What the cluster printed."""
+        """The output of the cluster."""
         return self.folder.parent / f"{self.folder.name}.log"
 
     def launch(self) -> None:
-        """Starts it and does not wait for it."""
+        """Starts the cluster without waiting for it."""
         if kubernetes:
             command = [sys.executable, "-m", "tests.kubernetes.cluster", "--version", kubernetes]
             command += ["--without-controller", "namespace-controller"] if self.emptied else []
@@ -183,17 +186,17 @@ class Cluster:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=self.apart)
 
     def start(self) -> None:
-        """Starts it and waits until it has said where it is."""
+        """Starts the cluster and waits until it has announced its address."""
         self.launch()
         eventually(
             lambda: self.announced().get("pid") == self.process.pid or self.process.poll() is not None,
             "the cluster to start",
-            3 * PATIENCE if kubernetes else PATIENCE,
+            3 * TIMEOUT if kubernetes else TIMEOUT,
         )
         assert self.process.poll() is None, f"the cluster did not start: {self.log.read_text()}"
 
     def announced(self) -> Json:
-        """What the cluster says about itself to other commands."""
+        """What the cluster announces to other commands."""
         try:
             found: Json = json.loads((self.folder / "running.json").read_text())
         except (OSError, ValueError):
@@ -202,53 +205,53 @@ class Cluster:
 
     @property
     def scheduler_kubeconfig(self) -> Path:
-        """How a scheduler signs in: where there are accounts, as one that may do what it needs and no more."""
+        """The kubeconfig of a scheduler: where there are accounts, one with exactly the permissions that it needs."""
         return self._kubeconfig_of("scheduler")
 
     @property
     def operator_kubeconfig(self) -> Path:
-        """How an operator signs in, likewise."""
+        """The kubeconfig of an operator, likewise."""
         return self._kubeconfig_of("operator")
 
     def _kubeconfig_of(self, part: str) -> Path:
         return self.folder / (f"{part}.kubeconfig" if kubernetes else "kubeconfig")
 
     def stop(self) -> int:
-        """Stops it as Ctrl-C does; returns its exit code."""
+        """Stops the cluster as Ctrl-C does; returns its exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def kill(self) -> None:
-        """Ends it without warning."""
+        """Kills the cluster."""
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes kubectl speak to this cluster, with a cache of its own."""
+        """Environment variables for kubectl with this cluster and its own cache."""
         return {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig"), "HOME": f"{self.folder}-home"}
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs the real kubectl, however it ends."""
+        """Runs the real kubectl, whatever its result."""
         return subprocess.run(
             ["kubectl", *arguments],
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=2 * PATIENCE,
+            timeout=2 * TIMEOUT,
             env=self.environment,
             check=False,
         )
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Runs the real kubectl, which must succeed; its output."""
+        """Runs the real kubectl, which must succeed; returns its output."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
     @contextmanager
     def following(self, *arguments: str) -> Iterator[Follower]:
-        """A kubectl that runs until the block ends; with what it complains about."""
+        """Within the block, a running kubectl, with its errors."""
         command, pipe, same = ["kubectl", *arguments], subprocess.PIPE, subprocess.STDOUT
         with subprocess.Popen(command, stdout=pipe, stderr=same, text=True, env=self.environment) as process:
             follower = Follower(process)
@@ -258,7 +261,7 @@ class Cluster:
                 yield follower
             finally:
                 process.kill()
-                reader.join(PATIENCE)
+                reader.join(TIMEOUT)
 
 
 @dataclass(frozen=True)
@@ -269,25 +272,25 @@ class Kube:
     namespace: str
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> str:
-        """Runs kubectl, which must succeed; its output."""
+        """Runs kubectl, which must succeed; returns its output."""
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs kubectl, however it ends."""
+        """Runs kubectl, whatever its result."""
         return self.cluster.run("-n", self.namespace, *arguments, stdin=stdin)
 
     def fails(self, *arguments: str, stdin: str | None = None) -> str:
-        """Runs kubectl, which must fail; what it complained about."""
+        """Runs kubectl, which must fail; returns its error output."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode != 0, f"kubectl {' '.join(arguments)} should have failed: {done.stdout}"
         return done.stdout + done.stderr
 
     def get(self, *arguments: str) -> Any:
-        """An object or a list."""
+        """Reads an object or a list."""
         return json.loads(self("get", *arguments, "-o", "json"))
 
     def names(self, *arguments: str) -> list[str]:
-        """The names of what is there, sorted."""
+        """The names of the objects, sorted."""
         return sorted(item["metadata"]["name"] for item in self.get(*arguments)["items"])
 
     def apply(self, *objects: Json) -> str:
@@ -299,26 +302,26 @@ class Kube:
         return self("create", "-f", "-", stdin=as_list(*objects))
 
     def path(self, resource: str, group: str = "") -> str:
-        """Where a resource of this namespace is on the server; group with its version, such as apps/v1."""
+        """The path of a resource of this namespace; the group includes its version, such as apps/v1."""
         return f"/{f'apis/{group}' if group else 'api/v1'}/namespaces/{self.namespace}/{resource}"
 
     def wait(self, what: str, *conditions: str) -> None:
-        """Waits until each condition holds of an object or several."""
+        """Waits until each condition holds for one or several objects."""
         for condition in conditions:
-            self("wait", f"--for={condition}", f"--timeout={PATIENCE:g}s", *what.split())
+            self("wait", f"--for={condition}", f"--timeout={TIMEOUT:g}s", *what.split())
 
     def wait_ready(self, *pods: str) -> None:
         """Waits until pods are ready."""
-        self("wait", "--for=condition=Ready", f"--timeout={PATIENCE:g}s", *(f"pod/{name}" for name in pods))
+        self("wait", "--for=condition=Ready", f"--timeout={TIMEOUT:g}s", *(f"pod/{name}" for name in pods))
 
     def following(self, *arguments: str) -> Any:
-        """A kubectl that runs until the block ends."""
+        """Within the block, a running kubectl."""
         return self.cluster.following("-n", self.namespace, *arguments)
 
 
 @contextmanager
 def opened(cluster: Cluster, namespace: str) -> Iterator[Kube]:
-    """kubectl in a new namespace, from when pods are let in until the block ends."""
+    """Within the block, kubectl in a new namespace that is ready for pods."""
     server = Http(cluster.folder)
     place = f"/api/v1/namespaces/{namespace}"
     made: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -326,7 +329,7 @@ def opened(cluster: Cluster, namespace: str) -> Iterator[Kube]:
     assert status == 201, answer
     account = f"{place}/serviceaccounts/default"
     eventually(lambda: server.ask("GET", account)[0] == 200, "the account without which there are no pods")
-    server.close()  # a test may take longer than a server keeps silent connections
+    server.close()  # a test may last longer than servers keep idle connections
     yield Kube(cluster, namespace)
     server.ask("DELETE", place)
     server.close()
@@ -344,7 +347,7 @@ def container(script: str | None = None, name: str = "main", **more: Any) -> Jso
 
 
 def pod(name: str, script: str | None = None, *, meta: Json | None = None, **spec: Any) -> Json:
-    """A pod of one container, unless told otherwise. The binder of the tests gives it a node."""
+    """A pod of one container by default. The binder of the tests binds it."""
     spec = {"terminationGracePeriodSeconds": 1, "containers": [container(script)], **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **(meta or {})}, "spec": spec}
 
@@ -363,7 +366,7 @@ def workload(kind: str, name: str, script: str | None = None, *, template: Json 
 
 
 def headless(name: str, **selector: str) -> Json:
-    """A Service that only gives names to pods."""
+    """A headless Service, for the names of pods."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -373,7 +376,7 @@ def headless(name: str, **selector: str) -> Json:
 
 
 class Binder(threading.Thread):
-    """Binds every pod of the default scheduler to the next node that takes pods: no test here is about where."""
+    """Binds every pod of the default scheduler to the next schedulable node: these tests are not about placement."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(name="binder", daemon=True)
@@ -382,7 +385,7 @@ class Binder(threading.Thread):
 
     def run(self) -> None:
         turn = itertools.count()
-        while not self._over.wait(_glance()):
+        while not self._over.wait(_poll_period()):
             with suppress(OSError, http.client.HTTPException):
                 self._bind_all(turn)
         self._http.close()
@@ -401,10 +404,10 @@ class Binder(threading.Thread):
             self._http.ask("POST", path, body)
 
     def _list(self, path: str) -> list[Json]:
-        """What is there; nothing when the cluster has other things to do, and the next look will tell."""
+        """A list; empty while the cluster does not reply, the next poll tries again."""
         found: list[Json] = self._http.ask("GET", path)[1].get("items", [])
         return found
 
     def stop(self) -> None:
         self._over.set()
-        self.join(PATIENCE)
+        self.join(TIMEOUT)

@@ -1,4 +1,4 @@
-"""What tests of the live scheduler set up again and again: pods on chosen nodes, sets that heal, nodes that fail."""
+"""Common setups of the tests of the live scheduler: pods on chosen nodes, sets that recreate pods, nodes that fail."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOSTNAME = "kubernetes.io/hostname"
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 FORSAKE = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0} for key in _LOST]
-"""Tolerations of pods that leave a lost node at once, and not after the usual five minutes."""
+"""Tolerations of pods that leave a lost node at once instead of after five minutes."""
 
 
 # -- objects
 
 
 def on(*nodes: str) -> Json:
-    """The part of a pod's spec that keeps it to some nodes."""
+    """Spec fields that restrict a pod to some nodes."""
     if len(nodes) == 1:
         return {"nodeSelector": {HOSTNAME: nodes[0]}}
     chosen = {"key": HOSTNAME, "operator": "In", "values": list(nodes)}
@@ -31,25 +31,25 @@ def on(*nodes: str) -> Json:
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
 
 
-def notes(**values: str) -> Json:
+def metadata(**values: str) -> Json:
     """Annotations of the project as metadata: `gpu_milli="300"` means gpu-scheduler.io/gpu-milli."""
     return {"annotations": {PREFIX + name.replace("_", "-"): text for name, text in values.items()}}
 
 
-def noted(found: Json, **values: str) -> Json:
+def annotated(found: Json, **values: str) -> Json:
     """A copy of an object with such annotations added."""
     made = copy.deepcopy(found)
-    made["metadata"].setdefault("annotations", {}).update(notes(**values)["annotations"])
+    made["metadata"].setdefault("annotations", {}).update(metadata(**values)["annotations"])
     return made
 
 
 def mapped(text: str) -> Json:
-    """Metadata with a map of GPUs."""
+    """Metadata with a GPU map."""
     return {"annotations": {"gpu-scheduling-map": text}}
 
 
 def stateful(name: str, size: int, gpus: int = 1, *, annotations: Json | None = None, **spec: Any) -> Json:
-    """A StatefulSet whose pods `<name>-0..` are a gang and are made again at once when they are lost."""
+    """A StatefulSet whose pods `<name>-0..` are a gang and are recreated at once when they are lost."""
     said = {PREFIX + "gang-min": str(size), **(annotations or {})}
     pod = member(name, gpus, meta={"labels": {"app": name}, "annotations": said}, **spec)
     pod["metadata"].pop("name")
@@ -65,7 +65,7 @@ def stateful(name: str, size: int, gpus: int = 1, *, annotations: Json | None = 
 
 
 def machine(name: str, gpus: int = 8, *, labels: Json | None = None, cpu: str = "8") -> Json:
-    """A node that nobody runs: pods can be put on it, and that is all that happens to them."""
+    """A node without a kubelet: pods can be bound to it, and nothing else happens to them."""
     known = {HOSTNAME: name, "gpu-node-name": name, PREFIX + "assigns-devices": "true", **(labels or {})}
     amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
@@ -74,22 +74,22 @@ def machine(name: str, gpus: int = 8, *, labels: Json | None = None, cpu: str = 
     return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}, "status": status}
 
 
-# -- what happens to them
+# -- events
 
 
 def evict(live: Live, name: str) -> tuple[int, Json]:
-    """Asks for a pod's eviction; the answer."""
+    """Requests the eviction of a pod; returns the reply."""
     body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     return live.http.ask("POST", live.path("Pod", name=name) + "/eviction", body)
 
 
 def force(live: Live, name: str) -> None:
-    """Takes a pod's object away without waiting for its node."""
+    """Deletes a pod by force, without waiting for its node."""
     live.delete("Pod", name, grace=0)
 
 
 def set_ready(live: Live, node: str, status: str) -> None:
-    """Lets a node be heard of, or not: "True", "False" (it says that it is ill) or "Unknown" (it is silent)."""
+    """Sets the Ready condition of a node: "True", "False" (it reports a problem) or "Unknown" (it does not report)."""
     silent = "true" if status != "True" else None
     live.patch("Node", node, {"metadata": {"annotations": {PREFIX + "simulate-outage": silent}}})
     if silent:
@@ -98,11 +98,11 @@ def set_ready(live: Live, node: str, status: str) -> None:
         live.patch("Node", node, {"status": {"conditions": conditions}}, subresource="status")
 
 
-# -- what can be seen of them
+# -- observations
 
 
-def told(live: Live, reason: str, pattern: str = "") -> str:
-    """Waits for an Event of a reason about anything in the namespace; its message."""
+def wait_any_event(live: Live, reason: str, pattern: str = "") -> str:
+    """Waits for an Event of a reason about anything in the namespace; returns its message."""
 
     def look() -> str:
         events = live.ask("GET", live.path("Event"))["items"]
@@ -123,7 +123,7 @@ def wait_phase(live: Live, phase: str, *names: str) -> None:
 
 
 def wait_node(live: Live, name: str) -> Json:
-    """Waits until a node says what it has; the node."""
+    """Waits until a node reports this; returns the node."""
 
     def look() -> Json:
         code, found = live.http.ask("GET", live.path("Node", name=name))
@@ -133,23 +133,23 @@ def wait_node(live: Live, name: str) -> Json:
 
 
 def wait_gone(live: Live, *names: str) -> None:
-    """Waits until pods are no more."""
+    """Waits until pods are gone."""
     eventually(lambda: not live.pods().keys() & set(names), f"{', '.join(names)} to be gone")
 
 
 def uids(live: Live) -> dict[str, str]:
-    """Which pods these are, by name."""
+    """The uids of these pods, by name."""
     return {name: pod["metadata"]["uid"] for name, pod in live.pods().items()}
 
 
 def annotation(found: Json, name: str) -> str:
-    """One of the project's annotations, "" when it is not there."""
+    """One of the project's annotations, "" without it."""
     return str(found["metadata"].get("annotations", {}).get(PREFIX + name, ""))
 
 
 def nominated(found: Json) -> list[str]:
-    """The nodes that the scheduler noted as being made free for an object's gang."""
+    """The nodes in the nomination of an object's gang."""
     written = json.loads(annotation(found, "notes") or "{}")
-    # Where several gangs share an object each has notes of its own there.
+    # Where several gangs share an object, each has its own notes there.
     parts = [written, *(part for part in written.values() if isinstance(part, dict))]
     return [node for part in parts for node, _, _ in part.get("nomination", [])]

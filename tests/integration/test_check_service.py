@@ -13,14 +13,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.integration.running import PATIENCE, PROGRAM, Json, Kube, eventually, pod, run_program
+from tests.integration.running import PROGRAM, TIMEOUT, Json, Kube, eventually, pod, run_program
 
 PLACE = {"POD_NAME": "web-0", "POD_NAMESPACE": "team", "NODE_NAME": "node1", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 @contextmanager
 def started(**environment: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A service on a free port, and the lines that it has printed when it listens."""
+    """A service on a free port, and the lines that it has printed by the time it listens."""
     command = [*PROGRAM, "check-service", "--listen", "127.0.0.1:0"]
     known = {**os.environ, **environment}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as process:
@@ -32,11 +32,11 @@ def started(**environment: str) -> Iterator[tuple[subprocess.Popen[str], list[st
 
 
 def fetch(port: str, path: str) -> str:
-    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=TIMEOUT) as answer:
         return str(answer.read().decode())
 
 
-def test_it_says_where_it_is_answers_and_ends_when_told_to() -> None:
+def test_it_prints_its_address_serves_and_stops_on_a_signal() -> None:
     with started(**PLACE) as (process, lines):
         assert lines[:2] == ["CUDA_VISIBLE_DEVICES=0,1", "Pod team/web-0 on node node1"]
         port = lines[2].removeprefix("Listening on port ")
@@ -50,11 +50,11 @@ def test_it_says_where_it_is_answers_and_ends_when_told_to() -> None:
         assert "<title>web-0</title>" in fetch(port, "/")
         assert fetch(port, "/health") == '{"service":"gpu-scheduler-check","status":"healthy"}'
         process.terminate()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
 
 
 @pytest.mark.parametrize("address", ["nowhere", ":99999"])
-def test_an_address_that_makes_no_sense_is_one_line(address: str) -> None:
+def test_an_invalid_address_is_a_one_line_error(address: str) -> None:
     done = run_program("check-service", "--listen", address)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
@@ -63,7 +63,7 @@ def test_an_address_that_makes_no_sense_is_one_line(address: str) -> None:
 
 
 @pytest.mark.local("logs of a process, which only a kubelet has")
-def test_as_a_pod_it_knows_its_node_and_kubectl_logs_shows_it(kube: Kube) -> None:
+def test_a_pod_of_it_knows_its_node_and_has_logs(kube: Kube) -> None:
     def field(name: str, path: str) -> Json:
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 

@@ -1,4 +1,4 @@
-"""`gangs`, `nodes`, `queues`, `explain` and `doctor` as a user meets them: gangs run, wait and are broken."""
+"""`gangs`, `nodes`, `queues`, `explain` and `doctor` as a user runs them: gangs run, wait and are broken."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 
 from tests.integration.gangs import gang, gang_job, member, queue
 from tests.integration.live import Live, World, free_port
-from tests.integration.running import PATIENCE, PROGRAM, Follower, Json, eventually, run_program
-from tests.integration.scenes import notes
+from tests.integration.running import PROGRAM, TIMEOUT, Follower, Json, eventually, run_program
+from tests.integration.scenes import metadata
 from tests.integration.test_commands import assert_one_line
 
 GPU = "nvidia.com/gpu"
@@ -28,37 +28,37 @@ Done = subprocess.CompletedProcess[str]
 
 
 def view(live: Live, *arguments: str) -> Done:
-    """Runs a command against a namespace's cluster, however it ends."""
+    """Runs a command against a namespace's cluster, whatever its result."""
     command = [*PROGRAM, *arguments, "--kubeconfig", str(live.cluster.folder / "kubeconfig")]
-    return subprocess.run(command, capture_output=True, text=True, env=unlimited(), timeout=2 * PATIENCE, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=unlimited(), timeout=2 * TIMEOUT, check=False)
 
 
 def unlimited() -> dict[str, str]:
-    """An environment in which no screen limits the width of lines."""
+    """An environment without a limit on the width of lines."""
     return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
 
 
 def see(live: Live, *arguments: str) -> str:
-    """Runs a command that must succeed without a complaint; what it printed."""
+    """Runs a command that must succeed without error output; returns its output."""
     done = view(live, *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
 
 def read(live: Live, *arguments: str) -> Any:
-    """The same for programs."""
+    """The same as JSON."""
     return json.loads(see(live, *arguments, "-o", "json"))
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The lines of a table, cut at blanks, by their first word."""
+    """The lines of a table, split at blanks, by their first word."""
     cells = [line.split() for line in text.splitlines() if line.strip()]
     return {words[0]: words for words in cells}
 
 
 @pytest.fixture
 def busy(live: Live) -> Live:
-    """A namespace in which one gang runs, one lacks room, one lacks pods, and one lacks its object."""
+    """A namespace in which one gang runs, one lacks capacity, one lacks pods, and one lacks its object."""
     live.create(*gang("volcano", "first", 3, gpus=8))
     live.wait_bound("first-0", "first-1", "first-2")
     live.create(*gang("volcano", "train", 2, gpus=8), *gang("volcano", "few", 3)[:2], *gang("volcano", "lost", 2)[1:])
@@ -69,7 +69,7 @@ def busy(live: Live) -> Live:
 # -- gangs
 
 
-def test_gangs_shows_who_runs_who_waits_and_why(busy: Live) -> None:
+def test_gangs_shows_running_and_waiting_gangs_with_reasons(busy: Live) -> None:
     head, *lines = see(busy, "gangs", "-n", busy.namespace).splitlines()
     assert head.split() == ["GANG", "PHASE", "RUNNING", "WAITING", "REASON"]
     found = {line.split()[0]: line.split(maxsplit=4)[1:] for line in lines}
@@ -81,7 +81,7 @@ def test_gangs_shows_who_runs_who_waits_and_why(busy: Live) -> None:
     assert (found["lost"][:2], found["lost"][3]) == (["orphaned", "0/?"], "its PodGroup does not exist")
 
 
-def test_gangs_for_programs(busy: Live) -> None:
+def test_gangs_as_json(busy: Live) -> None:
     found = {one["name"]: one for one in read(busy, "gangs", "-n", busy.namespace)}
     train = found["train"]
     assert train["message"] == (
@@ -105,7 +105,7 @@ def test_gangs_of_every_namespace_names_them(busy: Live) -> None:
     assert f"{busy.namespace}/train  waiting" in see(busy, "explain", f"{busy.namespace}/train")
 
 
-def test_gangs_of_an_empty_namespace_says_that_there_are_others(busy: Live) -> None:
+def test_gangs_of_an_empty_namespace_mentions_other_namespaces(busy: Live) -> None:
     text = see(busy, "gangs", "-n", "kube-public")
     assert text.startswith("No gangs in this namespace; ")
     assert text.endswith("in others (-A).\n")
@@ -131,7 +131,7 @@ def test_a_job_goes_by_its_own_name(live: Live) -> None:
 
 @contextmanager
 def watching(live: Live, *arguments: str) -> Iterator[Follower]:
-    """A command that goes on until the block ends."""
+    """Within the block, a running command."""
     command = [*PROGRAM, *arguments, "--kubeconfig", str(live.cluster.folder / "kubeconfig")]
     environment = {**unlimited(), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as run:
@@ -142,7 +142,7 @@ def watching(live: Live, *arguments: str) -> Iterator[Follower]:
             yield follower
         finally:
             run.kill()
-            reader.join(PATIENCE)
+            reader.join(TIMEOUT)
 
 
 def test_a_watched_table_is_printed_again_when_it_changes(live: Live) -> None:
@@ -152,12 +152,12 @@ def test_a_watched_table_is_printed_again_when_it_changes(live: Live) -> None:
         live.create(gang("volcano", "train", 2)[2])
         follower.wait_for(r"^train +running +2/2")
         follower.process.send_signal(signal.SIGINT)
-        assert follower.process.wait(PATIENCE) == 0
+        assert follower.process.wait(TIMEOUT) == 0
     assert not any("Traceback" in line for line in follower.lines)
     assert sum(line.startswith("GANG") for line in follower.lines) >= 2
 
 
-def test_a_watched_table_is_no_json() -> None:
+def test_watch_and_json_exclude_each_other() -> None:
     done = run_program("gangs", "--watch", "-o", "json")
     assert done.returncode == 2
     assert "--watch draws a table, so it goes without -o json" in done.stderr
@@ -166,7 +166,7 @@ def test_a_watched_table_is_no_json() -> None:
 # -- nodes
 
 
-def test_nodes_shows_every_gpu_and_who_holds_it(busy: Live) -> None:
+def test_nodes_shows_every_gpu_and_its_holder(busy: Live) -> None:
     text = see(busy, "nodes")
     nodes = set(busy.wait_bound("first-0", "first-1", "first-2").values())
     letter = next(
@@ -178,7 +178,7 @@ def test_nodes_shows_every_gpu_and_who_holds_it(busy: Live) -> None:
     assert "24 of 32 GPUs used on 4 nodes." in text
 
 
-def test_nodes_for_programs(busy: Live) -> None:
+def test_nodes_as_json(busy: Live) -> None:
     node = busy.wait_bound("first-0")["first-0"]
     (found,) = read(busy, "nodes", node)
     assert (found["name"], found["gpus"], found["used"], found["ready"]) == (node, 8, 8, True)
@@ -196,11 +196,11 @@ def test_a_node_that_does_not_exist_is_an_error(live: Live) -> None:
 # -- queues
 
 
-def test_queues_shows_what_each_may_use_and_uses(live: Live, wide: Wide) -> None:
+def test_queues_shows_limits_and_use(live: Live, wide: Wide) -> None:
     name = wide(queue("research", quota={GPU: 2}, limit={GPU: 4}))
-    live.create(*gang("annotation", "first", 3, meta=notes(queue=name)))
+    live.create(*gang("annotation", "first", 3, meta=metadata(queue=name)))
     live.wait_bound("first-0", "first-1", "first-2")
-    live.create(*gang("annotation", "train", 2, meta=notes(queue=name)))
+    live.create(*gang("annotation", "train", 2, meta=metadata(queue=name)))
     text = see(live, "queues")
     assert rows(text)[name] == [name, "1", "9%", "1", "1", "open"]
     lines = text.splitlines()
@@ -217,7 +217,7 @@ def test_queues_shows_what_each_may_use_and_uses(live: Live, wide: Wide) -> None
 # -- explain
 
 
-def test_explain_says_why_who_and_what_would_help(busy: Live) -> None:
+def test_explain_gives_the_reason_the_holders_and_the_cure(busy: Live) -> None:
     text = see(busy, "explain", "-n", busy.namespace, "train")
     first = f"{busy.namespace}/first"
     for part in (
@@ -233,7 +233,7 @@ def test_explain_says_why_who_and_what_would_help(busy: Live) -> None:
     assert see(busy, "explain", "-n", busy.namespace, "train-1").splitlines()[0] == text.splitlines()[0]
 
 
-def test_explain_for_programs(busy: Live) -> None:
+def test_explain_as_json(busy: Live) -> None:
     found = read(busy, "explain", "-n", busy.namespace, "train")
     assert (found["phase"], found["reason"], found["fits_now"]) == ("waiting", "NotEnoughResources", False)
     assert found["holders"] == [{"name": f"{busy.namespace}/first", "amount": 24}]
@@ -254,13 +254,13 @@ def test_explain_of_a_running_gang_lists_where_it_runs(busy: Live) -> None:
     assert "Why" not in text
 
 
-def test_explain_of_a_name_that_nobody_has_offers_the_nearest(busy: Live) -> None:
+def test_explain_of_an_unknown_name_offers_the_nearest(busy: Live) -> None:
     done = view(busy, "explain", "-n", busy.namespace, "trian")
     assert_one_line(done, f"no gang or pod is called {busy.namespace}/trian; did you mean train")
     assert done.returncode == 1
 
 
-def test_explain_of_a_pod_of_another_scheduler_says_whose_it_is(live: Live) -> None:
+def test_explain_of_a_pod_of_another_scheduler_names_that_scheduler(live: Live) -> None:
     live.create(member("other", scheduler="somebody-else"))
     done = view(live, "explain", "-n", live.namespace, "other")
     assert_one_line(done, "names the scheduler 'somebody-else', so it is not ours to place")
@@ -269,11 +269,11 @@ def test_explain_of_a_pod_of_another_scheduler_says_whose_it_is(live: Live) -> N
 # -- doctor
 
 
-def test_doctor_finds_a_cluster_in_order_but_for_what_is_lost(busy: Live) -> None:
+def test_doctor_accepts_a_healthy_cluster_and_reports_lost_objects(busy: Live) -> None:
     fine = ("api", "clock", "permissions", "placements", "queues", "dialects", "leader", "nodes", "waiting")
 
     def look() -> dict[str, Json]:
-        """What it finds when nothing is slow: of that it would rightly warn."""
+        """What doctor finds when nothing is slow; it would rightly warn about slowness."""
         found = {one["check"]: one for one in read(busy, "doctor")}
         return found if {found[name]["level"] for name in fine} == {"ok"} else {}
 
@@ -288,7 +288,7 @@ def test_doctor_finds_a_cluster_in_order_but_for_what_is_lost(busy: Live) -> Non
     assert "-> Create the gang objects again, or delete the pods" in text
 
 
-def test_doctor_and_gangs_say_that_nobody_decides(world: World) -> None:
+def test_doctor_and_gangs_say_that_no_scheduler_runs(world: World) -> None:
     live = world.cluster("--nodes", "1")
     eventually(lambda: " Ready " in live.cluster.run("get", "nodes").stdout, "a ready node")
     live.create(*gang("annotation", "train", 2))
@@ -308,20 +308,20 @@ def test_doctor_and_gangs_say_that_nobody_decides(world: World) -> None:
     assert "No scheduler runs: the last one stopped." in see(live, "gangs")
 
 
-# -- what cannot be reached
+# -- unreachable servers
 
 
 VIEWS = (("gangs",), ("nodes",), ("queues",), ("explain", "x"))
 
 
 @pytest.mark.parametrize("command", VIEWS, ids=lambda command: command[0])
-def test_a_server_that_does_not_answer_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_an_unreachable_server_is_a_one_line_error(tmp_path: Path, command: tuple[str, ...]) -> None:
     done = run_program(*command, "--kubeconfig", str(dead_end(tmp_path)))
     assert_one_line(done, "gpu-scheduler: https://127.0.0.1:", "does not answer")
     assert done.returncode == 1
 
 
-def test_doctor_fails_when_the_server_does_not_answer(tmp_path: Path) -> None:
+def test_doctor_fails_when_the_server_is_unreachable(tmp_path: Path) -> None:
     done = run_program("doctor", "--kubeconfig", str(dead_end(tmp_path)))
     assert done.returncode == 1
     assert done.stdout.startswith("fail  api  https://127.0.0.1:")
@@ -329,20 +329,20 @@ def test_doctor_fails_when_the_server_does_not_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [*VIEWS, ("doctor",), ("scheduler",)], ids=lambda command: command[0])
-def test_a_kubeconfig_that_does_not_exist_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_missing_kubeconfig_is_a_one_line_error(tmp_path: Path, command: tuple[str, ...]) -> None:
     done = run_program(*command, "--kubeconfig", str(tmp_path / "missing"))
     assert_one_line(done, str(tmp_path / "missing"))
     assert done.returncode == 2
 
 
-def test_a_context_that_does_not_exist_is_one_line(live: Live) -> None:
+def test_an_unknown_context_is_a_one_line_error(live: Live) -> None:
     done = view(live, "gangs", "--context", "elsewhere")
     assert_one_line(done, "elsewhere")
     assert done.returncode == 2
 
 
 def dead_end(folder: Path) -> Path:
-    """A kubeconfig of a server that is not there."""
+    """A kubeconfig of a server that does not exist."""
     cluster = {"name": "x", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}}
     context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
     users = [{"name": "x", "user": {"token": "x"}}]
@@ -355,7 +355,7 @@ def dead_end(folder: Path) -> Path:
 # -- kubectl
 
 
-def test_the_same_is_there_as_a_plugin_of_kubectl(busy: Live, tmp_path: Path) -> None:
+def test_the_commands_work_as_a_kubectl_plugin(busy: Live, tmp_path: Path) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["kubectl-gang"].partition(":")
     script = tmp_path / "kubectl-gang"
@@ -366,7 +366,7 @@ def test_the_same_is_there_as_a_plugin_of_kubectl(busy: Live, tmp_path: Path) ->
     def run(*arguments: str) -> Done:
         command = ["kubectl", "gang", *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=2 * PATIENCE, check=False
+            command, capture_output=True, text=True, env=environment, timeout=2 * TIMEOUT, check=False
         )
 
     assert rows(run("gangs", "-n", busy.namespace).stdout)["train"][1:3] == ["waiting", "0/2"]

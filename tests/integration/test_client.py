@@ -1,4 +1,4 @@
-"""The official Python client against the cluster: what scheduler, operator and users' scripts do with it."""
+"""The official Python client against the cluster, as scheduler, operator and users' scripts use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream as untyped_stream
 
-from tests.integration.running import PATIENCE, Cluster, Json, Kube, container, eventually, opened, pod, workload
+from tests.integration.running import TIMEOUT, Cluster, Json, Kube, container, eventually, opened, pod, workload
 
 connect: Any = config.new_client_from_config
 Watch: Any = watch.Watch
@@ -47,8 +47,8 @@ class Clients:
         return client.CoordinationV1Api(self.api)
 
     def bind(self, name: str, node: str, **meta: Any) -> None:
-        """Binds a pod. The client cannot read the answer, a Status, as the Binding that it expects. Not by way of
-        `create_namespaced_binding`: that one forgets the uid."""
+        """Binds a pod. The client cannot parse the reply, a Status, as the Binding that it expects.
+        `create_namespaced_binding` is not used, because it drops the uid."""
         target = client.V1ObjectReference(api_version="v1", kind="Node", name=node)
         body = client.V1Binding(metadata=client.V1ObjectMeta(name=name, **meta), target=target)
         self.core.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False).read()
@@ -56,7 +56,7 @@ class Clients:
 
 @pytest.fixture(scope="session")
 def api(cluster: Cluster) -> Iterator[client.ApiClient]:
-    """A connection as a user's kubeconfig makes it."""
+    """A connection by a user's kubeconfig."""
     with connect(str(cluster.folder / "kubeconfig")) as made:
         yield made
 
@@ -72,7 +72,7 @@ def unbound(name: str, **more: Any) -> Json:
 
 
 def code_of(error: pytest.ExceptionInfo[ApiException]) -> tuple[int, str]:
-    """The code and the reason of a refusal."""
+    """The code and the reason of an error."""
     return error.value.status or 0, json.loads(error.value.body or "{}")["reason"]
 
 
@@ -127,7 +127,7 @@ def test_a_custom_object_is_created_changed_and_deleted(clients: Clients) -> Non
     assert custom.list_namespaced_custom_object(*place)["items"] == []
 
 
-def test_a_new_definition_is_served_at_once_and_forgotten_with_its_objects(clients: Clients) -> None:
+def test_a_new_definition_is_served_at_once_and_deleted_with_its_objects(clients: Clients) -> None:
     names = {"plural": "tests", "singular": "test", "kind": "Test"}
     group = f"n{clients.namespace}.example.com"
     schema = {
@@ -233,7 +233,7 @@ def test_of_two_updates_of_one_lease_the_later_is_refused(clients: Clients) -> N
     assert clients.leases.read_namespaced_lease("leader", clients.namespace).spec.holder_identity == "two"
 
 
-def test_of_many_that_create_one_lease_one_succeeds(clients: Clients, cluster: Cluster) -> None:
+def test_only_one_of_many_creates_of_a_lease_succeeds(clients: Clients, cluster: Cluster) -> None:
     outcomes: list[int] = []
     start = threading.Barrier(8)
 
@@ -241,7 +241,7 @@ def test_of_many_that_create_one_lease_one_succeeds(clients: Clients, cluster: C
         with connect(str(cluster.folder / "kubeconfig")) as api:
             spec = client.V1LeaseSpec(holder_identity=str(number))
             body = client.V1Lease(metadata=client.V1ObjectMeta(name="leader"), spec=spec)
-            start.wait(PATIENCE)
+            start.wait(TIMEOUT)
             try:
                 client.CoordinationV1Api(api).create_namespaced_lease(clients.namespace, body)
                 outcomes.append(201)
@@ -252,7 +252,7 @@ def test_of_many_that_create_one_lease_one_succeeds(clients: Clients, cluster: C
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert sorted(outcomes) == [201] + [409] * 7
 
 
@@ -316,9 +316,9 @@ def test_exec_streams_both_ways(clients: Clients) -> None:
         stdin=True, stdout=True, stderr=True, tty=False, _preload_content=False,
     )  # fmt: skip
     talk.write_stdin("hello\n")
-    talk.run_forever(timeout=PATIENCE)
+    talk.run_forever(timeout=TIMEOUT)
     assert (talk.read_stdout(), talk.read_stderr(), talk.returncode) == ("got hello\n", "oops\n", 4)
-    talk.sock.shutdown()  # close() of the client leaves the socket open when the server has said good-bye first
+    talk.sock.shutdown()  # close() of the client leaves the socket open if the server has closed first
 
 
 @pytest.mark.local("logs come from a kubelet's own server")
@@ -338,7 +338,7 @@ def test_a_secret_is_stored_as_bytes(clients: Clients) -> None:
 # -- lists
 
 
-def test_a_long_list_is_read_page_by_page_as_it_was_at_the_first(clients: Clients) -> None:
+def test_a_paged_list_is_consistent(clients: Clients) -> None:
     core, namespace = clients.core, clients.namespace
     names = [f"page-{number:02}" for number in range(25)]
     for name in names:
@@ -375,7 +375,7 @@ SELECTED: dict[str, tuple[Json, list[str]]] = {
 
 @pytest.fixture(scope="session")
 def selectable(cluster: Cluster, api: client.ApiClient) -> Iterator[Clients]:
-    """Three pods to choose from; the scheduler that two of them name does not exist."""
+    """Three pods to select from; the scheduler that two of them name does not exist."""
     clients = Clients("selectable", api)
     with opened(cluster, clients.namespace):
         for name, labels in {"a1": {"app": "a"}, "a2": {"app": "a", "extra": "1"}, "b1": {"app": "b"}}.items():
@@ -385,7 +385,7 @@ def selectable(cluster: Cluster, api: client.ApiClient) -> Iterator[Clients]:
 
 
 @pytest.mark.parametrize(("options", "expected"), SELECTED.values(), ids=list(SELECTED))
-def test_a_list_has_only_what_is_selected_by(selectable: Clients, options: Json, expected: list[str]) -> None:
+def test_a_list_is_filtered_by(selectable: Clients, options: Json, expected: list[str]) -> None:
     found = selectable.core.list_namespaced_pod("selectable", **options)
     assert sorted(item.metadata.name for item in found.items) == expected
 
@@ -393,7 +393,7 @@ def test_a_list_has_only_what_is_selected_by(selectable: Clients, options: Json,
 # -- watches
 
 
-def test_a_watch_goes_on_where_the_list_ended(clients: Clients) -> None:
+def test_a_watch_continues_where_the_list_ended(clients: Clients) -> None:
     core, namespace = clients.core, clients.namespace
     core.create_namespaced_config_map(namespace, configmap("before"))
     revision = core.list_namespaced_config_map(namespace, label_selector="w").metadata.resource_version
@@ -403,7 +403,7 @@ def test_a_watch_goes_on_where_the_list_ended(clients: Clients) -> None:
     core.delete_namespaced_config_map("during", namespace)
     seen = []
     watching = Watch()
-    options = {"resource_version": revision, "label_selector": "w", "timeout_seconds": int(PATIENCE)}
+    options = {"resource_version": revision, "label_selector": "w", "timeout_seconds": int(TIMEOUT)}
     for event in watching.stream(core.list_namespaced_config_map, namespace, **options):
         seen.append((event["type"], event["object"].metadata.name))
         if event["type"] == "DELETED":
@@ -420,7 +420,7 @@ def test_a_watch_sees_an_object_leave_its_selector(clients: Clients) -> None:
     watching = Watch()
     seen = []
     options = {"resource_version": made.metadata.resource_version, "label_selector": "w=in"}
-    for event in watching.stream(core.list_namespaced_config_map, namespace, timeout_seconds=int(PATIENCE), **options):
+    for event in watching.stream(core.list_namespaced_config_map, namespace, timeout_seconds=int(TIMEOUT), **options):
         seen.append(event["type"])
         if len(seen) == 2:
             watching.stop()
@@ -432,7 +432,7 @@ def test_a_watch_ends_when_its_time_is_up(clients: Clients) -> None:
     assert list(found) == []
 
 
-def test_a_watch_from_before_a_restart_is_told_that_its_version_is_gone(own: Callable[..., Cluster]) -> None:
+def test_a_watch_from_a_version_before_a_restart_gets_410(own: Callable[..., Cluster]) -> None:
     cluster = own("--runtime", "simulated", "--nodes", "1")
     cluster.start()
     with connect(str(cluster.folder / "kubeconfig")) as api:
@@ -443,7 +443,7 @@ def test_a_watch_from_before_a_restart_is_told_that_its_version_is_gone(own: Cal
     cluster.start()
     with connect(str(cluster.folder / "kubeconfig")) as api:
         core = client.CoreV1Api(api)
-        options = {"resource_version": old, "timeout_seconds": int(PATIENCE)}
+        options = {"resource_version": old, "timeout_seconds": int(TIMEOUT)}
         reply = core.list_namespaced_config_map("default", watch=True, _preload_content=False, **options)
         first = json.loads(reply.readline())
         reply.close()
@@ -464,7 +464,7 @@ def test_a_watch_with_bookmarks_ends_its_first_list_with_one(clients: Clients) -
         send_initial_events=True,
         allow_watch_bookmarks=True,
         resource_version_match="NotOlderThan",
-        timeout_seconds=int(PATIENCE),
+        timeout_seconds=int(TIMEOUT),
         _preload_content=False,
     )
     seen: list[Json] = []
@@ -482,7 +482,7 @@ def test_every_watcher_sees_every_change_in_order(clients: Clients, cluster: Clu
     def follow(numbers: list[int]) -> None:
         with connect(str(cluster.folder / "kubeconfig")) as api:
             watching = Watch()
-            options = {"resource_version": revision, "timeout_seconds": int(PATIENCE)}
+            options = {"resource_version": revision, "timeout_seconds": int(TIMEOUT)}
             for event in watching.stream(
                 client.CoreV1Api(api).list_namespaced_config_map, clients.namespace, **options
             ):
@@ -498,5 +498,5 @@ def test_every_watcher_sees_every_change_in_order(clients: Clients, cluster: Clu
     for number in range(1, 101):
         clients.core.patch_namespaced_config_map("counter", clients.namespace, {"data": {"n": str(number)}})
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert seen == [list(range(101))] * 4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.running import PATIENCE, Cluster, eventually
+from tests.integration.running import TIMEOUT, Cluster, eventually
 
 pytestmark = pytest.mark.local("it labels the nodes, which other tests on one control plane rely on")
 
@@ -39,7 +39,7 @@ def run(cluster: Cluster, script: str, *arguments: str, **environment: str) -> s
         env={**cluster.environment, **environment},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
@@ -48,7 +48,7 @@ def labels(cluster: Cluster) -> str:
     return cluster.kubectl("get", "nodes", "--no-headers", "-o", "custom-columns=N:.metadata.labels.gpu-node-name")
 
 
-def test_nodes_are_named_in_order_and_again_without_a_change(fleet: Cluster) -> None:
+def test_nodes_are_labelled_in_order_and_a_second_run_changes_nothing(fleet: Cluster) -> None:
     for _ in range(2):
         done = run(fleet, "label-nodes.sh")
         assert done.returncode == 0, done.stderr
@@ -68,17 +68,17 @@ esac
 """
 
 
-def test_the_kind_cluster_is_made_once(fleet: Cluster, tmp_path: Path) -> None:
+def test_the_kind_cluster_is_created_once(fleet: Cluster, tmp_path: Path) -> None:
     context = fleet.kubectl("config", "current-context").strip()
     fleet.kubectl("config", "rename-context", context, "kind-gpu-scheduler-cluster")
     (tmp_path / "clusters").write_text("")
     (tmp_path / "kind").write_text(KIND.format(folder=tmp_path))
     (tmp_path / "kind").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    for told in ("Ready", "there already"):
+    for line in ("Ready", "there already"):
         done = run(fleet, "setup-kind.sh", PATH=path)
         assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+        assert line in done.stdout
         assert labels(fleet).split() == ["node1", "node2", "node3"]
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call for call in calls if call.startswith("create")] == [
@@ -87,7 +87,7 @@ def test_the_kind_cluster_is_made_once(fleet: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["setup-kind.sh", "label-nodes.sh"])
-def test_a_missing_program_is_one_line(fleet: Cluster, tmp_path: Path, script: str) -> None:
+def test_a_missing_program_is_a_one_line_error(fleet: Cluster, tmp_path: Path, script: str) -> None:
     for name in ("bash", "dirname", "env"):
         (tmp_path / name).symlink_to(shutil.which(name) or name)
     done = run(fleet, script, PATH=str(tmp_path))

@@ -1,4 +1,4 @@
-"""`up`, `down`, `status` and `reset` as a user meets them, and who may talk to the cluster."""
+"""`up`, `down`, `status` and `reset` as a user runs them, and who may use the cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.running import (
-    PATIENCE,
     PROGRAM,
+    TIMEOUT,
     Cluster,
     Http,
     Json,
@@ -48,7 +48,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None
 # -- up
 
 
-def test_up_says_where_it_is_and_what_to_try(own: Own) -> None:
+def test_up_prints_its_address_and_commands_to_try(own: Own) -> None:
     cluster = own(*SMALL)
     cluster.start()
     said = eventually(lambda: "Ctrl-C" in cluster.log.read_text() and cluster.log.read_text(), "the welcome")
@@ -111,12 +111,12 @@ def test_an_ephemeral_cluster_leaves_nothing(tmp_path: Path) -> None:
         line = next(line for line in process.stdout if "export KUBECONFIG=" in line)
         assert Path(line.strip().partition("=")[2]).is_file()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_up_says_who_has_the_folder(cluster: Cluster) -> None:
+def test_a_second_up_names_the_process_that_uses_the_folder(cluster: Cluster) -> None:
     done = run_program("up", "--port", "0", "--data-dir", str(cluster.folder))
     assert_one_line(done, "already runs", str(cluster.process.pid), "down")
     assert cluster.announced()["pid"] == cluster.process.pid
@@ -155,13 +155,13 @@ def test_up_refuses_a_folder_that_it_cannot_write(tmp_path: Path) -> None:
     assert_one_line(done, "--data-dir", str(tmp_path / "file" / "inner"))
 
 
-def test_up_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+def test_up_refuses_a_folder_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     done = run_program("up", "--port", "0", "--data-dir", str(tmp_path), *SMALL)
     assert_one_line(done, "--data-dir", "thesis.txt")
 
 
-def test_up_refuses_a_quantity_that_is_none(tmp_path: Path) -> None:
+def test_up_refuses_an_invalid_quantity(tmp_path: Path) -> None:
     done = run_program("up", "--port", "0", "--data-dir", str(tmp_path / "new"), "--memory", "much")
     assert_one_line(done, "memory", "much")
 
@@ -180,7 +180,7 @@ def test_a_fleet_file_describes_different_nodes(own: Own, tmp_path: Path) -> Non
     eventually(lambda: gpus() == ["8", "8", None], "three nodes")
 
 
-# -- the end
+# -- how it ends
 
 
 def end_with(number: int) -> Callable[[Cluster], None]:
@@ -225,20 +225,20 @@ def test_no_process_is_left_after(own: Own, end: Callable[[Cluster], None], code
     kube.wait_ready("web")
     eventually(lambda: len(processes_with(f"sleep {mark}")) >= 2, "its processes")
     end(cluster)
-    ended = cluster.process.wait(PATIENCE)
+    ended = cluster.process.wait(TIMEOUT)
     assert code is None or ended == code, cluster.log.read_text()
     eventually(lambda: not processes_with(f"sleep {mark}"), "no process of a pod")
     eventually(lambda: not processes_with(str(cluster.folder)), "no process of the cluster")
 
 
-def test_up_ends_and_says_why_when_it_cannot_run_pods_any_more(own: Own) -> None:
+def test_up_exits_with_a_reason_when_it_can_no_longer_run_pods(own: Own) -> None:
     cluster = own("--nodes", "1")
     cluster.start()
     eventually(lambda: " Ready" in cluster.run("get", "nodes").stdout, "a ready node")
     children = ["ps", "-o", "pid=", "--ppid", str(cluster.process.pid)]
     (launcher,) = subprocess.run(children, capture_output=True, text=True, check=True).stdout.split()
     os.kill(int(launcher), signal.SIGKILL)
-    assert cluster.process.wait(PATIENCE) == 1
+    assert cluster.process.wait(TIMEOUT) == 1
     assert "nodes cannot go on: the process that starts containers has ended" in cluster.log.read_text()
 
 
@@ -253,7 +253,7 @@ def _no_default_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
-def test_status_tells_what_runs(cluster: Cluster) -> None:
+def test_status_shows_what_runs(cluster: Cluster) -> None:
     text = run_program("status", "--data-dir", str(cluster.folder))
     assert text.returncode == 0
     assert cluster.announced()["server"] in text.stdout
@@ -285,14 +285,14 @@ def test_down_stops_the_cluster_and_keeps_its_objects(own: Own) -> None:
     cluster.kubectl("create", "configmap", "kept")
     done = run_program("down", "--data-dir", str(cluster.folder))
     assert (done.returncode, done.stdout.strip()) == (0, "Stopped.")
-    assert cluster.process.wait(PATIENCE) == 0
+    assert cluster.process.wait(TIMEOUT) == 0
     again = run_program("down", "--data-dir", str(cluster.folder))
     assert (again.returncode, "No local cluster runs" in again.stdout) == (0, True)
     cluster.start()
     cluster.kubectl("get", "configmap", "kept")
 
 
-def test_reset_deletes_everything_when_told_to(own: Own) -> None:
+def test_reset_deletes_everything_after_confirmation(own: Own) -> None:
     cluster = own(*SMALL)
     cluster.start()
     reset = ("reset", "--data-dir", str(cluster.folder))
@@ -310,7 +310,7 @@ def test_reset_deletes_everything_when_told_to(own: Own) -> None:
     assert "not found" in cluster.run("get", "configmap", "kept").stderr
 
 
-def test_reset_leaves_what_is_not_its_own(own: Own) -> None:
+def test_reset_keeps_files_of_others(own: Own) -> None:
     cluster = own(*SMALL)
     cluster.start()
     cluster.stop()
@@ -330,7 +330,7 @@ def test_help_explains(command: list[str]) -> None:
     assert command != ["up"] or "Examples:" in done.stdout
 
 
-# -- who may talk
+# -- access
 
 
 def test_only_the_owner_can_read_the_folder(cluster: Cluster) -> None:
@@ -376,7 +376,7 @@ def test_the_server_is_on_loopback_only(cluster: Cluster) -> None:
     assert cluster.announced()["server"].startswith("https://127.0.0.1:")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing; tells the address that others know this machine by
+            probe.connect(("192.0.2.1", 9))  # sends nothing; shows the address of this machine in its network
         except OSError:
             pytest.skip("this machine has no other address")
         address = probe.getsockname()[0]

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments under concurrent writes: nothing that was acknowledged is lost, no version comes twice.
+"""`kill -9` at random moments under concurrent writes: nothing acknowledged is lost, and no version occurs twice.
 
 GPU_SCHEDULER_CRASH_ROUNDS=200 makes it longer; GPU_SCHEDULER_CRASH_SEED repeats the moments of a run.
 """
@@ -17,7 +17,7 @@ from functools import partial
 
 import pytest
 
-from tests.integration.running import PATIENCE, Cluster, Http, Json, eventually
+from tests.integration.running import TIMEOUT, Cluster, Http, Json, eventually
 
 pytestmark = pytest.mark.local("the local cluster's own store")
 
@@ -27,12 +27,12 @@ COLLECTION = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
 
 Value = str | None
-"""What an object says: its counter, a pod's node; None when there is no object."""
+"""The state of an object: its counter, or a pod's node; None without an object."""
 
 
 @dataclass
 class Ledger:
-    """What the server has acknowledged to one writer, and the one write that it may or may not have done."""
+    """What the server has acknowledged to one writer, and the one write whose outcome is unknown."""
 
     prefix: str
     known: dict[str, Value] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Ledger:
     complaint: str = ""
 
     def settle(self, found: dict[str, Value]) -> None:
-        """Compares with what is there; afterwards nothing is in doubt any more."""
+        """Compares with the server's state; afterwards no outcome is unknown."""
         for name, value in self.known.items():
             allowed = [value]
             if self.doubt is not None and self.doubt[0] == name:
@@ -118,7 +118,7 @@ class Writer(threading.Thread):
 
 
 class Binding(Writer):
-    """Creates pods and binds them; what counts is the node of a pod."""
+    """Creates pods and binds them; the state is the node of a pod."""
 
     def _write(self) -> None:
         ledger = self._ledger
@@ -135,7 +135,7 @@ class Binding(Writer):
 
 
 def check(cluster: Cluster, ledgers: list[Ledger]) -> None:
-    """Compares what the server has with what it has acknowledged."""
+    """Compares the state of the server with what it has acknowledged."""
     talk = Http(cluster.folder)
     _, maps = talk.ask("GET", COLLECTION)
     _, pods = talk.ask("GET", PODS)
@@ -143,7 +143,7 @@ def check(cluster: Cluster, ledgers: list[Ledger]) -> None:
     talk.close()
     assert status == 201, made
     found: dict[str, Value] = {item["metadata"]["name"]: (item.get("data") or {}).get("n") for item in maps["items"]}
-    # A pod that is marked was being deleted at the kill, which nobody had acknowledged: its node deletes it to the end.
+    # A pod with a deletionTimestamp was being deleted at the kill, unacknowledged: its node finishes the deletion.
     left = [item for item in pods["items"] if "deletionTimestamp" not in item["metadata"]]
     found |= {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in left}
     revisions = {item["metadata"]["name"]: int(item["metadata"]["resourceVersion"]) for item in maps["items"]}
@@ -160,7 +160,7 @@ def check(cluster: Cluster, ledgers: list[Ledger]) -> None:
 
 
 def has_written(ledgers: list[Ledger], count: int) -> bool:
-    """Whether so many writes have been begun, or one was answered wrongly, which `check` will tell."""
+    """Whether so many writes have been started, or one got a wrong reply, which `check` will report."""
     return sum(ledger.count for ledger in ledgers) > count or any(ledger.complaint for ledger in ledgers)
 
 
@@ -172,7 +172,7 @@ def test_nothing_acknowledged_is_lost_when_the_cluster_is_killed(
     cluster = own("--runtime", "simulated", "--nodes", "1")
     ledgers = [Ledger(f"w{number}") for number in range(WRITERS)]
     for round_number in range(ROUNDS):
-        if chance.random() < 0.2:  # now and then in the middle of a start
+        if chance.random() < 0.2:  # sometimes during a start
             cluster.launch()
             time.sleep(chance.uniform(0.0, 1.0))
             cluster.kill()
@@ -190,7 +190,7 @@ def test_nothing_acknowledged_is_lost_when_the_cluster_is_killed(
         time.sleep(chance.uniform(0.0, 0.5))
         cluster.kill()
         for writer in writers:
-            writer.join(PATIENCE)
+            writer.join(TIMEOUT)
             assert not writer.is_alive()
     cluster.start()
     check(cluster, ledgers)

@@ -1,4 +1,4 @@
-"""`gpu-scheduler demo` from its first line to its picture, and how it ends when something is not so."""
+"""`gpu-scheduler demo` from its first line to its picture, and how it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.integration.running import PATIENCE, PROGRAM, eventually, processes_with
+from tests.integration.running import PROGRAM, TIMEOUT, eventually, processes_with
 
 pytestmark = pytest.mark.local("it starts local clusters")
 
@@ -41,20 +41,20 @@ PODS = {f"{job}-{rank}" for job in ("vision", "speech", "text", "robots") for ra
 
 @contextmanager
 def room(folder: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A place for everything temporary, and an environment that names it; empty and without processes afterwards."""
+    """A folder for temporary files, and an environment that names it; empty and without processes afterwards."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    told = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "KUBECONFIG")}
-    yield place, told | {"TMPDIR": str(place)}
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "KUBECONFIG")}
+    yield place, environment | {"TMPDIR": str(place)}
     assert list(place.iterdir()) == []
     eventually(lambda: not processes_with(str(place)), "no process of the demonstration")
 
 
 def run_demo(folder: Path, where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end, nobody looking on."""
+    """Runs the demo to its end, without a terminal."""
     with room(folder) as (_, environment):
         command = [*PROGRAM, "demo", *arguments]
         return subprocess.run(
-            command, cwd=where, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+            command, cwd=where, env=environment, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False
         )
 
 
@@ -65,7 +65,7 @@ def read_picture(path: Path) -> dict[str, list[dict[str, str]]]:
     return {run.attrib["data-run"]: [r.attrib for r in run.iter("rect") if "data-pod" in r.attrib] for run in parsed}
 
 
-def test_it_shows_the_lock_and_the_cure_and_draws_both(folder: Path, tmp_path: Path) -> None:
+def test_it_shows_the_deadlock_and_its_solution_and_draws_both(folder: Path, tmp_path: Path) -> None:
     done = run_demo(folder, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     lines = done.stdout.splitlines()
@@ -91,7 +91,7 @@ def test_it_shows_the_lock_and_the_cure_and_draws_both(folder: Path, tmp_path: P
     assert {span["data-pod"] for span in with_gangs if "wait" not in span["class"]} == PODS
 
 
-def test_a_claim_that_does_not_hold_ends_it_and_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_failed_expectation_ends_it_and_is_named(folder: Path, tmp_path: Path) -> None:
     done = run_demo(folder, tmp_path, "--nodes", "1", "--output", str(tmp_path / "pictures"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "  ✓ Nothing has moved for 5 s" in done.stdout
@@ -104,22 +104,22 @@ def test_a_claim_that_does_not_hold_ends_it_and_is_named(folder: Path, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "a request to end"])
 def test_it_leaves_nothing_behind_after(folder: Path, tmp_path: Path, number: signal.Signals) -> None:
-    told = tmp_path / "told"
-    with room(folder) as (place, environment), told.open("wb") as out:
+    output = tmp_path / "output"
+    with room(folder) as (place, environment), output.open("wb") as out:
         process = subprocess.Popen([*PROGRAM, "demo"], cwd=tmp_path, env=environment, stdout=out, stderr=out)
         try:
-            eventually(lambda: " GPUs held: " in told.read_text("utf-8"), "the first act")
+            eventually(lambda: " GPUs held: " in output.read_text("utf-8"), "the first act")
             assert processes_with(str(place)) != []
             process.send_signal(number)
-            assert process.wait(PATIENCE) == 130
+            assert process.wait(TIMEOUT) == 130
         finally:
             process.kill()
             process.wait()
-    assert told.read_text("utf-8").splitlines()[-1] == "Aborted."
-    assert [entry.name for entry in tmp_path.iterdir()] == ["told"]
+    assert output.read_text("utf-8").splitlines()[-1] == "Aborted."
+    assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_line(folder: Path, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_one_line_error(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run_demo(folder, tmp_path, "--output", "file/below")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The examples, as a user runs them: real kubectl, a local cluster with scheduler and webhook inside."""
+"""The examples as a user runs them: real kubectl, a local cluster with scheduler and webhook."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.running import PATIENCE, Cluster, Json, Kube, eventually, opened
+from tests.integration.running import TIMEOUT, Cluster, Json, Kube, eventually, opened
 
 pytestmark = pytest.mark.local("the examples")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALL = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 ELSEWHERE = {"08-gpu-map": "test_up_webhook.py"}
-"""Examples that are run by the tests of what they are about."""
+"""Examples that other tests run."""
 RACK = "gpu-scheduler.io/rack"
 JOB = "training.kubeflow.org/job-name"
 
@@ -38,7 +38,7 @@ def complete(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kube(complete: Cluster, namespace: str) -> Iterator[Kube]:
-    """kubectl in a namespace of the test's own, which has the cluster to itself."""
+    """kubectl in a namespace for one test, which has the cluster to itself."""
     with opened(complete, namespace) as kube:
         yield kube
         kube("delete", "pytorchjobs,tfjobs,jobs,statefulsets,pods", "--all", "--wait=true")
@@ -55,12 +55,12 @@ def pods_of(kube: Kube, selector: str) -> list[Json]:
 
 
 def nodes_of(kube: Kube, selector: str) -> list[str]:
-    """The nodes of the pods that have one."""
+    """The nodes of the bound pods."""
     return sorted(pod["spec"]["nodeName"] for pod in pods_of(kube, selector) if pod["spec"].get("nodeName"))
 
 
 def logs(kube: Kube, selector: str) -> list[str]:
-    """What these pods printed, sorted."""
+    """The output of these pods, sorted."""
     return sorted(kube("logs", "-l", selector, "--tail=-1").splitlines())
 
 
@@ -75,7 +75,7 @@ def wait_ready(kube: Kube, selector: str, count: int) -> None:
 
 
 def condition(kube: Kube, kind: str, name: str, wanted: str) -> Json:
-    """Waits until an object has a condition that is True; the condition."""
+    """Waits until a condition of an object is True; returns the condition."""
     kube.wait(f"{kind}/{name}", f"condition={wanted}")
     found: list[Json] = kube.get(kind, name)["status"]["conditions"]
     return next(one for one in found if one["type"] == wanted)
@@ -94,10 +94,10 @@ def test_01_four_pods_start_together(kube: Kube) -> None:
     assert [match and match[1] for match in said] == ["0", "1", "2", "3"]
 
 
-def test_02_a_gang_that_is_too_large_says_so_and_holds_up_nobody(kube: Kube) -> None:
+def test_02_a_gang_that_is_too_large_is_reported_and_does_not_block_others(kube: Kube) -> None:
     apply(kube, "02-too-large")
-    told = condition(kube, "workload", "too-large", "SchedulingTimeout")
-    assert told["reason"] == "TimedOut"
+    found = condition(kube, "workload", "too-large", "SchedulingTimeout")
+    assert found["reason"] == "TimedOut"
     kube.wait("job/small", "condition=Complete")
     assert nodes_of(kube, "job-name=too-large") == []
     pattern = "did not start within 5 seconds.*if nothing else ran 4 of 5 members would fit. Short by 8 nvidia.com/gpu"
@@ -127,15 +127,15 @@ def test_03_a_rank_that_stays_alone_says_so(rank: int, pattern: str) -> None:
     ((_, job),) = manifests("03-pytorch")
     (_, *arguments) = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["command"]
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # it does not listen
+        silent.bind(("127.0.0.1", 0))  # no process listens on this port
         port = silent.getsockname()[1] if rank else 0
-        told = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PATIENCE": 1}
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TIMEOUT": 1}
         done = subprocess.run(
-            [sys.executable, "-S", *arguments],  # -S: without torch, whoever has installed it
-            env={**os.environ, **{name: str(value) for name, value in told.items()}},
+            [sys.executable, "-S", *arguments],  # -S: without torch, even if it is installed
+            env={**os.environ, **{name: str(value) for name, value in variables.items()}},
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
     assert (done.returncode, done.stdout) == (1, "")
@@ -153,7 +153,7 @@ def test_04_driver_and_executors_start_together_and_divide_the_work(kube: Kube) 
     assert kube.names("rolebindings") == ["spark-driver"]
 
 
-def test_05_the_chief_tells_what_the_parameter_servers_learnt_and_they_end_with_it(kube: Kube) -> None:
+def test_05_the_chief_prints_the_result_and_the_parameter_servers_end_with_it(kube: Kube) -> None:
     apply(kube, "05-tfjob")
     kube.wait("tfjob/line", "condition=Succeeded")
     assert kube("logs", "line-chief-0") == "3 workers made 900 steps: slope 3.00, intercept 2.00\n"
@@ -184,13 +184,13 @@ TRAINING = [f"train-{number}" for number in range(1, 5)]
 
 
 def submit_while_busy(kube: Kube, seen: Callable[[], bool], what: str) -> None:
-    """Submits the jobs of example 07 to a full cluster, which is freed when they have been seen to wait."""
+    """Submits the jobs of example 07 to a full cluster, which is freed once they have been seen to wait."""
     apply(kube, "07-many-jobs/teams.yaml")
     apply(kube, "07-many-jobs/busy.yaml")
     wait_ready(kube, "job-name=busy", 4)
     command = [sys.executable, str(EXAMPLES / "07-many-jobs/submit.py"), "-n", kube.namespace]
     environment = kube.cluster.environment
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [f"pytorchjob.kubeflow.org/{name} created" for name in TRAINING]
     eventually(seen, what)
@@ -198,7 +198,7 @@ def submit_while_busy(kube: Kube, seen: Callable[[], bool], what: str) -> None:
 
 
 def running_of(kube: Kube) -> dict[str, list[str]]:
-    """The pods of each job that run; each of them has four GPUs."""
+    """The running pods of each job; each of them has four GPUs."""
     found: dict[str, list[str]] = {}
     for pod in pods_of(kube, JOB):
         if pod["status"]["phase"] == "Running":
@@ -206,7 +206,7 @@ def running_of(kube: Kube) -> dict[str, list[str]]:
     return found
 
 
-def test_07_jobs_lock_each_other_out_pod_by_pod_and_finish_as_gangs(
+def test_07_jobs_deadlock_pod_by_pod_and_finish_as_gangs(
     kube: Kube, own: Callable[..., Cluster], namespace: str
 ) -> None:
     without = own("--no-gangs")
@@ -218,7 +218,7 @@ def test_07_jobs_lock_each_other_out_pod_by_pod_and_finish_as_gangs(
         held = running_of(locked)
         assert sorted(held) == TRAINING, "every job holds GPUs that the others wait for"
         assert max(map(len, held.values())) < 4, "no job has all of its pods"
-        # Whoever runs waits for those who wait for its GPUs: from here on nothing can move.
+        # Every running pod waits for pods that wait for its GPUs: this is a deadlock.
         for first, *_ in held.values():
             eventually(lambda name=first: locked("logs", name).endswith(" waits for the other 3\n"), first)  # type: ignore[misc]
         assert running_of(locked) == held
@@ -259,7 +259,7 @@ def test_10_a_gang_stays_within_one_rack(kube: Kube) -> None:
     assert racks("job-name=close").isdisjoint(racks("job-name=neighbour"))
 
 
-def test_11_one_of_two_gangs_gives_way_and_comes_back(kube: Kube) -> None:
+def test_11_a_gang_is_preempted_and_comes_back(kube: Kube) -> None:
     apply(kube, "11-preemption/1-low.yaml")
     wait_ready(kube, "job-name=low-a", 2)
     wait_ready(kube, "job-name=low-b", 2)
@@ -269,7 +269,7 @@ def test_11_one_of_two_gangs_gives_way_and_comes_back(kube: Kube) -> None:
     gone = before - set(kube.names("pods"))
     assert {name[:5] for name in gone} in ({"low-a"}, {"low-b"})
     assert len(gone) == 2
-    eventually(lambda: "has a higher priority" in kube("get", "events"), "the victims to be told why")
+    eventually(lambda: "has a higher priority" in kube("get", "events"), "the victims' Events")
     wait_ready(kube, "job-name=low-a", 2)
     wait_ready(kube, "job-name=low-b", 2)
     assert gone.isdisjoint(kube.names("pods"))
@@ -285,7 +285,7 @@ def test_12_an_elastic_gang_starts_small_and_grows(kube: Kube) -> None:
     kube.wait("statefulset/elastic", "jsonpath={.status.readyReplicas}=4")
 
 
-# -- what holds of all
+# -- all examples
 
 
 def manifests(name: str) -> Iterator[tuple[Path, Json]]:
@@ -296,7 +296,7 @@ def manifests(name: str) -> Iterator[tuple[Path, Json]]:
 
 
 def pod_specs(found: Any) -> Iterator[Json]:
-    """The pod specs in an object, however deep."""
+    """The pod specs in an object, at any depth."""
     if isinstance(found, dict):
         if isinstance(found.get("containers"), list):
             yield found
@@ -330,7 +330,7 @@ def test_the_readme_fits_a_screen_and_names_files_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_its_pods_name_the_scheduler_and_may_do_little(name: str) -> None:
+def test_its_pods_name_the_scheduler_and_have_few_privileges(name: str) -> None:
     for path, found in manifests(name):
         for spec in pod_specs(found):
             assert spec.get("schedulerName") == "gpu-scheduler", path

@@ -1,4 +1,4 @@
-"""The wire that breaks on demand does exactly that, and nothing else."""
+"""The fault proxy injects exactly the faults of its rules."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def proxy(bare: Cluster) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def home(bare: Cluster, namespace: str) -> Iterator[Kube]:
-    """A namespace of the test's own, behind the proxy's back."""
+    """A namespace for one test, not behind the proxy."""
     bare.kubectl("create", "namespace", namespace)
     yield Kube(bare, namespace)
     bare.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 class Talk:
-    """Plain requests through a proxy, each over a connection of its own."""
+    """Plain requests through a proxy, each on its own connection."""
 
     def __init__(self, proxy: FaultProxy, home: Kube) -> None:
         self._place = urlsplit(proxy.url)
@@ -55,7 +55,7 @@ class Talk:
         return self.ask("POST", self.path, {"metadata": {"name": name}}, timeout)[0]
 
     def hurry(self, seconds: float) -> None:
-        """From now on the connection that was opened last waits for no longer."""
+        """Shortens the timeout of the latest connection."""
         found = self._opened[-1].sock
         assert found is not None
         found.settimeout(seconds)
@@ -88,7 +88,7 @@ def test_kubectl_works_through_it(proxy: FaultProxy, home: Kube, bare: Cluster) 
     run("create", "configmap", "through", "--from-literal=a=1")
     assert run("get", "configmap", "through", "-o", "jsonpath={.data.a}") == "1"
     [write] = proxy.writes
-    assert (write.method, write.path.partition("?")[0], write.status, write.told) == (
+    assert (write.method, write.path.partition("?")[0], write.status, write.client_status) == (
         "POST",
         home.path("configmaps"),
         201,
@@ -97,15 +97,15 @@ def test_kubectl_works_through_it(proxy: FaultProxy, home: Kube, bare: Cluster) 
     assert b"through" in write.body
 
 
-def test_what_the_api_refuses_is_passed_on(talk: Talk, proxy: FaultProxy) -> None:
+def test_errors_of_the_api_are_forwarded(talk: Talk, proxy: FaultProxy) -> None:
     assert talk.make("one") == 201
     status, found = talk.ask("POST", talk.path, {"metadata": {"name": "one"}})
     assert (status, found["reason"]) == (409, "AlreadyExists")
-    assert [(one.status, one.told) for one in proxy.writes] == [(201, 201), (409, 409)]
+    assert [(one.status, one.client_status) for one in proxy.writes] == [(201, 201), (409, 409)]
     assert proxy.writes[1].object == {"metadata": {"name": "one"}}
 
 
-def test_a_watch_passes_through_as_it_happens(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
+def test_a_watch_is_forwarded_without_delay(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
     watch = talk.open("GET", f"{talk.path}?watch=true&labelSelector=seen")
     assert proxy.watched("configmaps")
     for name in ("one", "two"):
@@ -128,7 +128,7 @@ def test_an_injected_answer_never_reaches_the_api(talk: Talk, home: Kube, proxy:
     assert (reply.status, reply.headers["Retry-After"]) == (status, "3")
     assert (found["kind"], found["code"]) == ("Status", status)
     assert made(home) == []
-    assert [(one.status, one.told) for one in proxy.writes] == [(0, status)]
+    assert [(one.status, one.client_status) for one in proxy.writes] == [(0, status)]
 
 
 def test_a_dropped_request_never_reaches_the_api(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
@@ -137,7 +137,7 @@ def test_a_dropped_request_never_reaches_the_api(talk: Talk, home: Kube, proxy: 
         talk.make("one")
     assert made(home) == []
     assert talk.make("two") == 201
-    assert [(one.status, one.told) for one in proxy.writes] == [(0, 0), (201, 201)]
+    assert [(one.status, one.client_status) for one in proxy.writes] == [(0, 0), (201, 201)]
 
 
 def test_a_lost_reply_has_landed(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
@@ -145,14 +145,14 @@ def test_a_lost_reply_has_landed(talk: Talk, home: Kube, proxy: FaultProxy) -> N
     with pytest.raises(ConnectionError):
         talk.make("one")
     assert made(home) == ["one"]
-    assert [(one.status, one.told) for one in proxy.writes] == [(201, 0)]
+    assert [(one.status, one.client_status) for one in proxy.writes] == [(201, 0)]
 
 
-def test_a_request_that_is_said_to_have_failed_has_landed(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
+def test_a_misreported_request_has_landed(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
     proxy.inject(misreport(500), method="POST")
     assert talk.make("one") == 500
     assert made(home) == ["one"]
-    assert [(one.status, one.told) for one in proxy.writes] == [(201, 500)]
+    assert [(one.status, one.client_status) for one in proxy.writes] == [(201, 500)]
 
 
 def test_a_watch_whose_reply_is_lost_ends_at_once(talk: Talk, proxy: FaultProxy) -> None:
@@ -178,14 +178,14 @@ def test_a_stalled_request_is_not_answered_at_all(talk: Talk, home: Kube, proxy:
 # -- which requests
 
 
-def test_only_the_nth_request_that_matches_is_hit(talk: Talk, proxy: FaultProxy) -> None:
+def test_only_the_nth_matching_request_is_hit(talk: Talk, proxy: FaultProxy) -> None:
     rule = proxy.inject(answer(500), method="POST", path="/configmaps", nth=2)
     assert talk.ask("GET", talk.path)[0] == 200
     assert [talk.make(name) for name in ("one", "two", "three")] == [201, 500, 201]
     assert (rule.matched, rule.hits) == (3, 1)
 
 
-def test_a_chance_falls_the_same_way_for_the_same_seed(bare: Cluster, home: Kube) -> None:
+def test_the_same_seed_hits_the_same_requests(bare: Cluster, home: Kube) -> None:
     runs = []
     for _ in range(2):
         with FaultProxy(bare, seed=5) as proxy:
@@ -197,7 +197,7 @@ def test_a_chance_falls_the_same_way_for_the_same_seed(bare: Cluster, home: Kube
     assert set(runs[0]) == {200, 500}
 
 
-def test_rules_apply_in_order_and_can_be_taken_away(talk: Talk, proxy: FaultProxy) -> None:
+def test_rules_apply_in_order_and_can_be_removed(talk: Talk, proxy: FaultProxy) -> None:
     first = proxy.inject(answer(500), method="POST", times=2)
     proxy.inject(answer(429), method="POST", path="/configmaps")
     assert [talk.make("one") for _ in range(3)] == [500, 500, 429]
@@ -206,7 +206,7 @@ def test_rules_apply_in_order_and_can_be_taken_away(talk: Talk, proxy: FaultProx
     assert talk.make("one") == 201
 
 
-def test_callbacks_come_before_and_after_the_api(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
+def test_callbacks_run_before_and_after_the_request(talk: Talk, home: Kube, proxy: FaultProxy) -> None:
     found: list[list[str]] = []
     proxy.inject(before(lambda: found.append(made(home))), method="POST")
     proxy.inject(after(lambda: found.append(made(home))), method="POST")
@@ -241,7 +241,7 @@ def heard(watch: http.client.HTTPResponse, lines: list[bytes]) -> threading.Thre
     return thread
 
 
-def test_an_open_watch_can_be_stalled_and_a_new_one_goes_on(talk: Talk, proxy: FaultProxy) -> None:
+def test_an_open_watch_can_be_stalled_and_a_new_one_works(talk: Talk, proxy: FaultProxy) -> None:
     watch = talk.open("GET", f"{talk.path}?watch=true")
     watch.readline()
     assert proxy.stall_watches("configmaps") == 1
@@ -275,7 +275,7 @@ def test_an_open_watch_can_be_cut(talk: Talk, proxy: FaultProxy) -> None:
     eventually(lambda: not proxy.watched("/configmaps"), "no open watch")
 
 
-def test_an_open_watch_can_be_told_that_it_is_too_old(talk: Talk, proxy: FaultProxy) -> None:
+def test_an_open_watch_can_be_expired(talk: Talk, proxy: FaultProxy) -> None:
     lines: list[bytes] = []
     thread = heard(talk.open("GET", f"{talk.path}?watch=true"), lines)
     assert proxy.expire_watches() == 1

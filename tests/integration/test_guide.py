@@ -1,4 +1,4 @@
-"""The YAML of docs/gangs.md and docs/jobs.md, applied as their readers do; what the pages say comes true again."""
+"""The YAML of docs/gangs.md and docs/jobs.md, applied as a reader would; the results are those on the pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_blocks(page: str) -> dict[str, Json]:
 
 
 def read_output(page: str, command: str) -> list[str]:
-    """What a page shows below a command."""
+    """The output that a page shows below a command."""
     shown = re.search(
         rf"^\$ {re.escape(command)}\n(.*?)(?=^\$ |^```)", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE
     )
@@ -35,7 +35,7 @@ def read_output(page: str, command: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def complete(folder: Path) -> Iterator[Cluster]:
-    """What `make up` starts."""
+    """The cluster of `make up`."""
     cluster = Cluster(folder / "guide", scheduled=True)
     cluster.start()
     yield cluster
@@ -44,14 +44,14 @@ def complete(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kube(complete: Cluster, namespace: str) -> Iterator[Kube]:
-    """kubectl in a namespace of the test's own, which has the cluster to itself."""
+    """kubectl in a namespace for one test, which has the cluster to itself."""
     with opened(complete, namespace) as kube:
         yield kube
         kube("delete", "jobs.batch,pytorchjobs,jobs.batch.volcano.sh,pods", "--all", "--wait=true")
 
 
 def wait_placed(kube: Kube, selector: str, count: int, other_than: str = "") -> dict[str, Json]:
-    """Waits until so many pods of a job run; these by their index."""
+    """Waits until so many pods of a job run; returns them by index."""
 
     def look() -> dict[str, Json]:
         pods = [pod for pod in kube.get("pods", "-l", selector)["items"] if pod["metadata"]["name"] != other_than]
@@ -71,7 +71,7 @@ def wait_logs(kube: Kube, selector: str, wanted: list[str]) -> None:
     eventually(lambda: sorted(kube.run(*command).stdout.splitlines()) == sorted(wanted), f"{selector} to say {wanted}")
 
 
-def test_the_story_of_gangs_comes_true_again(kube: Kube) -> None:
+def test_the_walkthrough_of_the_gangs_page_works(kube: Kube) -> None:
     jobs = read_blocks("gangs.md")
     kube.apply(jobs["train"])
     before = wait_placed(kube, "job-name=train", 4)
@@ -80,8 +80,8 @@ def test_the_story_of_gangs_comes_true_again(kube: Kube) -> None:
 
     kube.apply(jobs["rival"])
     why = next(line for line in read_output("gangs.md", "gpu-scheduler explain rival") if line.startswith("  Needs"))
-    told = why.strip().replace("Needs", "needs", 1).replace("default/", f"{kube.namespace}/")
-    eventually(lambda: told in kube("get", "events"), told)
+    reason = why.strip().replace("Needs", "needs", 1).replace("default/", f"{kube.namespace}/")
+    eventually(lambda: reason in kube("get", "events"), reason)
     assert [pod["spec"].get("nodeName") for pod in kube.get("pods", "-l", "job-name=rival")["items"]] == [None, None]
     kube("delete", "job", "rival")
 

@@ -1,4 +1,4 @@
-"""What kubectl shows of a cluster, and what it says when asked for something wrong. Nothing here changes an object."""
+"""What kubectl shows of a cluster, and its errors for wrong requests. These tests change no object."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STAGE = "stage"
 
 @pytest.fixture(scope="session")
 def stage(cluster: Cluster) -> Iterator[Kube]:
-    """A namespace to look at: a pod, a deployment, a finished job, a configmap, a Service."""
+    """A namespace with objects to show: a pod, a deployment, a finished job, a configmap, a Service."""
     with opened(cluster, STAGE) as kube:
-        furnish(kube)
+        create_objects(kube)
         yield kube
 
 
-def furnish(kube: Kube) -> None:
+def create_objects(kube: Kube) -> None:
     meta = {"labels": {"app": "web", "tier": "front"}, "annotations": {"team": "vision"}}
     kube.create(
         pod("web", "echo hello; sleep 1000", meta=meta),
@@ -41,15 +41,15 @@ def furnish(kube: Kube) -> None:
     kube.wait("job/once", "condition=Complete")
     both = ("get", "endpoints", "api", "-o", "jsonpath={.subsets[0].addresses[1].ip}")
     eventually(lambda: kube.run(*both).stdout, "both pods behind the Service")
-    told = {("Pod", "web"): "Started", ("Deployment", "api"): "ScalingReplicaSet", ("Job", "once"): "Completed"}
+    expected = {("Pod", "web"): "Started", ("Deployment", "api"): "ScalingReplicaSet", ("Job", "once"): "Completed"}
 
-    def tells() -> bool:
+    def has_events() -> bool:
         events = [(one["involvedObject"], one["reason"]) for one in kube.get("events")["items"]]
-        return {(*who, reason) for who, reason in told.items()} <= {
+        return {(*about, reason) for about, reason in expected.items()} <= {
             (about["kind"], about["name"], reason) for about, reason in events
         }
 
-    eventually(tells, f"Events like {told}")
+    eventually(has_events, f"Events like {expected}")
 
 
 SHOWN = {
@@ -100,7 +100,7 @@ def test_get_shows(stage: Kube, command: str, pattern: str) -> None:
 
 
 def split(command: str) -> list[str]:
-    """A command's words; quotes keep some together."""
+    """Splits a command into words; quotes keep some together."""
     return [quoted or word for quoted, word in re.findall(r"'([^']*)'|(\S+)", command)]
 
 
@@ -120,7 +120,7 @@ DESCRIBED = {
 
 
 @pytest.mark.parametrize(("what", "pattern"), DESCRIBED.values(), ids=list(DESCRIBED))
-def test_describe_tells_about(stage: Kube, what: str, pattern: str) -> None:
+def test_describe_shows(stage: Kube, what: str, pattern: str) -> None:
     assert re.search(pattern, stage("describe", *what.split()))
 
 
@@ -156,7 +156,7 @@ RAW = {
 
 
 @pytest.mark.parametrize(("path", "pattern"), RAW.values(), ids=list(RAW))
-def test_get_raw_answers_with(stage: Kube, path: str, pattern: str) -> None:
+def test_get_raw_returns(stage: Kube, path: str, pattern: str) -> None:
     assert re.search(pattern, stage("get", "--raw", path))
 
 
@@ -168,12 +168,12 @@ WRONG = {
         "get pods --field-selector spec.nope=1",
         "field label not supported: spec.nope",
     ),
-    "a selector nobody can read": ("get pods -l 'a in b'", "unable to parse requirement"),
-    "logs of nobody": ("logs nope", 'pods "nope" not found'),
+    "an invalid selector": ("get pods -l 'a in b'", "unable to parse requirement"),
+    "logs of an unknown pod": ("logs nope", 'pods "nope" not found'),
     "logs of a container that is not there": ("logs web -c nope", "container nope is not valid for pod web"),
-    "a command in nobody": ("exec nope -- true", 'pods "nope" not found'),
-    "a delete of nobody": ("delete configmap nope", 'configmaps "nope" not found'),
-    "a scale of nobody": ("scale deployment nope --replicas=1", 'deployments.apps "nope" not found'),
+    "a command in an unknown pod": ("exec nope -- true", 'pods "nope" not found'),
+    "a delete of an unknown object": ("delete configmap nope", 'configmaps "nope" not found'),
+    "a scale of an unknown object": ("scale deployment nope --replicas=1", 'deployments.apps "nope" not found'),
     "a path that is not there": ("get --raw /nope", "the server could not find the requested resource"),
     "a bad name": ("create configmap Not_A_Name", 'metadata.name: Invalid value: "Not_A_Name"'),
     "a name that is taken": ("create configmap settings", 'configmaps "settings" already exists'),
@@ -182,7 +182,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("command", "complaint"), WRONG.values(), ids=list(WRONG))
-def test_kubectl_says_what_is_wrong_with(stage: Kube, command: str, complaint: str) -> None:
+def test_kubectl_explains_the_error_of(stage: Kube, command: str, complaint: str) -> None:
     assert complaint in stage.fails(*split(command))
 
 
@@ -225,7 +225,7 @@ BAD_OBJECTS = {
         },
         'unknown field "spec.minMembers"',
     ),
-    "a kind nobody serves": (
+    "an unknown kind": (
         {"apiVersion": "nope/v1", "kind": "Nope", "metadata": {"name": "x"}},
         'no matches for kind "Nope" in version "nope/v1"',
     ),
@@ -274,12 +274,12 @@ def test_api_versions_lists_every_group(stage: Kube) -> None:
     assert {"v1", "apps/v1", "batch/v1", *gangs} <= set(found)
 
 
-def test_version_tells_client_and_server_apart(stage: Kube) -> None:
+def test_version_shows_client_and_server(stage: Kube) -> None:
     assert json.loads(stage("version", "-o", "json"))["serverVersion"]["minor"] == version().partition(".")[2]
     assert "is running at https://127.0.0.1:" in stage("cluster-info")
 
 
-def test_auth_tells_who_we_are_and_that_we_may(stage: Kube) -> None:
+def test_auth_shows_the_user_and_its_permissions(stage: Kube) -> None:
     assert stage("auth", "can-i", "create", "pods").strip() == "yes"
     assert stage("auth", "can-i", "*", "*", "--all-namespaces").strip() == "yes"
     assert re.search(r"Groups +\[system:masters ", stage("auth", "whoami"))

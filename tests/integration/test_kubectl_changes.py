@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.integration.running import PATIENCE, Json, Kube, as_list, container, eventually, pod, workload
+from tests.integration.running import TIMEOUT, Json, Kube, as_list, container, eventually, pod, workload
 
-WAIT = f"--timeout={PATIENCE:g}s"
+WAIT = f"--timeout={TIMEOUT:g}s"
 
 
 def configmap(name: str = "settings", **data: str) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-def test_apply_creates_changes_and_leaves_alone(kube: Kube) -> None:
+def test_apply_creates_changes_and_keeps_objects(kube: Kube) -> None:
     assert kube.apply(configmap(a="1", b="2")) == "configmap/settings created\n"
     assert kube.apply(configmap(a="1", b="2")) == "configmap/settings unchanged\n"
     assert kube.apply(configmap(a="9")) == "configmap/settings configured\n"
@@ -81,14 +81,14 @@ CREATED = {
 
 
 @pytest.mark.parametrize(("command", "what", "path", "value"), CREATED.values(), ids=list(CREATED))
-def test_create_makes(kube: Kube, command: str, what: str, path: str, value: str) -> None:
+def test_create_creates(kube: Kube, command: str, what: str, path: str, value: str) -> None:
     assert kube("create", *command.split()).endswith("created\n")
     kind, _, name = what.partition("/")
     found = kube("get", kind, *([name] if name else []), "-o", f"jsonpath={path if name else '{.items[0]' + path[1:]}")
     assert found == value
 
 
-def test_create_makes_a_namespace_with_its_account_and_authority(kube: Kube) -> None:
+def test_create_creates_a_namespace_with_its_account_and_ca(kube: Kube) -> None:
     kube.wait("serviceaccount/default", "jsonpath={.metadata.name}=default")
     kube.wait("configmap/kube-root-ca.crt", "jsonpath={.metadata.name}=kube-root-ca.crt")
     assert "BEGIN CERTIFICATE" in kube.get("configmap", "kube-root-ca.crt")["data"]["ca.crt"]
@@ -135,7 +135,7 @@ def test_patch_understands_the_type(kube: Kube, kind: str) -> None:
 
 
 def test_patch_reaches_the_status_where_asked(kube: Kube) -> None:
-    kube.create(pod("web", schedulerName="nobody"))
+    kube.create(pod("web", schedulerName="none"))
     condition = {"type": "Mine", "status": "True"}
     kube("patch", "pod", "web", "--subresource=status", "-p", json.dumps({"status": {"conditions": [condition]}}))
     kube.wait("pod/web", "condition=Mine")
@@ -235,7 +235,7 @@ def test_delete_removes_pods(kube: Kube, command: list[str], left: int) -> None:
     assert len(kube.names("pods")) == left
 
 
-def test_delete_shows_a_pod_that_is_going(kube: Kube, tmp_path: Path) -> None:
+def test_get_shows_a_terminating_pod(kube: Kube, tmp_path: Path) -> None:
     deaf = tmp_path / "deaf"
     script = f"trap '' TERM; touch {deaf}; while true; do sleep 0.1; done"
     probe = {"exec": {"command": ["cat", str(deaf)]}, "periodSeconds": 1}
@@ -304,11 +304,11 @@ def test_wait_returns_on(kube: Kube, found: Json, name: str, how: list[str]) -> 
 
 
 def test_wait_gives_up_in_time(kube: Kube) -> None:
-    kube.create(pod("web", schedulerName="nobody"))
+    kube.create(pod("web", schedulerName="none"))
     assert "timed out waiting" in kube.fails("wait", "--for=condition=Ready", "pod/web", "--timeout=1s")
 
 
-def test_get_w_sees_objects_come_change_and_go(kube: Kube) -> None:
+def test_get_w_shows_objects_being_created_changed_and_deleted(kube: Kube) -> None:
     with kube.following("get", "configmaps", "-w", "--output-watch-events") as seen:
         seen.wait_for("kube-root-ca.crt")
         kube.create(configmap())
@@ -319,10 +319,10 @@ def test_get_w_sees_objects_come_change_and_go(kube: Kube) -> None:
         seen.wait_for(r"^DELETED +settings")
 
 
-def test_get_w_shows_a_pod_on_its_way(kube: Kube) -> None:
-    kube.create(pod("first", schedulerName="nobody"))
+def test_get_w_shows_the_phases_of_a_pod(kube: Kube) -> None:
+    kube.create(pod("first", schedulerName="none"))
     with kube.following("get", "pods", "-w") as seen:
-        seen.wait_for("^first ")  # from here on nothing is missed, however fast it is
+        seen.wait_for("^first ")  # from here on no event is missed
         kube.create(pod("web", "sleep 0.2", restartPolicy="Never"))
         seen.wait_for(r"^web +0/1 +Pending ")
         seen.wait_for(r"^web +0/1 +Completed ")
@@ -330,19 +330,19 @@ def test_get_w_shows_a_pod_on_its_way(kube: Kube) -> None:
 
 @pytest.fixture
 def node(kube: Kube) -> Any:
-    """A node that takes pods again afterwards."""
+    """A node that is schedulable again afterwards."""
     yield "node3"
     kube("uncordon", "node3")
 
 
-def test_a_drained_node_is_left_by_its_pods(kube: Kube, node: str) -> None:
+def test_a_drain_evicts_the_pods_of_a_node(kube: Kube, node: str) -> None:
     kube.create(workload("Deployment", "drained", replicas=8))
     kube("rollout", "status", "deployment/drained", WAIT)
     on_node = ("pods", "--field-selector", f"spec.nodeName={node}")
     assert kube.names(*on_node)
     kube("cordon", node)
     assert re.search(r"Ready,SchedulingDisabled", kube("get", "node", node))
-    # The selector leaves those alone that other tests still want to look at.
+    # The selector spares pods of other tests.
     kube("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app=drained", WAIT)
     eventually(lambda: not kube.names(*on_node), "no pods on the node")
     kube.wait("deployment/drained", "jsonpath={.status.readyReplicas}=8")

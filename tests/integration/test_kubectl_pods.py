@@ -1,4 +1,4 @@
-"""What kubectl does with the inside of pods: logs, exec, cp. Only nodes of the local cluster serve these."""
+"""kubectl logs, exec and cp. Only nodes of the local cluster serve these."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_logs_of_one_of_several_containers_are_asked_for_by_name(kube: Kube) -> 
 
 def test_logs_are_followed_to_the_end(kube: Kube) -> None:
     kube.create(pod("web", "for i in 1 2 3; do echo line $i; sleep 0.3; done", restartPolicy="Never"))
-    kube.wait("pod/web", "jsonpath={.status.containerStatuses[0].containerID}")  # there are logs now, or were
+    kube.wait("pod/web", "jsonpath={.status.containerStatuses[0].containerID}")  # there are logs now
     with kube.following("logs", "-f", "web", "--pod-running-timeout=60s") as seen:
         seen.wait_for("line 3")
         assert eventually(lambda: seen.process.poll() is not None, "the end of logs -f")
@@ -105,19 +105,19 @@ def test_exec_says_when_there_is_no_such_command(web: Kube) -> None:
     assert "no-such-command" in web.fails("exec", "web", "--", "no-such-command")
 
 
-def test_exec_hands_on_standard_input_and_its_end(web: Kube) -> None:
+def test_exec_forwards_standard_input_and_its_end(web: Kube) -> None:
     text = "".join(f"line {number}\n" for number in range(20_000))
     assert web("exec", "-i", "web", "--", "cat", stdin=text) == text
     assert web("exec", "-i", "web", "--", "wc", "-l", stdin=text).strip() == "20000"
 
 
-def test_exec_in_the_same_place_as_the_container(web: Kube) -> None:
+def test_exec_runs_in_the_environment_of_the_container(web: Kube) -> None:
     web("exec", "web", "--", "sh", "-c", "echo kept > file")
     assert web("exec", "web", "--", "cat", "file") == "kept\n"
     assert web("exec", "web", "--", "hostname").strip() == "web"
 
 
-def test_cp_carries_files_in_and_out(web: Kube, tmp_path: Path) -> None:
+def test_cp_copies_files_in_and_out(web: Kube, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("carried\n")
     place = web("exec", "web", "--", "pwd").strip()
     web("cp", str(tmp_path / "in"), f"web:{place}/there")

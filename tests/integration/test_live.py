@@ -1,4 +1,4 @@
-"""The live scheduler with gangs in every dialect: all of a gang, on decided GPUs, or nothing of it."""
+"""The live scheduler with gangs in every dialect: all of a gang on assigned GPUs, or nothing of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.running import eventually
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_gang_starts_as_a_whole_on_gpus_of_its_own(live: Live, dialect: str) -> None:
+def test_a_gang_starts_as_a_whole_on_its_own_gpus(live: Live, dialect: str) -> None:
     live.create(*gang(dialect, "train", 4, gpus=4))
     nodes = live.wait_bound(*(f"train-{number}" for number in range(4)))
     for name in nodes:
@@ -29,7 +29,7 @@ def test_a_gang_waits_for_its_last_member(live: Live, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_gang_that_does_not_fit_says_why_and_takes_nothing(live: Live, dialect: str) -> None:
+def test_a_gang_that_does_not_fit_reports_the_reason_and_takes_no_gpu(live: Live, dialect: str) -> None:
     live.create(*gang(dialect, "huge", 5, gpus=8))
     assert live.wait_reason("huge-0", "nvidia.com/gpu")
     live.stays_unbound(*(f"huge-{number}" for number in range(5)), seconds=0.3)
@@ -52,11 +52,11 @@ def test_native_gangs_of_a_newer_version_start(world: World, version: str) -> No
         live.wait_bound(*(f"train-{number}" for number in range(4)))
 
 
-# -- over a wire that breaks
+# -- through a fault proxy
 
 
 @pytest.mark.parametrize("step", range(1, 5))
-def test_a_gang_whose_scheduler_dies_in_the_middle_of_it_is_finished_by_the_next(world: World, step: int) -> None:
+def test_a_half_bound_gang_is_finished_by_the_next_scheduler(world: World, step: int) -> None:
     live = world.cluster("--nodes", "2")
     proxy = world.proxy(live)
     first = world.scheduler(proxy, "--lease-duration", "6").run()
@@ -69,7 +69,7 @@ def test_a_gang_whose_scheduler_dies_in_the_middle_of_it_is_finished_by_the_next
         live.wait_bound(*(f"train-{number}" for number in range(4)))
 
 
-def test_binds_that_fail_in_every_way_are_made_in_the_end(world: World) -> None:
+def test_binds_succeed_in_the_end_after_every_kind_of_failure(world: World) -> None:
     live = world.cluster("--nodes", "4")
     proxy = world.proxy(live, seed=3)
     for fault in (answer(500), answer(429, retry_after=1), drop(), lose_reply(), delay(0.3)):

@@ -1,4 +1,4 @@
-"""Many gangs come and go, and nothing of them stays."""
+"""Many gangs come and go, and leave nothing behind."""
 
 from __future__ import annotations
 

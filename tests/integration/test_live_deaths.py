@@ -1,4 +1,4 @@
-"""Leaders that die at every step of a commit: the next one finishes what was promised, as promised, and once."""
+"""Leaders that die at every step of a commit: the next one finishes the commit, unchanged and once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOMENTS = {"before": False, "after": True}
 
 @pytest.mark.parametrize("landed", MOMENTS.values(), ids=MOMENTS.keys())
 @pytest.mark.parametrize(("scene", "step"), STEPS.values(), ids=STEPS.keys())
-def test_what_a_dead_leader_began_is_finished_by_the_standby(
+def test_the_standby_finishes_the_commits_of_a_dead_leader(
     pair: Pair, home: Live, scene: type[Scene], step: Step, landed: bool
 ) -> None:
     play = scene(home)
@@ -64,7 +64,7 @@ def test_what_a_dead_leader_began_is_finished_by_the_standby(
 
 
 @pytest.mark.parametrize("step", [COMMIT, BINDS[0], BINDS[2], RELEASE], ids=["commit", "bind-1", "bind-3", "release"])
-def test_what_a_dead_leader_began_is_finished_by_the_next_start(pair: Pair, home: Live, step: Step) -> None:
+def test_the_next_start_finishes_the_commits_of_a_dead_leader(pair: Pair, home: Live, step: Step) -> None:
     pair.standby().kill()
     marks = pair.marks()
     wait_for_death = pair.kill_at(step, landed=True)
@@ -78,8 +78,8 @@ def test_what_a_dead_leader_began_is_finished_by_the_next_start(pair: Pair, home
     assert where_pods_are(home) == said
 
 
-def test_promised_gpus_are_not_given_to_a_gang_that_was_there_first(pair: Pair, home: Live) -> None:
-    """The promise alone holds them: no pod of the gang has a node when its leader dies."""
+def test_committed_gpus_are_not_given_to_an_older_gang(pair: Pair, home: Live) -> None:
+    """The commit alone holds them: no pod of the gang is bound when its leader dies."""
     elder = gang("annotation", "elder", 2, gpus=8)
     home.create(elder[0])
     marks = pair.marks()
@@ -93,7 +93,7 @@ def test_promised_gpus_are_not_given_to_a_gang_that_was_there_first(pair: Pair, 
         home.wait_reason("elder-1", "gpu")
 
 
-def test_crash_loop_leaves_no_orphans(pair: Pair, home: Live) -> None:
+def test_a_crash_loop_leaves_no_orphans(pair: Pair, home: Live) -> None:
     sizes = {f"{kind}{turn}": size for turn in range(5) for kind, size in (("train", 3), ("more", 2))}
     with DeviceGuard(pair.cluster):
         for turn in range(5):
@@ -104,7 +104,7 @@ def test_crash_loop_leaves_no_orphans(pair: Pair, home: Live) -> None:
             home.create(*gang("annotation", f"more{turn}", 2))
             replica.launch()
             time.sleep(1.0)
-        # 25 pods want 16 GPUs. What fits runs, and as gangs end the others follow.
+        # 25 pods need 16 GPUs. Gangs that fit run, and the others follow as they end.
         while waiting := home.pods():
             least = min(14, len(waiting))
             for name in wait_whole(home, sizes, least):
@@ -113,7 +113,7 @@ def test_crash_loop_leaves_no_orphans(pair: Pair, home: Live) -> None:
 
 
 def wait_whole(home: Live, sizes: dict[str, int], least: int) -> set[str]:
-    """Waits until so many pods have nodes and no gang is there in part; those pods."""
+    """Waits until so many pods are bound and no gang is partly bound; returns those pods."""
 
     def look() -> set[str]:
         bound = set(home.bound())

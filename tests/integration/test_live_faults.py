@@ -1,4 +1,4 @@
-"""Every request of a commit may fail in every way: the gang is whole in the end, and nothing is left behind."""
+"""Every request of a commit may fail in every way: the gang is complete in the end, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ STEPS: dict[str, tuple[type[Scene], Step]] = {
 
 @dataclass
 class One:
-    """A cluster with one scheduler whose wire breaks."""
+    """A cluster with one scheduler behind a fault proxy."""
 
     cluster: Cluster
     replica: Replica
@@ -86,13 +86,13 @@ CASES = [
     pytest.param(scene, step, fault, id=f"{name}-{how}")
     for name, (scene, step) in STEPS.items()
     for how, fault in FAULTS.items()
-    # A conflict over a Placement that is to go means that another has its name.
+    # A conflict on the deletion of a Placement means that another one has its name.
     if (name, how) not in (("unlock", "409"), ("remove", "409"))
 ]
 
 
 @pytest.mark.parametrize(("scene", "step", "fault"), CASES)
-def test_a_request_that_fails_once_changes_nothing_in_the_end(
+def test_a_request_that_fails_once_does_not_change_the_result(
     one: One, home: Live, scene: type[Scene], step: Step, fault: Fault
 ) -> None:
     play = scene(home)
@@ -107,7 +107,7 @@ def test_a_request_that_fails_once_changes_nothing_in_the_end(
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-def test_giving_up_a_bind_survives_a_request_that_fails(one: One, home: Live, fault: Fault) -> None:
+def test_giving_up_a_bind_survives_a_failed_request(one: One, home: Live, fault: Fault) -> None:
     proxy = one.replica.proxy
     proxy.inject(answer(403), method="POST", path="/pods/train-2/binding$", times=2)
     struck = strike(proxy, ATTEMPT, fault)

@@ -1,4 +1,4 @@
-"""Which GPUs a pod gets: each once, neighbours together, shares side by side, or exactly those that a map names."""
+"""Which GPUs a pod gets: each once, aligned blocks, shares side by side, or exactly those of a map."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import pytest
 from tests.integration.gangs import gang, member
 from tests.integration.live import DeviceGuard, Live, devices_of, double_devices, no_double_devices
 from tests.integration.running import Json, container, eventually
-from tests.integration.scenes import annotation, mapped, noted, notes, on, wait_phase
+from tests.integration.scenes import annotated, annotation, mapped, metadata, on, wait_phase
 
 GPU = "nvidia.com/gpu"
 NODE = on("node1")
 ODD: Json = {"tolerations": [{"key": "odd", "operator": "Exists"}]}
-"""What lets pods onto the unusual nodes."""
+"""Tolerations and selectors for the unusual nodes."""
 
 
 def at(node: str) -> Json:
-    """The part of a spec that keeps a pod to one of the unusual nodes."""
+    """Spec fields that restrict a pod to one of the unusual nodes."""
     return {**on(node), **ODD}
 
 
 def seen(live: Live, name: str) -> str:
-    """What a pod is told to use."""
+    """The visible devices of a pod."""
     return annotation(live.get("Pod", name), "visible-devices")
 
 
-# -- each once
+# -- each GPU once
 
 
 def test_no_gpu_is_given_twice_under_heavy_load(live: Live) -> None:
@@ -40,7 +40,7 @@ def test_no_gpu_is_given_twice_under_heavy_load(live: Live) -> None:
     def submit(plan: tuple[str, int, int]) -> None:
         name, size, gpus = plan
         mine = Live(live.cluster, live.namespace)
-        mine.create(*gang("annotation", name, size, gpus=gpus, meta=notes(simulate_duration=lasts[name])))
+        mine.create(*gang("annotation", name, size, gpus=gpus, meta=metadata(simulate_duration=lasts[name])))
         mine.http.close()
 
     total = sum(size for _, size, _ in plans)
@@ -52,14 +52,14 @@ def test_no_gpu_is_given_twice_under_heavy_load(live: Live) -> None:
 
         eventually(ended, "every pod to have run")
     assert guard.looks > 5
-    # Those who ended have left their record; it names as many GPUs as they asked for.
+    # Ended pods keep their annotation, with as many GPUs as they requested.
     for name, pod in live.pods().items():
         asked = next(gpus for group, _, gpus in plans if name.rpartition("-")[0] == group)
         assert len(devices_of(pod)) == asked
         assert max(devices_of(pod)) < 8
 
 
-def test_a_pod_is_told_its_gpus_in_the_write_that_binds_it(live: Live) -> None:
+def test_a_pod_gets_its_devices_in_the_request_that_binds_it(live: Live) -> None:
     live.create(member("one", 3, **NODE))
 
     def bound() -> Json:
@@ -71,7 +71,7 @@ def test_a_pod_is_told_its_gpus_in_the_write_that_binds_it(live: Live) -> None:
     assert annotation(pod, "visible-devices") == annotation(pod, "devices")
 
 
-def test_gpus_are_neighbours_and_large_blocks_stay_whole(live: Live) -> None:
+def test_gpus_are_adjacent_and_large_blocks_stay_free(live: Live) -> None:
     live.create(member("one", 1, **NODE))
     live.wait_bound("one")
     live.create(member("two", 2, **NODE))
@@ -89,10 +89,10 @@ def test_gpus_are_neighbours_and_large_blocks_stay_whole(live: Live) -> None:
 
 
 def share(name: str, milli: int, **spec: Any) -> Json:
-    return noted(member(name, 0, **spec), gpu_milli=str(milli))
+    return annotated(member(name, 0, **spec), gpu_milli=str(milli))
 
 
-def test_shares_fill_one_card_before_they_open_another(live: Live) -> None:
+def test_shares_fill_one_gpu_before_they_use_another(live: Live) -> None:
     live.create(share("a", 500, **NODE))
     live.wait_bound("a")
     live.create(share("b", 400, **NODE))
@@ -108,7 +108,7 @@ def test_shares_fill_one_card_before_they_open_another(live: Live) -> None:
     no_double_devices(live.cluster)
 
 
-def test_whole_gpus_and_shares_do_not_meet_on_a_card(live: Live) -> None:
+def test_whole_gpus_and_shares_never_use_the_same_gpu(live: Live) -> None:
     live.create(share("part", 10, **NODE), member("seven", 7, **NODE))
     live.wait_bound("part", "seven")
     assert not set(live.devices("part")) & set(live.devices("seven"))
@@ -126,7 +126,7 @@ def test_whole_gpus_and_shares_do_not_meet_on_a_card(live: Live) -> None:
 
 
 def test_a_gang_of_shares_starts_as_a_whole_or_not_at_all(live: Live) -> None:
-    meta = notes(gpu_milli="600")
+    meta = metadata(gpu_milli="600")
     live.create(*gang("annotation", "nine", 9, gpus=0, meta=meta, **NODE))
     live.wait_reason("nine-0", "0.6")
     live.create(*gang("annotation", "eight", 8, gpus=0, meta=meta, **NODE))
@@ -139,8 +139,8 @@ def test_a_gang_of_shares_starts_as_a_whole_or_not_at_all(live: Live) -> None:
     ("milli", "gpus", "said"),
     [("0", 0, "gpu-milli"), ("1000", 0, "gpu-milli"), ("half", 0, "gpu-milli"), ("300", 1, "gpu-milli")],
 )
-def test_a_share_that_makes_no_sense_is_told_so(live: Live, milli: str, gpus: int, said: str) -> None:
-    live.create(noted(member("odd", gpus), gpu_milli=milli))
+def test_an_invalid_share_is_reported(live: Live, milli: str, gpus: int, said: str) -> None:
+    live.create(annotated(member("odd", gpus), gpu_milli=milli))
     live.wait_reason("odd", said)
     live.stays_unbound("odd", seconds=0.2)
 
@@ -163,7 +163,7 @@ def test_pods_of_one_map_may_share_a_gpu_on_purpose(live: Live) -> None:
     live.wait_bound("worker-0", "worker-1")
     wait_phase(live, "Running", "worker-0", "worker-1")
     assert (live.devices("worker-0"), live.devices("worker-1")) == ((2,), (2, 3))
-    # The rest of the node is six GPUs, and neither of those.
+    # The rest of the node is six other GPUs.
     live.create(member("six", 6, **NODE))
     live.wait_bound("six")
     assert live.devices("six") == (0, 1, 4, 5, 6, 7)
@@ -171,7 +171,7 @@ def test_pods_of_one_map_may_share_a_gpu_on_purpose(live: Live) -> None:
     live.wait_reason("more", GPU)
 
 
-def test_a_map_whose_gpu_somebody_else_holds_waits_and_names_them(live: Live) -> None:
+def test_a_map_with_a_gpu_in_use_waits_and_names_the_holders(live: Live) -> None:
     live.create(member("holder-0", 0, meta=mapped("0=node1:4")))
     live.wait_bound("holder-0")
     live.create(member("worker-0", 0, meta=mapped("0=node1:4,5")))
@@ -201,7 +201,7 @@ def test_a_map_whose_gpu_somebody_else_holds_waits_and_names_them(live: Live) ->
     ],
     ids=["unknown node", "missing GPU", "no entry", "index twice", "word", "GPU twice", "negative", "others", "empty"],
 )
-def test_a_map_that_makes_no_sense_is_told_so(live: Live, text: str, said: str) -> None:
+def test_an_invalid_map_is_reported(live: Live, text: str, said: str) -> None:
     live.create(member("worker-0", 0, meta=mapped(text)))
     live.wait_reason("worker-0", said)
     live.stays_unbound("worker-0", seconds=0.2)
@@ -224,7 +224,7 @@ def test_a_gang_with_a_map_starts_as_a_whole(live: Live) -> None:
     assert live.wait_bound("worker-0", "worker-1") == {"worker-0": "node1", "worker-1": "node2"}
 
 
-def test_a_map_is_honoured_on_a_node_that_says_nothing_of_gpus(mixed: Live) -> None:
+def test_a_map_is_honoured_on_a_node_without_reported_gpus(mixed: Live) -> None:
     mixed.create(member("worker-0", 0, meta=mapped("0=plain1:1,2"), **ODD))
     assert mixed.wait_bound("worker-0") == {"worker-0": "plain1"}
     assert (mixed.devices("worker-0"), seen(mixed, "worker-0")) == ((1, 2), "1,2")
@@ -232,7 +232,7 @@ def test_a_map_is_honoured_on_a_node_that_says_nothing_of_gpus(mixed: Live) -> N
     assert "worker-0" in mixed.wait_reason("other-0", "in use")
 
 
-def test_a_map_that_lacks_a_toleration_waits_for_that(mixed: Live) -> None:
+def test_a_map_without_the_needed_toleration_waits(mixed: Live) -> None:
     mixed.create(member("worker-0", 0, meta=mapped("0=plain1:1")))
     mixed.wait_reason("worker-0", "odd")
 
@@ -240,7 +240,7 @@ def test_a_map_that_lacks_a_toleration_waits_for_that(mixed: Live) -> None:
 # -- nodes
 
 
-def test_broken_gpus_are_not_given_out(live: Live) -> None:
+def test_broken_gpus_are_not_assigned(live: Live) -> None:
     def break_gpus(indices: str | None) -> None:
         live.patch("Node", "node1", {"metadata": {"annotations": {"gpu-scheduler.io/unhealthy-devices": indices}}})
 
@@ -268,7 +268,7 @@ def test_broken_gpus_are_not_given_out(live: Live) -> None:
     no_double_devices(live.cluster)
 
 
-def test_where_a_device_plugin_chooses_gpus_are_only_counted(mixed: Live) -> None:
+def test_gpus_behind_a_device_plugin_are_only_counted(mixed: Live) -> None:
     mixed.create(member("a", 3, **at("plugin1")))
     assert mixed.wait_bound("a") == {"a": "plugin1"}
     pod = mixed.get("Pod", "a")
@@ -282,7 +282,7 @@ def test_where_a_device_plugin_chooses_gpus_are_only_counted(mixed: Live) -> Non
 
 
 @pytest.mark.parametrize("how", ["share", "map with a request"])
-def test_where_a_device_plugin_chooses_nobody_gets_chosen_gpus(mixed: Live, how: str) -> None:
+def test_gpus_behind_a_device_plugin_cannot_be_chosen_by_a_map(mixed: Live, how: str) -> None:
     if how == "share":
         mixed.create(share("odd-0", 300, **at("plugin1")))
     else:
@@ -291,7 +291,7 @@ def test_where_a_device_plugin_chooses_nobody_gets_chosen_gpus(mixed: Live, how:
     mixed.stays_unbound("odd-0", seconds=0.2)
 
 
-def test_gpus_of_another_make_are_assigned_by_their_own_name(mixed: Live) -> None:
+def test_gpus_of_another_vendor_are_assigned_by_their_resource_name(mixed: Live) -> None:
     pods = [member(f"pod-{number}", 0, **ODD) for number in range(3)]
     for pod, amount in zip(pods, ("2", "1", "2"), strict=True):
         pod["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": amount}}
@@ -316,17 +316,17 @@ def two_containers(name: str, first: int, second: int, **spec: Any) -> Json:
     return made
 
 
-def told(live: Live, name: str) -> dict[str, str]:
-    """What each container of a pod is told to use."""
+def visible_by_container(live: Live, name: str) -> dict[str, str]:
+    """The visible devices of each container of a pod."""
     prefix = "visible-devices.gpu-scheduler.io/"
     found = live.get("Pod", name)["metadata"]["annotations"]
     return {key.removeprefix(prefix): text for key, text in found.items() if key.startswith(prefix)}
 
 
-def test_containers_that_ask_for_gpus_are_told_their_own(live: Live) -> None:
+def test_each_container_that_requests_gpus_gets_its_own_devices(live: Live) -> None:
     live.create(two_containers("pod", 2, 1))
     live.wait_bound("pod")
-    parts = told(live, "pod")
+    parts = visible_by_container(live, "pod")
     assert parts.keys() == {"trainer", "evaluator"}
     numbers = [int(number) for text in parts.values() for number in text.split(",")]
     assert len(parts["trainer"].split(",")) == 2
@@ -337,12 +337,12 @@ def test_containers_that_ask_for_gpus_are_told_their_own(live: Live) -> None:
 def test_containers_behind_a_device_plugin_each_count_from_zero(mixed: Live) -> None:
     mixed.create(two_containers("pod", 2, 1, **at("plugin1")))
     mixed.wait_bound("pod")
-    assert told(mixed, "pod") == {"trainer": "0,1", "evaluator": "0"}
+    assert visible_by_container(mixed, "pod") == {"trainer": "0,1", "evaluator": "0"}
     assert mixed.devices("pod") == ()
 
 
-def test_one_container_needs_no_word_of_its_own(live: Live) -> None:
+def test_a_single_container_has_no_annotation_of_its_own(live: Live) -> None:
     live.create(two_containers("pod", 2, 0))
     live.wait_bound("pod")
-    assert told(live, "pod") == {}
+    assert visible_by_container(live, "pod") == {}
     assert len(seen(live, "pod").split(",")) == 2

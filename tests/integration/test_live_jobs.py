@@ -1,4 +1,4 @@
-"""The live scheduler with pods that controllers make: jobs and sets that are gangs, and kinds that come later."""
+"""The live scheduler with pods of controllers: jobs and sets that are gangs, and kinds that are installed later."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.integration.dialect_user import GPUS, WITH_OBJECT, DialectUser
 from tests.integration.gangs import gang_job, group, join, member
 from tests.integration.live import Live, World
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import evict, uids
-from tests.integration.speaking import GPUS, WITH_OBJECT, Speaker
 
 MIN = "gpu-scheduler.io/gang-min"
 
 
 @pytest.fixture
-def user(live: Live) -> Iterator[Speaker]:
-    """Somebody who writes gangs by annotation."""
+def user(live: Live) -> Iterator[DialectUser]:
+    """A user who writes gangs by annotation."""
     with ExitStack() as undo:
-        yield Speaker(live, "annotation", undo)
+        yield DialectUser(live, "annotation", undo)
 
 
 def template(minimum: int, **spec: Any) -> Json:
-    """The template of pods that fill a node each, and that are a gang by who controls them."""
+    """A template of pods that fill a node each, and form a gang by their controller."""
     found = member("any", GPUS, meta={"annotations": {MIN: str(minimum)}, "labels": {"app": "train"}}, **spec)
     found["metadata"].pop("name")
     return {"metadata": found["metadata"], "spec": found["spec"]}
@@ -45,13 +45,13 @@ def stateful_set(size: int, **more: Any) -> Json:
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "train"}, "spec": spec}
 
 
-# -- the controller is the gang
+# -- the controller defines the gang
 
 
 @pytest.mark.parametrize(
     "found", [job(3), stateful_set(3, podManagementPolicy="Parallel")], ids=["indexed job", "stateful set"]
 )
-def test_the_pods_of_a_controller_are_a_gang_by_their_minimum_alone(user: Speaker, found: Json) -> None:
+def test_the_pods_of_a_controller_are_a_gang_by_their_minimum_alone(user: DialectUser, found: Json) -> None:
     live = user.live
     fillers = user.occupy(2)
     live.create(found)
@@ -63,7 +63,7 @@ def test_the_pods_of_a_controller_are_a_gang_by_their_minimum_alone(user: Speake
     live.wait_bound(*pods)
 
 
-def test_a_job_of_the_same_name_is_another_gang(user: Speaker) -> None:
+def test_a_job_of_the_same_name_is_another_gang(user: DialectUser) -> None:
     live = user.live
     live.create(job(2))
     eventually(lambda: len(live.bound()) == 2, "the first job to start")
@@ -77,13 +77,13 @@ def test_a_job_of_the_same_name_is_another_gang(user: Speaker) -> None:
     eventually(lambda: len(live.bound()) == 3, "the second job to start")
 
 
-def test_a_set_that_makes_one_pod_after_the_other_says_what_it_waits_for(user: Speaker) -> None:
+def test_a_set_that_creates_its_pods_in_order_reports_the_missing_ones(user: DialectUser) -> None:
     user.live.create(stateful_set(2))
     user.live.wait_reason("train-0", "1 of 2 pods exist")
     assert list(user.live.pods()) == ["train-0"]
 
 
-def test_a_minimum_without_a_gang_or_a_controller_is_refused(user: Speaker) -> None:
+def test_a_minimum_without_a_gang_or_a_controller_is_refused(user: DialectUser) -> None:
     user.live.create(member("alone", meta={"annotations": {MIN: "2"}}))
     said = user.live.wait_reason("alone", MIN)
     assert "no controller" in said
@@ -91,20 +91,20 @@ def test_a_minimum_without_a_gang_or_a_controller_is_refused(user: Speaker) -> N
 
 
 @pytest.mark.parametrize("dialect", WITH_OBJECT)
-def test_a_job_whose_pods_name_a_group_runs_and_is_done(speaker: Speaker) -> None:
+def test_a_job_whose_pods_name_a_group_completes(dialect_user: DialectUser) -> None:
     meta = {"annotations": {"gpu-scheduler.io/simulate-duration": "0.5"}}
-    speaker.live.create(*gang_job(speaker.dialect, "train", 2, meta=meta))
+    dialect_user.live.create(*gang_job(dialect_user.dialect, "train", 2, meta=meta))
     eventually(
-        lambda: speaker.live.get("Job", "train", "batch/v1").get("status", {}).get("succeeded") == 2,
+        lambda: dialect_user.live.get("Job", "train", "batch/v1").get("status", {}).get("succeeded") == 2,
         "the job to be done",
     )
-    speaker.wait_says("train", "finished")
-    if speaker.dialect == "scheduler-plugins":
-        speaker.wait_for("train", occupiedBy=f"{speaker.live.namespace}/train")
+    dialect_user.wait_stage("train", "finished")
+    if dialect_user.dialect == "scheduler-plugins":
+        dialect_user.wait_for("train", occupiedBy=f"{dialect_user.live.namespace}/train")
 
 
-def test_a_gang_that_is_restarted_is_no_failure_of_its_job(user: Speaker) -> None:
-    """Of one that ignores disruptions: it bears no failure, so any would end it."""
+def test_a_restart_of_a_gang_does_not_count_as_a_failure_of_its_job(user: DialectUser) -> None:
+    """The job ignores disruptions and tolerates no failure, so any failure would end it."""
     live, found = user.live, job(2)
     disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     found["spec"] |= {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}}
@@ -118,7 +118,7 @@ def test_a_gang_that_is_restarted_is_no_failure_of_its_job(user: Speaker) -> Non
     assert not any(status.get(field) for field in ("failed", "uncountedTerminatedPods", "conditions")), status
 
 
-# -- who is bound first
+# -- bind order
 
 
 @pytest.mark.parametrize("dialect", ["annotation", "volcano", "spark"])
@@ -148,7 +148,7 @@ def test_the_pod_that_the_others_connect_to_is_bound_first(world: World, dialect
 # -- kinds that are installed later
 
 
-def test_a_dialect_whose_kind_is_installed_later_is_understood_from_then_on(world: World) -> None:
+def test_a_dialect_works_once_its_kind_is_installed(world: World) -> None:
     live = world.cluster("--nodes", "1")
     name = "podgroups.scheduling.x-k8s.io"
     live.cluster.kubectl("delete", "crd", name)

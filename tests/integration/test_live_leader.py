@@ -1,4 +1,4 @@
-"""One scheduler leads and others stand by: they hand over, fence each other off, and never forget what was promised."""
+"""One scheduler leads and others are on standby: takeover, fencing, and commits that survive both."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ from tests.integration.commits import (
 from tests.integration.fault_proxy import Seen, answer, before
 from tests.integration.gangs import gang
 from tests.integration.live import DeviceGuard, Live
-from tests.integration.running import PATIENCE, Json, eventually
+from tests.integration.running import TIMEOUT, Json, eventually
 
 MERGE = "application/merge-patch+json"
 
 
 def deeds(replica: Replica, since: int, frozen_at: Step) -> list[Seen]:
-    """What a scheduler did to pods and to the committed set, as far as the API let it. Words do not count, nor intents
-    that it never committed, nor what went out together with the request at which it froze: that was under way before.
-    """
+    """What a scheduler did to pods and to the committed set, as far as the API accepted it. Status writes do not
+    count, nor intents that it never committed, nor requests that were in flight when it was suspended."""
     deed = re.compile(r"POST .*/(binding|eviction)$|DELETE .*|PUT .*/leases/gpu-scheduler$")
     return [
         one
@@ -55,10 +54,10 @@ def deeds(replica: Replica, since: int, frozen_at: Step) -> list[Seen]:
     ]
 
 
-# -- one leads
+# -- one leader
 
 
-def test_only_one_leads_and_the_other_is_ready(pair: Pair, home: Live) -> None:
+def test_one_scheduler_leads_and_the_other_is_ready(pair: Pair, home: Live) -> None:
     with patient_pair(pair) as (leader, standby):
         before_it = len(standby.proxy.writes)
         Start(home).provoke()
@@ -69,7 +68,7 @@ def test_only_one_leads_and_the_other_is_ready(pair: Pair, home: Live) -> None:
         assert all(replica.scheduler.is_ready() for replica in (leader, standby))
 
 
-def test_leader_that_is_told_to_stop_hands_over_at_once(
+def test_a_leader_that_is_stopped_hands_over_at_once(
     pair: Pair, record_property: Callable[[str, object], None]
 ) -> None:
     with patient_pair(pair) as (first, second):
@@ -82,25 +81,23 @@ def test_leader_that_is_told_to_stop_hands_over_at_once(
 
 
 @pytest.mark.parametrize("step", [CREATE, COMMIT, BINDS[1]], ids=["create", "commit", "bind"])
-def test_leader_that_is_told_to_stop_in_the_middle_of_a_gang_leaves_it_to_the_next(
-    pair: Pair, home: Live, step: Step
-) -> None:
+def test_a_leader_that_is_stopped_during_a_bind_leaves_the_gang_to_the_next(pair: Pair, home: Live, step: Step) -> None:
     with patient_pair(pair) as (first, _), DeviceGuard(pair.cluster):
         process = first.scheduler.process
         assert process is not None
         strike(first.proxy, step, before(process.terminate))
         Start(home).provoke()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         Start(home).finish()
         wait_settled(pair.system)
 
 
-# -- a leader that is out of breath
+# -- a suspended leader
 
 
 class Freeze:
-    """Holds whoever leads still at a step, together with the request that it has just sent. `meanwhile` is over before
-    anybody can lead in its place."""
+    """Suspends the leader at a step, together with the request that it has just sent. `meanwhile` ends before
+    another scheduler can lead."""
 
     def __init__(self, pair: Pair, step: Step, meanwhile: Callable[[], object] = lambda: None) -> None:
         self._pair = pair
@@ -124,29 +121,29 @@ class Freeze:
                 if other is not replica:
                     other.scheduler.resume()
             self._frozen.append(replica)
-        self._thawed.wait(2 * PATIENCE)
+        self._thawed.wait(2 * TIMEOUT)
 
     @property
     def leader(self) -> Replica:
-        """The one that is frozen, or was."""
+        """The suspended scheduler."""
         return self._frozen[0]
 
     def wait(self) -> Replica:
-        """Waits until it is frozen, and until the other one leads; that one."""
+        """Waits until it is suspended and the other one leads; returns the new leader."""
         eventually(lambda: self._frozen, "the leader to come to that step")
         standby = next(one for one in self._pair.replicas if one is not self.leader)
         eventually(lambda: self._pair.holder() == standby.identity, "the standby to lead")
         return standby
 
     def thaw(self) -> None:
-        """Lets it go on, once."""
+        """Resumes it, once."""
         if self._frozen and not self._thawed.is_set():
             self._said = len(self.leader.scheduler.text())
             self._thawed.set()
             self.leader.scheduler.resume()
 
     def wait_fallen(self) -> None:
-        """Waits until the one that was frozen knows that it leads no more."""
+        """Waits until the formerly suspended scheduler knows that it no longer leads."""
         fallen = "leader lease lost"
         eventually(lambda: fallen in self.leader.scheduler.text()[self._said :], "the old leader to know")
 
@@ -158,8 +155,8 @@ class Freeze:
 
 
 @pytest.mark.parametrize("step", [CREATE, COMMIT], ids=["create", "commit"])
-def test_leader_that_wakes_too_late_gives_nothing_away(pair: Pair, home: Live, step: Step) -> None:
-    """Before it could commit another gang was given the same GPUs by the next leader."""
+def test_a_leader_that_resumes_too_late_commits_nothing(pair: Pair, home: Live, step: Step) -> None:
+    """Before it could commit, the next leader assigned the same GPUs to another gang."""
     elder = gang("annotation", "elder", 2, gpus=8)
     home.create(elder[0])
 
@@ -178,7 +175,7 @@ def test_leader_that_wakes_too_late_gives_nothing_away(pair: Pair, home: Live, s
         home.stays_unbound(*names_of("train"))
         assert deeds(frozen.leader, mark, step) == []
         assert pair.holder() == standby.identity
-    # It may lead again, and then clears away what it wrote too late.
+    # It may lead again, and then deletes what it wrote too late.
     standby.scheduler.stop()
     eventually(lambda: pair.holder() == frozen.leader.identity, "the old leader to lead again")
     for name in ("elder-0", "elder-1"):
@@ -187,7 +184,7 @@ def test_leader_that_wakes_too_late_gives_nothing_away(pair: Pair, home: Live, s
     wait_settled(pair.system)
 
 
-def test_bind_of_a_leader_that_wakes_too_late_was_made_by_the_next(pair: Pair, home: Live) -> None:
+def test_the_next_leader_has_made_the_bind_of_a_leader_that_resumes_too_late(pair: Pair, home: Live) -> None:
     marks = pair.marks()
     with DeviceGuard(pair.cluster), Freeze(pair, BINDS[1]) as frozen:
         home.create(*gang("annotation", "train", 4, gpus=4))
@@ -201,7 +198,7 @@ def test_bind_of_a_leader_that_wakes_too_late_was_made_by_the_next(pair: Pair, h
     assert where_pods_are(home) == intended(pair.since(marks))
 
 
-def test_evictions_of_a_leader_that_wakes_too_late_were_made_by_the_next(pair: Pair, home: Live) -> None:
+def test_the_next_leader_has_made_the_evictions_of_a_leader_that_resumes_too_late(pair: Pair, home: Live) -> None:
     play = Preempt(home)
     play.prepare()
     with DeviceGuard(pair.cluster), Freeze(pair, EVICTIONS[1]) as frozen:
@@ -220,7 +217,8 @@ def test_evictions_of_a_leader_that_wakes_too_late_were_made_by_the_next(pair: P
 
 
 def hold_open(pair: Pair, home: Live) -> Json:
-    """A gang of four of which one cannot be bound, so that its commit stays open; the names that the Lease carries."""
+    """A gang of four of which one cannot be bound, so that its commit stays open; returns the Placements in the
+    Lease."""
     pair.inject(answer(500), method="POST", path="/pods/train-3/binding$")
     Start(home).provoke()
     home.wait_bound(*names_of("train", 3))
@@ -228,12 +226,12 @@ def hold_open(pair: Pair, home: Live) -> Json:
 
 
 def read_lease(pair: Pair) -> Json:
-    """The Lease; {} while there is none."""
+    """The Lease; {} if there is none."""
     status, found = pair.system.http.ask("GET", LEASE)
     return found if status == 200 else {}
 
 
-def test_lease_that_someone_deletes_stays_while_it_promises_anything(pair: Pair, home: Live) -> None:
+def test_a_deleted_lease_stays_while_anything_is_committed(pair: Pair, home: Live) -> None:
     marks = pair.marks()
     promised = hold_open(pair, home)
     assert promised
@@ -248,13 +246,13 @@ def test_lease_that_someone_deletes_stays_while_it_promises_anything(pair: Pair,
         Start(home).finish()
         assert where_pods_are(home) == intended(pair.since(marks))
         wait_settled(pair.system)
-    # Then it may go, and a new one is made: whoever leads goes on.
+    # Then it may be deleted, and the leader creates a new one.
     eventually(lambda: "deletionTimestamp" not in read_lease(pair).get("metadata", "deletionTimestamp"), "a new Lease")
     home.create(*gang("annotation", "next", 2))
     home.wait_bound("next-0", "next-1")
 
 
-def test_promise_that_nobody_can_read_stops_every_leader_with_a_clear_line(pair: Pair, home: Live) -> None:
+def test_an_unreadable_commit_stops_every_leader_with_a_clear_log_line(pair: Pair, home: Live) -> None:
     promised = hold_open(pair, home)
     first, second = pair.replicas
     for replica in pair.replicas:
@@ -265,13 +263,13 @@ def test_promise_that_nobody_can_read_stops_every_leader_with_a_clear_line(pair:
     first.launch()
     process = first.scheduler.process
     assert process is not None
-    assert process.wait(PATIENCE) != 0
+    assert process.wait(TIMEOUT) != 0
     last = first.scheduler.text().strip().splitlines()[-1]
     assert f"Placement gpu-scheduler-system/{name}" in last
     assert "does not exist" in last
     assert "Traceback" not in first.scheduler.text()
     assert committed(pair.system) == promised
-    # What the line says helps.
+    # The advice of the log line works.
     note = {"metadata": {"annotations": {COMMITTED: "{}"}}}
     pair.system.ask("PATCH", LEASE, note, content_type=MERGE)
     pair.clear()

@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to: policies that make none, pods that speak several dialects, other namespaces."""
+"""Which gang a pod belongs to: policies without gangs, pods with several dialects, other namespaces."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from tests.integration import running
 from tests.integration.commits import make_home
+from tests.integration.dialect_user import DIALECTS, GPUS, DialectUser
 from tests.integration.gangs import NATIVE, group, join, member, merge, queue
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import annotation
-from tests.integration.speaking import DIALECTS, GPUS, Speaker
 
 in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
@@ -20,21 +20,21 @@ in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
 @pytest.mark.parametrize("dialect", NATIVE)
-def test_pods_of_the_basic_policy_are_no_gang(speaker: Speaker) -> None:
+def test_pods_of_the_basic_policy_are_no_gang(dialect_user: DialectUser) -> None:
     policy: Json = {"basic": {}}
     spec: Json = {"schedulingPolicy": policy}
-    if speaker.dialect == "1.35":
+    if dialect_user.dialect == "1.35":
         spec = {"podGroups": [{"name": "workers", "policy": policy}]}
-    speaker.occupy(3)
-    speaker.live.create(*group(speaker.dialect, "web", 2, **spec))
+    dialect_user.occupy(3)
+    dialect_user.live.create(*group(dialect_user.dialect, "web", 2, **spec))
     for number in range(2):
-        speaker.add_pod("web", number, minimum=2)
-    eventually(lambda: len(speaker.live.bound().keys() & {"web-0", "web-1"}) == 1, "one of the pods to start")
+        dialect_user.add_pod("web", number, minimum=2)
+    eventually(lambda: len(dialect_user.live.bound().keys() & {"web-0", "web-1"}) == 1, "one of the pods to start")
 
 
 @pytest.mark.parametrize("dialect", ["1.35"])
-def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(speaker: Speaker) -> None:
-    live = speaker.live
+def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(dialect_user: DialectUser) -> None:
+    live = dialect_user.live
     live.create(*group("1.35", "train", 2))
 
     def add(name: str, key: str) -> None:
@@ -47,32 +47,32 @@ def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(speaker: Speaker) -> 
     live.wait_reason("b-0", "1 of 2 pods exist", "train/workers/b")
 
     def tells() -> bool:
-        said = json.loads(annotation(speaker.object("train"), "status") or "{}")
-        scheduled = {key: found.get("scheduled", False) for key, found in said.get("groups", {}).items()}
-        waiting = [one["message"] for one in said.get("conditions", ()) if one["type"] == "GangScheduled"]
+        message = json.loads(annotation(dialect_user.object("train"), "status") or "{}")
+        scheduled = {key: found.get("scheduled", False) for key, found in message.get("groups", {}).items()}
+        waiting = [one["message"] for one in message.get("conditions", ()) if one["type"] == "GangScheduled"]
         return scheduled == {"workers/a": True, "workers/b": False} and any("workers/b" in one for one in waiting)
 
-    speaker.wait_for("train", GangScheduled="False")
+    dialect_user.wait_for("train", GangScheduled="False")
     eventually(tells, "which of them waits")
     add("b-1", "b")
     live.wait_bound("b-0", "b-1")
-    speaker.wait_says("train", "running")
-    if not running.kubernetes:  # where the API has a place for them
+    dialect_user.wait_stage("train", "running")
+    if not running.kubernetes:  # where the API has fields for them
 
         def agree() -> bool:
-            found = speaker.object("train")
+            found = dialect_user.object("train")
             both = found.get("status", {}), json.loads(annotation(found, "status"))
-            first, second = ({one["type"]: one["status"] for one in said.get("conditions", ())} for said in both)
+            first, second = ({one["type"]: one["status"] for one in message.get("conditions", ())} for message in both)
             return first == second
 
         eventually(agree, "the status to say what the annotation says")
 
 
 @pytest.mark.parametrize("dialect", ["1.35"])
-def test_a_pod_group_that_its_workload_does_not_have_is_named(speaker: Speaker) -> None:
-    speaker.live.create(*group("1.35", "train", 1))
-    speaker.live.create(member("lost", workloadRef={"name": "train", "podGroup": "wrokers"}))
-    speaker.live.wait_reason("lost", "no pod group 'wrokers'; it has workers")
+def test_an_unknown_pod_group_of_a_workload_is_named(dialect_user: DialectUser) -> None:
+    dialect_user.live.create(*group("1.35", "train", 1))
+    dialect_user.live.create(member("lost", workloadRef={"name": "train", "podGroup": "wrokers"}))
+    dialect_user.live.wait_reason("lost", "no pod group 'wrokers'; it has workers")
 
 
 # -- several dialects on one pod
@@ -90,12 +90,12 @@ def test_a_pod_group_that_its_workload_does_not_have_is_named(speaker: Speaker) 
         ("scheduler-plugins", "1.36"),
     ],
 )
-def test_of_two_dialects_on_a_pod_one_counts(speaker: Speaker, winner: str) -> None:
-    live = speaker.live
-    live.create(*group(winner, "counts", 2), *group(speaker.dialect, "ignored", 1))
+def test_one_of_two_dialects_on_a_pod_wins(dialect_user: DialectUser, winner: str) -> None:
+    live = dialect_user.live
+    live.create(*group(winner, "counts", 2), *group(dialect_user.dialect, "ignored", 1))
 
     def add(number: int) -> None:
-        (meta, spec), (others, more) = join(winner, "counts", 2), join(speaker.dialect, "ignored", 1)
+        (meta, spec), (others, more) = join(winner, "counts", 2), join(dialect_user.dialect, "ignored", 1)
         live.create(member(f"pod-{number}", meta=merge(meta, others), **spec, **more))
 
     add(0)
@@ -105,21 +105,21 @@ def test_of_two_dialects_on_a_pod_one_counts(speaker: Speaker, winner: str) -> N
     live.wait_bound("pod-0", "pod-1")
 
 
-# -- whose gang it is
+# -- namespaces and schedulers
 
 
 @in_every_dialect
-def test_a_pod_cannot_join_a_gang_of_another_namespace(speaker: Speaker) -> None:
-    live = speaker.live
+def test_a_pod_cannot_join_a_gang_of_another_namespace(dialect_user: DialectUser) -> None:
+    live = dialect_user.live
     there = f"{live.namespace}-b"
-    other = make_home(live.cluster, there, speaker.undo)
-    *defined, first, _ = speaker.write("train", 2, gpus=1)
+    other = make_home(live.cluster, there, dialect_user.undo)
+    *defined, first, _ = dialect_user.write("train", 2, gpus=1)
     other.create(*defined, first)
     live.create(*defined, {**first, "metadata": {**first["metadata"], "name": "same"}})
     other.wait_reason("train-0", "1 of 2 pods exist")
     live.wait_reason("same", "1 of 2 pods exist")
 
-    meta, spec = join(speaker.dialect, f"{there}/train", 2)
+    meta, spec = join(dialect_user.dialect, f"{there}/train", 2)
     status, found = live.http.ask("POST", live.path("Pod"), member("thief", meta=meta, **spec))
     if status >= 300:
         assert status == 422, found
@@ -130,15 +130,17 @@ def test_a_pod_cannot_join_a_gang_of_another_namespace(speaker: Speaker) -> None
 
 
 @in_every_dialect
-@pytest.mark.parametrize("named", ["volcano", "somebody-else"])
-def test_a_gang_whose_pods_name_two_schedulers_is_refused_until_they_agree(speaker: Speaker, named: str) -> None:
-    live = speaker.live
-    *defined, first, second = speaker.write("train", 2, gpus=1)
+@pytest.mark.parametrize("named", ["volcano", "other-scheduler"])
+def test_a_gang_whose_pods_name_two_schedulers_is_refused_until_they_agree(
+    dialect_user: DialectUser, named: str
+) -> None:
+    live = dialect_user.live
+    *defined, first, second = dialect_user.write("train", 2, gpus=1)
     odd = {**second, "spec": {**second["spec"], "schedulerName": named}}
     live.create(*defined, first, odd)
-    said = live.wait_reason("train-0", "schedulerName")
-    assert f"pod train-1 names '{named}'" in said
-    assert "pod train-0 names 'gpu-scheduler'" in said
+    message = live.wait_reason("train-0", "schedulerName")
+    assert f"pod train-1 names '{named}'" in message
+    assert "pod train-0 names 'gpu-scheduler'" in message
     live.stays_unbound("train-0", "train-1", seconds=0.3)
     live.delete("Pod", "train-1")
     eventually(lambda: "train-1" not in live.pods(), "the odd pod to be gone")
@@ -146,28 +148,28 @@ def test_a_gang_whose_pods_name_two_schedulers_is_refused_until_they_agree(speak
     live.wait_bound("train-0", "train-1")
 
 
-# -- what every gang may say, whatever its dialect
+# -- options of every dialect
 
 
 @in_every_dialect
-def test_a_paused_gang_starts_when_it_is_let_go(speaker: Speaker) -> None:
-    train = speaker.start("train", 2, gpus=1, options={"gpu-scheduler.io/paused": "true"})
-    speaker.live.wait_reason("train-0", "paused")
-    speaker.live.stays_unbound(*train, seconds=0.3)
-    speaker.set_option("train", "gpu-scheduler.io/paused", None)
-    speaker.live.wait_bound(*train)
+def test_a_paused_gang_starts_when_it_is_resumed(dialect_user: DialectUser) -> None:
+    train = dialect_user.start("train", 2, gpus=1, options={"gpu-scheduler.io/paused": "true"})
+    dialect_user.live.wait_reason("train-0", "paused")
+    dialect_user.live.stays_unbound(*train, seconds=0.3)
+    dialect_user.set_option("train", "gpu-scheduler.io/paused", None)
+    dialect_user.live.wait_bound(*train)
 
 
 @in_every_dialect
-def test_a_gang_is_held_to_the_limit_of_the_queue_that_it_names(speaker: Speaker) -> None:
-    live = speaker.live
+def test_a_gang_is_held_to_the_limit_of_the_queue_that_it_names(dialect_user: DialectUser) -> None:
+    live = dialect_user.live
     name = f"q-{live.namespace}"
     options = {"gpu-scheduler.io/queue": name}
-    train = speaker.start("train", 2, options=options)
+    train = dialect_user.start("train", 2, options=options)
     live.wait_reason("train-0", f"queue {name} does not exist")
-    speaker.create_wide(queue(name, limit={"nvidia.com/gpu": 3 * GPUS}))
+    dialect_user.create_wide(queue(name, limit={"nvidia.com/gpu": 3 * GPUS}))
     live.wait_bound(*train)
-    late = speaker.start("late", 2, options=options)
+    late = dialect_user.start("late", 2, options=options)
     live.wait_reason("late-0", f"queue {name} is short by 8 nvidia.com/gpu: it uses 16 of 24")
     live.stays_unbound(*late, seconds=0.3)
     live.patch("Queue", name, {"spec": {"limit": {"nvidia.com/gpu": 4 * GPUS}}}, "gpu-scheduler.io/v1alpha1")
@@ -175,15 +177,15 @@ def test_a_gang_is_held_to_the_limit_of_the_queue_that_it_names(speaker: Speaker
 
 
 @in_every_dialect
-def test_a_gang_that_requires_a_rack_waits_for_room_in_one(speaker: Speaker) -> None:
-    live = speaker.live
-    speaker.put_in_rack("left", "node1", "node2")
-    speaker.put_in_rack("right", "node3", "node4")
+def test_a_gang_that_requires_a_rack_waits_for_capacity_in_one(dialect_user: DialectUser) -> None:
+    live = dialect_user.live
+    dialect_user.put_in_rack("left", "node1", "node2")
+    dialect_user.put_in_rack("right", "node3", "node4")
     hostname = "kubernetes.io/hostname"
     for node in ("node2", "node4"):
         live.create(member(f"on-{node}", GPUS, nodeSelector={hostname: node}))
     live.wait_bound("on-node2", "on-node4")
-    train = speaker.start("train", 2, options={"gpu-scheduler.io/topology": "required:rack"})
+    train = dialect_user.start("train", 2, options={"gpu-scheduler.io/topology": "required:rack"})
     live.wait_reason("train-0", "rack")
     live.stays_unbound(*train, seconds=0.3)
     live.delete("Pod", "on-node4")
@@ -191,16 +193,16 @@ def test_a_gang_that_requires_a_rack_waits_for_room_in_one(speaker: Speaker) -> 
 
 
 @in_every_dialect
-def test_an_option_that_makes_no_sense_is_named(speaker: Speaker) -> None:
+def test_an_invalid_option_is_named(dialect_user: DialectUser) -> None:
     option = "gpu-scheduler.io/topology"
-    train = speaker.start("train", 2, gpus=1, options={option: "rack"})
-    said = speaker.live.wait_reason("train-0", option)
-    assert "'rack' is no rule" in said
-    assert "required:rack" in said
-    condition = {"1.36": "PodGroupScheduled", "1.37": "PodGroupInitiallyScheduled"}.get(speaker.dialect)
+    train = dialect_user.start("train", 2, gpus=1, options={option: "rack"})
+    message = dialect_user.live.wait_reason("train-0", option)
+    assert "'rack' is no rule" in message
+    assert "required:rack" in message
+    condition = {"1.36": "PodGroupScheduled", "1.37": "PodGroupInitiallyScheduled"}.get(dialect_user.dialect)
     if condition is not None:
-        speaker.wait_for("train", **{condition: "False", f"{condition}.reason": "SchedulerError"})
-    elif speaker.dialect == "volcano":
-        speaker.wait_for("train", phase="Pending", Unschedulable="True")
-    speaker.set_option("train", option, None)
-    speaker.live.wait_bound(*train)
+        dialect_user.wait_for("train", **{condition: "False", f"{condition}.reason": "SchedulerError"})
+    elif dialect_user.dialect == "volcano":
+        dialect_user.wait_for("train", phase="Pending", Unschedulable="True")
+    dialect_user.set_option("train", option, None)
+    dialect_user.live.wait_bound(*train)

@@ -1,4 +1,4 @@
-"""What the owner of a job that waits is told, word for word: on every pod, on the gang's object and in its status."""
+"""The exact messages that the owner of a waiting job gets: on every pod, on the gang's object and in its status."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.integration.dialect_user import GPUS, NODES, OBJECTS
 from tests.integration.gangs import gang, member, queue
 from tests.integration.live import Live
 from tests.integration.running import Json, container, eventually
-from tests.integration.scenes import mapped, noted, on, told
-from tests.integration.speaking import GPUS, NODES, OBJECTS
+from tests.integration.scenes import annotated, mapped, on, wait_any_event
 
 GPU = "nvidia.com/gpu"
 VOLCANO = OBJECTS["volcano"][1]
@@ -25,16 +25,16 @@ NUMBERS = re.compile(r"\d+")
 
 @dataclass
 class Owner:
-    """Somebody who submits a job and reads what becomes of it. What is done to nodes is undone after the test."""
+    """A user who submits a job and reads its status. Changes of nodes are undone after the test."""
 
     live: Live
     undo: ExitStack
 
     def submit(self, name: str, size: int, gpus: int = 1, *, options: Json | None = None, **more: Any) -> list[str]:
-        """Creates a gang; the names of its pods. `options` are annotations of its PodGroup."""
+        """Creates a gang; returns the names of its pods. `options` are annotations of its PodGroup."""
         found = gang("volcano", name, size, gpus=gpus, **more)
         if options:
-            found[0] = noted(found[0], **options)
+            found[0] = annotated(found[0], **options)
         self.live.create(*found)
         return [item["metadata"]["name"] for item in found[1:]]
 
@@ -43,7 +43,7 @@ class Owner:
         self.live.wait_bound(*self.submit(name, size, gpus))
 
     def change_nodes(self, change: Json, back: Json, *nodes: str) -> None:
-        """Changes nodes, all of them unless some are named."""
+        """Changes nodes, all of them by default."""
         for node in nodes or [f"node{number}" for number in range(1, NODES + 1)]:
             self.undo.callback(self.live.patch, "Node", node, back)
             self.live.change_node(node, change)
@@ -51,7 +51,7 @@ class Owner:
     # -- reading
 
     def reads(self, message: str, gang_name: str = "train") -> None:
-        """Every pod that waits, and the PodGroup, say exactly this."""
+        """Every waiting pod, and the PodGroup, have exactly this message."""
         whole = f"gang {self.live.namespace}/{gang_name} (PodGroup): {message}"
         waiting = [name for name, pod in self.live.pods().items() if name.startswith(f"{gang_name}-")]
         for name in waiting:
@@ -60,7 +60,7 @@ class Owner:
         eventually(lambda: self.group_says(gang_name) == message, f"the PodGroup to say {message!r}")
 
     def pod_reads(self, name: str, message: str) -> None:
-        """An Event and the condition of a pod say exactly this."""
+        """An Event and the condition of a pod have exactly this message."""
         self.event_reads("Pod", name, message)
         condition = eventually(lambda: self.condition(name, message), f"{name} to say {message!r}")
         assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
@@ -70,7 +70,7 @@ class Owner:
         return next((one for one in found if (one["type"], one.get("message")) == ("PodScheduled", message)), {})
 
     def event_reads(self, kind: str, name: str, message: str, reason: str = "FailedScheduling") -> Json:
-        """An Event about an object says exactly this, and carries what kubectl and others go by."""
+        """An Event about an object has exactly this message, and the fields that kubectl and others use."""
         try:
             found = eventually(lambda: self.events(kind, name, reason).get(message, {}))
         except AssertionError:
@@ -104,7 +104,7 @@ def owner(live: Live) -> Iterator[Owner]:
         yield Owner(live, undo)
 
 
-# -- not enough
+# -- capacity
 
 
 def test_too_little_of_a_resource_is_free(owner: Owner) -> None:
@@ -116,7 +116,7 @@ def test_too_little_of_a_resource_is_free(owner: Owner) -> None:
     )
 
 
-def test_a_pod_alone_finds_no_node_with_enough_free(owner: Owner) -> None:
+def test_a_single_pod_finds_no_node_with_enough_free(owner: Owner) -> None:
     owner.run("first", 4, 5)
     owner.live.create(member("single", 4))
     owner.pod_reads(
@@ -209,10 +209,10 @@ def test_a_queue_is_closed(owner: Owner, wide: Wide) -> None:
     owner.reads(f"queue {name} is closed. Starts when it is opened.")
 
 
-# -- nodes that do not do
+# -- unsuitable nodes
 
 
-def test_no_node_tolerates_it(owner: Owner) -> None:
+def test_every_node_has_a_taint(owner: Owner) -> None:
     taint: Json = {"key": "dedicated", "value": "others", "effect": "NoSchedule"}
     owner.change_nodes({"spec": {"taints": [taint]}}, {"spec": {"taints": None}})
     owner.submit("train", 2)
@@ -313,7 +313,7 @@ def test_a_pod_has_a_scheduling_gate(owner: Owner) -> None:
     whole = f"gang {owner.live.namespace}/train (PodGroup): {message}"
     owner.event_reads("PodGroup", "train", whole)
     owner.event_reads("Pod", "train-1", whole)
-    # Others look at the gates' own condition, so that one stays as it is.
+    # Kubernetes owns the condition of scheduling gates, so it stays unchanged.
     conditions = owner.live.get("Pod", "train-0")["status"]["conditions"]
     assert [one["reason"] for one in conditions if one["type"] == "PodScheduled"] == ["SchedulingGated"]
 
@@ -328,7 +328,7 @@ def test_the_group_of_a_pod_does_not_exist(owner: Owner) -> None:
     owner.pod_reads("train-1", whole)
 
 
-def test_a_gang_makes_no_sense(owner: Owner) -> None:
+def test_a_gang_is_invalid(owner: Owner) -> None:
     owner.submit("train", 2, options={"on-member-lost": "explode"})
     owner.reads('not valid: gpu-scheduler.io/on-member-lost: \'explode\' is none of "hold", "restart", "shrink"')
 
@@ -358,4 +358,4 @@ def test_a_node_refused_a_pod(owner: Owner) -> None:
     owner.live.create({**made, "spec": {**spec, "template": template}})
     owner.undo.callback(owner.live.delete, "ReplicaSet", "train", "apps/v1")
     failed = r"the last start failed \(pod train-\w+: OutOfcpu\); the next try follows in \d+ seconds?\."
-    assert told(owner.live, "FailedScheduling", rf"^gang \S+/ReplicaSet/train: {failed}$")
+    assert wait_any_event(owner.live, "FailedScheduling", rf"^gang \S+/ReplicaSet/train: {failed}$")

@@ -1,4 +1,4 @@
-"""The scheduler's account on a real API server: it is refused nothing, and allowed nothing that it does not use."""
+"""The scheduler's account on a real API server has exactly the permissions that it uses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpu_scheduler.k8s.discovery import Served, find_served
 from tests.integration import running
 from tests.integration.audit import Audit, guard
 from tests.integration.commits import BINDS, CREATE, Preempt, Replica, make_home, wait_settled
+from tests.integration.dialect_user import DialectUser
 from tests.integration.fault_proxy import answer, before, lose_reply
 from tests.integration.gangs import gang, group, member, queue
 from tests.integration.live import SYSTEM, Live, World
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import stateful
-from tests.integration.speaking import Speaker
 
 JOBS = {("batch.volcano.sh", "v1alpha1"): ("Job", "jobs"), ("kubeflow.org", "v1"): ("PyTorchJob", "pytorchjobs")}
 OWN = ("leases", "placements")
@@ -28,7 +28,7 @@ OWN = ("leases", "placements")
 pytestmark = pytest.mark.kubernetes("the local cluster knows no roles")
 
 
-def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -> None:
+def test_the_account_has_exactly_the_permissions_that_it_uses(world: World) -> None:
     system = world.cluster("--nodes", "2", "--audit")
     cluster = system.cluster
     define_jobs(system)
@@ -41,16 +41,16 @@ def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -
         wait_settled(system)
         needed = set(needed_permissions(asyncio.run(served_by(cluster.folder / "kubeconfig")), SYSTEM))
         audit = Audit(cluster.folder, "gpu-scheduler")
-        # The log is written after the answer was given, and Events and statuses in their own time.
+        # The audit log is written after the reply, and Events and statuses follow later.
         eventually(lambda: needed <= audit.used(*OWN), f"{needed - audit.used(*OWN)} to be used")
         assert audit.refused() == []
 
 
-# -- what makes the scheduler do everything that it can
+# -- what makes the scheduler use all its permissions
 
 
 def define_jobs(system: Live) -> None:
-    """The kinds of two jobs, as far as anybody reads them here."""
+    """The kinds of two jobs, without complete schemas."""
     for (name, version), (kind, plural) in JOBS.items():
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -70,7 +70,7 @@ def wait_served(system: Live, path: str) -> None:
 
 
 def speak_every_dialect(replica: Replica, home: Live) -> None:
-    """A gang of each kind loses members; the first word to each of them is lost, so that it is read again."""
+    """A gang of each kind loses members; the first status write of each is lost, so that it is read again."""
     home.create(queue("ours", weight=1))
     home.create({**queue("theirs", weight=1), "apiVersion": "scheduling.volcano.sh/v1beta1"})
     for dialect in ("annotation", "volcano", "scheduler-plugins", running.kubernetes):
@@ -78,7 +78,7 @@ def speak_every_dialect(replica: Replica, home: Live) -> None:
         name = dialect.replace(".", "-")
         replica.proxy.inject(answer(500), method="PATCH", path=f"/{kind}/{name}[^/]*(/status)?$", times=1)
         with ExitStack() as undo:
-            lose_members(Speaker(home, dialect, undo), name)
+            lose_members(DialectUser(home, dialect, undo), name)
     own_groups(home)
     home.create(claim(), member("reader", 0, volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))
     chosen = "volume.kubernetes.io/selected-node"
@@ -86,21 +86,21 @@ def speak_every_dialect(replica: Replica, home: Live) -> None:
     eventually(lambda: home.get("Queue", "ours", "gpu-scheduler.io/v1alpha1").get("status"), "the use of a queue")
 
 
-def lose_members(speaker: Speaker, name: str) -> None:
-    """A member is lost and comes back, twice: what is said of it the second time has been said before."""
-    options = {"gpu-scheduler.io/queue": "ours"} if speaker.dialect == "annotation" else {}
-    speaker.live.wait_bound(*speaker.start(name, 2, gpus=1, options=options))
+def lose_members(dialect_user: DialectUser, name: str) -> None:
+    """A member is lost and comes back, twice: the second time the Event exists already."""
+    options = {"gpu-scheduler.io/queue": "ours"} if dialect_user.dialect == "annotation" else {}
+    dialect_user.live.wait_bound(*dialect_user.start(name, 2, gpus=1, options=options))
     for _ in range(2):
-        speaker.wait_says(name, "running")
-        speaker.live.delete("Pod", f"{name}-0")
-        speaker.wait_says(name, "below")
-        eventually(lambda: f"{name}-0" not in speaker.live.pods(), "the pod to be gone")
-        speaker.add_pod(name, 0, 2, gpus=1)
-        speaker.live.wait_bound(f"{name}-0")
+        dialect_user.wait_stage(name, "running")
+        dialect_user.live.delete("Pod", f"{name}-0")
+        dialect_user.wait_stage(name, "below")
+        eventually(lambda: f"{name}-0" not in dialect_user.live.pods(), "the pod to be gone")
+        dialect_user.add_pod(name, 0, 2, gpus=1)
+        dialect_user.live.wait_bound(f"{name}-0")
 
 
 def own_groups(home: Live) -> None:
-    """Groups whose members do not exist yet, each owned by a job that will make them."""
+    """Groups whose members do not exist yet, each owned by a job that will create them."""
     for (name, version), (kind, _) in JOBS.items():
         template = {"spec": member("x")["spec"]}
         spec = {"tasks": [{"name": "worker", "replicas": 2, "template": template}]}
@@ -118,7 +118,7 @@ def claim() -> Json:
 
 
 def restart(_: Replica, home: Live) -> None:
-    """A gang that loses a member and starts anew as a whole."""
+    """A gang that loses a member and is restarted as a whole."""
     home.create(stateful("train", 2, annotations={"gpu-scheduler.io/on-member-lost": "restart"}))
     eventually(lambda: len(home.bound()) == 2, "two members")
     before = {pod["metadata"]["uid"] for pod in home.pods().values()}
@@ -139,7 +139,7 @@ def preempt(_: Replica, home: Live) -> None:
 
 
 def die(replica: Replica, home: Live) -> None:
-    """An intent whose reply is lost, and a scheduler that dies with a gang promised."""
+    """An intent whose reply is lost, and a scheduler that dies with a committed gang."""
     replica.proxy.inject(lose_reply(), method=CREATE.method, path=CREATE.path, nth=1)
     home.create(*gang("annotation", "lost", 2))
     home.wait_bound("lost-0", "lost-1")

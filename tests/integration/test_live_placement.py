@@ -1,4 +1,4 @@
-"""Where pods go: racks, labels, taints, neighbours, ports and volumes; and pods that are nobody's business here."""
+"""Where pods go: racks, labels, taints, affinity, ports and volumes; and pods of other schedulers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from tests.integration.gangs import gang, member
 from tests.integration.live import Live, no_double_devices
 from tests.integration.running import Json, container, eventually
-from tests.integration.scenes import HOSTNAME, annotation, notes, on, wait_phase
+from tests.integration.scenes import HOSTNAME, annotation, metadata, on, wait_phase
 
 GPU = "nvidia.com/gpu"
 RACKS = ({"node1", "node2"}, {"node3", "node4"})
-"""Of the cluster of different nodes."""
+"""Tolerations for the cluster of different nodes."""
 
 
 def names(gang_name: str, size: int) -> list[str]:
@@ -23,33 +23,33 @@ def names(gang_name: str, size: int) -> list[str]:
 # -- topology
 
 
-def test_a_gang_that_must_be_in_one_rack_is(mixed: Live) -> None:
+def test_a_gang_that_requires_one_rack_gets_one(mixed: Live) -> None:
     mixed.create(member("filler", 8, **on("node1")))
     mixed.wait_bound()
-    mixed.create(*gang("annotation", "train", 2, gpus=8, meta=notes(topology="required:rack")))
+    mixed.create(*gang("annotation", "train", 2, gpus=8, meta=metadata(topology="required:rack")))
     assert set(mixed.wait_bound(*names("train", 2)).values()) == RACKS[1]
 
 
-def test_a_gang_that_must_be_in_one_rack_waits_for_one(mixed: Live) -> None:
+def test_a_gang_that_requires_one_rack_waits_for_one(mixed: Live) -> None:
     mixed.create(member("first", 1, **on("node1")), member("second", 1, **on("node3")))
     mixed.wait_bound()
-    mixed.create(*gang("annotation", "train", 2, gpus=8, meta=notes(topology="required:rack")))
+    mixed.create(*gang("annotation", "train", 2, gpus=8, meta=metadata(topology="required:rack")))
     mixed.wait_reason("train-0", "rack")
     mixed.stays_unbound("train-0", "train-1", seconds=0.3)
     mixed.delete("Pod", "first")
     assert set(mixed.wait_bound(*names("train", 2)).values()) == RACKS[0]
 
 
-def test_a_gang_that_no_rack_could_ever_hold_is_told_so(mixed: Live) -> None:
-    mixed.create(*gang("annotation", "train", 3, gpus=8, meta=notes(topology="required:rack")))
+def test_a_gang_that_no_rack_can_hold_is_reported(mixed: Live) -> None:
+    mixed.create(*gang("annotation", "train", 3, gpus=8, meta=metadata(topology="required:rack")))
     mixed.wait_reason("train-0", "rack", "Add nodes")
     mixed.stays_unbound(*names("train", 3), seconds=0.3)
 
 
-def test_a_gang_that_would_like_to_be_in_one_rack_is_where_there_is_room_and_runs_elsewhere(mixed: Live) -> None:
+def test_a_gang_that_prefers_one_rack_gets_one_if_possible_and_runs_anyway(mixed: Live) -> None:
     mixed.create(member("first", 4, **on("node1")))
     mixed.wait_bound()
-    meta = notes(topology="preferred:rack")
+    meta = metadata(topology="preferred:rack")
     mixed.create(*gang("annotation", "near", 2, gpus=8, meta=meta))
     assert set(mixed.wait_bound(*names("near", 2)).values()) == RACKS[1]
     mixed.create(*gang("annotation", "far", 3, gpus=4, meta=meta))
@@ -60,15 +60,15 @@ def test_a_gang_that_would_like_to_be_in_one_rack_is_where_there_is_room_and_run
     mixed.wait_bound(*names("wide", 2))
 
 
-def test_a_topology_that_makes_no_sense_is_told_so(live: Live) -> None:
-    live.create(*gang("annotation", "train", 2, meta=notes(topology="rack")))
+def test_an_invalid_topology_is_reported(live: Live) -> None:
+    live.create(*gang("annotation", "train", 2, meta=metadata(topology="rack")))
     live.wait_reason("train-0", "topology", "required:rack")
 
 
-# -- nodes that will do
+# -- suitable nodes
 
 
-def test_a_node_selector_nobody_meets_is_named_and_met_later(live: Live) -> None:
+def test_a_node_selector_without_a_match_is_named_and_matched_later(live: Live) -> None:
     live.create(*gang("annotation", "train", 2, nodeSelector={"team": "vision"}))
     live.wait_reason("train-0", "team")
     live.patch("Node", "node3", {"metadata": {"labels": {"team": "vision"}}})
@@ -104,7 +104,7 @@ def test_a_taint_keeps_pods_away_that_do_not_tolerate_it(mixed: Live) -> None:
     mixed.stays_unbound("stranger", seconds=0.3)
 
 
-def test_a_cordoned_node_takes_nobody_until_it_is_open(live: Live) -> None:
+def test_a_cordoned_node_takes_no_pods_until_it_is_uncordoned(live: Live) -> None:
     live.change_node("node2", {"spec": {"unschedulable": True}})
     try:
         live.create(member("pod", 1, **on("node2")))
@@ -115,7 +115,7 @@ def test_a_cordoned_node_takes_nobody_until_it_is_open(live: Live) -> None:
     live.wait_bound("pod")
 
 
-# -- neighbours
+# -- other pods
 
 
 def apart(label: str) -> Json:
@@ -123,25 +123,25 @@ def apart(label: str) -> Json:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def test_members_that_keep_apart_are_on_nodes_of_their_own(live: Live) -> None:
+def test_members_with_anti_affinity_are_on_different_nodes(live: Live) -> None:
     meta = {"labels": {"app": "apart"}}
     live.create(*gang("annotation", "train", 4, minimum=3, meta=meta, affinity=apart("apart")))
     assert len(set(live.wait_bound(*names("train", 4)).values())) == 4
     live.create(member("fifth", 1, meta=meta, affinity=apart("apart")), member("stranger", 1, meta=meta))
     live.wait_reason("fifth", "anti-affinity")
-    # It would not mind, but those who are there do.
+    # Its own terms permit it, but those of the other pods do not.
     live.wait_reason("stranger", "anti-affinity")
     live.delete("Pod", "train-0")
     eventually(lambda: live.bound().keys() & {"fifth", "stranger"}, "the freed node to be used")
 
 
-def test_a_gang_of_five_that_keeps_apart_does_not_start_on_four_nodes(live: Live) -> None:
+def test_a_gang_of_five_with_anti_affinity_does_not_start_on_four_nodes(live: Live) -> None:
     live.create(*gang("annotation", "train", 5, meta={"labels": {"app": "apart"}}, affinity=apart("apart")))
     live.wait_reason("train-0", ".")
     live.stays_unbound(*names("train", 5), seconds=0.5)
 
 
-def test_pods_follow_those_they_want_to_be_near(live: Live) -> None:
+def test_pods_follow_their_affinity_to_other_pods(live: Live) -> None:
     term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "server"}}}
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     live.create(*gang("annotation", "client", 2, affinity=near))
@@ -163,7 +163,7 @@ def test_members_that_spread_are_spread_evenly(live: Live) -> None:
     assert sorted(nodes.count(node) for node in set(nodes)) == [1, 1, 2, 2]
 
 
-def test_members_that_use_a_port_of_their_node_are_on_nodes_of_their_own(live: Live) -> None:
+def test_members_with_a_host_port_are_on_different_nodes(live: Live) -> None:
     ports = [container(ports=[{"containerPort": 80, "hostPort": 18080}])]
     live.create(*gang("annotation", "train", 4, minimum=3, containers=ports))
     assert len(set(live.wait_bound(*names("train", 4)).values())) == 4
@@ -215,7 +215,7 @@ def test_a_pod_goes_where_its_volume_is(live: Live) -> None:
         live.ask("DELETE", f"{path}/{volume}")
 
 
-def test_a_claim_that_waits_for_its_first_pod_is_told_the_node_and_bound_first(live: Live) -> None:
+def test_a_claim_that_waits_for_its_first_consumer_gets_the_node_and_is_bound_first(live: Live) -> None:
     live.create(*(claim(f"data-{number}") for number in range(2)))
     pods = gang("annotation", "train", 2, gpus=8)
     for number, pod in enumerate(pods):
@@ -230,7 +230,7 @@ def test_a_claim_that_waits_for_its_first_pod_is_told_the_node_and_bound_first(l
     no_double_devices(live.cluster)
 
 
-def test_a_pod_comes_back_to_where_its_claim_was_bound(live: Live) -> None:
+def test_a_recreated_pod_returns_to_the_node_of_its_claim(live: Live) -> None:
     live.create(claim("data"), member("first", 1, **using("data"), **on("node2")))
     live.wait_bound("first")
     live.delete("Pod", "first")
@@ -238,7 +238,7 @@ def test_a_pod_comes_back_to_where_its_claim_was_bound(live: Live) -> None:
     assert live.wait_bound("second") == {"second": "node2"}
 
 
-def test_a_gang_waits_for_a_claim_that_is_missing_and_says_so(live: Live) -> None:
+def test_a_gang_waits_for_a_missing_claim_and_reports_it(live: Live) -> None:
     first, second = gang("annotation", "train", 2)
     second["spec"] = {**second["spec"], **using("later")}
     live.create(first, second)
@@ -248,13 +248,13 @@ def test_a_gang_waits_for_a_claim_that_is_missing_and_says_so(live: Live) -> Non
     live.wait_bound("train-0", "train-1")
 
 
-def test_a_claim_that_nobody_will_ever_bind_is_named(live: Live) -> None:
+def test_a_claim_that_can_never_be_bound_is_named(live: Live) -> None:
     live.create(claim("data", "unknown-class"), member("pod", 1, **using("data")))
     live.wait_reason("pod", "data", "unknown-class")
     live.stays_unbound("pod", seconds=0.3)
 
 
-# -- pods that are not to be scheduled yet, or not here
+# -- pods that must not be scheduled yet, or not by us
 
 
 def test_a_gang_waits_until_the_last_gate_is_gone(live: Live) -> None:
@@ -274,7 +274,7 @@ def test_resource_claims_are_refused_with_that_reason(live: Live) -> None:
 
 
 def still(pod: Json) -> Json:
-    """All of a pod that its node does not write."""
+    """All fields of a pod that its node does not write."""
     return {"meta": {**pod["metadata"], "managedFields": None, "resourceVersion": None}, "spec": pod["spec"]}
 
 
@@ -295,11 +295,11 @@ def test_pods_of_other_schedulers_are_left_alone(live: Live) -> None:
     [("other-scheduler", {}), ("gpu-scheduler", {}), ("default-scheduler", {"kubernetes.io/config.mirror": "1"})],
     ids=["another scheduler", "a node of its own choice", "static"],
 )
-def test_gpus_of_pods_that_came_by_another_way_are_nobody_elses(live: Live, whose: str, annotations: Json) -> None:
+def test_gpus_of_pods_bound_by_others_are_not_assigned(live: Live, whose: str, annotations: Json) -> None:
     live.create(member("preset", 2, scheduler=whose, nodeName="node1", meta={"annotations": annotations}))
     wait_phase(live, "Running", "preset")
     before = still(live.get("Pod", "preset"))
-    # Nobody knows which two of the eight it uses, so the others are not given out either.
+    # Which two of the eight it uses is unknown, so the others are not assigned either.
     live.create(member("later", 2, **on("node1")), member("plain", 0, **on("node1")))
     live.wait_bound("plain")
     live.wait_reason("later", ".")
@@ -310,7 +310,7 @@ def test_gpus_of_pods_that_came_by_another_way_are_nobody_elses(live: Live, whos
     live.wait_bound("later")
 
 
-def test_pods_that_came_by_another_way_count_where_a_device_plugin_chooses(mixed: Live) -> None:
+def test_pods_bound_by_others_count_on_nodes_with_a_device_plugin(mixed: Live) -> None:
     odd: Json = {"tolerations": [{"key": "odd", "operator": "Exists"}]}
     mixed.create(member("preset", 3, scheduler="other-scheduler", nodeName="plugin1", **odd))
     wait_phase(mixed, "Running", "preset")
@@ -333,7 +333,7 @@ def daemons(name: str, **spec: Any) -> Json:
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": whole}
 
 
-def test_what_daemons_use_is_used(live: Live) -> None:
+def test_the_resources_of_daemons_count(live: Live) -> None:
     live.create(daemons("agent"))
     eventually(lambda: len(live.bound()) == 4, "a daemon on every node")
     wait_phase(live, "Running", *live.bound())

@@ -1,4 +1,4 @@
-"""Making room for those who may have it: the fewest victims, nobody in vain, and what was freed goes to the winner."""
+"""Preemption: the fewest victims, none for nothing, and the freed GPUs go to the preemptor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import pytest
 from tests.integration.gangs import gang, group, member, priority_class, queue
 from tests.integration.live import DeviceGuard, Live, no_double_devices
 from tests.integration.running import Json, eventually
-from tests.integration.scenes import nominated, noted, notes, on, stateful, told, uids, wait_gone, wait_phase
+from tests.integration.scenes import (
+    annotated,
+    metadata,
+    nominated,
+    on,
+    stateful,
+    uids,
+    wait_any_event,
+    wait_gone,
+    wait_phase,
+)
 
 GPU = "nvidia.com/gpu"
 NODE = on("node1")
@@ -19,7 +29,7 @@ Wide = Callable[[Json], str]
 
 @dataclass(frozen=True)
 class Ranks:
-    """Parts of pod specs: two priorities, and the higher one without the right to evict."""
+    """Parts of pod specs: two priorities, and the higher one with preemptionPolicy Never."""
 
     low: Json
     high: Json
@@ -34,7 +44,7 @@ def ranks(wide: Wide) -> Ranks:
 
 
 def survivors(live: Live, before: dict[str, str]) -> set[str]:
-    """Which of the pods are still there and stay."""
+    """The pods that exist and are not being deleted."""
     found = live.pods()
     return {
         name
@@ -45,7 +55,7 @@ def survivors(live: Live, before: dict[str, str]) -> set[str]:
     }
 
 
-# -- who goes
+# -- victims
 
 
 def test_the_smallest_of_several_victims_goes(live: Live, ranks: Ranks) -> None:
@@ -72,7 +82,7 @@ def test_the_lowest_priority_goes_first(live: Live, ranks: Ranks, wide: Wide) ->
 
 
 @pytest.mark.parametrize("dialect", ["annotation", "volcano"])
-def test_members_beyond_the_minimum_go_before_anybody_else(live: Live, ranks: Ranks, dialect: str) -> None:
+def test_surplus_members_are_the_first_victims(live: Live, ranks: Ranks, dialect: str) -> None:
     live.create(*gang(dialect, "elastic", 3, minimum=2, gpus=2, **ranks.low, **NODE))
     live.create(member("single", 2, **ranks.low, **NODE))
     live.wait_bound()
@@ -91,7 +101,7 @@ def test_a_gang_that_would_fall_below_its_minimum_goes_as_a_whole(live: Live, ra
     wait_gone(live, "pair-0", "pair-1")
 
 
-def test_victims_that_are_made_again_wait_for_their_turn(live: Live, ranks: Ranks) -> None:
+def test_recreated_victims_wait_for_their_turn(live: Live, ranks: Ranks) -> None:
     live.create(stateful("pair", 2, 4, **ranks.low, **NODE))
     live.wait_bound("pair-0", "pair-1")
     live.create(member("winner", 8, **ranks.high, **NODE))
@@ -102,10 +112,10 @@ def test_victims_that_are_made_again_wait_for_their_turn(live: Live, ranks: Rank
     live.wait_bound("pair-0", "pair-1")
 
 
-# -- who stays
+# -- pods that stay
 
 
-def test_nobody_goes_when_that_would_not_be_enough(live: Live, ranks: Ranks) -> None:
+def test_there_are_no_victims_if_that_would_not_be_enough(live: Live, ranks: Ranks) -> None:
     live.create(member("equal", 2, **ranks.high, **NODE))
     live.create(*gang("annotation", "low", 3, minimum=1, gpus=2, **ranks.low, **NODE))
     live.wait_bound()
@@ -118,7 +128,7 @@ def test_nobody_goes_when_that_would_not_be_enough(live: Live, ranks: Ranks) -> 
     assert survivors(live, before) == before.keys()
 
 
-def test_nobody_of_the_same_or_a_higher_priority_goes(live: Live, ranks: Ranks) -> None:
+def test_gangs_of_the_same_or_a_higher_priority_are_no_victims(live: Live, ranks: Ranks) -> None:
     live.create(member("equal", 4, **ranks.low, **NODE), member("higher", 4, **ranks.high, **NODE))
     live.wait_bound()
     before = uids(live)
@@ -141,7 +151,7 @@ def test_a_gang_whose_policy_is_never_waits_and_goes_before_others(live: Live, r
     live.stays_unbound("later", seconds=0.3)
 
 
-def test_pods_of_other_schedulers_are_nobodys_victims(live: Live, ranks: Ranks) -> None:
+def test_pods_of_other_schedulers_are_never_victims(live: Live, ranks: Ranks) -> None:
     live.create(member("other", 8, scheduler="other-scheduler", nodeName="node1"))
     wait_phase(live, "Running", "other")
     before = uids(live)
@@ -151,10 +161,10 @@ def test_pods_of_other_schedulers_are_nobodys_victims(live: Live, ranks: Ranks) 
     assert survivors(live, before) == {"other"}
 
 
-# -- how they go
+# -- how victims go
 
 
-def test_a_disruption_budget_is_waited_for(live: Live, ranks: Ranks) -> None:
+def test_an_eviction_waits_for_a_disruption_budget(live: Live, ranks: Ranks) -> None:
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -178,17 +188,17 @@ def test_a_disruption_budget_is_waited_for(live: Live, ranks: Ranks) -> None:
     wait_gone(live, "kept")
 
 
-def test_victims_have_the_grace_that_they_asked_for(live: Live, ranks: Ranks) -> None:
+def test_victims_get_their_grace_period(live: Live, ranks: Ranks) -> None:
     slow = member("slow", 8, terminationGracePeriodSeconds=7, **ranks.low, **NODE)
-    live.create(noted(slow, simulate_stop_delay="2"))
+    live.create(annotated(slow, simulate_stop_delay="2"))
     wait_phase(live, "Running", "slow")
     shown = 'jsonpath={.metadata.deletionGracePeriodSeconds} {.status.conditions[*].type}{"\\n"}'
-    # As long as the victim's object is there it has not ended, and nobody may use its GPUs.
+    # While the victim's object exists it has not ended, and its GPUs may not be reused.
     with (
         live.cluster.following("-n", live.namespace, "get", "pod", "slow", "-w", "-o", shown) as seen,
         DeviceGuard(live.cluster),
     ):
-        seen.wait_for("Ready")  # from here on nothing is missed, however fast it is
+        seen.wait_for("Ready")  # from here on no event is missed
         live.create(member("winner", 8, **ranks.high, **NODE))
         seen.wait_for("^7 .*DisruptionTarget")
         live.wait_bound("winner")
@@ -197,17 +207,17 @@ def test_victims_have_the_grace_that_they_asked_for(live: Live, ranks: Ranks) ->
 
 
 @pytest.mark.parametrize("dialect", ["annotation", "volcano", "1.35"])
-def test_what_is_freed_bit_by_bit_is_kept_for_the_winner(live: Live, ranks: Ranks, dialect: str) -> None:
+def test_capacity_that_is_freed_gradually_is_kept_for_the_preemptor(live: Live, ranks: Ranks, dialect: str) -> None:
     quick, slow = gang("annotation", "pair", 2, gpus=4, terminationGracePeriodSeconds=10, **ranks.low, **NODE)
-    live.create(quick, noted(slow, simulate_stop_delay="3"))
+    live.create(quick, annotated(slow, simulate_stop_delay="3"))
     wait_phase(live, "Running", "pair-0", "pair-1")
     live.create(*gang(dialect, "winner", 2, gpus=4, **ranks.high, **NODE))
     wait_gone(live, "pair-0")
-    # Half of the node is free, the winner needs all of it, and others would like to have some.
+    # Half of the node is free, the preemptor needs all of it, and others could use a part.
     rivals = [member(f"rival-{number}", 2, **ranks.high, **NODE) for number in range(2)]
     live.create(*rivals, member("late", 4, **ranks.low, **NODE))
     keepers = [*live.pods().values(), *_objects(live, dialect)]
-    if live.pods().get("pair-1", {}).get("status", {}).get("phase") == "Running":  # so it was when that was read
+    if live.pods().get("pair-1", {}).get("status", {}).get("phase") == "Running":  # as of that read
         assert any(nominated(found) == ["node1"] for found in keepers)
     assert live.wait_bound("winner-0", "winner-1").keys() == {"winner-0", "winner-1"}
     live.stays_unbound("rival-0", "rival-1", "late", seconds=0.3)
@@ -220,7 +230,7 @@ def _objects(live: Live, dialect: str) -> list[Json]:
 
 
 def _after(live: Live, dialect: str) -> list[Json]:
-    """The winner's object or pods once nothing of its nomination is left on them."""
+    """The preemptor's object or pods once nothing of its nomination is left on them."""
 
     def look() -> list[Json]:
         keepers = [*live.pods().values(), *_objects(live, dialect)]
@@ -229,14 +239,14 @@ def _after(live: Live, dialect: str) -> list[Json]:
     return eventually(look, "the nomination to be over")
 
 
-# -- queues take back what they lent
+# -- reclaim
 
 
 def in_queue(name: str) -> Json:
-    return notes(queue=name)
+    return metadata(queue=name)
 
 
-def test_a_queue_takes_back_what_another_borrowed_and_no_more(live: Live, wide: Wide) -> None:
+def test_a_queue_reclaims_what_another_borrowed_and_no_more(live: Live, wide: Wide) -> None:
     mine, theirs = wide(queue("mine", quota={GPU: 4})), wide(queue("theirs", quota={GPU: 4}))
     for number in range(4):
         live.create(*gang("annotation", f"theirs{number}", 1, gpus=2, meta=in_queue(theirs), **NODE))
@@ -245,8 +255,8 @@ def test_a_queue_takes_back_what_another_borrowed_and_no_more(live: Live, wide: 
     live.create(*gang("annotation", "first", 2, gpus=2, meta=in_queue(mine), **NODE))
     live.wait_bound("first-0", "first-1")
     assert len(survivors(live, before)) == 2
-    assert "quota" in told(live, "Reclaimed")
-    # Both are at their quota now: nobody has anything to take back.
+    assert "quota" in wait_any_event(live, "Reclaimed")
+    # Both are at their quota now: there is nothing to reclaim.
     before = {name: uid for name, uid in uids(live).items() if name in live.bound()}
     live.create(*gang("annotation", "second", 1, gpus=2, meta=in_queue(mine), **NODE))
     live.wait_reason("second-0", GPU)
@@ -266,7 +276,7 @@ def test_a_queue_that_is_not_reclaimable_keeps_what_it_borrowed(live: Live, wide
     assert survivors(live, before) == before.keys()
 
 
-def test_a_gang_is_not_cut_below_its_minimum_to_give_back_a_part(live: Live, wide: Wide) -> None:
+def test_a_gang_is_not_reduced_below_its_minimum_by_a_reclaim(live: Live, wide: Wide) -> None:
     mine, theirs = wide(queue("mine", quota={GPU: 4})), wide(queue("theirs", quota={GPU: 4}))
     live.create(*gang("annotation", "theirs", 4, gpus=2, meta=in_queue(theirs), **NODE))
     live.wait_bound()
@@ -274,5 +284,5 @@ def test_a_gang_is_not_cut_below_its_minimum_to_give_back_a_part(live: Live, wid
     live.create(*gang("annotation", "first", 1, gpus=2, meta=in_queue(mine), **NODE))
     live.wait_reason("first-0", GPU)
     live.stays_unbound("first-0", seconds=0.5)
-    # All of the gang would have to go, and that is more than its queue has borrowed.
+    # The whole gang would have to go, which is more than its queue has borrowed.
     assert survivors(live, before) == before.keys()

@@ -1,4 +1,4 @@
-"""Queues: what a queue grants, lends and forbids, and what its object says."""
+"""Queues: what a queue grants, lends and forbids, and its status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.integration.gangs import gang, group, member, queue
 from tests.integration.live import Live
 from tests.integration.running import Json, eventually
-from tests.integration.scenes import noted, notes, on, uids, wait_phase
+from tests.integration.scenes import annotated, metadata, on, uids, wait_phase
 
 GPU = "nvidia.com/gpu"
 OURS, VOLCANO = "gpu-scheduler.io/v1alpha1", "scheduling.volcano.sh/v1beta1"
@@ -19,22 +19,22 @@ Wide = Callable[[Json], str]
 
 def ask(name: str, where: str, size: int, gpus: int = 1, **more: Any) -> list[Json]:
     """A gang in a queue."""
-    return gang("annotation", name, size, gpus=gpus, meta=notes(queue=where), **more)
+    return gang("annotation", name, size, gpus=gpus, meta=metadata(queue=where), **more)
 
 
 def change(live: Live, name: str, version: str = OURS, **spec: object) -> None:
     live.patch("Queue", name, {"spec": spec}, version)
 
 
-def wait_heard(live: Live, name: str, *patterns: str) -> None:
-    """Waits until the scheduler knows how it stands with a queue: of queues and of pods it hears by ways of their own.
-    What is asked is why a pod of the queue waits that could not start anyway."""
-    live.create(noted(member("asked", 1, nodeSelector={"nobody": "has-this"}), queue=name))
+def wait_seen(live: Live, name: str, *patterns: str) -> None:
+    """Waits until the scheduler has seen a change of a queue: queues and pods have separate watches. It asks why a
+    pod of the queue waits that could not start in any case."""
+    live.create(annotated(member("asked", 1, nodeSelector={"no-node": "has-this"}), queue=name))
     live.wait_reason("asked", *patterns)
     live.delete("Pod", "asked", grace=0)
 
 
-# -- how much
+# -- limits
 
 
 def test_a_queue_without_borrowing_stops_at_its_quota(live: Live, wide: Wide) -> None:
@@ -61,7 +61,7 @@ def test_a_queue_borrows_beyond_its_quota_and_stops_at_its_limit(live: Live, wid
     live.stays_unbound("second-0", "second-1", seconds=0.3)
 
 
-def test_a_gang_that_no_queue_of_this_size_could_ever_hold_is_told_so(live: Live, wide: Wide) -> None:
+def test_a_gang_above_the_limit_of_its_queue_is_reported(live: Live, wide: Wide) -> None:
     name = wide(queue("team", limit={GPU: 4}))
     live.create(*ask("large", name, 5), *ask("small", name, 4))
     live.wait_bound("small-0", "small-1", "small-2", "small-3")
@@ -69,7 +69,7 @@ def test_a_gang_that_no_queue_of_this_size_could_ever_hold_is_told_so(live: Live
     live.stays_unbound("large-0", seconds=0.3)
 
 
-def test_a_gang_grows_beyond_its_minimum_as_far_as_its_queue_goes(live: Live, wide: Wide) -> None:
+def test_a_gang_grows_up_to_the_limit_of_its_queue(live: Live, wide: Wide) -> None:
     name = wide(queue("team", limit={GPU: 4}))
     live.create(*ask("elastic", name, 6, minimum=2))
     eventually(lambda: len(live.bound()) == 4, "four members")
@@ -83,7 +83,7 @@ def test_shares_of_gpus_and_other_resources_count_too(live: Live, wide: Wide) ->
     name = wide(queue("team", limit={GPU: 1, "cpu": "1500m"}))
 
     def share(pod: str, cpu: str) -> Json:
-        made = noted(member(pod, 0), queue=name, gpu_milli="400")
+        made = annotated(member(pod, 0), queue=name, gpu_milli="400")
         made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
         return made
 
@@ -98,13 +98,13 @@ def test_shares_of_gpus_and_other_resources_count_too(live: Live, wide: Wide) ->
     live.wait_reason("d", "cpu")
 
 
-def test_a_quota_that_is_lowered_below_its_use_ends_nobody_and_admits_nobody(live: Live, wide: Wide) -> None:
+def test_lowering_a_quota_below_its_use_evicts_nothing_and_admits_nothing(live: Live, wide: Wide) -> None:
     name = wide(queue("team", quota={GPU: 6}, borrowing=False))
     live.create(*ask("first", name, 4))
     live.wait_bound()
     before = uids(live)
     change(live, name, quota={GPU: 2})
-    wait_heard(live, name, f"queue {name}")
+    wait_seen(live, name, f"queue {name}")
     live.create(*ask("second", name, 1))
     live.wait_reason("second-0", GPU)
     live.stays_unbound("second-0", seconds=0.5)
@@ -114,10 +114,10 @@ def test_a_quota_that_is_lowered_below_its_use_ends_nobody_and_admits_nobody(liv
     live.wait_bound("second-0")
 
 
-# -- whether at all
+# -- admission
 
 
-def test_a_queue_is_for_its_namespaces_only_and_says_so(live: Live, wide: Wide) -> None:
+def test_a_queue_admits_its_namespaces_only_and_reports_it(live: Live, wide: Wide) -> None:
     name = wide(queue("team", allowedNamespaces=["others"]))
     live.create(*ask("train", name, 2))
     said = live.wait_reason("train-0", "may not use")
@@ -128,12 +128,12 @@ def test_a_queue_is_for_its_namespaces_only_and_says_so(live: Live, wide: Wide) 
     live.wait_bound("train-0", "train-1")
 
 
-def test_a_closed_queue_admits_nobody_until_it_is_open(live: Live, wide: Wide) -> None:
+def test_a_closed_queue_admits_nothing_until_it_is_opened(live: Live, wide: Wide) -> None:
     name = wide(queue("team"))
     live.create(*ask("first", name, 1))
     live.wait_bound("first-0")
     change(live, name, closed=True)
-    wait_heard(live, name, "closed", name)
+    wait_seen(live, name, "closed", name)
     live.create(*ask("second", name, 2))
     live.wait_reason("second-0", "closed", name)
     live.stays_unbound("second-0", "second-1", seconds=0.3)
@@ -145,7 +145,7 @@ def test_a_closed_queue_admits_nobody_until_it_is_open(live: Live, wide: Wide) -
 @pytest.mark.parametrize("dialect", ["annotation", "volcano", "scheduler-plugins", "1.35"])
 def test_a_gang_of_an_unknown_queue_waits_until_there_is_one(live: Live, wide: Wide, dialect: str) -> None:
     name = f"late-{live.namespace}"
-    said = notes(queue=name)
+    said = metadata(queue=name)
     if dialect == "annotation":
         live.create(*gang(dialect, "train", 2, meta=said))
     else:
@@ -156,13 +156,13 @@ def test_a_gang_of_an_unknown_queue_waits_until_there_is_one(live: Live, wide: W
     live.wait_bound("train-0", "train-1")
 
 
-def test_pods_of_a_deleted_queue_go_on_and_new_ones_wait(live: Live, wide: Wide) -> None:
+def test_pods_of_a_deleted_queue_keep_running_and_new_ones_wait(live: Live, wide: Wide) -> None:
     name = wide(queue("team"))
     live.create(*ask("first", name, 2))
     live.wait_bound()
     before = uids(live)
     live.delete("Queue", name, OURS)
-    wait_heard(live, name, "does not exist", name)
+    wait_seen(live, name, "does not exist", name)
     live.create(*ask("second", name, 1))
     live.wait_reason("second-0", "does not exist")
     assert {pod: uid for pod, uid in uids(live).items() if pod in before} == before
@@ -193,13 +193,13 @@ def test_the_capability_of_a_volcano_queue_is_a_limit(live: Live, wide: Wide) ->
     live.wait_bound("second-0", "second-1")
 
 
-def test_a_volcano_queue_tells_its_use(live: Live, wide: Wide) -> None:
+def test_a_volcano_queue_reports_its_use(live: Live, wide: Wide) -> None:
     name = wide(volcano_queue("team", capability={GPU: "3"}))
     live.create(*volcano_gang("first", name, 2))
     live.wait_bound("first-0", "first-1")
     live.create(*volcano_gang("second", name, 2))
 
-    def told() -> bool:
+    def is_reported() -> bool:
         status = live.get("Queue", name, VOLCANO).get("status", {})
         return (
             (status.get("running"), status.get("state")) == (1, "Open")
@@ -207,40 +207,40 @@ def test_a_volcano_queue_tells_its_use(live: Live, wide: Wide) -> None:
             and status.get("pending", 0) + status.get("inqueue", 0) == 1
         )
 
-    eventually(told, "the queue's status")
+    eventually(is_reported, "the queue's status")
 
 
-# -- what ours say
+# -- status of our queues
 
 
-def test_a_queue_tells_what_waits_runs_and_is_borrowed(live: Live, wide: Wide) -> None:
+def test_the_status_of_a_queue_counts_waiting_running_and_borrowed(live: Live, wide: Wide) -> None:
     name = wide(queue("team", quota={GPU: 2}, limit={GPU: 4}))
     live.create(*ask("first", name, 3), *ask("second", name, 2))
     live.wait_reason("second-0", GPU)
 
-    def told(**wanted: object) -> None:
+    def wait_status(**wanted: object) -> None:
         def look() -> bool:
             status = live.get("Queue", name, OURS).get("status", {})
-            # A number that is 0 need not be written.
+            # A number that is 0 may be absent.
             return all((status.get(field) or 0) == value for field, value in wanted.items())
 
         eventually(look, f"the queue to tell {wanted}")
 
-    told(pending=1, running=1, allocated={GPU: "3"}, borrowed={GPU: "1"})
+    wait_status(pending=1, running=1, allocated={GPU: "3"}, borrowed={GPU: "1"})
     for number in range(3):
         live.delete("Pod", f"first-{number}")
     live.wait_bound("second-0", "second-1")
     eventually(lambda: not {"borrowed"} & set(_filled(live, name)), "nothing to be borrowed")
-    told(pending=0, running=1, allocated={GPU: "2"})
+    wait_status(pending=0, running=1, allocated={GPU: "2"})
 
 
 def _filled(live: Live, name: str) -> Json:
-    """What a queue's status says that is not empty."""
+    """The non-empty fields of a queue's status."""
     status = live.get("Queue", name, OURS).get("status", {})
     return {field: value for field, value in status.items() if value}
 
 
-def test_a_queue_that_makes_no_sense_is_closed_and_says_why(live: Live, wide: Wide) -> None:
+def test_an_invalid_queue_is_closed_and_reports_why(live: Live, wide: Wide) -> None:
     name = wide(queue("team", quota={GPU: "1" * 300}))
     live.create(*ask("train", name, 1))
     eventually(lambda: "spec.quota" in _filled(live, name).get("problem", ""), "the queue to say what is wrong")
@@ -250,10 +250,10 @@ def test_a_queue_that_makes_no_sense_is_closed_and_says_why(live: Live, wide: Wi
     eventually(lambda: not _filled(live, name).get("problem"), "the queue to be content")
 
 
-# -- whose turn it is
+# -- order
 
 
-def test_the_queue_with_less_for_its_weight_comes_first(live: Live, wide: Wide) -> None:
+def test_the_queue_with_the_lowest_share_for_its_weight_comes_first(live: Live, wide: Wide) -> None:
     heavy, light = wide(queue("heavy", weight=4)), wide(queue("light"))
     node = on("node1")
     live.create(*ask("a", heavy, 1, 4, **node), *ask("b", light, 1, 4, **node))

@@ -1,4 +1,4 @@
-"""Gangs that lose members: their GPUs are kept for replacements, for as long and in the way that the gang says."""
+"""Gangs that lose members: their GPUs are held for replacements, for as long and in the way that the gang says."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.integration.live import Live, World, no_double_devices
 from tests.integration.running import Json, eventually
 from tests.integration.scenes import (
     FORSAKE,
+    annotated,
     annotation,
     evict,
     force,
     machine,
     mapped,
-    noted,
-    notes,
+    metadata,
     on,
     set_ready,
     stateful,
-    told,
     uids,
+    wait_any_event,
     wait_gone,
     wait_node,
     wait_phase,
@@ -35,10 +35,10 @@ NODE = on("node1")
 FOUR = ("train-0", "train-1", "train-2", "train-3")
 
 
-def crowd(live: Live, dialect: str = "annotation", minimum: int = 4, **options: str) -> None:
-    """A gang of four pods that fill a node, and a rival who waits for two of its GPUs."""
+def full_node(live: Live, dialect: str = "annotation", minimum: int = 4, **options: str) -> None:
+    """A gang of four pods that fill a node, and a rival that waits for two of its GPUs."""
     kept = options if dialect == "annotation" else {}
-    live.create(*gang(dialect, "train", 4, minimum=minimum, gpus=2, meta=notes(**kept), **NODE))
+    live.create(*gang(dialect, "train", 4, minimum=minimum, gpus=2, meta=metadata(**kept), **NODE))
     live.wait_bound(*FOUR)
     wait_phase(live, "Running", *FOUR)
     live.create(member("rival", 2, **NODE))
@@ -54,18 +54,18 @@ def lose(live: Live, name: str) -> None:
 def replacement(dialect: str, name: str, minimum: int = 4, **options: str) -> Json:
     """One more member of the gang."""
     meta, spec = join(dialect, "train", minimum)
-    return noted(member(name, 2, meta=meta, **spec, **NODE), **options)
+    return annotated(member(name, 2, meta=meta, **spec, **NODE), **options)
 
 
-# -- a slot is kept
+# -- held slots
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_gpus_of_a_deleted_member_are_kept_for_its_replacement(live: Live, dialect: str) -> None:
-    crowd(live, dialect)
+    full_node(live, dialect)
     slot = live.devices("train-2")
     lose(live, "train-2")
-    assert "3 of 4" in told(live, "BelowMinimum")
+    assert "3 of 4" in wait_any_event(live, "BelowMinimum")
     live.stays_unbound("rival")
     live.create(replacement(dialect, "train-2"))
     live.wait_bound("train-2")
@@ -75,11 +75,11 @@ def test_the_gpus_of_a_deleted_member_are_kept_for_its_replacement(live: Live, d
 
 
 def test_the_gpus_of_an_evicted_member_are_kept_for_its_replacement(live: Live) -> None:
-    crowd(live)
+    full_node(live)
     slot = live.devices("train-1")
     assert evict(live, "train-1")[0] == 201
     wait_gone(live, "train-1")
-    told(live, "BelowMinimum")
+    wait_any_event(live, "BelowMinimum")
     live.stays_unbound("rival", seconds=0.5)
     live.create(replacement("annotation", "train-1"))
     live.wait_bound("train-1")
@@ -88,12 +88,12 @@ def test_the_gpus_of_an_evicted_member_are_kept_for_its_replacement(live: Live) 
 
 def test_the_gpus_of_a_failed_member_are_kept_for_its_replacement(live: Live) -> None:
     *others, last = gang("annotation", "train", 4, gpus=2, **NODE)
-    live.create(*others, noted(last, simulate_fail_after="1"))
+    live.create(*others, annotated(last, simulate_fail_after="1"))
     live.wait_bound(*FOUR)
     slot = live.devices("train-3")
     live.create(member("rival", 2, **NODE))
     wait_phase(live, "Failed", "train-3")
-    told(live, "BelowMinimum")
+    wait_any_event(live, "BelowMinimum")
     live.stays_unbound("rival", seconds=0.5)
     live.create(replacement("annotation", "other-3"))
     live.wait_bound("other-3")
@@ -102,18 +102,18 @@ def test_the_gpus_of_a_failed_member_are_kept_for_its_replacement(live: Live) ->
 
 
 def test_two_lost_members_get_both_their_slots_back(live: Live) -> None:
-    crowd(live)
+    full_node(live)
     slots = {live.devices("train-0"), live.devices("train-3")}
     for name in ("train-0", "train-3"):
         lose(live, name)
-    told(live, "BelowMinimum")
+    wait_any_event(live, "BelowMinimum")
     live.stays_unbound("rival", seconds=0.5)
     live.create(*(replacement("annotation", name) for name in ("train-0", "train-3")))
     live.wait_bound("train-0", "train-3")
     assert {live.devices("train-0"), live.devices("train-3")} == slots
 
 
-def test_a_set_heals_in_the_same_place_whatever_waits(live: Live) -> None:
+def test_a_set_recovers_on_the_same_gpus_whatever_waits(live: Live) -> None:
     live.create(stateful("train", 4, 2, **NODE))
     live.wait_bound(*FOUR)
     live.create(member("rival", 2, **NODE))
@@ -130,7 +130,7 @@ def test_a_set_heals_in_the_same_place_whatever_waits(live: Live) -> None:
 
 
 def test_a_member_beyond_the_minimum_leaves_its_gpus_to_others(live: Live) -> None:
-    crowd(live, minimum=3)
+    full_node(live, minimum=3)
     lose(live, "train-3")
     live.wait_bound("rival")
     assert live.bound().keys() == {"train-0", "train-1", "train-2", "rival"}
@@ -138,7 +138,7 @@ def test_a_member_beyond_the_minimum_leaves_its_gpus_to_others(live: Live) -> No
 
 def test_members_that_succeed_count_and_leave_their_gpus_to_others(live: Live) -> None:
     *others, last = gang("annotation", "train", 4, gpus=2, **NODE)
-    live.create(*others, noted(last, simulate_duration="1"))
+    live.create(*others, annotated(last, simulate_duration="1"))
     live.wait_bound(*FOUR)
     before = uids(live)
     live.create(member("rival", 2, **NODE))
@@ -148,15 +148,15 @@ def test_members_that_succeed_count_and_leave_their_gpus_to_others(live: Live) -
     assert all(reason not in ("BelowMinimum", "Degraded") for name in FOUR for reason, _ in live.events_of(name))
 
 
-# -- for how long, and what then
+# -- after the hold
 
 
-def test_bare_pods_go_on_and_are_called_degraded_when_the_hold_is_over(live: Live) -> None:
-    crowd(live, hold_seconds="1")
+def test_bare_pods_keep_running_and_are_degraded_after_the_hold(live: Live) -> None:
+    full_node(live, hold_seconds="1")
     before = uids(live)
     lose(live, "train-2")
     live.wait_bound("rival")
-    assert "3 of 4" in told(live, "Degraded")
+    assert "3 of 4" in wait_any_event(live, "Degraded")
     wait_phase(live, "Running", "train-0", "train-1", "train-3")
     assert {name: uid for name, uid in uids(live).items() if name != "train-2"} == {
         name: uid for name, uid in before.items() if name != "train-2"
@@ -165,7 +165,7 @@ def test_bare_pods_go_on_and_are_called_degraded_when_the_hold_is_over(live: Liv
 
 @pytest.mark.parametrize("dialect", ["volcano", "scheduler-plugins", "1.35"])
 def test_a_hold_is_as_long_as_the_gang_object_says(live: Live, dialect: str) -> None:
-    said = notes(hold_seconds="1")["annotations"]
+    said = metadata(hold_seconds="1")["annotations"]
     whole, *pods = gang(dialect, "train", 4, gpus=2, **NODE)
     (whole,) = group(dialect, "train", 4, annotations=said)
     live.create(whole, *pods)
@@ -173,17 +173,17 @@ def test_a_hold_is_as_long_as_the_gang_object_says(live: Live, dialect: str) -> 
     live.create(member("rival", 2, **NODE))
     lose(live, "train-2")
     live.wait_bound("rival")
-    told(live, "Degraded")
+    wait_any_event(live, "Degraded")
 
 
-def test_pods_that_are_made_again_start_anew_together_when_the_hold_is_over(live: Live) -> None:
-    live.create(stateful("train", 3, 2, annotations=notes(hold_seconds="1")["annotations"], **NODE))
+def test_owned_pods_are_restarted_together_after_the_hold(live: Live) -> None:
+    live.create(stateful("train", 3, 2, annotations=metadata(hold_seconds="1")["annotations"], **NODE))
     live.wait_bound("train-0", "train-1", "train-2")
     before = uids(live)
     live.change_node("node1", {"spec": {"unschedulable": True}})
     try:
         live.delete("Pod", "train-1")
-        told(live, "Restarted")
+        wait_any_event(live, "Restarted")
         eventually(lambda: not live.bound() and len(live.pods()) == 3, "three pods that wait")
         live.wait_reason("train-0", "switched off")
     finally:
@@ -193,7 +193,7 @@ def test_pods_that_are_made_again_start_anew_together_when_the_hold_is_over(live
 
 
 def test_a_gang_that_restarts_does_so_at_once(live: Live) -> None:
-    live.create(stateful("train", 3, 2, annotations=notes(on_member_lost="restart")["annotations"], **NODE))
+    live.create(stateful("train", 3, 2, annotations=metadata(on_member_lost="restart")["annotations"], **NODE))
     live.wait_bound("train-0", "train-1", "train-2")
     before = set(uids(live).values())
     live.delete("Pod", "train-1")
@@ -208,17 +208,17 @@ def _restarted(live: Live) -> set[str]:
 
 
 def test_bare_pods_of_a_gang_that_restarts_are_not_deleted(live: Live) -> None:
-    crowd(live, on_member_lost="restart")
+    full_node(live, on_member_lost="restart")
     before = uids(live)
     lose(live, "train-0")
-    told(live, "Degraded")
+    wait_any_event(live, "Degraded")
     live.wait_bound("rival")
     now = uids(live)
     assert {name: now.get(name) for name in FOUR[1:]} == {name: before[name] for name in FOUR[1:]}
 
 
-def test_a_gang_that_shrinks_leaves_the_slot_at_once_and_may_grow_again(live: Live) -> None:
-    crowd(live, on_member_lost="shrink")
+def test_a_gang_that_shrinks_releases_the_slot_at_once_and_may_grow_again(live: Live) -> None:
+    full_node(live, on_member_lost="shrink")
     lose(live, "train-3")
     live.wait_bound("rival")
     live.create(replacement("annotation", "train-3", on_member_lost="shrink"))
@@ -227,7 +227,7 @@ def test_a_gang_that_shrinks_leaves_the_slot_at_once_and_may_grow_again(live: Li
     live.wait_bound("train-3")
 
 
-def test_a_pod_that_vanished_leaves_its_gpus_unused_until_it_must_have_ended(world: World) -> None:
+def test_gpus_of_a_vanished_pod_stay_unused_until_it_must_have_ended(world: World) -> None:
     live = world.cluster("--nodes", "1")
     config = Path(live.cluster.folder.parent) / f"{live.cluster.folder.name}.yaml"
     config.write_text("quarantineSeconds: 2\n")
@@ -239,11 +239,11 @@ def test_a_pod_that_vanished_leaves_its_gpus_unused_until_it_must_have_ended(wor
     begun = time.monotonic()
     force(live, "first")
     live.wait_bound("second")
-    # Its own grace of a second and the two of the settings.
+    # Its own grace period of a second and the two of the settings.
     assert time.monotonic() - begun > 2.5
 
 
-# -- nodes that are lost
+# -- lost nodes
 
 
 def test_a_member_on_a_lost_node_is_replaced_on_another_one(world: World) -> None:
@@ -259,7 +259,7 @@ def test_a_member_on_a_lost_node_is_replaced_on_another_one(world: World) -> Non
     assert uids(live)["train-0"] == before["train-0"]
 
 
-def test_a_gang_that_found_no_other_node_goes_on_when_the_lost_one_returns(world: World) -> None:
+def test_a_gang_without_another_node_continues_when_the_lost_one_returns(world: World) -> None:
     live = world.cluster("--nodes", "2")
     world.scheduler(live).run()
     live.create(stateful("train", 2, 6, tolerations=FORSAKE))
@@ -275,7 +275,7 @@ def test_a_gang_that_found_no_other_node_goes_on_when_the_lost_one_returns(world
     live.stays_unbound("rival", seconds=0.3)
 
 
-def test_a_gang_bound_for_a_node_that_is_lost_goes_elsewhere(world: World) -> None:
+def test_a_gang_whose_node_is_lost_during_the_bind_goes_elsewhere(world: World) -> None:
     live = world.cluster("--nodes", "3")
     proxy = world.proxy(live)
     refusals = proxy.inject(answer(500), method="POST", path="/binding$")
@@ -295,16 +295,16 @@ def test_a_gang_bound_for_a_node_that_is_lost_goes_elsewhere(world: World) -> No
     no_double_devices(live.cluster)
 
 
-def test_a_member_of_a_deleted_node_is_replaced_when_there_is_a_place(world: World) -> None:
+def test_a_member_of_a_deleted_node_is_replaced_when_there_is_capacity(world: World) -> None:
     live = world.cluster("--nodes", "1")
     world.scheduler(live).run()
-    live.create(machine("ghost"))  # not before: nobody hears of it, so that soon it counts as lost
+    live.create(machine("ghost"))  # not earlier: without a kubelet the node would soon count as lost
     live.create(*gang("annotation", "train", 2, gpus=8))
     (lost,) = [name for name, node in live.wait_bound("train-0", "train-1").items() if node == "ghost"]
     live.delete("Node", "ghost")
     force(live, lost)
     wait_gone(live, lost)
-    told(live, "BelowMinimum")
+    wait_any_event(live, "BelowMinimum")
     meta, _ = join("annotation", "train", 2)
     live.create(member("train-2", 8, meta=meta))
     live.wait_reason("train-2", "below its minimum")
@@ -324,11 +324,11 @@ def test_gpus_stay_in_use_when_their_node_is_deleted_and_comes_back(live: Live) 
     no_double_devices(live.cluster)
 
 
-# -- nodes that refuse
+# -- nodes that reject pods
 
 
-def boast(live: Live, **amounts: str) -> None:
-    """Lets node1 claim that it has more than its kubelet will give, until that reports again: as when a controller of
+def overstate(live: Live, **amounts: str) -> None:
+    """Makes node1 report more than its kubelet will accept, until that reports again: as when a controller of
     Kubernetes first annotates the node."""
     status = wait_node(live, "node1")["status"]
     claimed = {field: {**status[field], **amounts} for field in ("capacity", "allocatable")}
@@ -344,11 +344,11 @@ def boast(live: Live, **amounts: str) -> None:
         ),
     ],
 )
-def test_a_gang_that_its_node_refuses_is_tried_again_with_growing_pauses(
+def test_a_gang_that_its_node_rejects_is_retried_with_backoff(
     world: World, reason: str, claimed: Json, spec: Json, meta: Json
 ) -> None:
     live = world.cluster("--nodes", "1", "--cpu", "4")
-    boast(live, **claimed)
+    overstate(live, **claimed)
     scheduler = world.scheduler(live).run()
     begun = time.monotonic()
     made = stateful("train", 2, 0 if spec else 1, annotations=meta.get("annotations"))
@@ -361,14 +361,14 @@ def test_a_gang_that_its_node_refuses_is_tried_again_with_growing_pauses(
         return sum(one.get("count", 1) for one in events if one["reason"] == reason)
 
     def refused_at_last() -> int:
-        boast(live, **claimed)
+        overstate(live, **claimed)
         return refused()
 
     eventually(refused_at_last, f"an Event {reason}")
-    told(live, "FailedScheduling", "the last start failed")
-    # Both pods of three tries, between which there are pauses.
+    wait_any_event(live, "FailedScheduling", "the last start failed")
+    # Both pods of three attempts, between which there are pauses.
     tries = eventually(lambda: refused() if refused() >= 6 else 0, "more tries") / 2
-    # With pauses of 2, 4, 8, ... seconds so many tries take at least so long; the first word may come late.
+    # With pauses of 2, 4, 8, ... seconds so many attempts take at least this long; the first report may be late.
     assert time.monotonic() - begun >= 2 ** (tries - 1) - 2
     assert scheduler.is_alive()
     live.create(member("other", 1))

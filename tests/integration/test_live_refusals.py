@@ -1,4 +1,4 @@
-"""Committed gangs that cannot be carried out as decided: by policy, by a namespace that ends, by another pod's name."""
+"""Committed gangs that cannot be bound as decided: because of a policy, a terminating namespace, or a recreated pod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.live import DeviceGuard, Live, World
 from tests.integration.running import eventually
 
 
-def test_bind_that_is_refused_for_ever_is_given_up_and_starves_nobody(pair: Pair, home: Live) -> None:
+def test_a_bind_that_is_always_refused_is_given_up_and_does_not_block_others(pair: Pair, home: Live) -> None:
     policies = pair.inject(answer(403), method="POST", path="/pods/train-2/binding$")
 
     def refusals() -> int:
@@ -26,15 +26,15 @@ def test_bind_that_is_refused_for_ever_is_given_up_and_starves_nobody(pair: Pair
         assert "train-2" not in home.bound()
         begun, refused = time.monotonic(), refusals()
         eventually(lambda: int(attempt_of(home, "train-2")) >= 4, "two more tries")
-        # A try is refused about twice, one second apart, and the next one comes after a back-off.
+        # An attempt is refused about twice, one second apart, and the next one follows after a backoff.
         assert refusals() - refused <= 3 * (time.monotonic() - begun) + 3
         pair.clear()
         Start(home).home.wait_bound(*names_of("train"))
         wait_settled(pair.system)
 
 
-def test_bind_that_was_given_up_fails_when_it_arrives_after_all(pair: Pair, home: Live) -> None:
-    """It was refused on the way and lands when the pod is promised to another place, or to the same one again."""
+def test_a_late_bind_fails_after_it_was_given_up(pair: Pair, home: Live) -> None:
+    """It was refused in transit and lands when the pod is committed to another node, or to the same one again."""
     marks = pair.marks()
     pair.inject(answer(403), method="POST", path="/pods/train-2/binding$")
     with DeviceGuard(pair.cluster):
@@ -53,7 +53,7 @@ def attempt_of(home: Live, name: str) -> str:
     return str(home.get("Pod", name)["metadata"].get("annotations", {}).get("gpu-scheduler.io/attempt", "0"))
 
 
-def test_namespace_that_ends_under_a_committed_gang_frees_its_gpus(world: World) -> None:
+def test_a_terminating_namespace_frees_the_gpus_of_a_committed_gang(world: World) -> None:
     live = world.cluster("--nodes", "2")
     with ExitStack() as stack:
         replica = Replica(live.cluster, stack).start()
@@ -69,7 +69,7 @@ def test_namespace_that_ends_under_a_committed_gang_frees_its_gpus(world: World)
             wait_settled(live)
 
 
-def test_namespace_whose_binds_hang_keeps_nobody_else_waiting(world: World) -> None:
+def test_a_namespace_whose_binds_hang_does_not_delay_others(world: World) -> None:
     live = world.cluster("--nodes", "2")
     with ExitStack() as stack:
         replica = Replica(live.cluster, stack, {"inFlight": 4}).start()
@@ -80,15 +80,15 @@ def test_namespace_whose_binds_hang_keeps_nobody_else_waiting(world: World) -> N
             eventually(lambda: hanging.hits == 2, "binds that hang")
             live.create(*gang("annotation", "next", 2, gpus=4))
             live.wait_bound("next-0", "next-1")
-            assert hanging.hits == 2  # the others of theirs wait for these, and nobody else does
+            assert hanging.hits == 2  # the other binds of the namespace wait for these, and no others do
 
 
-def test_pod_that_is_made_again_under_a_flying_bind_is_another_pod(pair: Pair, home: Live) -> None:
+def test_a_pod_that_is_recreated_during_its_bind_is_another_pod(pair: Pair, home: Live) -> None:
     marks = pair.marks()
     first, *others = gang("annotation", "train", 4, gpus=4)
 
     def make_again() -> None:
-        pair.clear()  # once is enough, whoever leads
+        pair.clear()  # once is enough, whichever scheduler leads
         wire = Live(home.cluster, home.namespace)
         wire.delete("Pod", "train-0", grace=0)
         wire.create(first)

@@ -1,4 +1,4 @@
-"""The live scheduler as Volcano's users know one: phases before any pod, tasks, queues; and as Spark uses it."""
+"""The live scheduler as Volcano's users know it: phases before any pod, tasks, queues; and as Spark uses it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
+from tests.integration.dialect_user import GPUS, NODES, DialectUser
 from tests.integration.gangs import GPU, group, join, member
 from tests.integration.live import Live, World
 from tests.integration.running import Json, eventually
-from tests.integration.speaking import GPUS, NODES, Speaker
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
 @pytest.fixture
-def user(live: Live) -> Iterator[Speaker]:
-    """Somebody who writes gangs for Volcano."""
+def user(live: Live) -> Iterator[DialectUser]:
+    """A user who writes gangs for Volcano."""
     with ExitStack() as undo:
-        yield Speaker(live, "volcano", undo)
+        yield DialectUser(live, "volcano", undo)
 
 
 def ask(name: str, minimum: int, gpus: int, **spec: Any) -> Json:
-    """A group that says in advance what all its members need together."""
+    """A group that declares in advance what all its members need together."""
     return group("volcano", name, minimum, minResources={GPU: str(gpus)}, **spec)[0]
 
 
 # -- before any pod exists
 
 
-def test_a_group_without_pods_is_inqueue_once_there_is_room_and_keeps_it(user: Speaker) -> None:
+def test_a_group_without_pods_is_inqueue_once_there_is_capacity_and_keeps_it(user: DialectUser) -> None:
     live = user.live
     live.create(ask("train", 2, 2 * GPUS))
     user.wait_for("train", phase="Inqueue")
@@ -40,11 +40,11 @@ def test_a_group_without_pods_is_inqueue_once_there_is_room_and_keeps_it(user: S
     live.wait_reason(rivals[0], "2 of 3 members fit now")
     live.stays_unbound(*rivals, seconds=0.3)
     live.wait_bound(*(user.add_pod("train", number, minimum=2) for number in range(2)))
-    user.wait_says("train", "running")
+    user.wait_stage("train", "running")
     assert not live.bound().keys() & set(rivals)
 
 
-def test_a_group_that_no_arrangement_of_nodes_could_hold_stays_pending_and_keeps_nothing(user: Speaker) -> None:
+def test_a_group_that_no_arrangement_of_nodes_could_hold_stays_pending_and_keeps_nothing(user: DialectUser) -> None:
     live = user.live
     live.create(ask("huge", NODES + 1, (NODES + 1) * GPUS))
     user.wait_for("huge", phase="Pending", Unschedulable="True")
@@ -52,7 +52,7 @@ def test_a_group_that_no_arrangement_of_nodes_could_hold_stays_pending_and_keeps
     assert user.says("huge")["phase"] == "Pending"
 
 
-def test_free_gpus_in_the_wrong_places_do_not_make_a_group_inqueue(user: Speaker) -> None:
+def test_free_gpus_in_the_wrong_places_do_not_make_a_group_inqueue(user: DialectUser) -> None:
     live = user.live
     halves = [member(f"half-{n}", GPUS // 2, nodeSelector={"kubernetes.io/hostname": f"node{n}"}) for n in range(1, 5)]
     live.create(*halves)
@@ -64,19 +64,19 @@ def test_free_gpus_in_the_wrong_places_do_not_make_a_group_inqueue(user: Speaker
     user.wait_for("train", phase="Inqueue")
 
 
-def test_a_group_that_asks_for_nothing_in_advance_is_inqueue_at_once(user: Speaker) -> None:
+def test_a_group_that_asks_for_nothing_in_advance_is_inqueue_at_once(user: DialectUser) -> None:
     user.occupy(NODES)
     user.live.create(*group("volcano", "train", 2))
     user.wait_for("train", phase="Inqueue")
 
 
-def test_room_that_nobody_comes_for_is_given_up_and_asked_for_again(world: World) -> None:
+def test_an_unused_reservation_is_released_and_requested_again(world: World) -> None:
     live = world.cluster()
     config = live.cluster.folder.parent / f"{live.cluster.folder.name}.yaml"
     config.write_text("reserveSeconds: 3\n")
     world.scheduler(live, "--config", str(config)).run()
     with ExitStack() as undo:
-        user = Speaker(live, "volcano", undo)
+        user = DialectUser(live, "volcano", undo)
         live.create(ask("train", NODES, NODES * GPUS))
         user.wait_for("train", phase="Inqueue")
         rival = user.start("rival", 1)
@@ -87,7 +87,7 @@ def test_room_that_nobody_comes_for_is_given_up_and_asked_for_again(world: World
         user.wait_for("train", phase="Inqueue")
 
 
-def test_the_templates_of_the_job_behind_a_group_say_what_its_pods_will_need(world: World) -> None:
+def test_the_templates_of_the_job_of_a_group_define_its_requests(world: World) -> None:
     live = world.cluster("--nodes", "2")
     definition = "apiextensions.k8s.io/v1"
     live.ask("POST", f"/apis/{definition}/customresourcedefinitions", _CRD)
@@ -110,11 +110,11 @@ def test_the_templates_of_the_job_behind_a_group_say_what_its_pods_will_need(wor
     found["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     live.create(found)
     with ExitStack() as undo:
-        user = Speaker(live, "volcano", undo)
+        user = DialectUser(live, "volcano", undo)
         user.wait_for("train", phase="Inqueue")
         live.create(*(member(f"small-{number}", 1, scheduler="volcano") for number in range(11)))
         live.wait_bound()
-        # Five GPUs of node2 are kept: one for the master and two for each worker.
+        # Five GPUs of node2 are reserved: one for the master and two for each worker.
         assert sorted(live.bound().values()) == ["node1"] * 8 + ["node2"] * 3
         live.create(member("beyond", 1))
         live.wait_reason("beyond", GPU)
@@ -143,7 +143,7 @@ _CRD: Json = {
 # -- tasks
 
 
-def test_a_gang_waits_until_every_task_has_its_minimum(user: Speaker) -> None:
+def test_a_gang_waits_until_every_task_has_its_minimum(user: DialectUser) -> None:
     live = user.live
     live.create(*group("volcano", "train", 3, minTaskMember={"master": 1, "worker": 2}))
 
@@ -163,7 +163,7 @@ def test_a_gang_waits_until_every_task_has_its_minimum(user: Speaker) -> None:
 # -- Spark
 
 
-def test_a_spark_application_runs_its_driver_first_and_its_executors_as_they_come(user: Speaker) -> None:
+def test_a_spark_application_runs_its_driver_first_and_its_executors_as_they_come(user: DialectUser) -> None:
     live = user.live
     name = "spark-0123-podgroup"
     live.create({"apiVersion": VOLCANO, "kind": "PodGroup", "metadata": {"name": name}, "spec": {}})
@@ -187,15 +187,15 @@ def queue(name: str, **spec: Any) -> Json:
     return {"apiVersion": VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": {"weight": 1, **spec}}
 
 
-def start_in(user: Speaker, queue_name: str, name: str, size: int) -> list[str]:
-    """A gang in one of Volcano's queues; the names of its pods."""
+def start_in(user: DialectUser, queue_name: str, name: str, size: int) -> list[str]:
+    """A gang in one of Volcano's queues; returns the names of its pods."""
     found = user.write(name, size)
     found[0]["spec"]["queue"] = queue_name
     user.live.create(*found)
     return [f"{name}-{number}" for number in range(size)]
 
 
-def test_a_queue_gives_no_more_than_its_capability(user: Speaker, wide: Callable[[Json], str]) -> None:
+def test_a_queue_admits_no_more_than_its_capability(user: DialectUser, wide: Callable[[Json], str]) -> None:
     name = wide(queue("small", capability={GPU: str(2 * GPUS)}))
     first = start_in(user, name, "first", 2)
     user.live.wait_bound(*first)
@@ -209,13 +209,14 @@ def test_a_queue_gives_no_more_than_its_capability(user: Speaker, wide: Callable
     user.live.wait_bound(*second)
 
 
-def test_a_closed_queue_starts_nothing_until_it_is_opened(user: Speaker, wide: Callable[[Json], str]) -> None:
+def test_a_closed_queue_starts_nothing_until_it_is_opened(user: DialectUser, wide: Callable[[Json], str]) -> None:
     live = user.live
     name = wide(queue("night"))
     live.wait_bound(*start_in(user, name, "early", 1))
     live.patch("Queue", name, {"status": {"state": "Closed"}}, VOLCANO, "status")
-    # The scheduler hears of queues and of pods by ways of their own: one that could not start anyway tells that it has.
-    asked = user.write("asked", 1, nodeSelector={"nobody": "has-this"})
+    # Queues and pods have separate watches: a pod that could not start in any case shows that the scheduler has seen
+    # the queue.
+    asked = user.write("asked", 1, nodeSelector={"no-node": "has-this"})
     asked[0]["spec"]["queue"] = name
     live.create(*asked)
     live.wait_reason("asked-0", f"queue {name} is closed")
@@ -227,7 +228,7 @@ def test_a_closed_queue_starts_nothing_until_it_is_opened(user: Speaker, wide: C
     live.wait_bound(*late)
 
 
-def test_what_is_freed_is_shared_by_the_weights_of_the_queues(user: Speaker, wide: Callable[[Json], str]) -> None:
+def test_freed_capacity_is_shared_by_the_weights_of_the_queues(user: DialectUser, wide: Callable[[Json], str]) -> None:
     live = user.live
     heavy, light = wide(queue("heavy", weight=3)), wide(queue("light", weight=1))
     fillers = user.occupy(NODES)
@@ -241,7 +242,7 @@ def test_what_is_freed_is_shared_by_the_weights_of_the_queues(user: Speaker, wid
     assert sum(name.startswith("heavy") for name in live.bound()) == 3
 
 
-def test_a_queue_counts_its_groups_and_what_they_use(user: Speaker, wide: Callable[[Json], str]) -> None:
+def test_a_queue_counts_its_groups_and_what_they_use(user: DialectUser, wide: Callable[[Json], str]) -> None:
     live = user.live
     name = wide(queue("counted"))
     live.wait_bound(*start_in(user, name, "running", 2))
@@ -249,7 +250,7 @@ def test_a_queue_counts_its_groups_and_what_they_use(user: Speaker, wide: Callab
     short[0]["spec"]["queue"] = name
     live.create(*short)
     user.wait_for("short", phase="Completed")
-    # Two nodes are free. One is kept for the group whose pods are to come, so the other gang has to wait.
+    # Two nodes are free. One is reserved for the group whose pods do not exist yet, so the other gang has to wait.
     live.create(ask("coming", 1, GPUS, queue=name))
     user.wait_for("coming", phase="Inqueue")
     start_in(user, name, "waiting", 2)

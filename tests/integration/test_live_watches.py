@@ -1,4 +1,5 @@
-"""Watches that expire, stall, break off or begin late, and an API server that goes away: what happened is seen."""
+"""Watches that expire, stall, break or start late, and an API server that goes away: every change is seen in the
+end."""
 
 from __future__ import annotations
 
@@ -40,11 +41,11 @@ MENDS: dict[str, Callable[[FaultProxy], int]] = {
     "in-mid-line": lambda proxy: proxy.cut_watches("", b'{"type":"MODIFIED","object":{"metadata":{"name":"trai'),
     "no-json": lambda proxy: proxy.cut_watches("", b"Bad Gateway\n"),
 }
-"""Ways in which a watch that went silent may come to an end."""
+"""Ways in which a stalled watch may end."""
 
 
 @pytest.mark.parametrize("mend", MENDS.values(), ids=MENDS.keys())
-def test_what_a_silent_watch_kept_back_is_seen_when_it_ends(
+def test_changes_during_a_stalled_watch_are_seen_when_it_ends(
     pair: Pair, home: Live, mend: Callable[[FaultProxy], int]
 ) -> None:
     wires = [replica.proxy for replica in pair.replicas]
@@ -62,8 +63,8 @@ def test_what_a_silent_watch_kept_back_is_seen_when_it_ends(
         wait_settled(pair.system)
 
 
-def test_binds_that_nobody_sees_are_not_forgotten(pair: Pair, home: Live) -> None:
-    """The watch goes silent just before the first bind: that pods are bound is seen only when it ends."""
+def test_binds_that_no_watch_shows_are_not_forgotten(pair: Pair, home: Live) -> None:
+    """The watch stalls just before the first bind: the binds become visible only when it ends."""
     wires = [replica.proxy for replica in pair.replicas]
     for wire in wires:
         strike(wire, COMMIT, after(lambda: stall_now(*wires)))
@@ -83,13 +84,13 @@ def stall_now(*wires: FaultProxy) -> None:
         watch.stalled.set()
 
 
-def test_standby_that_has_heard_nothing_of_pods_looks_before_it_decides(pair: Pair, home: Live) -> None:
-    """By what it has heard the GPUs are free, and nodes have just been labelled as a waiting gang wants them."""
+def test_a_standby_with_a_stale_cache_lists_before_it_decides(pair: Pair, home: Live) -> None:
+    """In its cache the GPUs are free, and nodes have just got the label that a waiting gang needs."""
     with patient_pair(pair) as (leader, standby), DeviceGuard(pair.cluster):
         home.create(*gang("annotation", "next", 2, gpus=8, nodeSelector={"chosen": home.namespace}))
         for name in ("next-0", "next-1"):
             home.wait_reason(name, "chosen")
-        # Its pods do not change any more: a bind by what the standby has heard would be accepted.
+        # Its pods do not change any more: a bind by the standby's cache would be accepted.
         leader.proxy.inject(answer(500), method="PATCH", path="/pods/next-[01]/status$")
         assert standby.proxy.stall_watches(r"/api/v1/pods\?")
         home.create(*gang("annotation", "train", 4, gpus=4))
@@ -106,7 +107,7 @@ def test_standby_that_has_heard_nothing_of_pods_looks_before_it_decides(pair: Pa
         wait_settled(pair.system)
 
 
-def test_slow_start_is_only_slow(pair: Pair, home: Live) -> None:
+def test_a_slow_start_succeeds(pair: Pair, home: Live) -> None:
     Start(home).provoke()
     Start(home).finish()
     pair.standby().kill()
@@ -122,11 +123,11 @@ def test_slow_start_is_only_slow(pair: Pair, home: Live) -> None:
 
 @pytest.mark.parametrize("step", [COMMIT, BINDS[1]], ids=["commit", "bind"])
 @pytest.mark.parametrize("landed", [False, True], ids=["before", "after"])
-def test_api_server_that_dies_under_a_gang_and_returns(world: World, step: Step, landed: bool) -> None:
+def test_a_gang_survives_a_restart_of_the_api_server(world: World, step: Step, landed: bool) -> None:
     live = world.cluster("--nodes", "2", "--port", str(free_port()))
     replica = Replica(live.cluster, world._stack).start()
     strike(replica.proxy, step, (after if landed else before)(live.cluster.kill))
-    with suppress(OSError, http.client.HTTPException):  # it may die before the last answer is here
+    with suppress(OSError, http.client.HTTPException):  # it may die before the last reply arrives
         live.create(*gang("annotation", "train", 4, gpus=4))
     eventually(lambda: live.cluster.process.poll() is not None, "the cluster to be dead")
     live.http.close()

@@ -1,7 +1,7 @@
 """Fifty PyTorchJobs at once on 32 GPUs: all succeed, and no gang ever holds GPUs below its minimum.
 
-What that means, event by event, is written in `observing.Ledger`; the observer that judges it hears every event of
-every pod from a watch of its own. The same jobs without gangs show that it can see the difference.
+`observing.Ledger` says what that means, event by event; the observer gets every event of every pod from its own watch.
+The same jobs without gangs show that it sees the difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from tests.integration.jobs import SLEEP, operating, torch_job, wait_for_kinds
 from tests.integration.live import Live
 from tests.integration.observing import JOB_NAME, REPLICA_TYPE, Ledger, Observer
-from tests.integration.running import PATIENCE, Json, Kube, eventually
+from tests.integration.running import TIMEOUT, Json, Kube, eventually
 
 GPUS = 32
 JOBS = 50
@@ -22,7 +22,7 @@ VERSION = "kubeflow.org/v1"
 
 
 class Size(NamedTuple):
-    """A job: its pods, how many of them it needs to begin, the GPUs of each, and for how long they work."""
+    """A job: its pods, its minimum, the GPUs of each pod, and how long they run."""
 
     pods: int
     least: int
@@ -53,27 +53,27 @@ def make_job(name: str, size: Size) -> Json:
 
 
 def run_all(live: Live, *flags: str) -> Ledger:
-    """Submits all jobs at once and waits until all have succeeded; what was observed."""
+    """Submits all jobs at once and waits until all have succeeded; returns the ledger."""
     sizes, kube = make_sizes(), Kube(live.cluster, live.namespace)
 
     def succeeded() -> bool:
         jobs = live.ask("GET", live.path("PyTorchJob", VERSION))["items"]
-        told = [one for job in jobs for one in job.get("status", {}).get("conditions", ())]
-        return len([one for one in told if one["type"] == "Succeeded" and one["status"] == "True"]) == JOBS
+        conditions = [one for job in jobs for one in job.get("status", {}).get("conditions", ())]
+        return len([one for one in conditions if one["type"] == "Succeeded" and one["status"] == "True"]) == JOBS
 
     with operating(live.cluster.folder / "kubeconfig", kube, *flags):
         wait_for_kinds(live.cluster)
         with Observer(live, Ledger({name: size.least for name, size in sizes.items()}, GPUS)) as ledger:
             kube.create(*(make_job(name, size) for name, size in sizes.items()))
-            eventually(succeeded, "all jobs to succeed", 3 * PATIENCE)
+            eventually(succeeded, "all jobs to succeed", 3 * TIMEOUT)
     return ledger
 
 
-def test_of_fifty_jobs_at_once_all_succeed_and_none_holds_gpus_below_its_minimum(live: Live) -> None:
+def test_fifty_jobs_at_once_succeed_and_none_holds_gpus_below_its_minimum(live: Live) -> None:
     ledger = run_all(live)
     assert not any(ledger.breaches.values()), ledger.breaches
     assert ledger.missing == []
-    assert ledger.heard >= sum(3 * size.least for size in make_sizes().values()), "made, bound and ended, of each"
+    assert ledger.event_count >= sum(3 * size.least for size in make_sizes().values()), "three events of each"
 
 
 @pytest.mark.local("the observer sees the same wherever it looks")
@@ -81,10 +81,10 @@ def test_the_same_jobs_without_gangs_are_seen_to_hold_gpus_below_their_minimum(l
     breaches = run_all(live, "--gang-scheduler-name", "none").breaches
     assert breaches["kept"]
     assert breaches["room"]
-    assert not breaches["once"], "even pod by pod nobody gets a GPU that another has"
+    assert not breaches["once"], "even without gangs no pod gets a GPU that another has"
 
 
-# -- the observer can fail
+# -- the observer itself
 
 
 def event(kind: str, name: str, *, phase: str = "Pending", at: str = "") -> Json:
@@ -113,7 +113,7 @@ def ended(name: str, at: str, phase: str = "Succeeded") -> Json:
 
 A, B = ("a-master-0", "a-worker-0"), ("b-master-0", "b-worker-0")
 WHOLE = [*map(made, A), bound(A[0], "n:0"), bound(A[1], "n:1")]
-STORIES: dict[str, tuple[list[Json], list[str], list[str]]] = {
+SCENARIOS: dict[str, tuple[list[Json], list[str], list[str]]] = {
     "a gang that runs and ends": ([*WHOLE, ended(A[0], "n:0"), ended(A[1], "n:1")], [], ["b"]),
     "two gangs, each after the other": (
         [*WHOLE, ended(A[1], "n:1"), ended(A[0], "n:0"), *map(made, B), bound(B[0], "n:1"), bound(B[1], "n:0")],
@@ -125,7 +125,7 @@ STORIES: dict[str, tuple[list[Json], list[str], list[str]]] = {
         [],
         ["b"],
     ),
-    "a gang that begins on what is left, and waits": (
+    "a gang that starts on the remaining GPUs, and waits": (
         [*WHOLE[:3], made(B[0]), bound(B[0], "n:1"), ended(B[0], "n:1"), bound(A[1], "n:1")],
         ["kept", "room"],
         [],
@@ -135,24 +135,24 @@ STORIES: dict[str, tuple[list[Json], list[str], list[str]]] = {
         ["room"],
         ["a", "b"],
     ),
-    "a master that is done before its worker comes": (
+    "a master that succeeds before its worker is bound": (
         [*WHOLE[:3], ended(A[0], "n:0"), event("DELETED", A[1])],
         [],
         ["b"],
     ),
     "a gang that never becomes complete": ([made(A[0]), bound(A[0], "n:0")], [], ["a", "b"]),
-    "a member that is taken away": ([*WHOLE, event("DELETED", A[1], at="n:1", phase="Running")], ["whole"], ["b"]),
+    "a member that is deleted": ([*WHOLE, event("DELETED", A[1], at="n:1", phase="Running")], ["whole"], ["b"]),
     "a member that fails": ([*WHOLE, ended(A[1], "n:1", "Failed")], ["whole"], ["b"]),
-    "a GPU that two have": ([made(A[0]), bound(A[0], "n:0"), made(B[0]), bound(B[0], "n:0")], ["once"], ["a", "b"]),
+    "a GPU of two pods": ([made(A[0]), bound(A[0], "n:0"), made(B[0]), bound(B[0], "n:0")], ["once"], ["a", "b"]),
 }
 
 
-@pytest.mark.local("the same wherever it runs")
-@pytest.mark.parametrize("story", STORIES)
-def test_the_observer_of(story: str) -> None:
-    events, breached, missing = STORIES[story]
+@pytest.mark.local("needs no cluster")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_observer_judges(scenario: str) -> None:
+    events, breached, missing = SCENARIOS[scenario]
     ledger = Ledger({"a": 2, "b": 2}, gpus=2)
     for one in events:
-        ledger.hear(one)
+        ledger.on_event(one)
     assert [rule for rule, found in ledger.breaches.items() if found] == breached
     assert ledger.missing == missing

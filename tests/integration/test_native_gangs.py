@@ -1,4 +1,4 @@
-"""Gangs in the form of each version of Kubernetes, and in the forms of Volcano and scheduler-plugins."""
+"""Gangs in the API of each version of Kubernetes, and in those of Volcano and scheduler-plugins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def there(versions: Versions, version: str, namespace: str) -> Iterator[Kube]:
 
 
 def gang(version: str, count: int = 2, **policy: Any) -> Json:
-    """A Workload of one gang, as a version writes it."""
+    """A Workload of one gang, as a version defines it."""
     inner = {"name": "workers", "policy": {"gang": {"minCount": count, **policy}}}
     if version != "1.35":
         inner["schedulingPolicy"] = inner.pop("policy")
@@ -39,12 +39,12 @@ def gang(version: str, count: int = 2, **policy: Any) -> Json:
 
 
 def pod_group(version: str, count: int = 2) -> Json:
-    """A PodGroup with its own policy, as 1.36 and later write it."""
+    """A PodGroup with its own policy, as 1.36 and later define it."""
     spec = {"schedulingPolicy": {"gang": {"minCount": count}}}
     return {"apiVersion": f"{GROUP}/{SERVED[version]}", "kind": "PodGroup", "metadata": {"name": "train"}, "spec": spec}
 
 
-def test_a_version_serves_its_own_form_of_workload_and_no_other(there: Kube, version: str) -> None:
+def test_a_version_serves_its_own_workload_api_and_no_other(there: Kube, version: str) -> None:
     lines = there("api-resources", f"--api-group={GROUP}", "--no-headers").splitlines()
     served = {line.split()[0]: line.split()[-3] for line in lines}
     assert served["workloads"] == f"{GROUP}/{SERVED[version]}"
@@ -71,7 +71,7 @@ def test_a_workload_is_kept_as_written_and_listed(there: Kube, version: str) -> 
     there("delete", "workload", "train")
 
 
-def test_a_gang_of_nobody_is_refused_by_the_name_of_its_field(there: Kube, version: str) -> None:
+def test_a_gang_without_members_is_refused_by_the_name_of_its_field(there: Kube, version: str) -> None:
     complaint = there.fails("create", "-f", "-", stdin=json.dumps(gang(version, 0)))
     assert "minCount" in complaint
 
@@ -86,7 +86,7 @@ def test_a_pod_names_its_gang_in_the_field_of_the_version(there: Kube, version: 
     field = "schedulingGroup"
     if version == "1.35":
         field, reference = "workloadRef", {"name": "train", "podGroup": "workers"}
-    spec: Json = {"schedulerName": "nobody", field: reference}
+    spec: Json = {"schedulerName": "none", field: reference}
     there.create(pod("member", **spec))
     found = there.get("pod", "member")["spec"]
     assert found[field] == reference
@@ -112,7 +112,7 @@ def old(request: pytest.FixtureRequest, versions: Versions, namespace: str) -> I
 
 
 @pytest.mark.local("Kubernetes has no such field")
-def test_a_gang_of_1_35_may_say_how_long_it_waits(old: Kube) -> None:
+def test_a_gang_of_1_35_may_have_a_timeout(old: Kube) -> None:
     old.apply(gang("1.35", 2, timeout=300))
     policy = old.get("workload", "train")["spec"]["podGroups"][0]["policy"]
     assert policy == {"gang": {"minCount": 2, "timeout": 300}}
@@ -157,7 +157,7 @@ def test_a_workload_of_1_35_is_refused(old: Kube, spec: Json, field: str) -> Non
 
 @pytest.fixture(params=["1.36", "1.37"])
 def newer(request: pytest.FixtureRequest, versions: Versions, namespace: str) -> Iterator[tuple[str, Kube]]:
-    """A version that has PodGroups of its own, and kubectl in a namespace there."""
+    """A version with native PodGroups, and kubectl in a namespace there."""
     with opened(versions(request.param), namespace) as kube:
         yield request.param, kube
 
@@ -190,7 +190,7 @@ def test_the_pods_of_a_group_run_when_they_are_bound(newer: tuple[str, Kube]) ->
     kube.wait_ready("p0", "p1")
 
 
-# -- others' kinds
+# -- kinds of other projects
 
 
 def volcano(name: str, spec: Json) -> Json:

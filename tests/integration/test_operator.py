@@ -40,12 +40,13 @@ while rank:
     except OSError:
         time.sleep(0.1)
 '"""
-"""The master waits until every worker has called it by its name."""
+"""The master waits until every worker has connected to it by name."""
 
 
 @contextmanager
 def operated(cluster: Cluster) -> Iterator[Cluster]:
-    """Starts a cluster with a scheduler and an operator: inside of a local one, else beside it under their accounts."""
+    """Starts a cluster with a scheduler and an operator: inside a local one, otherwise beside it under their
+    accounts."""
     with ExitStack() as stack:
         cluster.scheduled = not running.kubernetes
         cluster.start()
@@ -119,8 +120,8 @@ def test_a_pytorchjob_runs_and_succeeds(kube: Kube) -> None:
         return {role: found.get("succeeded", 0) for role, found in roles.items()}
 
     eventually(lambda: succeeded() == {"Master": 1, "Worker": 3}, "all to be counted")
-    told = {"PyTorchJobCreated", "SuccessfulCreatePod", "SuccessfulCreatePodGroup", "PyTorchJobSucceeded"}
-    eventually(lambda: told <= reasons(kube, "train"), f"Events of {told}")
+    expected = {"PyTorchJobCreated", "SuccessfulCreatePod", "SuccessfulCreatePodGroup", "PyTorchJobSucceeded"}
+    eventually(lambda: expected <= reasons(kube, "train"), f"Events of {expected}")
     eventually(lambda: kube.names(GROUPS) == [], "the group to go with the job's end")
     assert "Succeeded" in kube("get", "pytorchjob", "train")
     eventually(lambda: {f"Created pod: {name}" for name in ALL} <= messages(kube, "train"), "a word about every pod")
@@ -144,7 +145,7 @@ def test_a_gang_that_does_not_fit_has_no_pods_until_it_does(kube: Kube) -> None:
     assert kube.names("pods") == ALL
 
 
-def test_suspend_gives_everything_back_and_resume_begins_anew(kube: Kube) -> None:
+def test_suspend_releases_everything_and_resume_starts_over(kube: Kube) -> None:
     kube.apply(torch_job(SLEEP, gpus=8))
     kube.wait("pytorchjob/train", "condition=Running")
     before = uids(kube)
@@ -202,7 +203,7 @@ def test_a_job_of_volcano_runs_and_its_pods_know_each_other(kube: Kube) -> None:
     eventually(lambda: kube.names(GROUPS) == [], "the group to go with the job's end")
 
 
-def test_a_job_of_volcano_starts_anew_as_often_as_it_may(kube: Kube) -> None:
+def test_a_job_of_volcano_is_restarted_up_to_its_limit(kube: Kube) -> None:
     task = {"name": "worker", **replicas("exit 3", 2, "main")}
     task["template"]["spec"]["restartPolicy"] = "Never"
     kube.apply(volcano_job(task, maxRetry=2, policies=[{"exitCode": 3, "action": "RestartJob"}]))
@@ -212,7 +213,7 @@ def test_a_job_of_volcano_starts_anew_as_often_as_it_may(kube: Kube) -> None:
 
 
 @reads_logs
-def test_a_worker_that_a_signal_ended_is_made_anew(kube: Kube) -> None:
+def test_a_worker_that_was_killed_is_recreated(kube: Kube) -> None:
     job = torch_job(SLEEP, workers=1)
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
     kube.apply(job)
@@ -244,7 +245,7 @@ def test_replicas_can_be_scaled(kube: Kube) -> None:
     eventually(lambda: kube.names("pods") == WORKERS[:1], "one worker")
 
 
-def test_a_job_that_makes_no_sense_says_why(kube: Kube) -> None:
+def test_an_invalid_job_reports_why(kube: Kube) -> None:
     job = torch_job("true")
     job["spec"]["pytorchReplicaSpecs"]["Boss"] = {}
     kube.apply(job)
@@ -254,7 +255,7 @@ def test_a_job_that_makes_no_sense_says_why(kube: Kube) -> None:
     assert found["message"] == "spec.pytorchReplicaSpecs: 'Boss' must be one of Master, Worker"
 
 
-def test_a_group_of_somebody_else_is_in_the_way_until_it_is_deleted(kube: Kube) -> None:
+def test_a_group_of_another_owner_blocks_a_job_until_it_is_deleted(kube: Kube) -> None:
     spec = {"minMember": 1}
     meta = {"name": "train"}
     kube.apply({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": meta, "spec": spec})
@@ -273,7 +274,7 @@ def test_a_job_of_another_manager_is_left_alone(kube: Kube) -> None:
     assert [name for name in kube.names("pods") if not name.startswith("ours-")] == []
 
 
-def test_where_the_training_operator_is_all_jobs_are_left_to_it(own: Callable[..., Cluster]) -> None:
+def test_all_jobs_are_left_to_an_installed_training_operator(own: Callable[..., Cluster]) -> None:
     with operated(own("--runtime", "simulated", "--nodes", "1")) as cluster, opened(cluster, "kubeflow") as kube:
         kube("create", "deployment", "training-operator", "--image=any")
         kube.apply(torch_job("true"))
@@ -284,7 +285,7 @@ def test_where_the_training_operator_is_all_jobs_are_left_to_it(own: Callable[..
 
 
 @pytest.mark.local("the operator inside of the local cluster")
-def test_an_operator_that_is_killed_while_it_makes_pods_leaves_exactly_its_pods(own: Callable[..., Cluster]) -> None:
+def test_an_operator_that_is_killed_while_creating_pods_creates_each_once(own: Callable[..., Cluster]) -> None:
     bare = own("--runtime", "simulated", "--nodes", "2", "--cpu", "64")
     number = 40
     wanted = sorted(["train-master-0", *(f"train-worker-{index}" for index in range(number))])
@@ -306,6 +307,6 @@ def test_an_operator_that_is_killed_while_it_makes_pods_leaves_exactly_its_pods(
 
 
 def kill_operator(cluster: Cluster) -> None:
-    """Ends the operator's process without warning; it is started again."""
+    """Kills the operator's process, which is restarted."""
     for process in eventually(lambda: processes_of(cluster, "operator"), "the operator's process"):
         os.kill(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`gpu-scheduler operator` as a process of its own: struck between any two requests, and with every kind of group."""
+"""`gpu-scheduler operator` as a process: killed between any two requests, and with every kind of group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration import running
 from tests.integration.fault_proxy import Fault, FaultProxy, after, answer, before, stall
 from tests.integration.jobs import SLEEP, operating, torch_job, wait_for_kinds
 from tests.integration.live import SYSTEM, Scheduler
-from tests.integration.running import PATIENCE, Cluster, Kube, as_list, eventually, opened, run_program
+from tests.integration.running import TIMEOUT, Cluster, Kube, as_list, eventually, opened, run_program
 from tests.kubernetes.charts import render
 
 ALL = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
@@ -24,7 +24,7 @@ JOBS_ROLE = "gpu-scheduler-operator-jobs"
 
 @pytest.fixture(scope="module")
 def scheduled(folder: Path) -> Iterator[Cluster]:
-    """Two simulated nodes with 8 GPUs each and a scheduler, but nobody who makes pods of jobs."""
+    """Two simulated nodes with 8 GPUs each and a scheduler, without an operator."""
     cluster = Cluster(folder / "unoperated", ("--runtime", "simulated", "--nodes", "2"))
     cluster.start()
     if running.kubernetes:
@@ -50,7 +50,7 @@ def kube(scheduled: Cluster, namespace: str) -> Iterator[Kube]:
 
 @pytest.fixture
 def proxy(scheduled: Cluster) -> Iterator[FaultProxy]:
-    """A wire of the operator's that can break."""
+    """A fault proxy for the operator."""
     with FaultProxy(scheduled, signed_in=scheduled.operator_kubeconfig) as found:
         yield found
 
@@ -76,7 +76,7 @@ def test_an_operator_killed_at(scheduled: Cluster, kube: Kube, proxy: FaultProxy
         assert process is not None
         proxy.inject(MOMENTS[moment](process.kill), method=method, path=path, nth=nth)
         kube.apply(torch_job(SLEEP))
-        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert process.wait(TIMEOUT) == -signal.SIGKILL
     with operating(proxy.kubeconfig, kube):
         kube.wait("pytorchjob/train", "condition=Running")
         eventually(lambda: kube.names("pods") == kube.names("services") == ALL, "all of it")
@@ -99,7 +99,7 @@ NAMES = {"scheduler-plugins": "scheduler-plugins-scheduler"}
 
 @pytest.mark.parametrize("gang", GROUPS)
 @pytest.mark.parametrize("gpus", [0, 4])
-def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: int) -> None:
+def test_a_gang_is_admitted_by(scheduled: Cluster, kube: Kube, gang: str, gpus: int) -> None:
     groups = GROUPS[gang]
     with operating(scheduled.operator_kubeconfig, kube, "--gang-scheduler-name", gang):
         wait_for_kinds(scheduled)
@@ -111,7 +111,7 @@ def test_a_gang_is_let_in_by(scheduled: Cluster, kube: Kube, gang: str, gpus: in
 
 
 @pytest.mark.parametrize("gang", GROUPS)
-def test_a_gang_without_room_has_no_pods_under(scheduled: Cluster, kube: Kube, gang: str) -> None:
+def test_a_gang_without_capacity_has_no_pods_under(scheduled: Cluster, kube: Kube, gang: str) -> None:
     groups = GROUPS[gang]
     with operating(scheduled.operator_kubeconfig, kube, "--gang-scheduler-name", gang):
         wait_for_kinds(scheduled)
@@ -135,7 +135,7 @@ def test_without_gangs_there_are_no_groups(scheduled: Cluster, kube: Kube) -> No
 
 
 @pytest.mark.local("whose requests are sent is the operator's choice, on any server")
-def test_jobs_of_a_namespace_where_requests_hang_keep_no_other_waiting(
+def test_a_namespace_whose_requests_hang_does_not_delay_other_jobs(
     scheduled: Cluster, kube: Kube, proxy: FaultProxy
 ) -> None:
     stuck = f"{kube.namespace[:50]}-stuck"
@@ -150,7 +150,7 @@ def test_jobs_of_a_namespace_where_requests_hang_keep_no_other_waiting(
         assert hanging.hits == 32
 
 
-def test_of_two_operators_one_works_and_the_other_takes_over(scheduled: Cluster, kube: Kube) -> None:
+def test_one_of_two_operators_works_and_the_other_takes_over(scheduled: Cluster, kube: Kube) -> None:
     kubeconfig, duration = scheduled.operator_kubeconfig, ("--lease-duration", "6")
     with (
         operating(kubeconfig, kube, *duration, "--identity", "first") as first,
@@ -167,7 +167,7 @@ def test_of_two_operators_one_works_and_the_other_takes_over(scheduled: Cluster,
         assert scheduled.run(*look).stdout in {"first", "second"} - {holder}
 
 
-def test_an_operator_is_not_ready_before_it_has_seen_everything(kube: Kube, proxy: FaultProxy) -> None:
+def test_an_operator_is_not_ready_before_its_caches_have_synced(kube: Kube, proxy: FaultProxy) -> None:
     silence = proxy.inject(answer(500), method="GET", path="/services[?]")
     with operating(proxy.kubeconfig, kube) as operator:
         eventually(lambda: silence.hits > 1 and operator.ask("/healthz")[0] == 200, "its first looks")
@@ -176,7 +176,7 @@ def test_an_operator_is_not_ready_before_it_has_seen_everything(kube: Kube, prox
         operator.wait_ready()
 
 
-def test_an_operator_that_ends_is_not_ready_any_more(kube: Kube, proxy: FaultProxy) -> None:
+def test_a_stopping_operator_is_not_ready(kube: Kube, proxy: FaultProxy) -> None:
     with operating(proxy.kubeconfig, kube, "--identity", "ending") as operator:
         operator.wait_ready()
         eventually(lambda: any(one.method == "PUT" and LEASE in one.path for one in proxy.seen), "it to lead")
@@ -195,7 +195,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("flags", BAD)
-def test_what_makes_no_sense_is_refused_at_once(flags: tuple[str, ...]) -> None:
+def test_invalid_options_are_refused_at_once(flags: tuple[str, ...]) -> None:
     done = run_program("operator", *flags)
     assert done.returncode == 2
     assert BAD[flags] in done.stderr

@@ -1,4 +1,4 @@
-"""The operator's account on a real API server: it is refused nothing, and allowed nothing that it does not use."""
+"""The operator's account on a real API server has exactly the permissions that it uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = {"ttlSecondsAfterFinished": 0}
 pytestmark = pytest.mark.kubernetes("the local cluster knows no roles")
 
 
-def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -> None:
+def test_the_account_has_exactly_the_permissions_that_it_uses(world: World) -> None:
     system = world.cluster("--nodes", "2", "--audit", "--strict-owners")
     guard(system)
     cluster = system.cluster
@@ -38,19 +38,19 @@ def test_the_account_is_refused_nothing_and_uses_all_that_it_may(world: World) -
             with ExitStack() as own:
                 scene(proxy, make_home(cluster, f"scene-{number}", own))
         jobs = [kind.resources[0] for kind in KINDS]
-        # That somebody may set finalizers is looked up when he makes an owned object, without a request of its own.
+        # Permission to set finalizers is checked when an owned object is created, without a request of its own.
         needed = {
             one
             for one in operator_permissions(jobs, OURS.resource, SYSTEM, install=True)
             if one.subresource != "finalizers"
         }
         audit = Audit(cluster.folder, "gpu-scheduler-operator")
-        # The log is written after the answer was given, and Events in their own time.
+        # The audit log is written after the reply, and Events follow later.
         eventually(lambda: needed <= audit.used("leases"), f"{needed - audit.used('leases')} to be used")
         assert audit.refused() == []
 
 
-# -- what makes the operator do everything that it can
+# -- what makes the operator use all its permissions
 
 
 def job(version: str, kind: str, name: str, **spec: Any) -> Json:
@@ -58,7 +58,7 @@ def job(version: str, kind: str, name: str, **spec: Any) -> Json:
 
 
 def member(number: int, name: str, simulated: dict[str, str], **more: Any) -> Json:
-    """Replicas that pretend to run."""
+    """Simulated replicas."""
     found = replicas("any", number, name, **more)
     notes = {f"gpu-scheduler.io/simulate-{key}": value for key, value in simulated.items()}
     found["template"]["metadata"] = {"annotations": notes}
@@ -66,12 +66,12 @@ def member(number: int, name: str, simulated: dict[str, str], **more: Any) -> Js
 
 
 def wait_gone(home: Live, version: str, kind: str, name: str) -> None:
-    """Waits until a job has ended and has been deleted, as its ttl wants."""
+    """Waits until a job has ended and has been deleted by its ttl."""
     eventually(lambda: home.http.ask("GET", home.path(kind, version, name))[0] == 404, f"{kind} {name} to be gone")
 
 
 def meet_others(_: FaultProxy, home: Live) -> None:
-    """There is a pod, a Service and a ConfigMap of somebody else by the names of a job's own."""
+    """A pod, a Service and a ConfigMap of another owner have the names of a job's own."""
     hosts = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "crowd-svc"}}
     others = [pod("train-worker-0"), headless("train-master-0"), hosts]
     home.create(*others)
@@ -92,7 +92,7 @@ def meet_others(_: FaultProxy, home: Live) -> None:
 
 
 def lose_sight_of_a_group(proxy: FaultProxy, home: Live) -> None:
-    """A group that was made and not seen is found when it is to be made again."""
+    """A group that was created and not seen is found when it is created again."""
     assert proxy.stall_watches("/podgroups") > 0
     roles = {"Worker": member(1, "pytorch", {"duration": "0.2"})}
     home.create(job(KUBEFLOW, "PyTorchJob", "unseen", pytorchReplicaSpecs=roles, runPolicy=ENDS))
@@ -102,7 +102,7 @@ def lose_sight_of_a_group(proxy: FaultProxy, home: Live) -> None:
 
 
 def scale(_: FaultProxy, home: Live) -> None:
-    """A job that runs with fewer than it began with."""
+    """A job that runs with fewer replicas than it began with."""
     roles = {"Master": member(1, "pytorch", {}), "Worker": member(2, "pytorch", {})}
     home.create(job(KUBEFLOW, "PyTorchJob", "train", pytorchReplicaSpecs=roles))
     eventually(lambda: len(home.bound()) == 3, "all pods")
@@ -114,7 +114,7 @@ def scale(_: FaultProxy, home: Live) -> None:
 
 
 def restart(_: FaultProxy, home: Live) -> None:
-    """Jobs whose pods are made anew, as often as they may be."""
+    """Jobs whose pods are recreated, up to their limit."""
     policy = {**ENDS, "backoffLimit": 1}
     fails = {"fail-after": "0.2", "exit-code": "137"}
     for kind, field, name in (

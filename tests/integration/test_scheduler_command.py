@@ -1,4 +1,4 @@
-"""`gpu-scheduler scheduler` as an operator meets it: settings, health, logs, signals, and what it is good for."""
+"""`gpu-scheduler scheduler` as an administrator runs it: settings, health, logs, signals, and what it achieves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG = "scheduler.yaml"
 
 
 def complaints(folder: Path, text: str, *flags: str) -> list[str]:
-    """What the command says about a file of settings before it refuses to run."""
+    """The errors about a settings file with which the command refuses to run."""
     path = folder / CONFIG
     path.write_text(text)
     done = run_program("scheduler", "--config", str(path), *flags)
@@ -49,13 +49,11 @@ def complaints(folder: Path, text: str, *flags: str) -> list[str]:
         ),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_named_with_what_would_be_right(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_an_invalid_setting_is_named_with_the_valid_values(tmp_path: Path, text: str, complaint: str) -> None:
     assert complaints(tmp_path, text) == [f"gpu-scheduler: {CONFIG}: {complaint}"]
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     text = "holdSecond: 3\ngangs: maybe\nlogFormat: xml\n"
     assert complaints(tmp_path, text, "--lease-duration", "-1") == [
         f"gpu-scheduler: {CONFIG}: holdSecond: no such setting; did you mean holdSeconds?",
@@ -73,18 +71,18 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         pytest.param("- a\n", "must be a mapping of settings", id="a list"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_an_unreadable_file_is_a_one_line_error(tmp_path: Path, text: str, words: str) -> None:
     (line,) = complaints(tmp_path, text)
     assert words in line
 
 
-def test_a_file_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_one_line_error(tmp_path: Path) -> None:
     done = run_program("scheduler", "--config", str(tmp_path / "missing.yaml"))
     assert_one_line(done, "missing.yaml: cannot be read: No such file or directory")
     assert done.returncode == 2
 
 
-def test_a_kubeconfig_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_an_invalid_kubeconfig_is_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("clusters: 3\n")
     done = run_program("scheduler", "--kubeconfig", str(path))
@@ -92,7 +90,7 @@ def test_a_kubeconfig_that_is_none_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_a_port_that_is_taken_is_one_line(live: Live, scheduler: Scheduler) -> None:
+def test_a_port_in_use_is_a_one_line_error(live: Live, scheduler: Scheduler) -> None:
     kubeconfig = str(live.cluster.folder / "kubeconfig")
     done = run_program("scheduler", "--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{scheduler.port}")
     assert done.returncode == 2
@@ -102,10 +100,10 @@ def test_a_port_that_is_taken_is_one_line(live: Live, scheduler: Scheduler) -> N
     assert "Traceback" not in done.stderr
 
 
-# -- health and numbers
+# -- health and metrics
 
 
-def test_health_says_so_in_one_exact_body(scheduler: Scheduler) -> None:
+def test_the_health_endpoints_have_exact_bodies(scheduler: Scheduler) -> None:
     assert scheduler.ask("/health") == (200, '{"service":"gpu-scheduler","status":"healthy"}')
     assert scheduler.ask("/healthz") == scheduler.ask("/readyz") == (200, "ok")
     assert scheduler.ask("/nothing")[0] == 404
@@ -136,7 +134,7 @@ NUMBERS = (
 )
 
 
-def test_metrics_have_the_names_that_dashboards_go_by(live: Live, scheduler: Scheduler) -> None:
+def test_metrics_have_the_names_that_dashboards_use(live: Live, scheduler: Scheduler) -> None:
     live.create(*gang("volcano", "train", 2))
     live.wait_bound("train-0", "train-1")
 
@@ -153,7 +151,7 @@ def test_metrics_have_the_names_that_dashboards_go_by(live: Live, scheduler: Sch
 # -- logs and signals
 
 
-def test_logs_are_json_with_the_gang_that_they_are_about(world: World) -> None:
+def test_logs_are_json_and_name_their_gang(world: World) -> None:
     live = world.cluster("--nodes", "1")
     scheduler = world.scheduler(live, "--log-format", "json", "--log-level", "debug").run()
     live.create(*gang("volcano", "train", 2), *gang("annotation", "huge", 3, gpus=8))
@@ -169,9 +167,9 @@ def test_logs_are_json_with_the_gang_that_they_are_about(world: World) -> None:
     assert news["default/huge", "waiting"]["reason"] == "TooLarge"
 
 
-def test_a_scheduler_that_is_told_to_stop_gives_up_the_lease_at_once(world: World) -> None:
+def test_a_scheduler_that_is_stopped_releases_the_lease_at_once(world: World) -> None:
     live = world.cluster("--nodes", "1")
-    lease = ("--lease-duration", "600")  # longer than anybody waits here: it is given up, or the second never leads
+    lease = ("--lease-duration", "600")  # longer than the test waits: without a release the second one would never lead
     first = world.scheduler(live, "--identity", "first", *lease).run()
     eventually(lambda: holder(live) == "first", "the first to lead")
     second = world.scheduler(live, "--identity", "second", *lease).run()
@@ -187,7 +185,7 @@ def holder(live: Live) -> str:
     return str(leader(live.cluster).get("spec", {}).get("holderIdentity") or "")
 
 
-def test_a_scheduler_compares_what_it_remembers_when_asked(world: World) -> None:
+def test_a_scheduler_runs_a_self_check_on_a_signal(world: World) -> None:
     live = world.cluster("--nodes", "2")
     scheduler = world.scheduler(live).run()
     live.create(*gang("volcano", "train", 4), *gang("annotation", "huge", 5, gpus=8))
@@ -198,11 +196,11 @@ def test_a_scheduler_compares_what_it_remembers_when_asked(world: World) -> None
     assert "remembered wrongly" not in scheduler.text()
 
 
-# -- what it is good for
+# -- what gangs achieve
 
 
-def test_without_gangs_two_jobs_lock_each_other_and_with_gangs_they_do_not(world: World) -> None:
-    """Two jobs of six GPUs on a node of eight. Each ends a moment after it is whole, as training does."""
+def test_two_jobs_deadlock_without_gangs_and_not_with_gangs(world: World) -> None:
+    """Two jobs of six GPUs on a node of eight. Each ends a moment after it is complete, as training does."""
     live = world.cluster("--nodes", "1")
     names = {job: [f"{job}-{number}" for number in range(6)] for job in ("a", "b")}
     jobs = [gang("annotation", job, 6) for job in names]

@@ -1,4 +1,4 @@
-"""Spark's pods, shaped exactly as spark-submit and its driver make them, under the live scheduler."""
+"""Spark's pods, exactly as spark-submit and its driver create them, under the live scheduler."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from tests.integration.running import Json, eventually
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 MEMORY = "1408Mi"
-"""A gigabyte and what Spark adds to it."""
+"""A gigabyte plus Spark's overhead."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """One spark-submit, with Volcano's feature step if `grouped`: what it makes, and what its driver makes after it."""
+    """One spark-submit, with Volcano's feature step if `grouped`: what it creates, and what its driver creates
+    later."""
 
     live: Live
     name: str
@@ -39,7 +40,7 @@ class Application:
         return f"{self.name}-{self.number}-driver"
 
     def submit(self, **notes: str) -> str:
-        """The PodGroup, the driver, and the group's owner, in the order in which Spark writes them; the driver."""
+        """Creates the PodGroup, the driver, and the group's owner, in Spark's order; returns the driver."""
         least = {"cpu": str(1 + self.executors), "memory": f"{1408 * (1 + self.executors)}Mi"}
         asked = least | {GPU: str(self.executors * self.gpus)}
         group: Json = {"apiVersion": VOLCANO, "kind": "PodGroup", "metadata": {"name": self.group}}
@@ -53,7 +54,7 @@ class Application:
         return self.driver
 
     def request_executors(self, first: int, last: int) -> list[str]:
-        """What the driver does once it runs: it asks for executors, one by one; their names."""
+        """Acts as the running driver: creates executors one by one; returns their names."""
         names = [f"{self.name}-{self.number}-exec-{number}" for number in range(first, last + 1)]
         for number, name in enumerate(names, first):
             found = self._pod(name, "executor", {"requests": {"cpu": "1"}, "limits": {GPU: str(self.gpus)}})
@@ -63,7 +64,7 @@ class Application:
         return names
 
     def finish(self) -> None:
-        """The driver removes its executors and ends."""
+        """The driver deletes its executors and ends."""
         for name in self.live.pods():
             if name.startswith(f"{self.name}-{self.number}-exec-"):
                 self.live.delete("Pod", name)
@@ -96,7 +97,7 @@ class Application:
 
 
 def wait_phase(application: Application, phase: str) -> None:
-    """Waits until Spark's PodGroup says where the application stands."""
+    """Waits until Spark's PodGroup has a phase."""
 
     def look() -> bool:
         found = application.live.get("PodGroup", application.group, VOLCANO)
@@ -106,15 +107,13 @@ def wait_phase(application: Application, phase: str) -> None:
 
 
 @pytest.mark.parametrize("notes", [{}, {"executors": "3"}], ids=["guessed", "told"])
-def test_of_two_applications_that_fit_one_at_a_time_the_second_driver_waits_for_the_end_of_the_first(
-    live: Live, notes: dict[str, str]
-) -> None:
+def test_the_driver_of_a_second_application_waits_until_the_first_one_ends(live: Live, notes: dict[str, str]) -> None:
     first, second = Application(live, "first"), Application(live, "second")
     live.wait_bound(first.submit(**notes))
     waiting = second.submit(**notes)
     live.wait_reason(waiting, GPU)
     wait_phase(second, "Pending")
-    # The driver's executors come late and not at once; what they need is still there.
+    # The driver's executors arrive late and one by one; the capacity for them is still reserved.
     live.wait_bound(*first.request_executors(1, 1))
     live.wait_bound(*first.request_executors(2, 3))
     wait_phase(first, "Running")
@@ -125,7 +124,7 @@ def test_of_two_applications_that_fit_one_at_a_time_the_second_driver_waits_for_
     wait_phase(first, "Completed")
 
 
-def test_without_groups_two_applications_hold_what_the_other_needs(live: Live) -> None:
+def test_without_groups_two_applications_deadlock(live: Live) -> None:
     both = Application(live, "first", grouped=False), Application(live, "second", grouped=False)
     live.wait_bound(*(application.submit() for application in both))
     wanted = [name for number in (1, 2) for one in both for name in one.request_executors(number, number)]
@@ -136,7 +135,7 @@ def test_without_groups_two_applications_hold_what_the_other_needs(live: Live) -
     live.stays_unbound(*lacking, seconds=0.3)
 
 
-def test_a_plain_pod_cannot_take_what_is_kept_for_the_executors(live: Live) -> None:
+def test_a_plain_pod_cannot_take_the_reservation_of_the_executors(live: Live) -> None:
     application = Application(live, "alone", executors=4)
     live.wait_bound(application.submit())
     live.create(member("plain"))
@@ -145,7 +144,7 @@ def test_a_plain_pod_cannot_take_what_is_kept_for_the_executors(live: Live) -> N
     live.stays_unbound("plain", seconds=0.3)
 
 
-def test_room_that_the_driver_does_not_use_is_given_up_and_the_driver_runs_on(world: World) -> None:
+def test_an_unused_reservation_is_released_and_the_driver_keeps_running(world: World) -> None:
     live = world.cluster()
     config = live.cluster.folder.parent / f"{live.cluster.folder.name}.yaml"
     config.write_text("reserveSeconds: 2\n")
@@ -156,7 +155,7 @@ def test_room_that_the_driver_does_not_use_is_given_up_and_the_driver_runs_on(wo
     assert first.driver in live.bound()
 
 
-def test_an_application_that_can_never_fit_says_so_and_holds_up_nobody(live: Live) -> None:
+def test_an_application_that_can_never_fit_is_reported_and_does_not_block_others(live: Live) -> None:
     huge, small = Application(live, "huge", executors=5), Application(live, "small", executors=1)
     live.wait_reason(huge.submit(executors="5"), GPU)
     live.wait_bound(small.submit())

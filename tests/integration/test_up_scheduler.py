@@ -1,4 +1,4 @@
-"""The scheduler that `gpu-scheduler up` runs inside: a pod, a real process, and the gangs it starts."""
+"""The scheduler inside `gpu-scheduler up`: a pod, a real process, and the gangs that it starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.gangs import gang
 from tests.integration.live import SYSTEM, Live, no_double_devices, processes_of
-from tests.integration.running import PATIENCE, Cluster, eventually, run_program
+from tests.integration.running import TIMEOUT, Cluster, eventually, run_program
 from tests.integration.test_commands import ENDS
 
 pytestmark = pytest.mark.local("the scheduler inside of the local cluster")
@@ -22,7 +22,7 @@ SMALL = ("--runtime", "simulated", "--nodes", "1")
 
 
 def start(own: Own, *arguments: str) -> Live:
-    """A started cluster with its own scheduler, as its default namespace."""
+    """A started cluster with its own scheduler; returns its default namespace."""
     cluster = own(*arguments)
     cluster.scheduled = True
     cluster.apart = True
@@ -38,7 +38,7 @@ def phase(live: Live, name: str) -> str:
     return str(live.get("Pod", name)["status"]["phase"])
 
 
-def test_what_the_welcome_says_to_try_works(own: Own) -> None:
+def test_the_commands_of_the_welcome_message_work(own: Own) -> None:
     live = start(own)
     cluster = live.cluster
     run_pod(cluster, "a", *GANG)
@@ -52,7 +52,7 @@ def test_what_the_welcome_says_to_try_works(own: Own) -> None:
     live.http.close()
 
 
-def test_the_scheduler_gives_out_gpus_on_simulated_nodes_too(own: Own) -> None:
+def test_the_scheduler_assigns_gpus_on_simulated_nodes_too(own: Own) -> None:
     live = start(own, *SMALL)
     live.create(*gang("annotation", "train", 2, gpus=4))
     live.wait_bound("train-0", "train-1")
@@ -82,7 +82,7 @@ def test_a_scheduler_that_is_killed_is_started_again(own: Own) -> None:
     live.http.close()
 
 
-def test_it_is_there_again_after_a_restart_of_the_cluster(own: Own) -> None:
+def test_it_runs_again_after_a_restart_of_the_cluster(own: Own) -> None:
     live = start(own, *SMALL)
     live.create(*gang("annotation", "one", 2))
     live.wait_bound("one-0", "one-1")
@@ -103,7 +103,7 @@ def test_no_scheduler_is_left_after(own: Own, name: str) -> None:
     eventually(lambda: processes_of(live.cluster), "the scheduler's process")
     end, code = ENDS[name]
     end(live.cluster)
-    assert live.cluster.process.wait(PATIENCE) == code
+    assert live.cluster.process.wait(TIMEOUT) == code
     eventually(lambda: not processes_of(live.cluster), "no process of the scheduler")
 
 
@@ -111,16 +111,16 @@ def test_status_counts_the_users_nodes_and_pods_and_names_the_scheduler(own: Own
     live = start(own, *SMALL)
     live.http.close()
 
-    def told() -> dict[str, object]:
+    def read_status() -> dict[str, object]:
         done = run_program("status", "-o", "json", "--data-dir", str(live.cluster.folder))
         found: dict[str, object] = json.loads(done.stdout)
         return found
 
-    eventually(lambda: told()["scheduler"] == "running", "the scheduler to run")
-    assert {name: told()[name] for name in ("nodes", "pods")} == {"nodes": 1, "pods": 0}
+    eventually(lambda: read_status()["scheduler"] == "running", "the scheduler to run")
+    assert {name: read_status()[name] for name in ("nodes", "pods")} == {"nodes": 1, "pods": 0}
 
 
-def test_no_gangs_without_a_scheduler_makes_no_sense() -> None:
+def test_no_gangs_requires_a_scheduler() -> None:
     done = run_program("up", "--no-scheduler", "--no-gangs")
     assert done.returncode == 2
     assert "--no-gangs" in done.stderr

@@ -1,4 +1,4 @@
-"""The webhook that `gpu-scheduler up` runs inside: asked over TLS, by way of real webhook configurations."""
+"""The webhook inside `gpu-scheduler up`: called over TLS, by real webhook configurations."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def devices(kube: Kube, name: str) -> str:
 
 
 def scale_hook(cluster: Cluster, replicas: int) -> None:
-    """Stops or starts the webhook, and waits until the API server meets nobody, or somebody."""
+    """Stops or starts the webhook, and waits until the API server fails to reach it, or reaches it."""
     cluster.kubectl("-n", SYSTEM, "scale", HOOK, f"--replicas={replicas}")
     answer = ("run", "probe", "--image=any", "--dry-run=server")
     eventually(lambda: (cluster.run(*answer).returncode == 0) == bool(replicas), f"{replicas} webhooks")
 
 
-def test_the_map_example_lands_where_it_says_and_sees_its_gpus(complete: Cluster) -> None:
+def test_the_map_example_runs_where_it_says_and_sees_its_gpus(complete: Cluster) -> None:
     complete.kubectl("apply", "-f", str(EXAMPLE))
     kube = Kube(complete, "gpu-scheduler-tests")
     kube.wait_ready(*MAP)
@@ -67,15 +67,15 @@ def test_the_map_example_lands_where_it_says_and_sees_its_gpus(complete: Cluster
         for number, (name, (_, seen)) in enumerate(MAP.items())
     }
 
-    def told() -> bool:
+    def logged() -> bool:
         log = complete.kubectl("-n", SYSTEM, "logs", HOOK)
         return all(line in log for line in lines)
 
-    eventually(told, f"{lines} in the webhook's log")
+    eventually(logged, f"{lines} in the webhook's log")
     kube("delete", "--wait=true", "pod", *MAP)
 
 
-def test_validate_says_that_all_is_well_and_leaves_no_pods(complete: Cluster, tmp_path: Path) -> None:
+def test_validate_passes_and_leaves_no_pods(complete: Cluster, tmp_path: Path) -> None:
     kubeconfig = str(complete.folder / "kubeconfig")
     done = run_program("validate", "--kubeconfig", kubeconfig, "--output-dir", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -120,7 +120,7 @@ def test_a_map_that_cannot_be_read_is_refused_with_its_line(kube: Kube) -> None:
     assert kube.names("pods") == []
 
 
-def test_a_statefulset_of_a_gang_makes_its_pods_at_once(kube: Kube) -> None:
+def test_a_statefulset_of_a_gang_creates_its_pods_in_parallel(kube: Kube) -> None:
     made = workload("StatefulSet", "train", replicas=3, serviceName="train")
     made["spec"]["template"]["metadata"]["annotations"] = {"gpu-scheduler.io/gang-min": "3"}
     done = kube.run("apply", "-f", "-", stdin=json.dumps(made))
@@ -139,37 +139,37 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nobody_but_the_scheduler_writes_devices_on(kube: Kube, way: str) -> None:
+def test_only_the_scheduler_writes_devices_on(kube: Kube, way: str) -> None:
     kube.apply(pod("mine", resources=None, containers=[container(resources={"limits": ONE})]))
     kube.wait_ready("mine")
     before = devices(kube, "mine")
     said = kube.fails("patch", "pod", "mine", "--type=merge", *WAYS[way], "-p", json.dumps(FORGED))
     assert "gpu-scheduler.io/devices" in said
     assert devices(kube, "mine") == before
-    kube("annotate", "pod", "mine", "team=a")  # whatever else is on it may be changed
+    kube("annotate", "pod", "mine", "team=a")  # other annotations on it may be changed
 
 
-def test_a_pod_cannot_come_with_devices_of_its_own(kube: Kube) -> None:
+def test_a_pod_cannot_be_created_with_its_own_devices(kube: Kube) -> None:
     said = kube.fails("apply", "-f", "-", stdin=json.dumps(pod("forged", meta=FORGED["metadata"])))
     assert "gpu-scheduler.io/devices" in said
     assert kube.names("pods") == []
 
 
-def test_while_the_webhook_is_away_our_pods_are_refused_and_all_others_go_on(own: Callable[..., Cluster]) -> None:
+def test_without_the_webhook_our_pods_are_refused_and_others_run(own: Callable[..., Cluster]) -> None:
     cluster = start(own("--runtime", "simulated", "--nodes", "1"))
-    scale_hook(cluster, 1)  # one that is only about to start would answer after all
+    scale_hook(cluster, 1)  # a starting one would still reply
     scale_hook(cluster, 0)
     with opened(cluster, "team") as kube:
         said = kube.fails("apply", "-f", "-", stdin=json.dumps(pod("ours")))
         assert FAILED in said
-        kube.apply(pod("other", schedulerName="somebody-else"))
+        kube.apply(pod("other", schedulerName="other-scheduler"))
         kube.apply(workload("Deployment", "later"))
         scale_hook(cluster, 1)
         kube.wait("deploy/later", "condition=Available")
         assert [name for name in kube.names("pods") if not name.startswith("later-")] == ["other"]
 
 
-def test_a_gang_starts_with_the_webhook_in_between(kube: Kube) -> None:
+def test_a_gang_starts_with_the_webhook(kube: Kube) -> None:
     kube.apply(*gang("annotation", "train", 4, gpus=1))
     kube.wait_ready(*(f"train-{number}" for number in range(4)))
 
@@ -180,7 +180,7 @@ def configurations(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize("flag", ["--no-webhook", "--no-scheduler"])
-def test_a_start_without_the_webhook_asks_nobody(own: Callable[..., Cluster], flag: str) -> None:
+def test_a_start_without_the_webhook_removes_its_configurations(own: Callable[..., Cluster], flag: str) -> None:
     cluster = start(own("--runtime", "simulated", "--nodes", "1"))
     assert len(configurations(cluster)) == 2
     cluster.stop()

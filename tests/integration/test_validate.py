@@ -1,4 +1,4 @@
-"""`gpu-scheduler validate` on a local cluster that has a scheduler and no webhook."""
+"""`gpu-scheduler validate` on a local cluster with a scheduler and without a webhook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.running import PATIENCE, PROGRAM, Cluster, as_list, eventually, run_program
+from tests.integration.running import PROGRAM, TIMEOUT, Cluster, as_list, eventually, run_program
 
 pytestmark = pytest.mark.local("the scheduler inside of the local cluster")
 
@@ -39,11 +39,11 @@ DEAD = {
 
 @pytest.fixture(scope="module")
 def scheduled(folder: Path) -> Iterator[Cluster]:
-    """A cluster of three nodes with the scheduler inside, and no webhook."""
+    """A cluster of three nodes with the scheduler inside, without a webhook."""
     cluster = Cluster(folder / "validated", ("--nodes", "3", "--no-webhook"), scheduled=True, apart=True)
     try:
         cluster.start()
-        ready = ("--for=condition=Available", f"--timeout={PATIENCE:g}s")
+        ready = ("--for=condition=Available", f"--timeout={TIMEOUT:g}s")
         cluster.kubectl("-n", "gpu-scheduler-system", "wait", "deploy/gpu-scheduler", *ready)
         yield cluster
     finally:
@@ -53,7 +53,7 @@ def scheduled(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def flags(scheduled: Cluster, tmp_path: Path) -> tuple[str, ...]:
-    """What makes `validate` use this cluster, and a folder of the test's own."""
+    """Flags that make `validate` use this cluster and a folder of the test."""
     return ("validate", "--kubeconfig", str(scheduled.folder / "kubeconfig"), "--output-dir", str(tmp_path / "out"))
 
 
@@ -92,9 +92,7 @@ def test_without_a_webhook_the_variable_is_missing_and_the_report_says_why(
     eventually(lambda: is_gone(scheduled), "the namespace to be gone")
 
 
-def test_pods_that_are_there_already_are_replaced_only_when_asked_for(
-    scheduled: Cluster, flags: tuple[str, ...]
-) -> None:
+def test_existing_pods_are_replaced_only_on_request(scheduled: Cluster, flags: tuple[str, ...]) -> None:
     eventually(lambda: is_gone(scheduled), "what an earlier test made to be gone")
     scheduled.kubectl("apply", "-f", str(EXAMPLE))
     try:
@@ -105,7 +103,7 @@ def test_pods_that_are_there_already_are_replaced_only_when_asked_for(
         done = run_program(*flags, "--replace", "-o", "json")
         assert [pod["actual"]["node"] for pod in json.loads(done.stdout)["pods"]] == ["node1", "node2", "node3"]
         assert scheduled.kubectl("-n", NAMESPACE, "get", "pods", "-o", "name") == ""
-        scheduled.kubectl("get", "namespace", NAMESPACE)  # it was there before
+        scheduled.kubectl("get", "namespace", NAMESPACE)  # it existed before
     finally:
         scheduled.kubectl("delete", "namespace", NAMESPACE)
 
@@ -120,7 +118,7 @@ def test_the_pods_are_removed_after(scheduled: Cluster, flags: tuple[str, ...], 
             said = next(line for line in process.stderr if line.startswith("2 of 3 pods scheduled"))
             assert said
             process.send_signal(number)
-            assert process.wait(PATIENCE) == 130
+            assert process.wait(TIMEOUT) == 130
             assert "Aborted." in process.stderr.read()
         assert scheduled.run("-n", NAMESPACE, "get", "pods", "-o", "name").stdout == ""
         eventually(lambda: is_gone(scheduled), "the namespace to be gone")
@@ -128,7 +126,7 @@ def test_the_pods_are_removed_after(scheduled: Cluster, flags: tuple[str, ...], 
         scheduled.kubectl("uncordon", "node1")
 
 
-def test_pods_that_the_server_refuses_are_reported_with_its_words(scheduled: Cluster, flags: tuple[str, ...]) -> None:
+def test_refused_pods_are_reported_with_the_message_of_the_server(scheduled: Cluster, flags: tuple[str, ...]) -> None:
     eventually(lambda: is_gone(scheduled), "what an earlier test made to be gone")
     scheduled.kubectl("apply", "-f", "-", stdin=as_list(DEAD))
     try:
@@ -145,7 +143,7 @@ def test_pods_that_the_server_refuses_are_reported_with_its_words(scheduled: Clu
     eventually(lambda: is_gone(scheduled), "the namespace to be gone")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_made(
+def test_an_unwritable_folder_is_reported_before_anything_is_created(
     scheduled: Cluster, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "out").write_text("a file")

@@ -1,4 +1,4 @@
-"""A webhook that keeps its own certificate, and an API server that asks it all the while."""
+"""A webhook that renews its own certificate while an API server keeps calling it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpu_scheduler.cli.checks.permissions import webhook_permissions
 from gpu_scheduler.webhook.configuration import make_configurations
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.integration.live import SYSTEM, free_port
-from tests.integration.running import PATIENCE, PROGRAM, Cluster, Http, Json, eventually
+from tests.integration.running import PROGRAM, TIMEOUT, Cluster, Http, Json, eventually
 
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/gpu-scheduler-webhook-tls"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
@@ -48,26 +48,26 @@ class Webhook:
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, f"the webhook ended: {self.log.read_text()}"
-        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
         try:
-            with urlopen(f"https://127.0.0.1:{self.port}/readyz", timeout=5, context=anybody) as reply:
+            with urlopen(f"https://127.0.0.1:{self.port}/readyz", timeout=5, context=unverified) as reply:
                 return bool(reply.status == 200)
         except OSError:
             return False
 
     def shown(self) -> str:
-        """The certificate that it shows."""
+        """The certificate that it presents."""
         return ssl.get_server_certificate(("127.0.0.1", self.port))
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
 def admitting(cluster: Cluster, faults: list[str], done: list[float]) -> Iterator[None]:
-    """Asks for pods all the while, some hundreds a second; they are tried and not kept."""
+    """Within the block, creates pods by dry run, some hundreds a second."""
     over = threading.Event()
 
     def ask(number: int) -> None:
@@ -94,7 +94,7 @@ def admitting(cluster: Cluster, faults: list[str], done: list[float]) -> Iterato
     finally:
         over.set()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
 
 
 def pod(name: str) -> Json:
@@ -104,7 +104,7 @@ def pod(name: str) -> Json:
 
 
 def install(server: Http, port: int) -> None:
-    """What a chart installs: a namespace, an empty secret, and configurations that trust nobody yet."""
+    """What a chart installs: a namespace, an empty secret, and configurations without a CA bundle."""
     server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
     place, _, name = SECRET.rpartition("/")
     assert server.ask("POST", place, {"metadata": {"name": name}})[0] == 201
@@ -112,14 +112,14 @@ def install(server: Http, port: int) -> None:
     client = {"url": f"https://127.0.0.1:{port}"}
     for found in make_configurations(client, rules, system_namespace=SYSTEM, guard=True):
         for hook in found["webhooks"]:
-            hook["timeoutSeconds"] = 30  # a busy machine may hold the webhook up for longer than users would wait
+            hook["timeoutSeconds"] = 30  # on a busy machine the webhook may need longer than users would wait
         plural = found["kind"].lower() + "s"
         status, answer = server.ask("POST", f"{HOOKS}/{plural}", found)
         assert status == 201, answer
 
 
 def make_account(server: Http, cluster: Cluster, folder: Path) -> Path:
-    """How the webhook signs in: as one who may do what it needs and no more, where the server knows of such a thing."""
+    """A kubeconfig for the webhook: where there are accounts, one with exactly the permissions that it needs."""
     name, place = "webhook-only", "/apis/rbac.authorization.k8s.io/v1"
     for kind, where in (("Role", f"{place}/namespaces/{SYSTEM}"), ("ClusterRole", place)):
         rules = [
@@ -150,7 +150,7 @@ def data(server: Http) -> dict[str, bytes]:
 
 
 def is_renewed(server: Http, old: bytes) -> bool:
-    """Whether another pair is served, and its authority is the only one that anybody trusts."""
+    """Whether another pair is served, and its authority is the only trusted one."""
     found = data(server)
     if "next.crt" in found or found.get("tls.crt", old) == old or len(split_bundle(found["ca.crt"])) != 1:
         return False
@@ -161,11 +161,11 @@ def is_renewed(server: Http, old: bytes) -> bool:
 
 @pytest.fixture
 def served(own: Callable[..., Cluster], tmp_path: Path) -> Iterator[tuple[Cluster, list[Webhook]]]:
-    """A cluster whose pods go past a webhook, of which there are two replicas: one is asked, both keep the secret."""
+    """A cluster whose pods pass a webhook with two replicas: one is called, both maintain the secret."""
     cluster = own("--runtime", "simulated", "--nodes", "1")
     cluster.start()
     config = tmp_path / "config.yaml"
-    # The API server must hear of a new authority within the grace, however busy the machine.
+    # The API server must see a new authority within the grace period, also on a busy machine.
     config.write_text("certificateGraceSeconds: 5\ncertificateLifetimeSeconds: 86400\n")
     server = Http(cluster.folder)
     port = free_port()
@@ -184,7 +184,7 @@ def served(own: Callable[..., Cluster], tmp_path: Path) -> Iterator[tuple[Cluste
         assert replica.stop() == 0, replica.log.read_text()
 
 
-def test_the_authority_is_replaced_under_admissions_and_none_of_them_fails(
+def test_the_authority_is_replaced_while_every_admission_succeeds(
     served: tuple[Cluster, list[Webhook]],
 ) -> None:
     cluster, replicas = served
@@ -194,7 +194,7 @@ def test_the_authority_is_replaced_under_admissions_and_none_of_them_fails(
     done: list[float] = []
     with admitting(cluster, faults, done):
         eventually(lambda: len(done) > RATE, "admissions to be under way")
-        # Who empties the secret asks for a new certificate.
+        # Emptying the secret requests a new certificate.
         empty = {"data": dict.fromkeys(data(server))}
         status, answer = server.ask("PATCH", SECRET, empty, content_type="application/merge-patch+json")
         assert status == 200, answer

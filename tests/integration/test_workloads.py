@@ -1,4 +1,4 @@
-"""Pods that really run: sets and jobs of them, in order, by name, side by side, and all gone in the end."""
+"""Pods that really run: sets and jobs, in order, by name, side by side, and all gone in the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.running import (
-    PATIENCE,
+    TIMEOUT,
     Cluster,
     Http,
     Json,
@@ -26,7 +26,7 @@ from tests.integration.running import (
     workload,
 )
 
-WAIT = f"--timeout={PATIENCE:g}s"
+WAIT = f"--timeout={TIMEOUT:g}s"
 
 SERVER = """
 import socket, sys
@@ -62,7 +62,8 @@ def python(script: str, *arguments: str, **more: Any) -> Json:
 
 @pytest.fixture
 def said(tmp_path: Path) -> Path:
-    """Where containers leave what a test is to read; unlike logs, this needs nothing of a node but the machine."""
+    """The folder in which containers leave output for a test; unlike logs, it needs nothing of a node but the
+    machine."""
     return tmp_path / "said"
 
 
@@ -71,7 +72,7 @@ def phase(kube: Kube, name: str) -> str:
 
 
 def statuses(kube: Kube, name: str) -> Json:
-    """The only container of a pod."""
+    """The status of a pod's only container."""
     found: Json = kube.get("pod", name)["status"]["containerStatuses"][0]
     return found
 
@@ -107,11 +108,11 @@ def test_a_stateful_set_whose_first_pod_is_not_ready_has(kube: Kube, policy: str
     eventually(lambda: kube.names("pods") == POLICIES[policy])
 
 
-def test_a_stateful_pod_comes_back_under_its_name(kube: Kube) -> None:
+def test_a_pod_of_a_stateful_set_is_recreated_under_its_name(kube: Kube) -> None:
     kube.create(workload("StatefulSet", "web", replicas=2, serviceName="web"))
     kube("rollout", "status", "statefulset/web", WAIT)
     before = kube.get("pod", "web-1")["metadata"]["uid"]
-    # Not waiting: a kubectl that is held up between two requests would take the successor for the pod it waits for.
+    # Without waiting: a delayed kubectl would mistake the successor for the pod that it waits for.
     kube("delete", "pod", "web-1", "--wait=false")
     eventually(lambda: uids(kube).get("web-1", before) != before, "its successor")
     kube.wait_ready("web-1")
@@ -141,14 +142,14 @@ def test_an_indexed_job_gives_every_pod_its_number(kube: Kube, said: Path) -> No
     assert kube.get("job", "ranks")["status"]["completedIndexes"] == "0-3"
 
 
-def test_a_job_tries_again_as_often_as_it_may(kube: Kube) -> None:
+def test_a_job_retries_up_to_its_backoff_limit(kube: Kube) -> None:
     kube.create(workload("Job", "bad", "exit 3", backoffLimit=1))
     kube.wait("job/bad", "condition=Failed")
     found = kube.get("job", "bad")["status"]
     assert (found["failed"], found["conditions"][-1]["reason"]) == (2, "BackoffLimitExceeded")
 
 
-def test_a_finished_job_goes_when_its_time_is_up(kube: Kube) -> None:
+def test_a_finished_job_is_deleted_after_its_ttl(kube: Kube) -> None:
     kube.create(workload("Job", "once", "true", ttlSecondsAfterFinished=1))
     eventually(lambda: kube.names("jobs") == kube.names("pods") == [], "no job any more")
 
@@ -173,7 +174,7 @@ def test_pods_of_an_indexed_job_reach_each_other_by_host_name(kube: Kube, said: 
     assert said.read_text() == "hello"
 
 
-def test_two_jobs_listen_on_one_port_at_once(kube: Kube, tmp_path: Path) -> None:
+def test_two_jobs_listen_on_the_same_port(kube: Kube, tmp_path: Path) -> None:
     jobs = {"red": "from red", "blue": "from blue"}
     for name, greeting in jobs.items():
         server = pod(f"{name}-0", containers=[python(SERVER, "23456", "1", greeting)], restartPolicy="Never",
@@ -230,7 +231,7 @@ def test_a_failed_init_container_fails_the_pod(kube: Kube) -> None:
     assert ended["exitCode"] == 9
 
 
-def test_a_sidecar_runs_beside_the_others_and_ends_after_them(kube: Kube, said: Path) -> None:
+def test_a_sidecar_starts_before_and_ends_after_the_main_containers(kube: Kube, said: Path) -> None:
     sidecar = container(f"echo beside > {said}; sleep 1000", "beside", restartPolicy="Always")
     kube.create(pod("web", "echo main", initContainers=[sidecar], restartPolicy="Never"))
     kube.wait("pod/web", "jsonpath={.status.phase}=Succeeded")
@@ -261,7 +262,7 @@ def restarts(kube: Kube, name: str) -> int:
     return int(found[0].get("restartCount", 0))
 
 
-def test_a_container_that_keeps_failing_is_restarted_ever_more_slowly(kube: Kube) -> None:
+def test_a_failing_container_is_restarted_with_backoff(kube: Kube) -> None:
     kube.create(pod("web", "exit 5"))
     eventually(lambda: restarts(kube, "web") >= 1, "a restart")
     waiting = "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff"
@@ -307,12 +308,12 @@ def test_a_container_without_a_command_sleeps(kube: Kube) -> None:
     assert phase(kube, "web") == "Running"
 
 
-def test_a_command_that_is_not_there_is_named(kube: Kube) -> None:
+def test_a_missing_command_is_named(kube: Kube) -> None:
     kube.create(pod("web", containers=[{"name": "main", "image": "any", "command": ["no-such-command"]}]))
     eventually(lambda: "no-such-command" in kube("describe", "pod", "web").partition("State:")[2], "the complaint")
 
 
-def test_a_pod_that_waits_for_a_configmap_says_so_and_then_runs(kube: Kube, said: Path) -> None:
+def test_a_pod_that_waits_for_a_configmap_reports_it_and_then_runs(kube: Kube, said: Path) -> None:
     env = [{"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "mode"}}}]
     kube.create(pod("web", containers=[container(f"echo $MODE > {said}", env=env)], restartPolicy="Never"))
     eventually(lambda: 'configmap "late" not found' in kube("get", "events"), "an Event")
@@ -386,13 +387,13 @@ def claim(**more: Any) -> Json:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
 
 
-@pytest.mark.local("a real control plane needs somebody else to make volumes")
-def test_a_volume_is_made_for_a_claim_and_keeps_its_files_for_the_next_pod(kube: Kube, said: Path) -> None:
+@pytest.mark.local("a real control plane needs an external provisioner")
+def test_a_volume_is_created_for_a_claim_and_keeps_its_files_for_the_next_pod(kube: Kube, said: Path) -> None:
     kube.create(claim())
     write_and_read(kube, said)
 
 
-def test_a_volume_that_is_there_is_claimed_and_keeps_its_files_for_the_next_pod(
+def test_an_existing_volume_is_claimed_and_keeps_its_files_for_the_next_pod(
     kube: Kube, said: Path, tmp_path: Path
 ) -> None:
     spec = {
@@ -421,7 +422,7 @@ def write_and_read(kube: Kube, said: Path) -> None:
     assert said.read_text() == "kept\n"
 
 
-def test_a_pod_that_does_not_fit_its_node_fails_and_says_why(kube: Kube) -> None:
+def test_a_pod_that_does_not_fit_its_node_fails_with_a_reason(kube: Kube) -> None:
     inner = container("sleep 1000", resources={"limits": {"nvidia.com/gpu": 9}})
     kube.create(pod("web", containers=[inner], nodeName="node1"))
     kube.wait("pod/web", "jsonpath={.status.phase}=Failed")
@@ -441,7 +442,7 @@ def test_deleting_a_pod_ends_every_process_of_it(kube: Kube) -> None:
 
 
 def simulated(name: str, **script: str) -> Json:
-    """A pod that only pretends to run, as its annotations say."""
+    """A simulated pod; its annotations say how it runs."""
     annotations = {f"gpu-scheduler.io/simulate-{field.replace('_', '-')}": value for field, value in script.items()}
     return pod(
         name, meta={"annotations": {"gpu-scheduler.io/runtime": "simulated", **annotations}}, restartPolicy="Never"
@@ -506,18 +507,18 @@ def test_a_gang_of_64_starts_and_stops_at_once(
     figures = {"started_s": started, "reported_s": reported, "stopped_s": stopped, "removed_s": removed}
     with capsys.disabled():
         sys.stdout.write(f"\n{GANG} pods: {json.dumps({name: round(value, 2) for name, value in figures.items()})}\n")
-    # Two seconds is the aim on an idle machine, and what benchmarks look at; tests share theirs with others.
+    # Two seconds is the goal on an idle machine, which benchmarks check; tests share theirs with others.
 
 
 def wait_until(look: Any) -> None:
-    """Looks as fast as it can, to measure."""
-    end = time.monotonic() + PATIENCE
+    """Polls without pauses, to measure."""
+    end = time.monotonic() + TIMEOUT
     while not look():
-        assert time.monotonic() < end, f"not after {PATIENCE:g} s"
+        assert time.monotonic() < end, f"not after {TIMEOUT:g} s"
         time.sleep(0.01)
 
 
-# -- the API from inside
+# -- the API from within a pod
 
 ASK = """
 import json, os, pathlib, ssl, sys, urllib.request
@@ -531,7 +532,7 @@ open(sys.argv[1], "w").write(json.load(opener.open(request))["metadata"]["uid"])
 """
 
 
-def test_a_pod_asks_the_api_server_about_itself_with_the_files_of_its_account(kube: Kube, said: Path) -> None:
+def test_a_pod_reads_itself_from_the_api_server_with_its_account(kube: Kube, said: Path) -> None:
     kube("create", "rolebinding", "curious", "--clusterrole=view", f"--serviceaccount={kube.namespace}:default")
     kube.create(pod("curious", containers=[python(ASK, str(said))], restartPolicy="Never"))
     kube.wait("pod/curious", "jsonpath={.status.phase}=Succeeded")

@@ -3,7 +3,7 @@ kube-scheduler.
 
 As a script it runs a command with KUBECONFIG set, and returns its exit code:
 
-python -m tests.kubernetes.control_plane --version 1.35 -- kubectl get nodes
+    python -m tests.kubernetes.control_plane --version 1.35 -- kubectl get nodes
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.kubernetes.api import Access
 from tests.kubernetes.flags import Settings, command_line, health_check, prepare
 
 CORE = ("etcd", "kube-apiserver", "kube-controller-manager")
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """How long a program may take to become ready on a busy machine; an idle one needs less than ten seconds."""
 
 ADMIN = "admin"
@@ -133,25 +133,25 @@ class ControlPlane:
     @staticmethod
     def _wait_free(port: int) -> None:
         """Waits for a program that a killed test has left behind; it ends by itself soon."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             with socket.socket() as probe, suppress(OSError):
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
                 return
             time.sleep(0.1)
-        raise StartError(f"port {port} is still taken after {PATIENCE:g} s")
+        raise StartError(f"port {port} is still taken after {TIMEOUT:g} s")
 
     def _wait(self, program: str) -> None:
         assert self._settings is not None
         process = self._running[program]
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         check = health_check(program, self._settings)
         while not self._answers(*check):
             if process.poll() is not None:
                 raise StartError(f"{program} ended with {process.returncode}:\n{self._last_log_lines(program)}")
             if time.monotonic() > end:
-                raise StartError(f"{program} is not ready after {PATIENCE:g} s:\n{self._last_log_lines(program)}")
+                raise StartError(f"{program} is not ready after {TIMEOUT:g} s:\n{self._last_log_lines(program)}")
             time.sleep(0.1)
 
     def _answers(self, port: int, path: str, secure: bool) -> bool:

@@ -10,11 +10,11 @@ from tests.kubernetes.api import Answer, Api, Json
 
 Found = TypeVar("Found")
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 """Timeout of every wait, in seconds; enough for a busy machine."""
 
 
-async def eventually(look: Callable[[], Awaitable[Found]], what: str, patience: float = PATIENCE) -> Found:
+async def eventually(look: Callable[[], Awaitable[Found]], what: str, patience: float = TIMEOUT) -> Found:
     """Polls until the function returns something, and returns it."""
     end = asyncio.get_running_loop().time() + patience
     while True:

@@ -22,7 +22,7 @@ from tests.kubernetes.helpers import eventually
 from tests.kubernetes.nodes import HttpClient
 
 SYSTEM = "gpu-scheduler-system"
-_PATIENCE = 180.0
+_TIMEOUT = 180.0
 _RESOURCES = {
     "ServiceAccount": "serviceaccounts",
     "ClusterRole": "clusterroles.rbac.authorization.k8s.io",
@@ -74,7 +74,7 @@ def _make(version: str, made: Path) -> None:
 
 
 async def _create_all(access: Access) -> None:
-    async with Api(access) as api, asyncio.timeout(_PATIENCE):
+    async with Api(access) as api, asyncio.timeout(_TIMEOUT):
         client = HttpClient(api)
         while True:
             try:

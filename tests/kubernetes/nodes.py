@@ -24,7 +24,7 @@ from embedded_kube.node.runner import FleetRunner
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
 from tests.kubernetes.api import Api, Json
 
-_PATIENCE = 180.0
+_TIMEOUT = 180.0
 _FAREWELL = 20.0
 
 
@@ -188,7 +188,7 @@ async def running_nodes(client: HttpClient, settings: FleetSettings) -> AsyncIte
     wanted = {spec.name: {taint["key"] for taint in spec.group.taints} for spec in read_fleet(settings)}
     task = asyncio.create_task(fleet.run())
     try:
-        async with asyncio.timeout(_PATIENCE + len(wanted) / 20):
+        async with asyncio.timeout(_TIMEOUT + len(wanted) / 20):
             await _until_registered(task, fleet)
             await _until_untainted(client, wanted)
         yield list(wanted)

@@ -1,6 +1,6 @@
 """The local API server replies as a real one does: the whole catalogue of bad inputs, and a few random sequences.
 
-python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1
+    python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1
 
 is the long form, and replays one seed with `--sequences 1 --start SEED`.
 """

@@ -1,7 +1,7 @@
 """Compares the local API server with a real one: sends the same requests to both, and compares every reply.
 
-python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1    # all of it python -m
-tests.kubernetes.differential.api --version 1.35 --sequences 1 --start 137     # one seed again
+    python -m tests.kubernetes.differential.api --version 1.35 --sequences 2000 --start 1    # all of it
+    python -m tests.kubernetes.differential.api --version 1.35 --sequences 1 --start 137     # one seed again
 
 Progress goes to standard error, the last line is the summary, and the exit code is 1 if known.py does not explain a
 difference.

@@ -22,7 +22,7 @@ import aiohttp
 from tests.kubernetes.api import Api, Json
 
 JSON = "application/json"
-PATIENCE = 40.0
+TIMEOUT = 40.0
 _WORD = re.compile(r"\$(UID|RV|FIRST)\(([^)]*)\)|\$(NS|CONTINUE)")
 _UNKNOWN = {"UID": "00000000-0000-0000-0000-000000000000", "RV": "0", "FIRST": "0", "CONTINUE": "none"}
 
@@ -122,7 +122,7 @@ async def send(api: Api, step: Step, values: ServerValues) -> Reply:
         text = step.body if isinstance(step.body, str) else json.dumps(step.body)
         data = io.BytesIO(values.fill_in(text).encode())
         headers["content-type"] = step.type
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
     path = values.fill_in(step.path)
     try:
         async with api.session.request(step.method, path, data=data, headers=headers, timeout=timeout) as answer:
@@ -130,7 +130,7 @@ async def send(api: Api, step: Step, values: ServerValues) -> Reply:
             warnings = tuple(sorted(answer.headers.getall("Warning", ())))
             reply = Reply(answer.status, _read(text), warnings)
     except TimeoutError:
-        reply = Reply(0, f"no answer within {PATIENCE:g} s")
+        reply = Reply(0, f"no answer within {TIMEOUT:g} s")
     values.learn(step, reply)
     return reply
 

@@ -1,6 +1,6 @@
 """Compares our fit rules with kube-scheduler's Filter plugins, on random clusters.
 
-python -m tests.kubernetes.fitting.fit --version 1.35 --cases 5000 --start 1
+    python -m tests.kubernetes.fitting.fit --version 1.35 --cases 5000 --start 1
 
 A case is one pod and one cluster. The last line is the summary; the exit code is 1 if a case differs.
 """

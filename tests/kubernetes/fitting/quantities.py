@@ -1,6 +1,6 @@
 """Compares our quantities and pod requests with apimachinery's and kube-scheduler's, on random and on edge cases.
 
-python -m tests.kubernetes.fitting.quantities --version 1.35 --cases 2000 --pods 500 --start 1
+    python -m tests.kubernetes.fitting.quantities --version 1.35 --cases 2000 --pods 500 --start 1
 
 The last line is the summary; the exit code is 1 if a case differs.
 """

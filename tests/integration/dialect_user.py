@@ -1,4 +1,5 @@
-"""Gangs as the users of each dialect handle them: how one is written, changed and deleted, and where to read of it."""
+"""Gangs as the users of each dialect handle them: how a gang is written, changed and deleted, and where its status
+is."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from tests.integration.scenes import annotation
 
 DIALECTS = ("annotation", "volcano", "scheduler-plugins", *NATIVE)
 WITH_OBJECT = DIALECTS[1:]
-"""Those in which a gang is an object."""
+"""Dialects in which a gang is an object."""
 
 NODES, GPUS = 4, 8
-"""The clusters that the tests of a worker share: so many nodes, each with so many GPUs."""
+"""The clusters that the tests of a worker share: the number of nodes, and the GPUs of each."""
 
 RACK = "gpu-scheduler.io/rack"
 TIMEOUT = "gpu-scheduler.io/timeout-seconds"
 FIXED = ("1.35", "1.36")
-"""Where the API lets nobody change a minimum."""
+"""Dialects whose API does not permit a change of the minimum."""
 
 KEPT = ("1.36", "1.37")
-"""Where the API keeps a group that is deleted until its last pod has ended."""
+"""Dialects whose API keeps a deleted group until its last pod has ended."""
 
 OBJECTS = {
     "volcano": ("PodGroup", "scheduling.volcano.sh/v1beta1"),
@@ -39,7 +40,7 @@ BELOW, LATE = "gpu-scheduler.io/BelowMinimum", "gpu-scheduler.io/SchedulingTimeo
 
 
 def _native(condition: str) -> dict[str, Json]:
-    """What a PodGroup of Kubernetes says, whose condition has this name in the version."""
+    """The status of a native PodGroup, whose condition has this name in the version."""
     return {
         "waiting": {condition: "False", f"{condition}.reason": "Unschedulable"},
         "late": {condition: "False", LATE: "True"},
@@ -91,12 +92,12 @@ SAYS: dict[str, dict[str, Json]] = {
     "1.36": _native("PodGroupScheduled"),
     "1.37": _native("PodGroupInitiallyScheduled"),
 }
-"""What a gang of two says of itself at each stage: phase, counters, conditions and their reasons; else its Events."""
+"""What a gang of two reports at each stage: phase, counters, conditions and their reasons; or its Events."""
 
 
 @dataclass
-class Speaker:
-    """A user of one dialect, in one namespace of a cluster that a scheduler serves. `undo` runs after the test."""
+class DialectUser:
+    """A user of one dialect, in one namespace of a cluster with a scheduler. `undo` runs after the test."""
 
     live: Live
     dialect: str
@@ -115,9 +116,9 @@ class Speaker:
         simulate: Json | None = None,
         **spec: Any,
     ) -> list[Json]:
-        """A gang of bare pods, each as large as a node unless told otherwise.
+        """A gang of bare pods, each as large as a node by default.
 
-        `options` are annotations of the gang; `simulate` is what becomes of its pods once they run.
+        `options` are annotations of the gang; `simulate` is what happens to its running pods.
         """
         notes = {f"gpu-scheduler.io/simulate-{what}": str(value) for what, value in (simulate or {}).items()}
         if self.dialect == "annotation":
@@ -128,26 +129,26 @@ class Speaker:
         return found
 
     def start(self, name: str, size: int, **more: Any) -> list[str]:
-        """Creates such a gang; the names of its pods."""
+        """Creates such a gang; returns the names of its pods."""
         found = self.write(name, size, **more)
         self.live.create(*found)
         return [item["metadata"]["name"] for item in found if item["kind"] == "Pod"]
 
     def add_pod(self, name: str, number: int, minimum: int, gpus: int = GPUS) -> str:
-        """Creates one more pod of a gang; its name."""
+        """Creates one more pod of a gang; returns its name."""
         meta, spec = join(self.dialect, name, minimum)
         self.live.create(member(f"{name}-{number}", gpus, meta=meta, **spec))
         return f"{name}-{number}"
 
     def occupy(self, nodes: int) -> list[str]:
-        """Fills so many nodes with pods of their own; the names of these pods."""
+        """Fills nodes with separate pods; returns the names of these pods."""
         names = [f"filler-{number}" for number in range(nodes)]
         self.live.create(*(member(name, GPUS) for name in names))
         self.live.wait_bound(*names)
         return names
 
     def set_minimum(self, name: str, minimum: int) -> None:
-        """Changes the minimum; where the API lets nobody do that, by making the gang's object anew."""
+        """Changes the minimum; where the API does not permit that, by recreating the gang's object."""
         if self.dialect == "annotation":
             for pod in self.live.pods():
                 if pod.startswith(f"{name}-"):
@@ -162,7 +163,7 @@ class Speaker:
             self.live.patch(kind, name, {"spec": fresh["spec"]}, version)
 
     def set_option(self, name: str, option: str, value: str | None) -> None:
-        """Changes an annotation of the gang; None takes it away."""
+        """Changes an annotation of the gang; None removes it."""
         if self.dialect == "annotation":
             for pod in self.live.pods():
                 if pod.startswith(f"{name}-"):
@@ -177,18 +178,18 @@ class Speaker:
         self.live.delete(kind, name, version)
 
     def change_node(self, name: str, change: Json, back: Json) -> None:
-        """Changes a node until the test is over; what comes next comes when the scheduler has heard of it."""
+        """Changes a node until the end of the test; returns when the scheduler has seen it."""
         self.undo.callback(self.live.patch, "Node", name, back)
         self.live.change_node(name, change)
 
     def put_in_rack(self, rack: str, *nodes: str) -> None:
-        """Says that these nodes stand in a rack, until the test is over."""
+        """Labels these nodes with a rack until the end of the test."""
         for name in nodes:
             before = self.live.get("Node", name)["metadata"]["labels"].get(RACK)
             self.change_node(name, {"metadata": {"labels": {RACK: rack}}}, {"metadata": {"labels": {RACK: before}}})
 
     def create_wide(self, found: Json) -> None:
-        """Creates an object that belongs to no namespace, until the test is over."""
+        """Creates a cluster-scoped object until the end of the test."""
         self.live.create(found)
         self.undo.callback(self.live.delete, found["kind"], found["metadata"]["name"], found["apiVersion"])
 
@@ -203,7 +204,7 @@ class Speaker:
         return self.live.get(kind, name, version)
 
     def status(self, name: str) -> Json:
-        """The status of the gang's object; a Workload of 1.35 has none, and says it in an annotation."""
+        """The status of the gang's object; a Workload of 1.35 has none, and uses an annotation."""
         found = self.object(name)
         if self.dialect == "1.35":
             said: Json = json.loads(annotation(found, "status") or "{}")
@@ -211,9 +212,9 @@ class Speaker:
         return found.get("status") or {}
 
     def says(self, name: str) -> Json:
-        """What a gang says of itself: all fields of its status, its conditions and their reasons, on one level.
+        """What a gang reports: all fields of its status, its conditions and their reasons, on one level.
 
-        Where there is no object, the reasons of its pods' Events.
+        Without an object, the reasons of its pods' Events.
         """
         if self.dialect == "annotation":
             events = self.live.ask("GET", self.live.path("Event"))["items"]
@@ -224,12 +225,12 @@ class Speaker:
             found[f"{condition['type']}.reason"] = condition["reason"]
         return found
 
-    def wait_says(self, name: str, stage: str) -> Json:
-        """Waits until a gang says what its users expect at a stage; all that it says."""
+    def wait_stage(self, name: str, stage: str) -> Json:
+        """Waits until a gang reports what its users expect at a stage; returns everything that it reports."""
         return self.wait_for(name, **SAYS[self.dialect][stage])
 
     def wait_for(self, name: str, **expected: Any) -> Json:
-        """Waits until a gang says all of this; all that it says."""
+        """Waits until a gang reports all of this; returns everything that it reports."""
         last: Json = {}
 
         def look() -> bool:
