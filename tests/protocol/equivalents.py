@@ -545,7 +545,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         "webhook/templates.py",
-        "_raw_templates",
+        "_written",
         "return",
         "pass",
         "a kind with one template has no others",

@@ -1,15 +1,15 @@
-"""The annotations that mean the same in every dialect: queue, time-out, topology, pause, recovery; and roles."""
+"""The annotations that mean the same in every dialect: queue, time-out, topology, pause, recovery."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from gpu_scheduler.base.text import closest
-from gpu_scheduler.core.model import Gang, OnMemberLost, Role, TopologyRule
+from gpu_scheduler.core.model import Gang, OnMemberLost, TopologyRule
 from gpu_scheduler.gangs.contract import (
     ANNOTATIONS,
     EXPECTED_RUNTIME,
@@ -18,7 +18,6 @@ from gpu_scheduler.gangs.contract import (
     ON_MEMBER_LOST,
     PAUSED,
     QUEUE,
-    ROLE,
     TIMEOUT,
     TOPOLOGY,
     USER_ANNOTATIONS,
@@ -26,14 +25,7 @@ from gpu_scheduler.gangs.contract import (
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
 from gpu_scheduler.k8s.times import parse_time
 
-VOLCANO_TASK = "volcano.sh/task-spec"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
-KUBEFLOW_ROLE = "training.kubeflow.org/replica-type"
-SPARK_ROLE = "spark-role"
-
-LEADERS = frozenset({"master", "chief", "driver", "launcher"})
-"""Roles that the others connect to when they start: their pods are bound first."""
-LEADER_RANK = -1
 
 NO_QUEUE = "default"
 """What Volcano calls the queue of those who name none."""
@@ -73,32 +65,6 @@ def label(meta: Meta, name: str) -> str:
 def created_at(meta: Meta) -> float:
     """When an object was made."""
     return parse_time(meta.creation_timestamp) or 0.0
-
-
-def role_of(pod: PodObject) -> str:
-    """The role that a pod plays in its gang, in whichever way it says so."""
-    meta = pod.metadata
-    return (
-        note(meta, ROLE)
-        or note(meta, VOLCANO_TASK)
-        or label(meta, VOLCANO_TASK)
-        or label(meta, KUBEFLOW_ROLE)
-        or label(meta, SPARK_ROLE)
-    )
-
-
-def leader_role(pod: PodObject) -> str:
-    """The pod's role if its pods go first, else ""."""
-    role = role_of(pod)
-    return role if role.lower() in LEADERS else ""
-
-
-def rank_roles(roles: Iterable[Role], pods: Iterable[PodObject]) -> tuple[Role, ...]:
-    """The roles, and those of the pods that go first, with the ranks that follow from their names."""
-    found = {role.name: role for role in roles}
-    for leader in sorted({leader_role(pod) for pod in pods} - {""}):
-        found.setdefault(leader, Role(leader))
-    return tuple(replace(r, rank=LEADER_RANK) if r.name.lower() in LEADERS else r for r in found.values())
 
 
 def read_queue(name: str) -> str:

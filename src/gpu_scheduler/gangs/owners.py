@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from gpu_scheduler.gangs.jobs import readable_jobs
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
@@ -15,16 +16,7 @@ from gpu_scheduler.k8s.resources import Resource
 
 _AGAIN = 5.0
 
-_KUBEFLOW = ("jaxjobs", "mpijobs", "paddlejobs", "pytorchjobs", "tfjobs", "xgboostjobs")
-JOBS = frozenset({("batch.volcano.sh", "jobs"), *(("kubeflow.org", plural) for plural in _KUBEFLOW)})
-"""The kinds, by group and plural, whose templates are understood: no other owner is asked for."""
-
 _log = structlog.get_logger(__name__)
-
-
-def readable_jobs(served: Served) -> list[Resource]:
-    """The kinds of jobs that a server serves and whose templates are understood."""
-    return [found for found in served.resources if (found.group, found.plural) in JOBS]
 
 
 class Owners:

@@ -23,7 +23,8 @@ from gpu_scheduler.gangs.dialects import (
     dialect_of,
     read_membership,
 )
-from gpu_scheduler.gangs.options import created_at, leader_role, note, quote, read_queue
+from gpu_scheduler.gangs.options import created_at, note, quote, read_queue
+from gpu_scheduler.gangs.roles import leader_role
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 

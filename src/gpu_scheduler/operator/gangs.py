@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from gpu_scheduler.gangs.contract import MADE_BY, TIMEOUT
 from gpu_scheduler.gangs.dialects.scheduler_plugins import POD_GROUP
 from gpu_scheduler.gangs.dialects.volcano import GROUP_NAME
-from gpu_scheduler.gangs.options import LEADERS, OPTIONS, VOLCANO_TASK
+from gpu_scheduler.gangs.jobs.volcano_job import TASK
+from gpu_scheduler.gangs.options import OPTIONS
+from gpu_scheduler.gangs.roles import LEADERS
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator.jobs import Job, Role
@@ -70,7 +72,7 @@ class GangApi:
         """The pod, as a member of its job's gang."""
         meta = pod["metadata"]
         if self.resource == VOLCANO_GROUPS:
-            marks = {GROUP_NAME: job.meta.name, VOLCANO_TASK: role.label}
+            marks = {GROUP_NAME: job.meta.name, TASK: role.label}
             meta["annotations"] = {**(meta.get("annotations") or {}), **marks}
         else:
             meta["labels"] = {**meta["labels"], POD_GROUP: job.meta.name}

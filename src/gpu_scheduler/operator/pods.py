@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from gpu_scheduler.gangs.contract import RESTARTS
+from gpu_scheduler.gangs.jobs.kubeflow import REPLICA_INDEX, REPLICA_TYPE
 from gpu_scheduler.gangs.options import as_dict, as_list
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.times import parse_time
@@ -13,8 +14,6 @@ from gpu_scheduler.operator.jobs import Job, Restart, Role
 _PREFIX = "training.kubeflow.org"
 JOB_NAME = f"{_PREFIX}/job-name"
 OPERATOR_NAME = f"{_PREFIX}/operator-name"
-REPLICA_TYPE = f"{_PREFIX}/replica-type"
-REPLICA_INDEX = f"{_PREFIX}/replica-index"
 JOB_ROLE = f"{_PREFIX}/job-role"
 
 UNKNOWN_CODE = 0xBEEF

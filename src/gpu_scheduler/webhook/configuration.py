@@ -15,16 +15,16 @@ from typing import Final
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GROUP, WEBHOOK
 from gpu_scheduler.gangs.dialects import DIALECTS
-from gpu_scheduler.gangs.owners import JOBS
-from gpu_scheduler.gangs.pods.device_map import COMPLETION_INDEX, INDEX_LABELS
+from gpu_scheduler.gangs.jobs import INDEX_LABELS, JOB_KINDS
+from gpu_scheduler.gangs.jobs.batch_job import COMPLETION_INDEX
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from gpu_scheduler.webhook.reserved import IMMUTABLE, RESERVED, RESERVED_ON_GANGS, RESERVED_PREFIX
 
 TIMEOUT_SECONDS: Final = 5
 
-_SCHEDULER_OF_POD: Final = "object.spec.schedulerName"
-_SCHEDULER_OF_TEMPLATE: Final = "object.spec.template.spec.schedulerName"
+_SCHEDULER_OF_POD: Final = "spec.schedulerName"
+_SCHEDULER_OF_TEMPLATE: Final = "spec.template.spec.schedulerName"
 
 
 def make_configurations(
@@ -111,11 +111,12 @@ def _rules_of_guard() -> list[Json]:
 
 
 def _rules_of_makers() -> Iterator[Json]:
-    yield _rule("CREATE,UPDATE", "deployments,replicasets,statefulsets", group="apps")
-    yield _rule("CREATE,UPDATE", "jobs", group="batch")
-    for group in sorted({group for group, _ in JOBS}):
-        plurals = ",".join(sorted(plural for one, plural in JOBS if one == group))
-        yield _rule("CREATE,UPDATE", plurals, group=group, versions=["*"])
+    """One rule for every API group of the table of job kinds."""
+    for group in sorted({kind.group for kind in JOB_KINDS}):
+        kinds = [kind for kind in JOB_KINDS if kind.group == group]
+        plurals = ",".join(sorted(kind.plural for kind in kinds))
+        versions = list(dict.fromkeys(version for kind in kinds for version in kind.versions))
+        yield _rule("CREATE,UPDATE", plurals, group=group, versions=versions)
 
 
 def _rules_of_gangs() -> Iterator[Json]:
@@ -181,32 +182,33 @@ def _all_namespaces_but(*names: str) -> Json:
 # -- CEL
 
 
-def _write_ours(field: str, rules: AdmissionPolicy) -> str:
-    """That a field names a scheduler of ours, in words that have an answer when the field is not there."""
-    parts = field.split(".")
-    known = [f"has({'.'.join(parts[:length])})" for length in range(2, len(parts) + 1)]
-    return " && ".join([*known, f"{field} in {_list(sorted(rules.scheduler_names))}"])
+def _write_ours(path: str, rules: AdmissionPolicy, variable: str = "object") -> str:
+    """That a field names a scheduler of ours; false, not an error, where the field is not there.
+
+    In a path `tasks[]` stands for each item of a list, `*Specs{}` for each value of the maps whose names end so.
+    """
+    known: list[str] = []
+    parts = path.split(".")
+    for number, part in enumerate(parts):
+        rest = ".".join(parts[number + 1 :])
+        if part.endswith("[]"):
+            items = f"{variable}.{part[:-2]}"
+            return " && ".join([*known, f"has({items})", f"{items}.exists(item, {_write_ours(rest, rules, 'item')})"])
+        if part.endswith("{}"):
+            ends = f"field.endsWith({_text(part.removeprefix('*')[:-2])})"
+            one = _write_ours(rest, rules, f"{variable}[field][key]")
+            return " && ".join([*known, f"{variable}.exists(field, {ends} && {variable}[field].exists(key, {one}))"])
+        variable = f"{variable}.{part}"
+        known.append(f"has({variable})")
+    return " && ".join([*known, f"{variable} in {_list(sorted(rules.scheduler_names))}"])
 
 
 def _write_maker_is_ours(rules: AdmissionPolicy) -> str:
-    """That a template names us: that of a plain kind, of a task or the whole job (Volcano), of a replica (Kubeflow)."""
-    task = _write_ours("task.template.spec.schedulerName", rules)
-    replicas = "object.spec[field]"
-    replica = f"{replicas}[kind]"
-    names = _list(sorted(rules.scheduler_names))
-    of_replica = (
-        f"has({replica}.template) && has({replica}.template.spec) && has({replica}.template.spec.schedulerName)"
-        f" && {replica}.template.spec.schedulerName in {names}"
+    """That a template of a job, or the job for all its templates, names a scheduler of ours."""
+    paths = dict.fromkeys(
+        path for kind in JOB_KINDS for path in (kind.scheduler_at, f"{kind.templates_at}.{_SCHEDULER_OF_POD}") if path
     )
-    return " || ".join(
-        [
-            f"({_write_ours(_SCHEDULER_OF_TEMPLATE, rules)})",
-            f"({_write_ours(_SCHEDULER_OF_POD, rules)})",
-            f"(has(object.spec) && has(object.spec.tasks) && object.spec.tasks.exists(task, {task}))",
-            f'(has(object.spec) && object.spec.exists(field, field.endsWith("ReplicaSpecs")'
-            f" && {replicas}.exists(kind, {of_replica})))",
-        ]
-    )
+    return " || ".join(f"({_write_ours(path, rules)})" for path in paths)
 
 
 def _write_news(rules: AdmissionPolicy) -> str:

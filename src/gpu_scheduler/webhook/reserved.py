@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from gpu_scheduler.gangs.contract import ATTEMPT, DEVICE_MAP, DEVICES, GPU_MILLI, NOTES, STATUS, VISIBLE_DEVICES
+from gpu_scheduler.gangs.jobs import INDEX_LABELS
 from gpu_scheduler.gangs.options import quote
 from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES
-from gpu_scheduler.gangs.pods.device_map import INDEX_LABELS
 
 RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
 RESERVED_PREFIX = CONTAINER_DEVICES

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpu_scheduler.base.text import one_line
+from gpu_scheduler.gangs.jobs import STATEFUL_SETS, JobKind, find_job_kind
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.webhook.containers import (
     LocatedContainer,
@@ -26,10 +27,8 @@ from gpu_scheduler.webhook.policy import AdmissionPolicy
 from gpu_scheduler.webhook.requests import API_VERSION, KIND, AdmissionRequest, BadReview, read_object, read_request
 from gpu_scheduler.webhook.reserved import find_immutable_changes, find_reserved_changes, is_reserved_on_gang
 from gpu_scheduler.webhook.templates import (
-    STATEFUL_SETS,
     TemplateOwner,
     check_template_owner,
-    is_template_owner,
     make_parallel,
 )
 
@@ -37,6 +36,7 @@ __all__ = ["AdmissionResponse", "BadReview", "answer"]
 
 _PODS = ("", "pods")
 _BINDINGS = ("", "bindings")
+_STATEFUL_SETS = (STATEFUL_SETS.group, STATEFUL_SETS.plural)
 _CHECKED = ("", "ephemeralcontainers", "resize", "status")
 """A pod and those of its subresources that bring a pod too: annotations can be changed through each of them."""
 _MAX_LOG_LINE = 4096
@@ -94,7 +94,7 @@ def _mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> _Verdict:
     step = (request.operation, *request.subject, request.sub_resource)
     if step in (("CREATE", *_PODS, ""), ("UPDATE", *_PODS, "ephemeralcontainers")):
         return _inject(request, policy)
-    if step == ("CREATE", *STATEFUL_SETS, "") or (step == ("UPDATE", *STATEFUL_SETS, "") and _was_parallel(request)):
+    if step == ("CREATE", *_STATEFUL_SETS, "") or (step == ("UPDATE", *_STATEFUL_SETS, "") and _was_parallel(request)):
         patch, warning = make_parallel(TemplateOwner(STATEFUL_SETS, read_object(_bodies, request.object)), policy)
         return _Verdict(patch, Findings(warnings={warning: None} if warning else {}))
     return _Verdict()
@@ -145,10 +145,9 @@ def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNo
         return _Verdict(findings=findings, forbidden=forbidden)
     if request.sub_resource:
         return _Verdict()
-    if is_template_owner(request.subject):
-        return _Verdict(
-            findings=_new_findings(request, lambda raw: _check_template_owner(raw, request.subject, policy, nodes))
-        )
+    kind = find_job_kind(*request.subject)
+    if kind is not None:
+        return _Verdict(findings=_new_findings(request, lambda raw: _check_template_owner(raw, kind, policy, nodes)))
     dialect = find_dialect(*request.subject, request.resource.version)
     if dialect is None:
         return _Verdict()
@@ -186,7 +185,7 @@ def _check_pods(request: AdmissionRequest, policy: AdmissionPolicy, nodes: Known
 
 
 def _check_template_owner(
-    raw: msgspec.Raw, kind: tuple[str, str], policy: AdmissionPolicy, nodes: KnownNodes | None
+    raw: msgspec.Raw, kind: JobKind, policy: AdmissionPolicy, nodes: KnownNodes | None
 ) -> Findings:
     owner = TemplateOwner(kind, read_object(_bodies, raw))
     return Findings() if owner.is_deleted else check_template_owner(owner, policy, nodes)

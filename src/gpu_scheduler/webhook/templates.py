@@ -15,9 +15,9 @@ import msgspec
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GANG, GANG_MIN
 from gpu_scheduler.gangs.dialects import read_membership
 from gpu_scheduler.gangs.dialects.annotation import read_gang_min
-from gpu_scheduler.gangs.expected import templates_of
-from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, note, quote
-from gpu_scheduler.gangs.owners import JOBS
+from gpu_scheduler.gangs.jobs import JobKind, SingleTemplateKind
+from gpu_scheduler.gangs.jobs.job_kind import read_count
+from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, note
 from gpu_scheduler.gangs.pods.device_map import MAX_LENGTH, MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec
 from gpu_scheduler.webhook.containers import MAX_CONTAINERS, PodContainers, count_containers
@@ -25,17 +25,9 @@ from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.pods import KnownNodes, check_template, find_too_many_amounts
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 
-STATEFUL_SETS: Final = ("apps", "statefulsets")
-_VOLCANO: Final = "batch.volcano.sh"
-_KUBEFLOW: Final = "kubeflow.org"
-_JOBS: Final = ("batch", "jobs")
-_PLAIN: Final = (STATEFUL_SETS, ("apps", "deployments"), ("apps", "replicasets"), _JOBS)
-
 MAX_TEMPLATES: Final = 1000
 """In an object, such as tasks of a Volcano Job. Nobody needs more, and a review with 10,000 would hold up others."""
 _MAX_CONTAINERS: Final = 10 * MAX_CONTAINERS
-_MAX_PODS: Final = 2**31 - 1
-"""As many as the API has numbers for."""
 _MAX_INDICES_LISTED: Final = 3
 
 PARALLEL_WARNING: Final = (
@@ -53,9 +45,9 @@ class PodTemplate(NamedTuple):
 
 
 class TemplateOwner(NamedTuple):
-    """What makes pods: its kind by group and plural, and the object."""
+    """What makes pods: its kind, and the object."""
 
-    kind: tuple[str, str]
+    kind: JobKind
     body: Json
 
     @property
@@ -67,11 +59,6 @@ class TemplateOwner(NamedTuple):
     def is_deleted(self) -> bool:
         """Whether it only waits to be gone."""
         return bool(as_dict(self.body.get("metadata")).get("deletionTimestamp"))
-
-
-def is_template_owner(kind: tuple[str, str]) -> bool:
-    """Whether the templates of a kind, by group and plural, are understood."""
-    return kind in _PLAIN or kind in JOBS
 
 
 def make_parallel(maker: TemplateOwner, policy: AdmissionPolicy) -> tuple[list[Json], str]:
@@ -122,28 +109,19 @@ def _find_too_large(templates: list[PodTemplate]) -> str:
 
 def _templates(maker: TemplateOwner) -> Iterator[PodTemplate]:
     """The templates of an object; one that makes no sense is the API server's to refuse."""
-    named = maker.spec.get("schedulerName") if maker.kind[0] == _VOLCANO else None
-    for place, _, template in _raw_templates(maker):
-        body = as_dict(template.get("spec"))
+    named = maker.kind.scheduler_name(maker.body)
+    for template in maker.kind.templates(maker.body):
+        body = as_dict(template.body.get("spec"))
         if named and not body.get("schedulerName"):
             body = {**body, "schedulerName": named}
         try:
-            meta = msgspec.convert(template.get("metadata") or {}, Meta)
+            meta = msgspec.convert(template.body.get("metadata") or {}, Meta)
             pod = PodObject(meta, msgspec.convert(body, PodSpec))
             containers = msgspec.convert({"spec": body}, PodContainers)
         except msgspec.ValidationError:
             continue
         _set_owner(meta, maker)
-        yield PodTemplate(place, pod, containers)
-
-
-def _raw_templates(maker: TemplateOwner) -> Iterator[tuple[str, int, Json]]:
-    """Where the templates of an object stand, for how many pods each, and what is written there."""
-    if maker.kind in _PLAIN:
-        yield "spec.template", _count_pods(maker), as_dict(maker.spec.get("template"))
-        return
-    for role, replicas, template in templates_of(maker.body):
-        yield f"template of {quote(role)}", replicas, template
+        yield PodTemplate(template.field, pod, containers)
 
 
 def _set_owner(meta: Meta, maker: TemplateOwner) -> None:
@@ -154,31 +132,19 @@ def _set_owner(meta: Meta, maker: TemplateOwner) -> None:
     meta.owner_references = [owner]
 
 
-def _count_pods(maker: TemplateOwner) -> int:
-    """How many pods of an object can be there at once."""
-    if maker.kind != _JOBS:
-        return _number(maker.spec.get("replicas"), 1)
-    at_once = _number(maker.spec.get("parallelism"), 1)
-    return min(at_once, _number(maker.spec.get("completions"), at_once))
-
-
-def _number(value: object, absent: int) -> int:
-    return min(value, _MAX_PODS) if isinstance(value, int) and not isinstance(value, bool) else absent
-
-
 # -- maps
 
 
 def _check_indices(maker: TemplateOwner, template: PodTemplate, found: Findings) -> None:
     """Whether the pods of a template with a map are going to have an index, and each of them its line."""
     text = note(template.pod.metadata, DEVICE_MAP)
-    if not text or maker.kind not in _PLAIN or pod_index(template.pod.metadata) is not None:
+    if not text or not isinstance(maker.kind, SingleTemplateKind) or pod_index(template.pod.metadata) is not None:
         return
     try:
         entries = parse_map(text)
     except MapError:
         return
-    wanted = _indices(maker)
+    wanted = maker.kind.pod_indices(maker.spec)
     if wanted is None:
         indexed = "use a StatefulSet, or a Job with completionMode: Indexed"
         found.refuse(f"{template.place}: {DEVICE_MAP}: these pods have no index of their own; {indexed}")
@@ -189,17 +155,6 @@ def _check_indices(maker: TemplateOwner, template: PodTemplate, found: Findings)
         more = f" and {lacking - _MAX_INDICES_LISTED} more" if lacking > _MAX_INDICES_LISTED else ""
         what = f"there is no line for pod index {', '.join(first)}{more}; add a line for each, or they will be refused"
         found.warn(f"{template.place}: {DEVICE_MAP}: {what}")
-
-
-def _indices(maker: TemplateOwner) -> range | None:
-    """The indices of the pods that an object makes; None where they have none."""
-    spec = maker.spec
-    if maker.kind == STATEFUL_SETS:
-        start = max(0, _number(as_dict(spec.get("ordinals")).get("start"), 0))
-        return range(start, start + max(0, _number(spec.get("replicas"), 1)))
-    if maker.kind == _JOBS and spec.get("completionMode") == "Indexed":
-        return range(max(0, _number(spec.get("completions"), 1)))
-    return None
 
 
 # -- minimums
@@ -218,19 +173,13 @@ def _is_multi_pod_gang(template: PodTemplate) -> bool:
 
 def _check_minimums(maker: TemplateOwner, ours: list[PodTemplate], found: Findings) -> None:
     """Minimums beyond the pods that there will ever be."""
-    total = sum(replicas for _, replicas, _ in _raw_templates(maker))
+    total = sum(template.replicas for template in maker.kind.templates(maker.body))
     if total <= 0 or _is_controlled(maker):
         return  # scaled to nothing on purpose; or another object's means, as the ReplicaSets of a rollout are
     for template in ours:
         _check_gang_min(template, total, found)
-    policy = as_dict(as_dict(maker.spec.get("runPolicy")).get("schedulingPolicy"))
-    if maker.kind[0] == _VOLCANO:
-        _check_reachable("spec.minAvailable", maker.spec.get("minAvailable"), total, found)
-        for number, task in enumerate(as_list(maker.spec.get("tasks"))):
-            place = f"spec.tasks[{number}].minAvailable"
-            _check_reachable(place, task.get("minAvailable"), _number(task.get("replicas"), 1), found)
-    elif maker.kind[0] == _KUBEFLOW:
-        _check_reachable("spec.runPolicy.schedulingPolicy.minAvailable", policy.get("minAvailable"), total, found)
+    for minimum in maker.kind.minimums(maker.body):
+        _check_reachable(minimum.field, minimum.value, minimum.pods, found)
 
 
 def _check_gang_min(template: PodTemplate, total: int, found: Findings) -> None:
@@ -250,7 +199,7 @@ def _check_gang_min(template: PodTemplate, total: int, found: Findings) -> None:
 
 
 def _check_reachable(place: str, minimum: object, total: int, found: Findings) -> None:
-    if _number(minimum, 0) > total:
+    if read_count(minimum, 0) > total:
         found.refuse(f"{place}: {minimum} pods must start together, but there are {total}; write at most {total}")
 
 

@@ -12,10 +12,9 @@ import yaml
 from gpu_scheduler.cli.checks.permissions import Permission, needed_permissions, operator_permissions
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES
 from gpu_scheduler.gangs.dialects import DIALECTS
-from gpu_scheduler.gangs.owners import JOBS
+from gpu_scheduler.gangs.jobs import JOB_KINDS
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator.frameworks import KINDS
 from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
 
@@ -29,7 +28,7 @@ EVERYTHING = Served(
         VOLCANO_QUEUES,
         *GANGS,
         *STATUS,
-        *(Resource(group, "v1", plural, plural) for group, plural in JOBS),
+        *(kind.resources("v1")[0] for kind in JOB_KINDS if kind.owns_pod_groups),
     )
 )
 

@@ -18,7 +18,9 @@ from tests.unit.gangs.pods import GPU, asking, container, pod
 KEY = GangKey("volcano", "x", "train")
 MEMBER = {"scheduling.k8s.io/group-name": "train"}
 NEEDS: Json = {"minMember": 4, "minResources": {GPU: "8", "cpu": "2", "memory": "4Gi"}}
-OWNED: Json = {"ownerReferences": [{"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}]}
+_OWNER: Json = {"name": "j", "uid": "u", "controller": True}
+OWNED: Json = {"ownerReferences": [_OWNER | {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}]}
+OWNED_BY_PYTORCH: Json = {"ownerReferences": [_OWNER | {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}]}
 
 
 @pytest.mark.parametrize(
@@ -147,14 +149,14 @@ PYTORCH: Json = {"spec": {"pytorchReplicaSpecs": {"Worker": replica(3, 2), "Mast
 
 
 def test_a_kubeflow_jobs_templates_say_what_its_members_need() -> None:
-    gang = decode(KEY, group(**NEEDS, meta=OWNED), around=owned_by(PYTORCH))
+    gang = decode(KEY, group(**NEEDS, meta=OWNED_BY_PYTORCH), around=owned_by(PYTORCH))
     assert [(e.role, e.count, e.shape.gpus) for e in gang.expected] == [("worker", 3, 2), ("master", 1, 1)]
-    with_pods = decode(KEY, group(**NEEDS, meta=OWNED), pod(annotations=MEMBER), around=owned_by(PYTORCH))
+    with_pods = decode(KEY, group(**NEEDS, meta=OWNED_BY_PYTORCH), pod(annotations=MEMBER), around=owned_by(PYTORCH))
     assert with_pods.expected == gang.expected
 
 
 def test_of_an_elastic_job_the_leaders_and_then_the_first_members_are_expected() -> None:
-    gang = decode(KEY, group(**NEEDS | {"minMember": 2}, meta=OWNED), around=owned_by(PYTORCH))
+    gang = decode(KEY, group(**NEEDS | {"minMember": 2}, meta=OWNED_BY_PYTORCH), around=owned_by(PYTORCH))
     assert [(e.role, e.count) for e in gang.expected] == [("worker", 1), ("master", 1)]
 
 
@@ -177,8 +179,9 @@ def test_a_volcano_jobs_tasks_say_what_its_members_need() -> None:
     ],
 )
 def test_templates_that_make_no_sense_are_not_used(job: Json) -> None:
-    (expected,) = decode(KEY, group(**NEEDS, meta=OWNED), around=owned_by(job)).expected
-    assert (expected.count, expected.shape.gpus) == (4, 2)
+    for owner in (OWNED, OWNED_BY_PYTORCH):
+        (expected,) = decode(KEY, group(**NEEDS, meta=owner), around=owned_by(job)).expected
+        assert (expected.count, expected.shape.gpus) == (4, 2)
 
 
 def test_a_group_that_is_done_expects_nobody() -> None:
@@ -274,7 +277,7 @@ def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
     ],
 )
 def test_the_owner_job_says_which_scheduler_its_pods_will_name(job: Json, scheduler: str) -> None:
-    assert dialect_of(KEY).awaits_scheduler(group(**NEEDS, meta=OWNED), owned_by(job)) == scheduler
+    assert dialect_of(KEY).awaits_scheduler(group(**NEEDS, meta=OWNED_BY_PYTORCH), owned_by(job)) == scheduler
 
 
 # -- what is written back

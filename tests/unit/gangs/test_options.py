@@ -12,7 +12,8 @@ from gpu_scheduler.core.model import Gang, GangKey, Notes, OnMemberLost, Role, S
 from gpu_scheduler.gangs.contract import ANNOTATIONS, GROUP, NOTES
 from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
 from gpu_scheduler.gangs.notes import LONGEST, change_notes, with_notes
-from gpu_scheduler.gangs.options import find_bad_options, find_unknown_keys, rank_roles, with_options
+from gpu_scheduler.gangs.options import find_bad_options, find_unknown_keys, with_options
+from gpu_scheduler.gangs.roles import rank_roles
 from tests.unit.gangs.gang_parts import status
 from tests.unit.gangs.pods import pod
 

@@ -177,7 +177,7 @@ def test_an_old_tfjob_has_its_policy_in_the_spec() -> None:
         "activeDeadlineSeconds": 20,
         "backoffLimit": 1,
     }
-    job = tensorflow.decode(raw(old), tensorflow.TF_JOBS[1])
+    job = tensorflow.decode(raw(old), tensorflow.RESOURCES[1])
     assert job.policy == RunPolicy(CleanPods.ALL, 10, 20, 1)
     assert [(role.name, role.restart) for role in job.roles] == [
         ("Worker", Restart.ON_FAILURE),

@@ -232,7 +232,7 @@ UNNAMED: Json = {"spec": {"containers": [container()]}}
         pytest.param(
             pytorch(None, 1, 3, template({GANG_MIN: "5"})),
             PYTORCH,
-            f"2 problems: (1) template of 'master': {GANG_MIN}: 5 pods must start together, but there are 4;",
+            f"2 problems: (1) spec.pytorchReplicaSpecs.Master.template: {GANG_MIN}: 5 pods must start together, but",
             id="kubeflow-annotation",
         ),
     ],

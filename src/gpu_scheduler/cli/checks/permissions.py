@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.gangs.definitions import DEFINITIONS
 from gpu_scheduler.gangs.dialects import choose_resources
-from gpu_scheduler.gangs.owners import readable_jobs
+from gpu_scheduler.gangs.jobs import VOLCANO_JOBS, readable_jobs
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.resources import (
     CLAIMS,
@@ -28,7 +28,6 @@ from gpu_scheduler.k8s.resources import (
     VOLUMES,
     Resource,
 )
-from gpu_scheduler.operator.frameworks.volcano import VOLCANO_JOBS
 
 READ = ("list", "watch")
 

@@ -11,7 +11,8 @@ from gpu_scheduler.gangs.dialects.podgroup import PodGroups
 from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
 from gpu_scheduler.gangs.dialects.volcano import Volcano
 from gpu_scheduler.gangs.dialects.workload import Workloads
-from gpu_scheduler.gangs.options import queue_of, role_of
+from gpu_scheduler.gangs.options import queue_of
+from gpu_scheduler.gangs.roles import role_of
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import Resource
 

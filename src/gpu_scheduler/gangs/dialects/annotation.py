@@ -25,12 +25,11 @@ from gpu_scheduler.gangs.options import (
     note,
     queue_of,
     quote,
-    rank_roles,
     read_minimum,
     refuse_namespace,
-    role_of,
     with_options,
 )
+from gpu_scheduler.gangs.roles import rank_roles, role_of
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
-from gpu_scheduler.gangs.options import queue_of, role_of
+from gpu_scheduler.gangs.options import queue_of
+from gpu_scheduler.gangs.roles import role_of
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec, RawObject
 from gpu_scheduler.k8s.resources import Resource
 

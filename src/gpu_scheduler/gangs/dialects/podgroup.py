@@ -25,16 +25,8 @@ from gpu_scheduler.gangs.conditions import (
 from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
 from gpu_scheduler.gangs.notes import change_notes, with_notes
-from gpu_scheduler.gangs.options import (
-    BadOptionError,
-    as_dict,
-    as_list,
-    created_at,
-    quote,
-    rank_roles,
-    read_minimum,
-    with_options,
-)
+from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, created_at, quote, read_minimum, with_options
+from gpu_scheduler.gangs.roles import rank_roles
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 

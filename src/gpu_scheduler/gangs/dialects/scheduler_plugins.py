@@ -23,14 +23,8 @@ from gpu_scheduler.gangs.expected import (
     min_resources,
 )
 from gpu_scheduler.gangs.notes import change_notes, with_notes
-from gpu_scheduler.gangs.options import (
-    BadOptionError,
-    created_at,
-    label,
-    rank_roles,
-    read_minimum,
-    with_options,
-)
+from gpu_scheduler.gangs.options import BadOptionError, created_at, label, read_minimum, with_options
+from gpu_scheduler.gangs.roles import rank_roles
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.k8s.times import format_time

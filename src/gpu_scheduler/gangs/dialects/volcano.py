@@ -43,12 +43,11 @@ from gpu_scheduler.gangs.options import (
     created_at,
     note,
     quote,
-    rank_roles,
     read_minimum,
     read_queue,
-    role_of,
     with_options,
 )
+from gpu_scheduler.gangs.roles import rank_roles, role_of
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 

@@ -13,13 +13,12 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
+from gpu_scheduler.gangs.jobs import INDEX_LABELS
+from gpu_scheduler.gangs.jobs.batch_job import COMPLETION_INDEX
 from gpu_scheduler.k8s.objects import Meta
 
 MAX_LENGTH: Final = 256 * 1024
 """As much as the API server lets all annotations of an object have together."""
-
-COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-INDEX_LABELS: Final = (COMPLETION_INDEX, "apps.kubernetes.io/pod-index", "training.kubeflow.org/replica-index")
 
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _EXAMPLE: Final = "write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"

@@ -34,10 +34,10 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind((pytorch.PYTORCH_JOBS,), JOB_NAME, ("training-operator",), pytorch.decode),
-    Kind(tensorflow.TF_JOBS, JOB_NAME, ("training-operator",), tensorflow.decode),
+    Kind(pytorch.RESOURCES, JOB_NAME, ("training-operator",), pytorch.decode),
+    Kind(tensorflow.RESOURCES, JOB_NAME, ("training-operator",), tensorflow.decode),
     Kind(
-        (volcano.VOLCANO_JOBS,),
+        volcano.RESOURCES,
         volcano.JOB_NAME,
         ("volcano-controllers",),
         volcano.decode,

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gpu_scheduler.gangs.jobs import PYTORCH_JOBS
 from gpu_scheduler.gangs.pods import device_map
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_number, read_object, read_roles, read_text
 
-PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+RESOURCES = PYTORCH_JOBS.resources("v1")
 MASTER, WORKER = "Master", "Worker"
 _WORDS = ("auto", "cpu", "gpu")
 _BACKENDS = ("c10d", "etcd", "etcd-v2")
@@ -107,7 +108,7 @@ class PyTorchJob(Job):
 _ROLES = RoleRules("pytorchReplicaSpecs", (MASTER, WORKER), Restart.ON_FAILURE, PyTorchJob.container)
 
 
-def decode(raw: RawObject, resource: Resource = PYTORCH_JOBS) -> PyTorchJob:
+def decode(raw: RawObject, resource: Resource = RESOURCES[0]) -> PyTorchJob:
     """The job that an object describes, or BadSpecError."""
     spec = raw.spec
     roles = read_roles(spec, _ROLES)

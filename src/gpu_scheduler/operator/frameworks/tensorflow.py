@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gpu_scheduler.gangs.jobs import TF_JOBS
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_flag, read_roles, read_text
 
-TF_JOBS = (
-    Resource("kubeflow.org", "v1", "tfjobs", "TFJob"),
-    Resource("kubeflow.org", "v1beta1", "tfjobs", "TFJob"),
-)
+RESOURCES = TF_JOBS.resources("v1", "v1beta1")
 CHIEF, MASTER, WORKER, PS, EVALUATOR = "Chief", "Master", "Worker", "PS", "Evaluator"
 ALL_WORKERS = "AllWorkers"
 
@@ -92,7 +90,7 @@ def _sparse(hosts: Mapping[str, list[str]], role: Role, index: int) -> Json:
 _ROLES = RoleRules("tfReplicaSpecs", (CHIEF, MASTER, WORKER, PS, EVALUATOR), Restart.NEVER, TFJob.container)
 
 
-def decode(raw: RawObject, resource: Resource = TF_JOBS[0]) -> TFJob:
+def decode(raw: RawObject, resource: Resource = RESOURCES[0]) -> TFJob:
     """The job that an object describes, or BadSpecError."""
     roles = read_roles(raw.spec, _ROLES)
     chiefs = [role for role in roles if role.name in (CHIEF, MASTER)]

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
-from gpu_scheduler.gangs.options import VOLCANO_QUEUE, VOLCANO_TASK
+from gpu_scheduler.gangs.jobs import VOLCANO_JOBS
+from gpu_scheduler.gangs.jobs.volcano_job import TASK
+from gpu_scheduler.gangs.options import VOLCANO_QUEUE
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator.jobs import (
@@ -26,7 +28,7 @@ from gpu_scheduler.operator.jobs import (
 from gpu_scheduler.operator.pods import owner_of
 from gpu_scheduler.operator.reading import read_choice, read_number, read_object, read_template, read_text, read_texts
 
-VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+RESOURCES = VOLCANO_JOBS.resources("v1alpha1")
 _PREFIX = "volcano.sh"
 JOB_NAME = f"{_PREFIX}/job-name"
 JOB_NAMESPACE = f"{_PREFIX}/job-namespace"
@@ -126,7 +128,7 @@ def make_task_pod(job: VolcanoJob, task: Task, index: int, version: int) -> Json
     template = deepcopy(task.template)
     meta, spec = template.get("metadata") or {}, template["spec"]
     name, queue = job.pod_name(task, index), job.policy.scheduling.queue or "default"
-    marks = {JOB_NAME: job.meta.name, JOB_NAMESPACE: job.meta.namespace, VOLCANO_TASK: task.name}
+    marks = {JOB_NAME: job.meta.name, JOB_NAMESPACE: job.meta.namespace, TASK: task.name}
     labels = {**(meta.get("labels") or {}), **marks, TASK_INDEX: str(index)}
     notes = {**(meta.get("annotations") or {}), **marks, JOB_VERSION: str(version), VOLCANO_QUEUE: queue}
     spec["restartPolicy"] = task.restart.value
@@ -181,7 +183,7 @@ def make_job_service(job: VolcanoJob) -> Json:
 # -- reading
 
 
-def decode(raw: RawObject, resource: Resource = VOLCANO_JOBS) -> VolcanoJob:
+def decode(raw: RawObject, resource: Resource = RESOURCES[0]) -> VolcanoJob:
     """The job that an object describes, or BadSpecError."""
     spec = raw.spec
     tasks = _read_tasks(spec)
