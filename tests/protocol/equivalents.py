@@ -523,13 +523,6 @@ EQUIVALENT = (
         "a missing entry is computed, whatever its version",
     ),
     Equivalent(
-        "webhook/configuration.py",
-        "_write_ours",
-        "known = [f\"has({'.'.join(parts[:length])})\" for length in range(2, len(parts) + 1)]",
-        "known = [f\"has({'.'.join(parts[:length])})\" for length in range(2, len(parts) + 2)]",
-        "the last condition twice",
-    ),
-    Equivalent(
         "webhook/connections.py",
         "BoundedServer._forget",
         "deadline.cancel()",
@@ -542,13 +535,6 @@ EQUIVALENT = (
         "return one_line(text[: 4 * longest], longest)",
         "return one_line(text[: 5 * longest], longest)",
         "a guard against megabytes; both limits exceed the reported text, unless it is blank",
-    ),
-    Equivalent(
-        "webhook/templates.py",
-        "_written",
-        "return",
-        "pass",
-        "a kind with one template has no others",
     ),
     Equivalent(
         "webhook/pods.py",
