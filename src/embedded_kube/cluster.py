@@ -65,8 +65,8 @@ class ClusterSettings:
     port: int = 0
     definitions: Sequence[Json] = ()
     """CRDs that every start creates or updates."""
-    foreign: Sequence[Json] = ()
-    """CRDs of other projects, created only if missing."""
+    objects: Sequence[tuple[str, Json]] = ()
+    """Further objects with the names of their resources, such as CRDs of other projects; created only if missing."""
     addons: tuple[Addon, ...] = ()
     """Programs that run as pods on the control-plane node."""
 
@@ -123,7 +123,7 @@ class EmbeddedCluster:
     async def start_api(self) -> tuple[str, int]:
         """Starts the API server without controllers and nodes; returns its CA certificate and its port."""
         self._serve_definitions()
-        known = (self._settings.definitions, self._settings.foreign)
+        known = (self._settings.definitions, self._settings.objects)
         await bootstrap(self.client("system:bootstrap"), self._serve_definitions, *known)
         authority, port = await self._start_server()
         self._spawn("custom kinds", keep_running("serving custom kinds", self._watch_definitions))

@@ -10,16 +10,16 @@ from gpu_scheduler.k8s.codec import read_page
 from gpu_scheduler.k8s.errors import Undecided
 from gpu_scheduler.k8s.objects import Object, RawObject
 from gpu_scheduler.operator.actions import Plan
-from gpu_scheduler.operator.frameworks import KINDS, Kind
-from gpu_scheduler.operator.gangs import OURS
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
 from gpu_scheduler.operator.jobs import BadSpecError
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import Observed
 from tests.fuzz.seeds import Json, dump, examples, groups, stored
 from tests.fuzz.target import Input, Target
 from tests.unit.operator.test_wrong_types import SPECS
 
 _NOW = 1_750_000_000.0
-_KINDS: dict[str, Kind] = {one.resources[0].kind: one for one in KINDS}
+_KINDS: dict[str, JobController] = {one.resources[0].kind: one for one in JOB_CONTROLLERS}
 
 
 def _read(given: Input) -> str:
@@ -37,9 +37,9 @@ def _read(given: Input) -> str:
         _carry(kind.reject(kind.resources[0].kind, raw, str(error), _NOW))
         raise
     plans = [
-        kind.plan(job, Observed(gang=OURS), _NOW),
-        kind.plan(job, Observed(gang=OURS, group=group), _NOW),
-        kind.plan(job, Observed(rest[1:], services, group, OURS), _NOW),
+        kind.plan(job, Observed(gang=GPU_SCHEDULER), _NOW),
+        kind.plan(job, Observed(gang=GPU_SCHEDULER, group=group), _NOW),
+        kind.plan(job, Observed(rest[1:], services, group, GPU_SCHEDULER), _NOW),
         kind.plan(job, Observed(rest[1:], services), _NOW + 1e6),
     ]
     for plan in plans:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.cli.checks.permissions import operator_permissions
-from gpu_scheduler.operator.frameworks import KINDS
-from gpu_scheduler.operator.gangs import OURS
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from tests.integration.audit import Audit, guard
 from tests.integration.commits import make_home
 from tests.integration.fault_proxy import FaultProxy
@@ -37,11 +36,10 @@ def test_the_account_has_exactly_the_permissions_that_it_uses(world: World) -> N
         for number, scene in enumerate((meet_others, lose_sight_of_a_group, scale, restart)):
             with ExitStack() as own:
                 scene(proxy, make_home(cluster, f"scene-{number}", own))
-        jobs = [kind.resources[0] for kind in KINDS]
         # Permission to set finalizers is checked when an owned object is created, without a request of its own.
         needed = {
             one
-            for one in operator_permissions(jobs, OURS.resource, SYSTEM, install=True)
+            for one in operator_permissions(GPU_SCHEDULER.resource, SYSTEM, install=True)
             if one.subresource != "finalizers"
         }
         audit = Audit(cluster.folder, "gpu-scheduler-operator")

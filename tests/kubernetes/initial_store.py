@@ -13,7 +13,7 @@ from pathlib import Path
 
 from embedded_kube.bootstrap import bootstrap, first_objects
 from embedded_kube.errors import StatusError
-from gpu_scheduler.gangs.definitions import load_definitions
+from gpu_scheduler.gangs.definitions import first_gang_objects, load_definitions
 from tests.kubernetes import binaries
 from tests.kubernetes.api import Access, Api, Json
 from tests.kubernetes.charts import CHARTS, render
@@ -48,7 +48,7 @@ def write_initial_store(version: str, folder: Path) -> None:
 
 def _fingerprint() -> str:
     """A digest of everything in the initial store."""
-    found = hashlib.sha256(json.dumps([first_objects(), load_definitions()]).encode())
+    found = hashlib.sha256(json.dumps([first_objects(), first_gang_objects(), load_definitions()]).encode())
     for path in sorted(path for pattern in _DECIDE for path in (CHARTS / "gpu-scheduler").glob(pattern)):
         found.update(path.read_bytes())
     return found.hexdigest()[:12]
@@ -78,7 +78,7 @@ async def _create_all(access: Access) -> None:
         client = HttpClient(api)
         while True:
             try:
-                await bootstrap(client, lambda: None, load_definitions())
+                await bootstrap(client, lambda: None, load_definitions(), first_gang_objects())
                 break
             except StatusError as error:
                 if error.code != 404:  # a new kind is served a moment later

@@ -27,7 +27,7 @@ from embedded_kube.server.tokens import Tokens
 from embedded_kube.server.watch import WatchEventCache, WatchServer, WatchStream
 from embedded_kube.storage.store import Json, Store
 from embedded_kube.subresources.subresources import make_subresources
-from gpu_scheduler.gangs.definitions import load_definitions
+from gpu_scheduler.gangs.definitions import as_objects, first_gang_objects, load_definitions
 from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
 VERSION = "1.35"
@@ -198,11 +198,8 @@ def prepare() -> tuple[list[tuple[str, Json]], KindTable, Schemas]:
             if status != definition.get("status"):
                 store.write(CRDS, {**definition, "status": status})
 
-    finish(
-        bootstrap(
-            InProcessClient(api, "system:bootstrap"), serve_definitions, load_definitions(), load_job_definitions()
-        )
-    )
+    objects = first_gang_objects() + as_objects(load_job_definitions())
+    finish(bootstrap(InProcessClient(api, "system:bootstrap"), serve_definitions, load_definitions(), objects))
     first = []
     for kind in kinds:
         for number, entry in enumerate(store.entries(kind.resource)):

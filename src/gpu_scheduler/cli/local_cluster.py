@@ -93,7 +93,7 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
     from embedded_kube.cluster import ClusterError, ClusterSettings
     from embedded_kube.node import FleetSettings
-    from gpu_scheduler.gangs.definitions import load_definitions
+    from gpu_scheduler.gangs.definitions import as_objects, first_gang_objects, load_definitions
     from gpu_scheduler.gangs.pods.device_claim import read_device_claim
     from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
@@ -112,8 +112,8 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
         parts += [webhook_part(home)] if webhook else []
         parts += [operator_part(gangs=not no_gangs)] if operator else []
         fleet = FleetSettings(folder=home.pods, file=file, read_device_claim=read_device_claim, **chosen)
-        jobs = load_job_definitions() if operator else ()
-        settings = ClusterSettings(home, fleet, fleet.kubernetes, port, load_definitions(), jobs, tuple(parts))
+        objects = first_gang_objects() + (as_objects(load_job_definitions()) if operator else [])
+        settings = ClusterSettings(home, fleet, fleet.kubernetes, port, load_definitions(), objects, tuple(parts))
         hints = bare_hints if no_scheduler else pod_hints if no_gangs else gang_hints
         asyncio.run(run_until_signalled(settings, lambda running: print_welcome(running, ephemeral, hints)))
     except (DataDirError, ClusterError) as error:

@@ -75,15 +75,15 @@ def choose_gangs(name: str | None, enabled: bool | None) -> str:
 def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> Options:
     """How the operator is set up by its settings, its flags, and who places gangs."""
     from gpu_scheduler.k8s.leader_election import Candidate
-    from gpu_scheduler.operator.gangs import GANG_APIS
     from gpu_scheduler.operator.loop import LEASE, Options
+    from gpu_scheduler.operator.pod_groups import POD_GROUP_APIS
 
     candidate = Candidate(
         settings.namespace, LEASE, settings.identity, duration=settings.lease_duration, renew=settings.renew
     )
     return Options(
         candidate,
-        GANG_APIS.get(gangs),
+        POD_GROUP_APIS.get(gangs),
         tuple(flags["namespaces"]),
         elect=flags["leader_elect"],
         install=flags["install_crds"],

@@ -26,7 +26,7 @@ from gpu_scheduler.operator.actions import (
     Tell,
     UpdateStatus,
 )
-from gpu_scheduler.operator.gangs import GangApi
+from gpu_scheduler.operator.pod_groups import PodGroupApi
 
 AT_ONCE = 8
 _TOGETHER = (CreatePod, CreateService, DeletePod, DeleteService)
@@ -40,7 +40,7 @@ class ActionExecutor:
     """Carries out the actions of one look at a job. Pods and Services go out several at once, all else one by one."""
 
     def __init__(
-        self, client: Client, resource: Resource, meta: Meta, gang: GangApi | None, recorder: Recorder
+        self, client: Client, resource: Resource, meta: Meta, gang: PodGroupApi | None, recorder: Recorder
     ) -> None:
         self._client = client
         self._resource = resource

@@ -8,15 +8,14 @@ from importlib.resources import files
 import structlog
 import yaml
 
-from gpu_scheduler.gangs.definitions import DEFINITIONS
+from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definition
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import ApiError, Conflict, Refused
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.operator.gangs import PLUGIN_GROUPS, VOLCANO_GROUPS, GangApi
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
+from gpu_scheduler.operator.pod_groups import PodGroupApi
 
-_FILES = ("pytorchjobs.yaml", "tfjobs.yaml", "volcano-jobs.yaml")
-_GROUPS = {VOLCANO_GROUPS: "volcano-podgroups.yaml", PLUGIN_GROUPS: "scheduler-plugins-podgroups.yaml"}
 _LOOKS, _PAUSE = 50, 0.2
 _AGAIN = 2.0
 _log = structlog.get_logger(__name__)
@@ -24,15 +23,15 @@ _log = structlog.get_logger(__name__)
 
 def load_definitions() -> list[Json]:
     """The definitions of all kinds of jobs, ready to be created."""
-    return [_load(name) for name in _FILES]
+    return [_load(controller.definition) for controller in JOB_CONTROLLERS]
 
 
-def load_group_definition(gang: GangApi) -> Json:
+def load_group_definition(gang: PodGroupApi) -> Json:
     """The definition of the PodGroups that gangs are made with."""
-    return _load(_GROUPS[gang.resource])
+    return load_definition(gang.dialect.definition)
 
 
-async def install_definitions(client: Client, gang: GangApi | None) -> None:
+async def install_definitions(client: Client, gang: PodGroupApi | None) -> None:
     """Creates those that are not served, and waits a while until they are; one that is there is left as it is."""
     definitions = load_definitions() + ([load_group_definition(gang)] if gang is not None else [])
     wanted = {found["metadata"]["name"]: found for found in definitions}

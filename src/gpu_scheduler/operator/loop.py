@@ -27,10 +27,10 @@ from gpu_scheduler.k8s.tasks import run_until
 from gpu_scheduler.operator.actions import Plan, Tell
 from gpu_scheduler.operator.carry import AT_ONCE, ActionExecutor, TakenError
 from gpu_scheduler.operator.definitions import install_definitions
-from gpu_scheduler.operator.frameworks import KINDS, Kind
-from gpu_scheduler.operator.gangs import GangApi
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
 from gpu_scheduler.operator.jobs import OURS, BadSpecError
 from gpu_scheduler.operator.metrics import Metrics
+from gpu_scheduler.operator.pod_groups import PodGroupApi
 from gpu_scheduler.operator.sight import JobCache, JobKey
 from gpu_scheduler.operator.turns import WorkQueue
 
@@ -48,7 +48,7 @@ class Options:
     """How an operator is set up."""
 
     candidate: Candidate
-    gang: GangApi | None
+    gang: PodGroupApi | None
     """How gangs are made; None for not at all."""
     namespaces: tuple[str, ...] = ()
     """Where jobs are looked for; everywhere if none is named."""
@@ -142,7 +142,7 @@ class Operator:
         self._turns: WorkQueue[JobKey] = WorkQueue(_WORKERS, lambda key: key.namespace)
         self._sight = JobCache(client, options.namespaces, options.gang, self._turns.add)
         self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
-        self._kinds: dict[Resource, Kind] = {}
+        self._kinds: dict[Resource, JobController] = {}
         self._left: set[str] = set()
         self._informers: list[Informer[Any]] = []
         self._begun = asyncio.Event()
@@ -214,8 +214,8 @@ class Operator:
         except ApiError as error:
             _log.warning("cannot ask what is served", error=error.message)
             return False
-        for kind in KINDS:
-            resource = kind.choose(served)
+        for kind in JOB_CONTROLLERS:
+            resource = kind.choose_version(served)
             if resource is not None and kind not in self._kinds.values():
                 self._kinds[resource] = kind
                 _log.info("follows", kind=resource.kind, version=resource.api_version)

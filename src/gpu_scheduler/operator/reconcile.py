@@ -40,8 +40,8 @@ from gpu_scheduler.operator.conditions import (
     SUSPENDED,
     Draft,
 )
-from gpu_scheduler.operator.gangs import GangApi, change_group
 from gpu_scheduler.operator.jobs import CleanPods, Counts, Job, Restart, Role
+from gpu_scheduler.operator.pod_groups import PodGroupApi, patch_group_spec
 from gpu_scheduler.operator.pods import (
     count_restarts,
     ended_at,
@@ -70,7 +70,7 @@ class Observed:
     pods: Sequence[RawObject] = ()
     services: Sequence[Object] = ()
     group: RawObject | None = None
-    gang: GangApi | None = None
+    gang: PodGroupApi | None = None
     """How gangs are made here; None for not at all."""
 
 
@@ -308,7 +308,7 @@ def open_gang(job: Job, observed: Observed, plan: Plan) -> bool:
         why = f"there is a PodGroup {group.metadata.name} of somebody else; delete it or call the job something else"
         plan.actions.append(Tell("Warning", "FailedCreatePodGroup", why))
         return False
-    if wanted := change_group(api, job, group):
+    if wanted := patch_group_spec(api, job, group):
         meta = {"uid": group.metadata.uid}
         plan.actions.append(PatchGroup(group.metadata.name, {"metadata": meta, "spec": wanted}))
     if let_in or api.is_open(group):
@@ -362,4 +362,4 @@ def _create(job: Job, observed: Observed, members: _Members) -> Iterator[Action]
     for role, index in places:
         if job.pod_name(role, index) not in members.pods:
             pod = make_pod(job, role, index)
-            yield CreatePod(observed.gang.mark(pod, job, role) if observed.gang is not None else pod)
+            yield CreatePod(observed.gang.join(pod, job, role.label) if observed.gang is not None else pod)

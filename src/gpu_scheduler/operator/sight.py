@@ -10,8 +10,8 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata, Informer
 from gpu_scheduler.k8s.objects import Meta, Object, RawObject
 from gpu_scheduler.k8s.resources import DEPLOYMENTS, PODS, SERVICES, Resource
-from gpu_scheduler.operator.frameworks import KINDS, Kind
-from gpu_scheduler.operator.gangs import GangApi
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
+from gpu_scheduler.operator.pod_groups import PodGroupApi
 from gpu_scheduler.operator.reconcile import Observed
 
 T = TypeVar("T", bound=HasMetadata)
@@ -60,7 +60,7 @@ class JobCache:
     """Keeps copies of all that matters in some namespaces, and says which job has to be looked at."""
 
     def __init__(
-        self, client: Client, namespaces: Sequence[str], gang: GangApi | None, wake: Callable[[JobKey], None]
+        self, client: Client, namespaces: Sequence[str], gang: PodGroupApi | None, wake: Callable[[JobKey], None]
     ) -> None:
         self._client = client
         self._namespaces = tuple(namespaces) or ("",)
@@ -77,7 +77,7 @@ class JobCache:
         """Informers for what all kinds of jobs share."""
         found: list[Informer[Any]] = []
         for namespace in self._namespaces:
-            for label in dict.fromkeys(kind.label for kind in KINDS):
+            for label in dict.fromkeys(kind.label for kind in JOB_CONTROLLERS):
                 pods, services = self._pods.take, self._services.take
                 found.append(Informer(self._client, PODS, RawObject, pods, namespace=namespace, labels=label))
                 found.append(Informer(self._client, SERVICES, Object, services, namespace=namespace, labels=label))
@@ -87,10 +87,10 @@ class JobCache:
                 found.append(groups)
         return found
 
-    def follow_rivals(self, kind: Kind) -> list[Informer[Any]]:
+    def follow_rivals(self, kind: JobController) -> list[Informer[Any]]:
         """Informers for those who would do the work of a kind."""
         found: list[Informer[Any]] = []
-        for name in kind.rivals:
+        for name in kind.competitors:
             if name not in self._rivals:
                 self._rivals[name] = Informer(
                     self._client, DEPLOYMENTS, RawObject, self._take_rivals, fields=f"metadata.name={name}"
@@ -120,9 +120,9 @@ class JobCache:
         group = _find(self._groups, key.namespace, key.name)
         return Observed(self._pods.of(uid), self._services.of(uid), group, self._gang)
 
-    def rival_of(self, kind: Kind) -> str:
+    def rival_of(self, kind: JobController) -> str:
         """The Deployment that does the work of a kind here, as namespace/name; "" for none."""
-        for name in kind.rivals:
+        for name in kind.competitors:
             for found in self._rivals[name].objects.values() if name in self._rivals else ():
                 if found.spec.get("replicas") != 0 and found.metadata.deletion_timestamp is None:
                     return f"{found.metadata.namespace}/{name}"

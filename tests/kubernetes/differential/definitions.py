@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
-from embedded_kube.bootstrap import MANIFESTS
-from gpu_scheduler.gangs.definitions import load_definitions
+from gpu_scheduler.gangs.definitions import load_definitions, load_gang_definitions
 
 Json = dict[str, Any]
 
@@ -100,8 +96,4 @@ WIDGETS: Json = {
 
 def definitions() -> list[Json]:
     """All definitions, as they are sent."""
-    found = [*load_definitions(), WIDGETS]
-    for manifest in MANIFESTS:
-        text = files("embedded_kube").joinpath("manifests", manifest).read_text()
-        found += yaml.safe_load_all(text)
-    return found
+    return [*load_definitions(), WIDGETS, *load_gang_definitions()]

@@ -18,7 +18,7 @@ from embedded_kube.cluster import ClusterSettings, EmbeddedCluster
 from embedded_kube.data_dir import DataDir
 from embedded_kube.node import FleetSettings
 from embedded_kube.registry.name_cooldown import NameCooldown
-from gpu_scheduler.gangs.definitions import load_definitions
+from gpu_scheduler.gangs.definitions import first_gang_objects, load_definitions
 from tests.kubernetes.api import Api, read_access
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.differential.definitions import definitions
@@ -83,7 +83,9 @@ async def _serve(minor: str) -> None:
         home = DataDir(Path(folder))
         home.lock()
         fleet = FleetSettings(folder=home.pods, nodes=1, kubernetes=minor)
-        cluster = EmbeddedCluster(ClusterSettings(home, fleet, minor, definitions=load_definitions()))
+        cluster = EmbeddedCluster(
+            ClusterSettings(home, fleet, minor, definitions=load_definitions(), objects=first_gang_objects())
+        )
         cluster.registry.name_cooldown = NameCooldown()  # a grace period would only cost time
         try:
             authority, port = await cluster.start_api()

@@ -15,12 +15,15 @@ from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.jobs import JOB_KINDS
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.operator.frameworks import KINDS
-from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, PodGroupApi
 
 RULES = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "files"
 GANGS = [resource for dialect in DIALECTS for resource in dialect.resources]
-STATUS = [kind._replace(plural=f"{kind.plural}/status") for kind in GANGS if kind.plural == "podgroups"]
+STATUS = [
+    kind._replace(plural=f"{kind.plural}/status")
+    for kind in (*GANGS, QUEUES, VOLCANO_QUEUES)
+    if kind.kind != "Workload"
+]
 EVERYTHING = Served(
     (
         PLACEMENTS,
@@ -57,22 +60,21 @@ def test_the_roles_allow_what_the_scheduler_needs_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("gang", "more"),
     [
-        pytest.param(OURS, ["operator-volcano-groups"], id="gpu-scheduler"),
-        pytest.param(PLUGINS, ["operator-scheduler-plugins-groups"], id="scheduler-plugins"),
+        pytest.param(GPU_SCHEDULER, ["operator-volcano-groups"], id="gpu-scheduler"),
+        pytest.param(SCHEDULER_PLUGINS, ["operator-scheduler-plugins-groups"], id="scheduler-plugins"),
         pytest.param(None, [], id="none"),
     ],
 )
 @pytest.mark.parametrize("install", [True, False])
 def test_the_roles_allow_what_the_operator_needs_and_nothing_else(
-    gang: GangApi | None, more: list[str], install: bool
+    gang: PodGroupApi | None, more: list[str], install: bool
 ) -> None:
     names = ["operator-cluster", "operator-jobs", *more, *(["operator-definitions-cluster"] if install else [])]
     given = list(chain.from_iterable(allowed(read_rules(name)) for name in names))
     given += allowed(read_rules("operator"), SYSTEM)
     assert len(given) == len(set(given)), "something is allowed twice"
-    jobs = [kind.resources[0] for kind in KINDS]
     groups = gang.resource if gang is not None else None
-    assert set(given) == set(operator_permissions(jobs, groups, SYSTEM, install=install))
+    assert set(given) == set(operator_permissions(groups, SYSTEM, install=install))
 
 
 def test_the_webhook_reads_nodes_and_no_more() -> None:

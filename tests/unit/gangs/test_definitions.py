@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
 import pytest
-import yaml
 
 from embedded_kube.schema.crds import kinds_of
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey, Notes
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES
-from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions
+from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions, load_gang_definitions
 from gpu_scheduler.gangs.dialects import StatusMessage, Telling, choose_resources, dialect_of
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.client import Client
@@ -28,17 +26,10 @@ from tests.unit.gangs.gang_parts import LATER, NOW, Json, context, status
 from tests.unit.gangs.pods import GPU, GPUS
 
 
-def local_definitions() -> list[Json]:
-    """Those of Volcano and of scheduler-plugins."""
-    folder = files("embedded_kube").joinpath("manifests")
-    names = ("volcano.yaml", "scheduler-plugins.yaml")
-    return [found for name in names for found in yaml.safe_load_all(folder.joinpath(name).read_text())]
-
-
 @asynccontextmanager
 async def client(version: str = "1.35") -> AsyncIterator[Client]:
     """An API server with all kinds of gangs and queues."""
-    kinds = tuple(kind for found in (*load_definitions(), *local_definitions()) for kind in kinds_of(found))
+    kinds = tuple(kind for found in (*load_definitions(), *load_gang_definitions()) for kind in kinds_of(found))
     async with api_server(version, kinds) as api, Client(Connection(str(api.client.make_url("")))) as found:
         yield found
 
@@ -52,7 +43,7 @@ async def test_the_definitions_are_accepted_as_they_are() -> None:
 
 def test_short_names_do_not_collide_with_those_of_other_gang_kinds() -> None:
     ours = [name for found in load_definitions() for name in found["spec"]["names"]["shortNames"]]
-    theirs = [name for found in local_definitions() for name in found["spec"]["names"]["shortNames"]]
+    theirs = [name for found in load_gang_definitions() for name in found["spec"]["names"]["shortNames"]]
     assert sorted(ours) == ["gpl", "gq"]
     assert not set(ours) & set(theirs)
 

@@ -11,8 +11,8 @@ from gpu_scheduler.k8s.objects import Json, Meta, Object, OwnerReference, RawObj
 from gpu_scheduler.k8s.times import format_time
 from gpu_scheduler.operator.actions import Action, Plan, UpdateStatus
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
-from gpu_scheduler.operator.gangs import OURS, GangApi
 from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, PodGroupApi
 from gpu_scheduler.operator.reconcile import Observed, reconcile
 
 NOW = 1_000_000.0
@@ -75,7 +75,9 @@ def service(name: str) -> Object:
     return Object(Meta(name=name, namespace="team", uid=f"service-{name}", owner_references=[OwnerReference(uid=UID)]))
 
 
-def group(job: Job, phase: str = "Inqueue", *, api: GangApi = OURS, uid: str = UID, **meta: Any) -> RawObject:
+def group(
+    job: Job, phase: str = "Inqueue", *, api: PodGroupApi = GPU_SCHEDULER, uid: str = UID, **meta: Any
+) -> RawObject:
     """The PodGroup of a job."""
     made = Meta(name=job.meta.name, namespace="team", uid="group", owner_references=[OwnerReference(uid=uid)], **meta)
     return RawObject(made, api.make_group(job)["spec"], {"phase": phase} if phase else {})

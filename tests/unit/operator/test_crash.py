@@ -16,19 +16,19 @@ from gpu_scheduler.k8s.event_recorder import Recorder
 from gpu_scheduler.k8s.objects import Json, Object
 from gpu_scheduler.k8s.resources import PODS, SERVICES, Resource
 from gpu_scheduler.operator.carry import ActionExecutor, TakenError
-from gpu_scheduler.operator.frameworks import KINDS, Kind
-from gpu_scheduler.operator.gangs import OURS
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import Observed
 from tests.unit.operator.made import NOW, UID, as_raw, conditions, merge, replicas, template
 
-TORCH, _, VOLCANO = KINDS
+TORCH, _, VOLCANO = JOB_CONTROLLERS
 WANTED = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
 
 
 class Api:
     """A small API server. It stops answering after so many requests, the last of which has landed or has not."""
 
-    def __init__(self, kind: Kind = TORCH) -> None:
+    def __init__(self, kind: JobController = TORCH) -> None:
         self.kind = kind
         self.jobs = kind.resources[0]
         self.objects: dict[tuple[str, str], Json] = {}
@@ -114,12 +114,12 @@ class Api:
         def owned(resource: Resource) -> list[Json]:
             return [found for (plural, _), found in sorted(self.objects.items()) if plural == resource.plural]
 
-        groups = owned(OURS.resource)
+        groups = owned(GPU_SCHEDULER.resource)
         return Observed(
             pods=[as_raw(found) for found in owned(PODS)],
             services=[_typed(found) for found in owned(SERVICES)],
             group=as_raw(groups[0]) if groups else None,
-            gang=OURS,
+            gang=GPU_SCHEDULER,
         )
 
 
@@ -139,7 +139,7 @@ async def look(api: Api, now: float = NOW) -> bool:
     """One look at the job, by an operator that has just started; whether there was anything to do."""
     job = api.job()
     plan = api.kind.plan(job, api.observe(), now)
-    carrier = ActionExecutor(cast("Client", api), api.jobs, job.meta, OURS, cast("Recorder", Silent()))
+    carrier = ActionExecutor(cast("Client", api), api.jobs, job.meta, GPU_SCHEDULER, cast("Recorder", Silent()))
     await carrier.carry(plan.actions)
     return bool(plan.actions)
 
@@ -277,7 +277,7 @@ async def test_a_job_that_begins_has_exactly_its_pods() -> None:
     api = fresh()
     await settle(api)
     assert api.names(PODS) == api.names(SERVICES) == WANTED
-    assert api.names(OURS.resource) == ["train"]
+    assert api.names(GPU_SCHEDULER.resource) == ["train"]
 
 
 async def test_a_worker_that_is_made_anew_is_counted_once() -> None:
@@ -299,7 +299,7 @@ async def test_a_namesake_of_somebody_else_is_neither_taken_nor_touched() -> Non
         [found for found in observed().pods if found.metadata.owner_references],
         observed().services,
         observed().group,
-        OURS,
+        GPU_SCHEDULER,
     )
     with pytest.raises(TakenError, match="train-worker-1"):
         await settle(api)

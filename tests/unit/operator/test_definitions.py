@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from embedded_kube.bootstrap import first_objects
 from embedded_kube.schema.crds import kinds_of
 from gpu_scheduler.cli.checks.permissions import Permission, operator_permissions
 from gpu_scheduler.cli.operator import choose_gangs
 from gpu_scheduler.gangs.contract import SYSTEM
-from gpu_scheduler.gangs.definitions import DEFINITIONS
+from gpu_scheduler.gangs.definitions import DEFINITIONS, load_gang_definitions
 from gpu_scheduler.gangs.jobs import JOB_KINDS
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Object
 from gpu_scheduler.operator.definitions import install_definitions, load_definitions, load_group_definition
-from gpu_scheduler.operator.frameworks import KINDS
-from gpu_scheduler.operator.gangs import OURS, PLUGINS, GangApi
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, PodGroupApi
 from tests.embedded_kube.servers import api_server
 
 
@@ -26,7 +25,7 @@ def test_every_kind_that_is_read_is_defined_in_every_version() -> None:
         for found in load_definitions()
         for version in found["spec"]["versions"]
     }
-    assert defined == {tuple(one)[:4] for kind in KINDS for one in kind.resources}
+    assert defined == {tuple(one)[:4] for kind in JOB_CONTROLLERS for one in kind.resources}
     for found in load_definitions():
         assert found["metadata"]["name"] == f"{found['spec']['names']['plural']}.{found['spec']['group']}"
 
@@ -38,35 +37,36 @@ def test_every_version_has_a_status_and_kubeflows_can_be_scaled() -> None:
             assert set(version["subresources"]) == {"status"} | scale
 
 
-@pytest.mark.parametrize("gang", [OURS, PLUGINS], ids=lambda gang: str(gang.name))
-def test_podgroups_are_defined_as_in_the_local_cluster(gang: GangApi) -> None:
+@pytest.mark.parametrize("gang", [GPU_SCHEDULER, SCHEDULER_PLUGINS], ids=lambda gang: str(gang.name))
+def test_podgroups_are_defined_as_in_the_local_cluster(gang: PodGroupApi) -> None:
     found = load_group_definition(gang)
-    assert found in [definition for _, definition in first_objects()]
+    assert found in load_gang_definitions()
     assert (found["spec"]["group"], found["spec"]["names"]["plural"]) == (gang.resource.group, gang.resource.plural)
     assert [version["name"] for version in found["spec"]["versions"]] == [gang.resource.version]
 
 
 async def test_what_is_served_already_is_left_as_it_is() -> None:
-    kinds = tuple(kind for found in (*load_definitions(), load_group_definition(OURS)) for kind in kinds_of(found))
+    kinds = tuple(
+        kind for found in (*load_definitions(), load_group_definition(GPU_SCHEDULER)) for kind in kinds_of(found)
+    )
     async with api_server("1.35", kinds) as api, Client(Connection(str(api.client.make_url("")))) as client:
-        await install_definitions(client, OURS)
+        await install_definitions(client, GPU_SCHEDULER)
         assert (await client.list(DEFINITIONS, type=Object)).items == []
 
 
 def test_the_scheduler_reads_the_templates_of_every_kind() -> None:
     readable = {(kind.group, kind.plural) for kind in JOB_KINDS if kind.owns_pod_groups}
-    assert {(one.group, one.plural) for kind in KINDS for one in kind.resources} <= readable
+    assert {(one.group, one.plural) for kind in JOB_CONTROLLERS for one in kind.resources} <= readable
 
 
 def test_what_the_operator_may_do() -> None:
-    jobs = [kind.resources[0] for kind in KINDS]
-    found = set(operator_permissions(jobs, OURS.resource, SYSTEM))
+    found = set(operator_permissions(GPU_SCHEDULER.resource, SYSTEM))
     assert Permission("", "pods", "create") in found
     assert Permission("kubeflow.org", "pytorchjobs", "patch", "status") in found
     assert Permission("scheduling.volcano.sh", "podgroups", "delete") in found
     assert Permission("coordination.k8s.io", "leases", "update", "", SYSTEM) in found
     assert not any(one.resource in ("secrets", "nodes") or one.verb == "*" for one in found)
-    assert not any(one.resource == "podgroups" for one in operator_permissions(jobs, None, SYSTEM))
+    assert not any(one.resource == "podgroups" for one in operator_permissions(None, SYSTEM))
 
 
 @pytest.mark.parametrize(

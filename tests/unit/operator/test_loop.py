@@ -13,7 +13,7 @@ from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.operator import loop as loop_module
 from gpu_scheduler.operator.actions import Action
 from gpu_scheduler.operator.carry import ActionExecutor
-from gpu_scheduler.operator.frameworks import KINDS
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
 from gpu_scheduler.operator.loop import Operator, Options
 from gpu_scheduler.operator.metrics import Metrics
 from tests.unit.k8s.scripted_api import client_of, listing, refuse
@@ -40,7 +40,7 @@ async def test_jobs_of_a_kind_that_can_be_read_no_more_keep_no_worker_for_ever(m
     monkeypatch.setattr(ActionExecutor, "carry", carry)
     async with client_of(handle) as client:
         operator = Operator(client, client, Options(Candidate("default", "operator", "me"), None), Metrics())
-        operator._kinds[JOBS] = KINDS[0]
+        operator._kinds[JOBS] = JOB_CONTROLLERS[0]
         (informer,) = operator._sight.follow_jobs(JOBS)
         following = asyncio.ensure_future(informer.run())
         await informer.wait_synced()

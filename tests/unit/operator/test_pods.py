@@ -6,8 +6,8 @@ import pytest
 
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
-from gpu_scheduler.operator.gangs import OURS, PLUGINS, VOLCANO, GangApi
 from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, VOLCANO, PodGroupApi
 from gpu_scheduler.operator.pods import make_pod, make_service
 from tests.unit.operator.made import UID, raw, replicas, tf, torch
 
@@ -90,14 +90,14 @@ def test_the_restart_policy_of_a_pod_is(case: str) -> None:
     assert make_pod(job, job.roles[0], 0)["spec"]["restartPolicy"] == expected
 
 
-SCHEDULERS: dict[str, tuple[GangApi | None, str, str, str | None]] = {
-    "the gang's": (OURS, "", "", "gpu-scheduler"),
+SCHEDULERS: dict[str, tuple[PodGroupApi | None, str, str, str | None]] = {
+    "the gang's": (GPU_SCHEDULER, "", "", "gpu-scheduler"),
     "Volcano": (VOLCANO, "", "", "volcano"),
-    "that of scheduler-plugins": (PLUGINS, "", "", "scheduler-plugins-scheduler"),
+    "that of scheduler-plugins": (SCHEDULER_PLUGINS, "", "", "scheduler-plugins-scheduler"),
     "none without gangs": (None, "", "", None),
-    "the job's": (OURS, "volcano", "", "volcano"),
+    "the job's": (GPU_SCHEDULER, "volcano", "", "volcano"),
     "the job's without gangs": (None, "volcano", "", "volcano"),
-    "the template's before all": (OURS, "volcano", "mine", "mine"),
+    "the template's before all": (GPU_SCHEDULER, "volcano", "mine", "mine"),
 }
 
 
@@ -114,13 +114,13 @@ def test_the_scheduler_of_a_pod_is(kind: str, case: str) -> None:
         job = tensorflow.decode(raw({"tfReplicaSpecs": {"Worker": replicas(1, kind, **more)}, **spec}))
     made = make_pod(job, job.roles[0], 0)
     if api is not None:
-        made = api.mark(made, job, job.roles[0])
+        made = api.join(made, job, job.roles[0].label)
     assert made["spec"].get("schedulerName") == expected
 
 
 def test_a_member_is_marked_for_volcano() -> None:
     job = torch(1)
-    made = OURS.mark(make_pod(job, job.roles[1], 0), job, job.roles[1])
+    made = GPU_SCHEDULER.join(make_pod(job, job.roles[1], 0), job, job.roles[1].label)
     assert made["metadata"]["annotations"] == {
         "scheduling.k8s.io/group-name": "train",
         "volcano.sh/task-spec": "worker",
@@ -129,7 +129,7 @@ def test_a_member_is_marked_for_volcano() -> None:
 
 def test_a_member_is_marked_for_scheduler_plugins() -> None:
     job = torch(1)
-    made = PLUGINS.mark(make_pod(job, job.roles[1], 0), job, job.roles[1])
+    made = SCHEDULER_PLUGINS.join(make_pod(job, job.roles[1], 0), job, job.roles[1].label)
     assert made["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "train"
     assert "annotations" not in made["metadata"]
 
@@ -138,6 +138,6 @@ def test_a_template_keeps_its_own_labels_and_annotations() -> None:
     spec = replicas(1)
     spec["template"]["metadata"] = {"labels": {"app": "x"}, "annotations": {"gpu-scheduler.io/gpu-milli": "300"}}
     job = pytorch.decode(raw({"pytorchReplicaSpecs": {"Master": spec}}))
-    made = OURS.mark(make_pod(job, job.roles[0], 0), job, job.roles[0])
+    made = GPU_SCHEDULER.join(make_pod(job, job.roles[0], 0), job, job.roles[0].label)
     assert made["metadata"]["labels"]["app"] == "x"
     assert made["metadata"]["annotations"]["gpu-scheduler.io/gpu-milli"] == "300"

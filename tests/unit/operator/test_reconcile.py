@@ -23,8 +23,8 @@ from gpu_scheduler.operator.actions import (
     UpdateStatus,
 )
 from gpu_scheduler.operator.frameworks import pytorch
-from gpu_scheduler.operator.gangs import OURS
 from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import Observed, reconcile, reject
 from tests.unit.operator.made import (
     NOW,
@@ -76,7 +76,7 @@ def test_without_gangs_pods_are_made_at_once() -> None:
 
 def test_a_gangs_group_comes_first_and_nothing_else() -> None:
     job = torch(3)
-    plan = look(job, Observed(gang=OURS))
+    plan = look(job, Observed(gang=GPU_SCHEDULER))
     assert made(plan, CreateGroup) == ["train"]
     assert not of_kind(plan, CreatePod, CreateService)
     assert "startTime" not in status_after(job, plan), "waiting for room must not use up a deadline"
@@ -88,7 +88,7 @@ def test_a_gangs_group_comes_first_and_nothing_else() -> None:
 )
 def test_pods_are_made_when_the_group_is(phase: str, opens: bool) -> None:
     job = torch(3)
-    plan = look(job, Observed(gang=OURS, group=group(job, phase)))
+    plan = look(job, Observed(gang=GPU_SCHEDULER, group=group(job, phase)))
     assert made(plan, CreatePod) == (ALL if opens else [])
 
 
@@ -98,28 +98,28 @@ def test_a_job_says_what_its_gang_waits_for() -> None:
     waits.status["conditions"] = [{"type": "Unschedulable", "status": "True", "message": "8 GPUs are short."}]
     assert (
         Tell("Warning", "Unschedulable", "No pods yet: 8 GPUs are short.")
-        in look(job, Observed(gang=OURS, group=waits)).actions
+        in look(job, Observed(gang=GPU_SCHEDULER, group=waits)).actions
     )
     waits.status["conditions"][0]["status"] = "False"
-    assert not any("No pods" in one.message for one in look(job, Observed(gang=OURS, group=waits)).actions
+    assert not any("No pods" in one.message for one in look(job, Observed(gang=GPU_SCHEDULER, group=waits)).actions
                    if isinstance(one, Tell))  # fmt: skip
 
 
 def test_what_is_missing_is_made_though_the_group_waits_again() -> None:
     job = torch(3)
-    there = seen(job, {"train-master-0": "Pending"}, gang=OURS, group=group(job, "Pending"))
+    there = seen(job, {"train-master-0": "Pending"}, gang=GPU_SCHEDULER, group=group(job, "Pending"))
     assert made(look(job, there), CreatePod) == ALL[1:]
 
 
 def test_a_group_that_is_being_deleted_lets_nobody_in() -> None:
     job = torch(3)
     going = group(job, "Running", deletion_timestamp="2026-01-01T00:00:00Z")
-    assert not of_kind(look(job, Observed(gang=OURS, group=going)), CreatePod, CreateGroup)
+    assert not of_kind(look(job, Observed(gang=GPU_SCHEDULER, group=going)), CreatePod, CreateGroup)
 
 
 def test_a_group_of_somebody_else_lets_nobody_in_and_is_told_of() -> None:
     job = torch(3)
-    plan = look(job, Observed(gang=OURS, group=group(job, "Running", uid="other")))
+    plan = look(job, Observed(gang=GPU_SCHEDULER, group=group(job, "Running", uid="other")))
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
     assert "FailedCreatePodGroup" in reasons(plan)
 
@@ -128,7 +128,7 @@ def test_a_group_of_an_earlier_job_of_this_name_is_waited_for() -> None:
     job = torch(3)
     earlier = group(job, "Running")
     earlier.metadata.owner_references = [OwnerReference(kind="PyTorchJob", name="train", uid="earlier")]
-    plan = look(job, Observed(gang=OURS, group=earlier))
+    plan = look(job, Observed(gang=GPU_SCHEDULER, group=earlier))
     assert reasons(plan) == ["PyTorchJobCreated"], "nobody has to delete anything"
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
 
@@ -137,16 +137,16 @@ def test_what_a_job_no_longer_asks_for_leaves_its_group() -> None:
     job = torch(3)
     old = group(job)
     old.spec["minResources"] |= {"memory": "1Gi", "cpu": 2000}
-    (patch,) = of_kind(look(job, Observed(gang=OURS, group=old)), PatchGroup)
+    (patch,) = of_kind(look(job, Observed(gang=GPU_SCHEDULER, group=old)), PatchGroup)
     assert isinstance(patch, PatchGroup)
     assert patch.body["spec"] == {"minResources": {"memory": None, "cpu": "2000m"}}
     merge(old.spec, patch.body["spec"])
-    assert not of_kind(look(job, Observed(gang=OURS, group=old)), PatchGroup)
+    assert not of_kind(look(job, Observed(gang=GPU_SCHEDULER, group=old)), PatchGroup)
 
 
 def test_a_group_follows_its_job() -> None:
     old, job = torch(3), torch(5)
-    plan = look(job, Observed(gang=OURS, group=group(old)))
+    plan = look(job, Observed(gang=GPU_SCHEDULER, group=group(old)))
     (patch,) = of_kind(plan, PatchGroup)
     assert isinstance(patch, PatchGroup)
     assert patch.body == {
@@ -156,20 +156,20 @@ def test_a_group_follows_its_job() -> None:
 
 
 def test_a_template_that_names_another_scheduler_is_kept_and_told_of() -> None:
-    plan = look(torch(1, schedulerName="other"), Observed(gang=OURS))
+    plan = look(torch(1, schedulerName="other"), Observed(gang=GPU_SCHEDULER))
     assert "PodTemplateSchedulerName" in reasons(plan)
 
 
 def test_nothing_is_done_twice() -> None:
     job = torch(3)
-    first = seen(job, dict.fromkeys(ALL, "Running"), gang=OURS, group=group(job, "Running"))
+    first = seen(job, dict.fromkeys(ALL, "Running"), gang=GPU_SCHEDULER, group=group(job, "Running"))
     status = status_after(job, look(job, first))
     assert look(torch(3, status=status), first, NOW + 60).actions == []
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     job = torch(3, meta={"deletion_timestamp": "2026-01-01T00:00:00Z"})
-    assert look(job, Observed(gang=OURS)).actions == []
+    assert look(job, Observed(gang=GPU_SCHEDULER)).actions == []
 
 
 # -- how it goes on: what the pods do, and what is said of the job
@@ -228,7 +228,7 @@ def test_a_pytorchjob_of_which(case: str, before: str) -> None:
     if before == "restarting":
         status["conditions"][1] |= {"type": "Restarting", "reason": "PyTorchJobRestarting"}
     job = torch(3, restart=restart, status=status)
-    plan = look(job, seen(job, phases, gang=OURS, group=group(job, "Running")))
+    plan = look(job, seen(job, phases, gang=GPU_SCHEDULER, group=group(job, "Running")))
     told = conditions(status_after(job, plan))
     found = {name: value for name, value in told.items() if name != "Created"}
     if before == "new":
@@ -457,7 +457,7 @@ def test_replicas_beyond_what_is_asked_for_go() -> None:
 
 def test_a_suspended_job_gives_everything_back() -> None:
     job = torch(3, run={"suspend": True}, status=running_status(replicaStatuses={"Worker": {"active": 3}}))
-    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), gang=OURS, group=group(job, "Running")))
+    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), gang=GPU_SCHEDULER, group=group(job, "Running")))
     assert gone(plan, DeletePod) == gone(plan, DeleteService) == ALL
     assert gone(plan, DeleteGroup) == ["train"]
     status = status_after(job, plan)
@@ -469,20 +469,20 @@ def test_a_suspended_job_gives_everything_back() -> None:
 
 def test_a_job_that_begins_suspended_has_no_group() -> None:
     job = torch(3, run={"suspend": True})
-    plan = look(job, Observed(gang=OURS))
+    plan = look(job, Observed(gang=GPU_SCHEDULER))
     assert not of_kind(plan, CreateGroup, CreatePod)
     assert set(conditions(status_after(job, plan))) == {"Created", "Suspended"}
 
 
 def test_a_resumed_job_begins_anew() -> None:
     suspended = torch(3, run={"suspend": True}, status=running_status())
-    status = status_after(suspended, look(suspended, Observed(gang=OURS)))
+    status = status_after(suspended, look(suspended, Observed(gang=GPU_SCHEDULER)))
     job = torch(3, run={"suspend": False}, status=status)
-    plan = look(job, Observed(gang=OURS), NOW + 100)
+    plan = look(job, Observed(gang=GPU_SCHEDULER), NOW + 100)
     assert made(plan, CreateGroup) == ["train"]
     after = status_after(job, plan)
     assert conditions(after)["Suspended"] == ("False", "PyTorchJobResumed")
-    opened = look(torch(3, status=after), Observed(gang=OURS, group=group(job)), NOW + 200)
+    opened = look(torch(3, status=after), Observed(gang=GPU_SCHEDULER, group=group(job)), NOW + 200)
     assert made(opened, CreatePod) == ALL
     assert status_after(job, opened)["startTime"] == format_time(NOW + 200)
 
@@ -491,7 +491,7 @@ def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
     job = torch(3)
     leaving = {name: pod(name, deletion_timestamp="2026-01-01T00:00:00Z") for name in ALL[:2]}
     for waiting in (None, group(job, "Pending")):
-        plan = look(job, Observed(list(leaving.values()), gang=OURS, group=waiting))
+        plan = look(job, Observed(list(leaving.values()), gang=GPU_SCHEDULER, group=waiting))
         assert not of_kind(plan, CreatePod), "there need not be room for them any more"
 
 
@@ -499,7 +499,9 @@ def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
 def test_a_group_goes_before_its_pods_or_it_would_be_called_short_of_them(why: str) -> None:
     run = {"suspend": why == "suspended", "activeDeadlineSeconds": 5, "cleanPodPolicy": "All"}
     job = torch(3, run=run, status=over_status("Succeeded") if why == "over" else running_status())
-    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), gang=OURS, group=group(job, "Running")), NOW + 10)
+    plan = look(
+        job, seen(job, dict.fromkeys(ALL, "Running"), gang=GPU_SCHEDULER, group=group(job, "Running")), NOW + 10
+    )
     order = [type(action) for action in plan.actions]
     assert order.index(DeleteGroup) < order.index(DeletePod)
 
@@ -520,7 +522,7 @@ CLEANING = {
 def test_a_job_that_is_over_is_cleaned_up_by_its_policy(clean: str, end: str) -> None:
     job = torch(3, run={"cleanPodPolicy": clean}, status=over_status(end))
     phases = four("Succeeded", "Failed", "Running", "Pending")
-    plan = look(job, seen(job, phases, gang=OURS, group=group(job, "Running")))
+    plan = look(job, seen(job, phases, gang=GPU_SCHEDULER, group=group(job, "Running")))
     assert gone(plan, DeletePod) == gone(plan, DeleteService) == CLEANING[clean, end]
     assert gone(plan, DeleteGroup) == ["train"]
     assert not of_kind(plan, CreatePod, CreateService, CreateGroup)

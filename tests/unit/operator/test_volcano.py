@@ -20,8 +20,8 @@ from gpu_scheduler.operator.actions import (
 )
 from gpu_scheduler.operator.frameworks.volcano import VolcanoJob, decode
 from gpu_scheduler.operator.frameworks.volcano_status import reconcile, reject
-from gpu_scheduler.operator.gangs import OURS
 from gpu_scheduler.operator.jobs import BadSpecError
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import Observed
 from tests.unit.operator.made import NOW, group, of_kind, pod, raw, service, status_after, template
 
@@ -68,7 +68,7 @@ def gone(plan: Plan) -> list[str]:
 
 def test_a_gangs_group_comes_first_and_its_pods_when_it_is_let_in() -> None:
     found = job(task("ps", 1), task("worker", 2, minAvailable=1), minAvailable=2, queue="research")
-    plan = look(found, Observed(gang=OURS))
+    plan = look(found, Observed(gang=GPU_SCHEDULER))
     (action,) = of_kind(plan, CreateGroup)
     assert isinstance(action, CreateGroup)
     assert action.body["spec"] == {
@@ -79,12 +79,12 @@ def test_a_gangs_group_comes_first_and_its_pods_when_it_is_let_in() -> None:
     }
     assert not of_kind(plan, CreatePod)
     assert phase_after(found, plan) == "Pending"
-    assert not of_kind(look(found, Observed(gang=OURS, group=group(found, "Pending"))), CreatePod)
-    assert made(look(found, Observed(gang=OURS, group=group(found))), CreatePod) == ALL
+    assert not of_kind(look(found, Observed(gang=GPU_SCHEDULER, group=group(found, "Pending"))), CreatePod)
+    assert made(look(found, Observed(gang=GPU_SCHEDULER, group=group(found))), CreatePod) == ALL
 
 
 def test_a_pod_carries_the_names_that_volcano_gives_it() -> None:
-    plan = look(job(), Observed(gang=OURS, group=group(job())))
+    plan = look(job(), Observed(gang=GPU_SCHEDULER, group=group(job())))
     body = next(one.body for one in plan.actions if isinstance(one, CreatePod))
     assert body["metadata"]["labels"] == {
         "volcano.sh/job-name": "train",
@@ -234,7 +234,7 @@ def test_a_gang_does_not_wait_for_a_task_that_waits_for_the_gang() -> None:
 
 def test_a_job_that_is_over_gives_its_group_back_and_goes_in_time() -> None:
     found = job(phase="Completed", ttlSecondsAfterFinished=60)
-    plan = look(found, seen(S, S, S, gang=OURS, group=group(found, "Running")))
+    plan = look(found, seen(S, S, S, gang=GPU_SCHEDULER, group=group(found, "Running")))
     assert of_kind(plan, DeleteGroup)
     assert (gone(plan), plan.again) == ([], NOW + 60)
     assert of_kind(look(found, Observed(), NOW + 60), DeleteJob)

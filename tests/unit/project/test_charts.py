@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from gpu_scheduler import __version__
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.gangs.pods.device_map import parse_map
 from gpu_scheduler.scheduler.settings import FIELDS
-from scripts.write_chart_webhooks import make_files
+from scripts.write_chart_files import make_files
 
 Json = dict[str, Any]
 
@@ -144,12 +145,9 @@ def test_every_setting_of_the_scheduler_can_be_set_but_what_the_chart_decides() 
     assert settings.keys() == FIELDS.keys() - DECIDED
 
 
-def test_the_definitions_are_copies_of_the_programs_own() -> None:
-    ours = ROOT / "src" / "gpu_scheduler" / "gangs" / "crds"
-    copies = CHARTS / "gpu-scheduler" / "crds"
-    assert {path.name: path.read_text() for path in copies.iterdir()} == {
-        path.name: path.read_text() for path in ours.iterdir()
-    }
+def test_the_chart_installs_the_definitions_of_the_program() -> None:
+    found = [yaml.safe_load(path.read_text()) for path in sorted((CHARTS / "gpu-scheduler" / "crds").iterdir())]
+    assert found == load_definitions()
 
 
 def test_every_pod_of_the_check_has_an_entry_in_the_map() -> None:
@@ -157,7 +155,7 @@ def test_every_pod_of_the_check_has_an_entry_in_the_map() -> None:
     assert sorted(parse_map(values["gpuMap"])) == list(range(values["replicaCount"]))
 
 
-def test_the_webhooks_are_those_of_the_program() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     for name, text in make_files().items():
         found = (CHARTS / "gpu-scheduler" / "files" / name).read_text()
-        assert found == text, f"{name} is not up to date: python scripts/write_chart_webhooks.py"
+        assert found == text, f"{name} is not up to date: python scripts/write_chart_files.py"

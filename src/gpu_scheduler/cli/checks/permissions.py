@@ -1,4 +1,7 @@
-"""What the scheduler, the webhook and the operator must be allowed to do."""
+"""What the accounts of the scheduler, the webhook and the operator must be allowed to do.
+
+The chart's rules are generated from these tables by scripts/write_chart_files.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import NamedTuple
 
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.gangs.definitions import DEFINITIONS
-from gpu_scheduler.gangs.dialects import choose_resources
-from gpu_scheduler.gangs.jobs import VOLCANO_JOBS, readable_jobs
+from gpu_scheduler.gangs.dialects import DIALECTS, choose_resources
+from gpu_scheduler.gangs.jobs import JOB_KINDS
+from gpu_scheduler.gangs.rights import READ, WATCH, Right
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.resources import (
     CLAIMS,
@@ -28,12 +32,11 @@ from gpu_scheduler.k8s.resources import (
     VOLUMES,
     Resource,
 )
-
-READ = ("list", "watch")
+from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
 
 
 class Permission(NamedTuple):
-    """One thing that has to be allowed; everywhere when no namespace is named, for all when no name is."""
+    """One verb on one resource; everywhere when no namespace is named, on all objects when no name is."""
 
     group: str
     resource: str
@@ -49,80 +52,97 @@ class Permission(NamedTuple):
         return f"{self.verb} {what}" + (f" in {self.namespace}" if self.namespace else "")
 
 
+def _right(resource: Resource, *verbs: str, subresource: str = "") -> Right:
+    return Right(resource.group, resource.plural, verbs, subresource)
+
+
+SCHEDULER: tuple[Right, ...] = (
+    _right(PODS, *WATCH, "patch", "delete"),
+    _right(PODS, "create", subresource="binding"),
+    _right(PODS, "create", subresource="eviction"),
+    _right(PODS, "patch", subresource="status"),
+    _right(NODES, *READ),
+    _right(NAMESPACES, *READ),
+    _right(VOLUMES, *READ),
+    _right(CLAIMS, *READ, "patch"),
+    _right(STORAGE_CLASSES, *READ),
+    _right(PRIORITY_CLASSES, *READ),
+    _right(EVENTS, "create", "patch"),
+)
+SCHEDULER_GANGS = tuple(right for dialect in DIALECTS for right in dialect.rights)
+SCHEDULER_JOBS = tuple(right for kind in JOB_KINDS for right in kind.rights)
+SCHEDULER_QUEUES = tuple(
+    right
+    for queue in (QUEUES, VOLCANO_QUEUES)
+    for right in (_right(queue, *READ), _right(queue, "patch", subresource="status"))
+)
+SCHEDULER_OWN = (
+    _right(LEASES, "get", "create", "update"),
+    _right(PLACEMENTS, "get", "list", "create", "patch", "delete"),
+)
+"""In the scheduler's own namespace."""
+
+WEBHOOK_EVERYWHERE = (_right(NODES, *READ),)
+WEBHOOK_CONFIGURATIONS = (_right(MUTATING, "get", "patch"), _right(VALIDATING, "get", "patch"))
+"""On the webhook's two configurations only, and only where it renews its own certificate."""
+WEBHOOK_SECRETS = (_right(SECRETS, "get", "update"),)
+"""On the Secret of that certificate only."""
+
+OPERATOR_EVERYWHERE = (_right(DEPLOYMENTS, *READ),)
+"""Whichever namespaces it serves: it looks for other controllers of the same jobs."""
+OPERATOR_DEFINITIONS = (_right(DEFINITIONS, "create"),)
+OPERATOR_JOBS = (
+    *(right for controller in JOB_CONTROLLERS for right in controller.rights),
+    _right(PODS, *WATCH, "create", "delete"),
+    _right(SERVICES, *WATCH, "create", "delete"),
+    _right(CONFIG_MAPS, "get", "create"),
+    _right(EVENTS, "create", "patch"),
+)
+"""In the namespaces that it serves."""
+OPERATOR_OWN = (_right(LEASES, "get", "create", "update"),)
+
+
+def operator_group_rights(groups: Resource) -> tuple[Right, ...]:
+    """Returns what the operator does with the PodGroups of jobs."""
+    return (_right(groups, *WATCH, "create", "patch", "delete"),)
+
+
 def needed_permissions(served: Served, system: str) -> list[Permission]:
-    """Everything the scheduler does, as far as the cluster serves the kinds."""
-    found = [permission for resource, verbs in _EVERYWHERE.items() for permission in _allow(resource, verbs)]
-    found += _allow(PODS, ("create",), "binding")
-    found += _allow(PODS, ("create",), "eviction")
-    found += _allow(PODS, ("patch",), "status")
-    found += _allow(LEASES, ("get", "create", "update"), namespace=system)
-    if served.has(PLACEMENTS):
-        found += _allow(PLACEMENTS, ("get", "list", "create", "patch", "delete"), namespace=system)
-    for queue in (QUEUES, VOLCANO_QUEUES):
-        if served.has(queue):
-            found += _allow(queue, READ)
-            found += _allow(queue, ("patch",), "status")
-    for kind in gang_kinds(served):
-        found += _allow(kind, ("get", *READ, "patch"))
-        found += _allow(kind, ("patch",), "status") if served.has(kind, "status") else ()
-    for job in readable_jobs(served):
-        found += _allow(job, ("get",))
-    return list(dict.fromkeys(found))
+    """Returns everything the scheduler does, as far as the cluster serves the kinds."""
+    custom = [right for right in (*SCHEDULER_GANGS, *SCHEDULER_JOBS, *SCHEDULER_QUEUES) if _is_served(right, served)]
+    own = [right for right in SCHEDULER_OWN if right.group != PLACEMENTS.group or _is_served(right, served)]
+    return list(dict.fromkeys([*_expand((*SCHEDULER, *custom)), *_expand(own, system)]))
 
 
 def webhook_permissions(
     system: str, secret: str = WEBHOOK_SECRET, configuration: str = WEBHOOK, *, own_certificate: bool = True
 ) -> list[Permission]:
-    """Everything the webhook does; without a certificate of its own it only looks at nodes."""
-    found = list(_allow(NODES, READ))
+    """Returns everything the webhook does; without a certificate of its own it only reads nodes."""
+    found = list(_expand(WEBHOOK_EVERYWHERE))
     if own_certificate:
-        found += [Permission("", SECRETS.plural, verb, "", system, secret) for verb in ("get", "update")]
-        for kind in (MUTATING, VALIDATING):
-            found += [Permission(kind.group, kind.plural, verb, name=configuration) for verb in ("get", "patch")]
+        found += (one._replace(name=secret) for one in _expand(WEBHOOK_SECRETS, system))
+        found += (one._replace(name=configuration) for one in _expand(WEBHOOK_CONFIGURATIONS))
     return found
 
 
-def operator_permissions(
-    jobs: Iterable[Resource], groups: Resource | None, system: str, *, install: bool = False
-) -> list[Permission]:
-    """Everything the operator does with these kinds of jobs, and with PodGroups of a kind where it makes gangs."""
-    found = [*_allow(LEASES, ("get", "create", "update"), namespace=system), *_allow(DEPLOYMENTS, READ)]
-    found += _allow(EVENTS, ("create", "patch"))
-    for made in (PODS, SERVICES):
-        found += _allow(made, ("get", *READ, "create", "delete"))
-    found += _allow(CONFIG_MAPS, ("get", "create"))
-    if groups is not None:
-        found += _allow(groups, ("get", *READ, "create", "patch", "delete"))
-    for job in jobs:
-        # Restarts are counted in an annotation; Volcano has a place for them in the status.
-        found += _allow(job, (*READ, "delete") if job.group == VOLCANO_JOBS.group else (*READ, "patch", "delete"))
-        found += _allow(job, ("patch",), "status")
-        # Who may not set a job's finalizers may not make objects that keep it from going before them.
-        found += _allow(job, ("update",), "finalizers")
-    if install:
-        found += _allow(DEFINITIONS, ("create",))
-    return list(dict.fromkeys(found))
-
-
-_EVERYWHERE: dict[Resource, tuple[str, ...]] = {
-    PODS: ("get", *READ, "patch", "delete"),
-    NODES: READ,
-    NAMESPACES: READ,
-    EVENTS: ("create", "patch"),
-    CLAIMS: (*READ, "patch"),
-    VOLUMES: READ,
-    STORAGE_CLASSES: READ,
-    PRIORITY_CLASSES: READ,
-}
+def operator_permissions(groups: Resource | None, system: str, *, install: bool = False) -> list[Permission]:
+    """Returns everything the operator does; with PodGroups of a kind where it creates gangs."""
+    rights = [*OPERATOR_EVERYWHERE, *OPERATOR_JOBS, *(operator_group_rights(groups) if groups is not None else ())]
+    rights += OPERATOR_DEFINITIONS if install else ()
+    return list(dict.fromkeys([*_expand(OPERATOR_OWN, system), *_expand(rights)]))
 
 
 def gang_kinds(served: Served) -> list[Resource]:
-    """The kinds of gangs that the cluster serves, each in its best version."""
+    """Returns the kinds of gangs that the cluster serves, each in its best version."""
     return list(choose_resources(served.has).values())
 
 
-def _allow(
-    resource: Resource, verbs: tuple[str, ...], subresource: str = "", namespace: str = ""
-) -> Iterator[Permission]:
-    for verb in verbs:
-        yield Permission(resource.group, resource.plural, verb, subresource, namespace)
+def _expand(rights: Iterable[Right], namespace: str = "") -> Iterator[Permission]:
+    for right in rights:
+        for verb in right.verbs:
+            yield Permission(right.group, right.plural, verb, right.subresource, namespace)
+
+
+def _is_served(right: Right, served: Served) -> bool:
+    plural = f"{right.plural}/{right.subresource}" if right.subresource else right.plural
+    return any((found.group, found.plural) == (right.group, plural) for found in served.resources)

@@ -19,6 +19,8 @@ from gpu_scheduler.k8s.resources import Resource
 __all__ = [
     "DIALECTS",
     "LONE_PODS",
+    "SCHEDULER_PLUGINS",
+    "VOLCANO",
     "Dialect",
     "GangContext",
     "Membership",
@@ -32,8 +34,10 @@ __all__ = [
     "show_key",
 ]
 
-DIALECTS: tuple[Dialect, ...] = (Annotations(), Volcano(), SchedulerPlugins(), PodGroups(), Workloads())
-"""The first that a pod speaks counts: what was written for us before what was written for anybody."""
+VOLCANO = Volcano()
+SCHEDULER_PLUGINS = SchedulerPlugins()
+DIALECTS: tuple[Dialect, ...] = (Annotations(), VOLCANO, SCHEDULER_PLUGINS, PodGroups(), Workloads())
+"""The first dialect that a pod uses counts: our own annotations first, then the more specific PodGroups."""
 
 LONE_PODS = LonePods()
 _BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, LONE_PODS)}

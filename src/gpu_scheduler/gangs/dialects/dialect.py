@@ -1,4 +1,4 @@
-"""What every dialect has to be able to do, and the words in which it is asked and answers."""
+"""Dialect: what every way to define a gang has to implement, and the values that go in and out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
 from gpu_scheduler.gangs.options import queue_of
+from gpu_scheduler.gangs.rights import WATCH, Right
 from gpu_scheduler.gangs.roles import role_of
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec, RawObject
 from gpu_scheduler.k8s.resources import Resource
@@ -89,15 +90,38 @@ class GangContext:
     owner_of: Callable[[str, OwnerReference], Json | None] = _no_owner
 
 
-class Dialect:
-    """One way to say "gang". `resources` are the versions of its object that it reads, best first; () for none.
+class GroupRequest(NamedTuple):
+    """What a job asks of the PodGroup that an operator creates for it."""
 
-    `home` is the scheduler that its groups are usually written for.
-    """
+    minimum: int
+    min_resources: Mapping[str, str]
+    minimum_by_role: Mapping[str, int]
+    queue: str = ""
+    priority_class: str = ""
+    timeout: int | None = None
+
+
+class Dialect:
+    """One way to define a gang. A new dialect is one file with a subclass, and an entry in the table of `dialects`."""
 
     name: str = ""
     resources: tuple[Resource, ...] = ()
-    home: str = ""
+    """The versions of its object that it reads, best first; () where pods alone define the gang."""
+    scheduler: str = ""
+    """The scheduler that its groups are usually written for."""
+    definition: str = ""
+    """The file in `gangs/crds` that defines its object; "" for objects that Kubernetes itself serves, or for none."""
+
+    has_status: bool = True
+    """Whether its object has a status."""
+
+    @property
+    def rights(self) -> tuple[Right, ...]:
+        """What the scheduler must be allowed to do with the objects: notes are annotations, the rest is status."""
+        kinds = dict.fromkeys((resource.group, resource.plural) for resource in self.resources)
+        found = [Right(group, plural, (*WATCH, "patch")) for group, plural in kinds]
+        found += [Right(group, plural, ("patch",), "status") for group, plural in kinds if self.has_status]
+        return tuple(found)
 
     def group_of(self, pod: PodObject) -> str:
         """The gang's name that a pod speaks of, within the pod's own namespace; "" for none."""
@@ -128,7 +152,7 @@ class Dialect:
 
     def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """The scheduler that the pods of a group without any are going to name."""
-        return self.home
+        return self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
@@ -142,3 +166,23 @@ class Dialect:
         A dialect without objects writes to one of the pods, which then stands in for `raw`.
         """
         raise NotImplementedError
+
+
+class PodGroupDialect(Dialect):
+    """A dialect whose groups an operator can create for a job."""
+
+    def join(self, pod: Json, group: str, role: str) -> None:
+        """Makes a pod that is yet to be created a member of a group."""
+        raise NotImplementedError
+
+    def group_spec(self, request: GroupRequest) -> Json:
+        """Returns the fields of a group's spec that follow the job for as long as it exists."""
+        return {"minMember": request.minimum, "minResources": dict(request.min_resources)}
+
+    def new_group_spec(self, request: GroupRequest) -> Json:
+        """Returns the spec of a new group."""
+        return self.group_spec(request)
+
+    def group_annotations(self, request: GroupRequest) -> dict[str, str]:
+        """Returns what of the request the group carries in annotations, for want of a field."""
+        return {}

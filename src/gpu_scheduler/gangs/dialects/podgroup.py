@@ -53,7 +53,7 @@ class PodGroups(Dialect):
     resources = tuple(
         Resource(NATIVE, version, "podgroups", "PodGroup") for version in ("v1beta1", "v1alpha3", "v1alpha2")
     )
-    home = "default-scheduler"
+    scheduler = "default-scheduler"
 
     def group_of(self, pod: PodObject) -> str:
         """The PodGroup that a pod names."""

@@ -14,7 +14,14 @@ from collections.abc import Collection
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Expected, Gang, GangKey
 from gpu_scheduler.gangs.conditions import change_status, members_there
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.dialects.dialect import (
+    GangContext,
+    GroupRequest,
+    Patch,
+    PodGroupDialect,
+    Telling,
+    patch_object,
+)
 from gpu_scheduler.gangs.expected import (
     coming_scheduler,
     expect_members,
@@ -49,12 +56,25 @@ _PHASES = {
 }
 
 
-class SchedulerPlugins(Dialect):
+class SchedulerPlugins(PodGroupDialect):
     """PodGroups of scheduling.x-k8s.io."""
 
     name = "scheduler-plugins"
     resources = (Resource(_GROUP, "v1alpha1", "podgroups", "PodGroup"),)
-    home = "scheduler-plugins-scheduler"
+    scheduler = "scheduler-plugins-scheduler"
+    definition = "scheduler-plugins-podgroups.yaml"
+
+    def join(self, pod: Json, group: str, role: str) -> None:
+        """Labels a pod with its group."""
+        meta = pod["metadata"]
+        meta["labels"] = {**(meta.get("labels") or {}), POD_GROUP: group}
+
+    def group_spec(self, request: GroupRequest) -> Json:
+        """Returns minMember, minResources and scheduleTimeoutSeconds."""
+        spec = super().group_spec(request)
+        if request.timeout is not None:
+            spec["scheduleTimeoutSeconds"] = request.timeout
+        return spec
 
     def group_of(self, pod: PodObject) -> str:
         """The PodGroup that a pod's label names."""
@@ -62,7 +82,7 @@ class SchedulerPlugins(Dialect):
 
     def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """What the owner job's templates say; that of scheduler-plugins where they say nothing."""
-        return coming_scheduler(raw, context) or self.home
+        return coming_scheduler(raw, context) or self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext

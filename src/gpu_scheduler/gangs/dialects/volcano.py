@@ -34,10 +34,20 @@ from gpu_scheduler.gangs.conditions import (
     members_there,
     merge_conditions,
 )
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.contract import TIMEOUT
+from gpu_scheduler.gangs.dialects.dialect import (
+    GangContext,
+    GroupRequest,
+    Patch,
+    PodGroupDialect,
+    Telling,
+    patch_object,
+)
 from gpu_scheduler.gangs.expected import coming_scheduler, expect_members, min_resources
+from gpu_scheduler.gangs.jobs.volcano_job import TASK
 from gpu_scheduler.gangs.notes import change_notes, with_notes
 from gpu_scheduler.gangs.options import (
+    NO_QUEUE,
     BadOptionError,
     as_dict,
     created_at,
@@ -65,12 +75,35 @@ _PHASES = {
 }
 
 
-class Volcano(Dialect):
+class Volcano(PodGroupDialect):
     """PodGroups of scheduling.volcano.sh."""
 
     name = "volcano"
     resources = (Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),)
-    home = "volcano"
+    scheduler = "volcano"
+    definition = "volcano-podgroups.yaml"
+
+    def join(self, pod: Json, group: str, role: str) -> None:
+        """Annotates a pod with its group and its task."""
+        meta = pod["metadata"]
+        meta["annotations"] = {**(meta.get("annotations") or {}), GROUP_NAME: group, TASK: role}
+
+    def group_spec(self, request: GroupRequest) -> Json:
+        """Returns minMember, minResources, minTaskMember and priorityClassName."""
+        spec = super().group_spec(request)
+        if request.minimum_by_role:
+            spec["minTaskMember"] = dict(request.minimum_by_role)
+        if request.priority_class:
+            spec["priorityClassName"] = request.priority_class
+        return spec
+
+    def new_group_spec(self, request: GroupRequest) -> Json:
+        """Returns the same with the queue, which may be changed on the group later."""
+        return {**self.group_spec(request), "queue": request.queue or NO_QUEUE}
+
+    def group_annotations(self, request: GroupRequest) -> dict[str, str]:
+        """Returns the time-out, for which a PodGroup has no field."""
+        return {TIMEOUT: str(request.timeout)} if request.timeout is not None else {}
 
     def group_of(self, pod: PodObject) -> str:
         """The PodGroup that a pod's annotation names."""
@@ -82,7 +115,7 @@ class Volcano(Dialect):
 
     def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """What the owner job's templates say; Volcano itself where they say nothing."""
-        return coming_scheduler(raw, context) or self.home
+        return coming_scheduler(raw, context) or self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext

@@ -63,7 +63,8 @@ class Workloads(Dialect):
 
     name = "workload"
     resources = (Resource(NATIVE, "v1alpha1", "workloads", "Workload"),)
-    home = "default-scheduler"
+    scheduler = "default-scheduler"
+    has_status = False
 
     def group_of(self, pod: PodObject) -> str:
         """The Workload, pod group and replica that a pod names."""

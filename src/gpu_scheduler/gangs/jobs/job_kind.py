@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpu_scheduler.gangs.options import as_dict
+from gpu_scheduler.gangs.rights import Right
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import Resource
 
@@ -49,6 +50,11 @@ class JobKind:
     """The label, or annotation, of its pods that names their role."""
     index_label: str = ""
     """The label of its pods that holds their index."""
+
+    @property
+    def rights(self) -> tuple[Right, ...]:
+        """What the scheduler must be allowed to do with the jobs."""
+        return (Right(self.group, self.plural, ("get",)),) if self.owns_pod_groups else ()
 
     def resources(self, *versions: str) -> tuple[Resource, ...]:
         """Returns the kind in each of these versions."""

@@ -10,7 +10,9 @@ from gpu_scheduler.gangs.jobs import PYTORCH_JOBS
 from gpu_scheduler.gangs.pods import device_map
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
+from gpu_scheduler.operator.frameworks.job_controller import JobController
 from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
+from gpu_scheduler.operator.pods import JOB_NAME
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_number, read_object, read_roles, read_text
 
 RESOURCES = PYTORCH_JOBS.resources("v1")
@@ -166,3 +168,6 @@ def _read_elastic(found: Json, job: PyTorchJob) -> Elastic:
         read_number(found, "maxRestarts", where),
         found.get("standalone") is True,
     )
+
+
+CONTROLLER = JobController(PYTORCH_JOBS, RESOURCES, "pytorchjobs.yaml", JOB_NAME, ("training-operator",), decode)

@@ -11,7 +11,9 @@ from typing import ClassVar
 from gpu_scheduler.gangs.jobs import TF_JOBS
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
+from gpu_scheduler.operator.frameworks.job_controller import JobController
 from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
+from gpu_scheduler.operator.pods import JOB_NAME
 from gpu_scheduler.operator.reading import RoleRules, read_common, read_flag, read_roles, read_text
 
 RESOURCES = TF_JOBS.resources("v1", "v1beta1")
@@ -106,3 +108,6 @@ def decode(raw: RawObject, resource: Resource = RESOURCES[0]) -> TFJob:
         domain=os.environ.get("CUSTOM_CLUSTER_DOMAIN", ""),
         **read_common(raw, roles),
     )
+
+
+CONTROLLER = JobController(TF_JOBS, RESOURCES, "tfjobs.yaml", JOB_NAME, ("training-operator",), decode)

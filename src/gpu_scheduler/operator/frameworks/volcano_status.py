@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gpu_scheduler.gangs.jobs import VOLCANO_JOBS
 from gpu_scheduler.gangs.options import as_dict
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.times import format_time, parse_time
@@ -25,13 +26,17 @@ from gpu_scheduler.operator.actions import (
     UpdateStatus,
 )
 from gpu_scheduler.operator.conditions import INVALID, change, readable
+from gpu_scheduler.operator.frameworks.job_controller import JobController
 from gpu_scheduler.operator.frameworks.volcano import (
     ANY,
+    JOB_NAME,
     JOB_VERSION,
+    RESOURCES,
     Do,
     Policy,
     Task,
     VolcanoJob,
+    decode,
     make_hosts,
     make_job_service,
     make_task_pod,
@@ -167,9 +172,7 @@ def _mark(look: _Look, pod: Json, task: Task) -> Json:
     gang = look.observed.gang
     if gang is None:
         return pod
-    made = gang.mark(pod, look.job, task)
-    made["metadata"]["annotations"]["volcano.sh/task-spec"] = task.name  # tasks keep the case they are written in
-    return made
+    return gang.join(pod, look.job, task.name)
 
 
 def _has_started(look: _Look, name: str) -> bool:
@@ -287,3 +290,16 @@ def _delete(pods: Iterable[RawObject]) -> Iterator[Action]:
     for pod in pods:
         if not is_leaving(pod):
             yield DeletePod(pod.metadata.name, pod.metadata.uid)
+
+
+CONTROLLER = JobController(
+    VOLCANO_JOBS,
+    RESOURCES,
+    "volcano-jobs.yaml",
+    JOB_NAME,
+    ("volcano-controllers",),
+    decode,
+    reconcile,
+    reject,
+    annotates_restarts=False,
+)

@@ -8,11 +8,11 @@ import pytest
 
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch
-from gpu_scheduler.operator.gangs import OURS, PLUGINS, VOLCANO, GangApi
+from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, VOLCANO, PodGroupApi
 from tests.unit.operator.made import group, raw, replicas, tf, torch
 
 
-def made(api: GangApi, **spec: Any) -> Json:
+def made(api: PodGroupApi, **spec: Any) -> Json:
     return api.make_group(torch(3, **spec))
 
 
@@ -22,7 +22,7 @@ def test_all_replicas_are_needed_and_what_they_ask_for() -> None:
         "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"},
         "queue": "default",
     }
-    assert made(PLUGINS)["spec"] == {"minMember": 4, "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"}}
+    assert made(SCHEDULER_PLUGINS)["spec"] == {"minMember": 4, "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"}}
 
 
 def test_a_smaller_gang_is_its_leaders_first() -> None:
@@ -57,12 +57,12 @@ def test_a_scheduling_policy_goes_before_what_is_counted() -> None:
         "priorityClassName": "high",
     }
     assert volcano["metadata"]["annotations"] == {"gpu-scheduler.io/timeout-seconds": "60"}
-    assert made(PLUGINS, run=policy)["spec"]["scheduleTimeoutSeconds"] == 60
+    assert made(SCHEDULER_PLUGINS, run=policy)["spec"]["scheduleTimeoutSeconds"] == 60
 
 
 def test_what_a_job_says_of_its_gang_is_said_of_the_group() -> None:
     notes = {"gpu-scheduler.io/topology": "required:rack", "team": "a"}
-    for api in (VOLCANO, PLUGINS):
+    for api in (VOLCANO, SCHEDULER_PLUGINS):
         assert made(api, meta={"annotations": notes})["metadata"]["annotations"] == {
             "gpu-scheduler.io/topology": "required:rack"
         }
@@ -70,15 +70,20 @@ def test_what_a_job_says_of_its_gang_is_said_of_the_group() -> None:
 
 @pytest.mark.parametrize(
     ("api", "scheduler", "ours"),
-    [(OURS, "", True), (OURS, "gpu-scheduler", True), (OURS, "other", False), (VOLCANO, "", False)],
+    [
+        (GPU_SCHEDULER, "", True),
+        (GPU_SCHEDULER, "gpu-scheduler", True),
+        (GPU_SCHEDULER, "other", False),
+        (VOLCANO, "", False),
+    ],
 )
-def test_a_group_without_pods_says_whether_it_is_for_us(api: GangApi, scheduler: str, ours: bool) -> None:
+def test_a_group_without_pods_says_whether_it_is_for_us(api: PodGroupApi, scheduler: str, ours: bool) -> None:
     notes = made(api, **({"schedulerName": scheduler} if scheduler else {}))["metadata"].get("annotations", {})
     assert ("gpu-scheduler.io/made-by" in notes) is ours
 
 
 def test_the_job_owns_its_group() -> None:
-    (owner,) = made(OURS)["metadata"]["ownerReferences"]
+    (owner,) = made(GPU_SCHEDULER)["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("PyTorchJob", "train", True)
 
 
@@ -96,9 +101,9 @@ def test_the_job_owns_its_group() -> None:
     ],
 )
 def test_a_group_lets_pods_in_once_there_was_room(phase: str, opens: bool) -> None:
-    assert OURS.is_open(group(torch(1), phase)) is opens
-    assert OURS.is_open(None) is False
+    assert GPU_SCHEDULER.is_open(group(torch(1), phase)) is opens
+    assert GPU_SCHEDULER.is_open(None) is False
 
 
 def test_a_tfjob_is_a_gang_too() -> None:
-    assert OURS.group_spec(tf(PS=2, Worker=3))["minMember"] == 5
+    assert GPU_SCHEDULER.group_spec(tf(PS=2, Worker=3))["minMember"] == 5
