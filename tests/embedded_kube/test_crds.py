@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from importlib.resources import files
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +14,7 @@ from embedded_kube.registry.builtin_kinds import builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.crds import accept, kinds_of, version_rank
 from embedded_kube.schema.schemas import Schemas
+from gpu_scheduler.gangs.definitions import load_definitions, load_gang_definitions
 from tests.embedded_kube.api_harness import find_kind
 
 Json = dict[str, Any]
@@ -128,11 +127,9 @@ def test_versions_are_sorted_by_kubernetes_version_priority() -> None:
 
 
 def test_the_crds_of_a_new_cluster_are_valid() -> None:
-    for name in ("volcano.yaml", "scheduler-plugins.yaml"):
-        text = files("embedded_kube").joinpath("manifests", name).read_text()
-        for found in yaml.safe_load_all(text):
-            assert definition(found) == []
-            assert kinds_of(found)
+    for found in (*load_definitions(), *load_gang_definitions()):
+        assert definition(found) == []
+        assert kinds_of(found)
 
 
 def test_a_crd_is_established_unless_its_names_conflict() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.resources import files
 from typing import Any
 
 import pytest
-import yaml
 
+from gpu_scheduler.gangs.definitions import load_gang_definitions
 from tests.integration.dialect_user import GPUS, WITH_OBJECT, DialectUser
 from tests.integration.gangs import gang_job, group, join, member
 from tests.integration.live import Live, World
@@ -156,8 +155,7 @@ def test_a_dialect_works_once_its_kind_is_installed(world: World) -> None:
     meta, spec = join("scheduler-plugins", "train", 2)
     live.create(*(member(f"train-{number}", meta=meta, **spec) for number in range(2)))
     live.wait_reason("train-0", "does not exist")
-    text = files("embedded_kube").joinpath("manifests", "scheduler-plugins.yaml").read_text()
-    (crd,) = (found for found in yaml.safe_load_all(text) if found["metadata"]["name"] == name)
+    (crd,) = (found for found in load_gang_definitions() if found["metadata"]["name"] == name)
     live.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     (found,) = group("scheduler-plugins", "train", 2)
     path = live.path("PodGroup", found["apiVersion"])

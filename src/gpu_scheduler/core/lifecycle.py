@@ -75,6 +75,7 @@ class Status:
     timed_out: bool = False
     bind_refused: str = ""
     notes: Notes = NO_NOTES
+    exists: bool = True
 
 
 @dataclass(slots=True)
@@ -138,6 +139,7 @@ class GangFacts:
     committing: int = 0
     binding: int = 0
     evicting: int = 0
+    leaving: int = 0
     live: list[Pod] = field(default_factory=list)
     succeeded: int = 0
     failed: int = 0
@@ -171,6 +173,23 @@ class GangFacts:
     def started(self) -> bool:
         """Whether a member is live or has a bind in flight."""
         return bool(self.live) or self.in_flight > 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether every member that is left has ended."""
+        left = self.started or self.ready or self.gated or self.evicting or self.leaving
+        return self.succeeded + self.failed > 0 and not left
+
+    @property
+    def finished(self) -> bool:
+        """Whether its minimum has succeeded and no member waits.
+
+        A member cannot succeed before the gang has started, so it also counts if all that are left have succeeded: the
+        others may have been removed since, and so may the gang's object.
+        """
+        if not self.succeeded or self.ready or self.gated:
+            return False
+        return (self.exists and self.missing == 0) or (self.ended and not self.failed)
 
     @property
     def broken(self) -> bool:
@@ -218,6 +237,7 @@ def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Col
             counts = False
         elif uid in evicting or pod.deleting:
             facts.evicting += uid in evicting
+            facts.leaving += uid not in evicting
             counts = False
         elif pod.node is not None:
             facts.live.append(pod)
@@ -236,14 +256,14 @@ def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Col
 
 # The first row that holds is the phase. It follows from facts alone, so a new leader comes to the same phase.
 PHASES: tuple[tuple[Phase, Callable[[GangFacts], bool]], ...] = (
-    (Phase.ORPHANED, lambda f: not f.exists),
+    (Phase.ORPHANED, lambda f: not f.exists and not f.ended),
     (Phase.RESTARTING, lambda f: f.evicting > 0),
     (Phase.COMMITTING, lambda f: f.committing > 0),
     (Phase.BINDING, lambda f: f.binding > 0),
     (Phase.RUNNING, lambda f: f.started and (f.missing == 0 or f.policy is OnMemberLost.SHRINK)),
     (Phase.HOLDING, lambda f: f.started and not f.hold_expired),
     (Phase.DEGRADED, lambda f: f.started),
-    (Phase.FINISHED, lambda f: f.succeeded > 0 and f.missing == 0 and not f.ready and not f.gated),
+    (Phase.FINISHED, lambda f: f.finished),
     (Phase.FAILED, lambda f: f.failed > 0 and not f.ready and not f.gated),
     (Phase.BLOCKED, lambda f: f.blocked),
     (Phase.NOMINATED, lambda f: f.nominated),
@@ -271,4 +291,5 @@ def status_of(record: GangRecord, facts: GangFacts, refusal: Unplaceable | None)
         timed_out=record.timed_out,
         bind_refused=record.bind_refused,
         notes=record.notes,
+        exists=facts.exists,
     )

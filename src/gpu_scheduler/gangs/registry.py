@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpu_scheduler.core.events import Event, GangGone, GangSeen
-from gpu_scheduler.core.lifecycle import Phase, Status
+from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import GROUP, NOTES, QUEUE, STATUS
@@ -217,8 +217,8 @@ class GangRegistry:
         dialect = dialect_of(key)
         if dialect.resources and self.resource_of(key) is None:
             return []
-        if status.phase is Phase.ORPHANED:
-            return []  # it has come meanwhile: what it means is not known yet
+        if not status.exists:
+            return []  # the object has been created since: the next status will be about it
         alive = self._sharing.get(self._where(key), {key: None})
         return dialect.encode(key, subject, Telling(status, told, now, alive.keys(), self._owner_of(key)), self.context)
 

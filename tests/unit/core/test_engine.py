@@ -609,6 +609,32 @@ def test_deleted_gang_object_leaves_running_members_and_releases_held_slots() ->
     assert world.phase(key) is Phase.ORPHANED
 
 
+def test_gang_whose_object_is_deleted_after_its_members_succeeded_is_finished() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, controlled=False)
+    world.settle()
+    world.finish(key)
+    world.settle()
+    assert world.status[key].exists
+    world.remove_gang(key)
+    world.settle()
+    assert (world.phase(key), world.status[key].exists) == (Phase.FINISHED, False)
+
+
+def test_finished_gang_that_loses_a_completed_pod_stays_finished_until_a_pod_comes() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, controlled=False)
+    world.settle()
+    world.finish(key)
+    world.settle()
+    world.lose("a-1")
+    world.settle()
+    assert world.phase(key) is Phase.FINISHED
+    world.create(a_pod("a-2", gang=key))
+    world.settle()
+    assert world.phase(key) is not Phase.FINISHED
+
+
 def test_members_of_a_deleted_gang_object_wait_with_that_reason() -> None:
     world = a_world(1)
     key = world.start("a", 2)

@@ -27,6 +27,14 @@ class PhaseCase:
 
 PHASES = [
     PhaseCase("no object", {"exists": False, "live": some(1)}, Phase.ORPHANED),
+    PhaseCase("no object, and one waits", {"exists": False, "succeeded": 1, "ready": some(1)}, Phase.ORPHANED),
+    PhaseCase("no object, and one is held back", {"exists": False, "succeeded": 1, "gated": some(1)}, Phase.ORPHANED),
+    PhaseCase("no object, and one is being bound", {"exists": False, "failed": 1, "binding": 1}, Phase.ORPHANED),
+    PhaseCase("no object, and one is being evicted", {"exists": False, "failed": 1, "evicting": 1}, Phase.ORPHANED),
+    PhaseCase("no object, and one is being deleted", {"exists": False, "failed": 1, "leaving": 1}, Phase.ORPHANED),
+    PhaseCase("no object and no pods", {"exists": False}, Phase.ORPHANED),
+    PhaseCase("no object, and all are done", {"exists": False, "succeeded": 4}, Phase.FINISHED),
+    PhaseCase("no object, and one has failed", {"exists": False, "succeeded": 3, "failed": 1}, Phase.FAILED),
     PhaseCase("one is being evicted", {"evicting": 1, "live": some(2)}, Phase.RESTARTING),
     PhaseCase("one is being committed", {"committing": 1, "binding": 1, "minimum": 2}, Phase.COMMITTING),
     PhaseCase("one is being bound", {"binding": 1, "live": some(1), "minimum": 2}, Phase.BINDING),
@@ -48,7 +56,11 @@ PHASES = [
     PhaseCase(
         "enough are done, but more are held back", {"succeeded": 2, "minimum": 2, "gated": some(1)}, Phase.WAITING
     ),
-    PhaseCase("too few have succeeded", {"succeeded": 1, "minimum": 2}, Phase.GATHERING),
+    PhaseCase("all that are left are done", {"succeeded": 1, "minimum": 2}, Phase.FINISHED),
+    PhaseCase("one is done and one is being deleted", {"succeeded": 1, "leaving": 1, "minimum": 2}, Phase.GATHERING),
+    PhaseCase("one is done and one waits", {"succeeded": 1, "ready": some(1), "minimum": 3}, Phase.GATHERING),
+    PhaseCase("too few are done and one has failed", {"succeeded": 1, "failed": 1, "minimum": 2}, Phase.FAILED),
+    PhaseCase("enough are done though one has failed", {"succeeded": 2, "failed": 1, "minimum": 2}, Phase.FINISHED),
     PhaseCase("one has failed", {"failed": 1, "minimum": 2}, Phase.FAILED),
     PhaseCase("one has failed and its replacement waits", {"failed": 1, "ready": some(2), "minimum": 2}, Phase.WAITING),
     PhaseCase("paused", {"blocked": True, "ready": some(2), "minimum": 2}, Phase.BLOCKED),
@@ -113,7 +125,7 @@ def test_members_are_sorted_by_their_state() -> None:
     facts = collect_facts(record, {"decided": False, "on its way": True}, {"must go"})
     assert [pod.uid for pod in facts.live] == ["runs"]
     assert ([pod.uid for pod in facts.ready], [pod.uid for pod in facts.gated]) == (["waits"], ["held back"])
-    assert (facts.succeeded, facts.failed, facts.evicting) == (1, 1, 1)
+    assert (facts.succeeded, facts.failed, facts.evicting, facts.leaving) == (1, 1, 1, 1)
     assert (facts.committing, facts.binding, facts.in_flight, facts.have) == (1, 1, 2, 4)
     assert facts.have_by_role == {"work": 4}
 

@@ -292,7 +292,8 @@ def test_an_object_that_has_just_come_is_not_told_that_it_is_missing(dialect: st
     raw = group(**spec)
     book.see_object(dialect, raw)
     key = GangKey(dialect, "x", "train")
-    assert book.encode(key, raw, status(Phase.ORPHANED, 0, 2), SHORT, NOW) == []
+    assert book.encode(key, raw, status(Phase.ORPHANED, 0, 2, exists=False), SHORT, NOW) == []
+    assert book.encode(key, raw, status(Phase.FINISHED, succeeded=2, exists=False), SHORT, NOW) == []
     assert book.encode(key, raw, status(Phase.WAITING, 0, 2), SHORT, NOW)
 
 

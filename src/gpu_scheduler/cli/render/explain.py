@@ -74,7 +74,7 @@ class Page:
             "dialect": report.key.dialect,
             "phase": status.phase.value,
             "fits_now": report.starts,
-            "minimum": None if status.phase is Phase.ORPHANED else status.minimum,
+            "minimum": status.minimum if status.exists else None,
             "running": status.running,
             "waiting": status.waiting,
             "succeeded": status.succeeded,
@@ -181,7 +181,7 @@ def _draw_head(page: Page, now: float, width: int | None) -> list[Text]:
     facts = [f"{status.running} running", f"{status.waiting} waiting"]
     facts += [f"{status.succeeded} succeeded"] if status.succeeded else []
     facts += [f"{status.failed} failed"] if status.failed else []
-    facts += [f"minimum {status.minimum}"] if status.phase is not Phase.ORPHANED else []
+    facts += [f"minimum {status.minimum}"] if status.exists else []
     facts += [f"queue {report.queue}"] if report.queue else []
     facts.append(f"priority {report.priority}")
     if report.waiting_since is not None and status.phase in WAITS:

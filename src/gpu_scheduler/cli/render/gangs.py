@@ -45,7 +45,7 @@ class GangLine:
     name: str
     dialect: str
     phase: Phase
-    minimum: int
+    minimum: int | None
     running: int
     waiting: int
     succeeded: int
@@ -63,7 +63,6 @@ class GangLine:
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         found["phase"] = self.phase.value
         found["queue"] = self.queue or NO_QUEUE
-        found["minimum"] = None if self.phase is Phase.ORPHANED else self.minimum
         found["waiting_since"] = draw_moment(self.waiting_since)
         found["estimated_start"] = draw_moment(self.estimated_start)
         return found
@@ -112,7 +111,7 @@ def _line_of(engine: Engine, report: GangReport, now: float) -> GangLine:
         name=name_of_report(report),
         dialect=report.key.dialect,
         phase=status.phase,
-        minimum=status.minimum,
+        minimum=status.minimum if status.exists else None,
         running=status.running,
         waiting=status.waiting,
         succeeded=status.succeeded,
@@ -186,7 +185,7 @@ def _say_hidden(number: int) -> str:
 
 def _draw_row(line: GangLine, now: float, *, namespaces: bool, ranked: bool, wide: bool) -> list[Text | str]:
     start = line.estimated_start
-    minimum = "?" if line.phase is Phase.ORPHANED else line.minimum
+    minimum = "?" if line.minimum is None else line.minimum
     row: list[Text | str] = [
         line.namespace if namespaces else "",
         Text(line.name, "bold" if line.phase in WAITS else ""),
