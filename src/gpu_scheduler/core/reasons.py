@@ -220,7 +220,7 @@ class Unplaceable:
     @property
     def counts_members(self) -> bool:
         """Whether it is about how many members find a place on the nodes."""
-        return bool(self.short) or any(refusal.nodes for refusal in self.refusals)
+        return bool(self.short) or any(r.nodes or r.reason is Reason.NOT_FOUND_YET for r in self.refusals)
 
     @property
     def hopeless(self) -> bool:

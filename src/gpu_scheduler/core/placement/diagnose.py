@@ -11,7 +11,7 @@ from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Pod, Shape
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.domains import Bid, Counts
+from gpu_scheduler.core.placement.domains import Bid, Counts, MemberGroup
 from gpu_scheduler.core.placement.fit import may_use, pod_refusals, refusals
 from gpu_scheduler.core.placement.place import minimum_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
@@ -51,18 +51,32 @@ def count_shortfall(cluster: Cluster, bid: Bid, refused: Unplaceable) -> Unplace
     groups = [replace(g, pods=g.pods[:w], whole=False) for g, w in zip(bid.groups, wanted, strict=True) if w]
     with cluster.trial():
         placed = place_gang(cluster, replace(bid, groups=groups, needed=0, role_needs={})) or ()
-    left = Counter(pod.shape for group in groups for pod in group.pods)
-    left.subtract(pod.shape for pod, _ in placed)
-    scarce = next((r.subject for r in refused.refusals if r.reason is Reason.RESOURCE and r.short_by), None)
+        left = Counter(pod.shape for group in groups for pod in group.pods)
+        left.subtract(pod.shape for pod, _ in placed)
+        refusals = _shared_shortage(cluster, groups, left, refused)
     changed = replace(refused, needed=needed, fitting=min(len(placed), needed - 1))
+    scarce = next((r.subject for r in refusals if r.reason is Reason.RESOURCE and r.short_by), None)
     if scarce is None:
         return changed
     short_by = sum(number * _requested(shape, scarce) for shape, number in left.items())
-    found = [replace(r, short_by=short_by) if r.subject == scarce and r.short_by else r for r in refused.refusals]
     asking = Counter(pod.shape for group in groups for pod in group.pods if _requested(pod.shape, scarce))
-    if not short_by or not refused.short:
+    if not short_by:
         return changed
+    found = (replace(r, short_by=short_by) if r.subject == scarce and r.short_by else r for r in refusals)
     return replace(changed, refusals=tuple(found), short=tuple(asking.items()))
+
+
+def _shared_shortage(
+    cluster: Cluster, groups: list[MemberGroup], left: Counter[Shape], refused: Unplaceable
+) -> tuple[Refusal, ...]:
+    """The refusals, with the resource that runs out when groups that would each fit alone are placed together."""
+    if not any(refusal.reason is Reason.NOT_FOUND_YET for refusal in refused.refusals):
+        return refused.refusals
+    pod = next((group.pods[0] for group in groups if left[group.pods[0].shape] > 0), None)
+    missing = left[pod.shape] if pod is not None else 0
+    found = _scarcest_resource(cluster, pod, max(2, missing), missing) if pod is not None else []
+    others = (refusal for refusal in refused.refusals if refusal.reason is not Reason.NOT_FOUND_YET)
+    return (*others, *found) if found else refused.refusals
 
 
 def _requested(shape: Shape, resource: str) -> int:
