@@ -167,7 +167,7 @@ class Reason(Enum):
         sentence="namespace {namespace} may not use queue {subject}. "
         "Name another queue, or add the namespace to its allowedNamespaces.",
     )
-    GIVES_WAY = ReasonRow(
+    YIELDS_TURN = ReasonRow(
         "GivesWay",
         Wake.TURN | Wake.FREED,
         "other gangs of the queue go first",

@@ -23,7 +23,7 @@ LONE_POD = "pod"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings of the engine. Durations are in seconds."""
+    """The settings of the engine, named after the keys of the settings file. Durations are in seconds."""
 
     levels: Levels = DEFAULT_LEVELS
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")

@@ -114,7 +114,7 @@ def test_gang_that_yields_its_turn_says_so_and_starts_when_none_waits_or_its_tur
     world.settle()
     rival = world.start("b", 3, queue="q")
     world.pass_time(300)
-    assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.WAITING, {Reason.GIVES_WAY})
+    assert (world.phase(gang.key), world.reasons(gang.key)) == (Phase.WAITING, {Reason.YIELDS_TURN})
     world.pass_time(599)
     assert world.phase(gang.key) is Phase.WAITING
     world.pass_time(100)

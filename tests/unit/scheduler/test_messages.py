@@ -154,7 +154,7 @@ def test_gang_that_is_paused_says_how_to_go_on() -> None:
         (Reason.QUEUE_CLOSED, "research", "queue research is closed. Starts when it is opened."),
         (Reason.QUEUE_FORBIDDEN, "research", "namespace team-a may not use queue research. Name another queue, or add "
          "the namespace to its allowedNamespaces."),
-        (Reason.GIVES_WAY, "", "its pods were not created while slots were reserved for them, so other "
+        (Reason.YIELDS_TURN, "", "its pods were not created while slots were reserved for them, so other "
          "gangs of queue default go first. Starts when no other gang of the queue is waiting, or when its turn comes."),
         (Reason.UNKNOWN_NODE, "n9", "its map names node n9, and no node has the label gpu-node-name=n9 or that name. "
          "Label a node or change the map."),

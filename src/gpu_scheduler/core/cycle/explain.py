@@ -26,7 +26,7 @@ _OF_QUEUES = (
     Reason.NO_QUEUE,
     Reason.QUEUE_CLOSED,
     Reason.QUEUE_FORBIDDEN,
-    Reason.GIVES_WAY,
+    Reason.YIELDS_TURN,
 )
 
 

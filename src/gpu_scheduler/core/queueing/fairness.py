@@ -8,7 +8,7 @@ from gpu_scheduler.core.queueing.bid import has_unused_reservation
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
-YIELDS_TURN = Unplaceable((Refusal(Reason.GIVES_WAY),))
+YIELDS_TURN = Unplaceable((Refusal(Reason.YIELDS_TURN),))
 _ROUNDS = 3
 """Rounds of one rotation; a gang with an unused reservation may start in the first."""
 
