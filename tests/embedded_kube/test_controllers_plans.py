@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from embedded_kube.controllers.machinery.objects import (
     TaintView,
     TolerationView,
 )
-from embedded_kube.controllers.machinery.queue import WorkQueue
 from embedded_kube.controllers.node_lifecycle import plan_taints
 from embedded_kube.controllers.taint_eviction import eviction_time
 from embedded_kube.controllers.workloads.daemonset import DaemonGoal, plan_daemons
@@ -605,20 +603,3 @@ def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
     assert find_condition(status, "Ready")["lastTransitionTime"] == "long ago"
     set_condition(status, condition("Ready", False, "Worse", ""))
     assert find_condition(status, "Ready")["lastTransitionTime"] != "long ago"
-
-
-async def test_a_key_is_worked_on_by_one_worker_and_again_when_it_changed_meanwhile() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    queue.add("a")
-    queue.add("a")
-    assert await queue.take() == "a"
-    queue.add("a")
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(queue.take(), 0.01)
-    queue.done("a")
-    assert await queue.take() == "a"
-    queue.done("a")
-    queue.add_after("a", 60)
-    queue.add_after("a", 0.01)
-    assert await asyncio.wait_for(queue.take(), 60) == "a"
-    queue.close()

@@ -68,4 +68,4 @@ async def run_controllers(client: ClusterClient, settings: ControllerSettings) -
             await asyncio.Event().wait()
         finally:
             for controller in controllers:
-                controller.queue.close()
+                controller.queue.clear()

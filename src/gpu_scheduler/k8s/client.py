@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 import aiohttp
 import msgspec
 
+from gpu_scheduler.base import backoff
 from gpu_scheduler.k8s.codec import Event, Listed, Page, read_error, read_events, read_object, read_page, read_revision
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.credentials import Access
@@ -259,7 +260,8 @@ class Client:
                     if clock() + delay > give_up:
                         raise
                 except Undecided as error:
-                    delay = error.retry_after or _FIRST_DELAY * 2**retries * random.uniform(0.5, 1.5)
+                    jitter = random.uniform(0.5, 1.5)
+                    delay = error.retry_after or backoff.exponential(retries, PATIENCE, _FIRST_DELAY) * jitter
                     retries += 1
                     if not reading or retries > _RETRIES or clock() + delay > give_up:
                         raise

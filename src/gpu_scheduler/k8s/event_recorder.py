@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import structlog
 
-from gpu_scheduler.base import backoff
 from gpu_scheduler.base.text import one_line, without_numbers
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, TooMany, Undecided
-from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
 from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import EVENTS, PODS, Resource
 from gpu_scheduler.k8s.times import format_time
+from gpu_scheduler.k8s.workqueue import WorkQueue
 
 COMPONENT = "gpu-scheduler"
 
@@ -30,12 +28,12 @@ WORKERS = 8
 _REMEMBERED = 16_384
 _LONGEST_NAME = 253 - 17
 """What an Event's name may keep of its object's name: a dot and sixteen digits follow."""
-_LONGEST_PAUSE = 30.0
-"""So many seconds at most lie between two tries to write an Event: it is there within S2's minute."""
+_RETRY = (2.0, 30.0)
+"""The shortest and the longest delay before a failed write is retried, in seconds: it succeeds within S2's minute."""
 _TOO_OLD = 3600.0
 """An Event is not tried for longer, in seconds: API servers keep those that they have about as long."""
-_MOST_AGAIN = 1000
-"""So many wait to be tried again."""
+_MAX_RETRYING = 1000
+"""How many failed Events wait to be retried."""
 
 _log = structlog.get_logger(__name__)
 
@@ -87,7 +85,6 @@ class _Pending:
     last: float
     count: int = 1
     name: str = ""
-    tries: int = 0
 
 
 @dataclass(slots=True)
@@ -122,49 +119,42 @@ class Recorder:
         self._capacity = capacity
         self._alike = alike
         self._pending: OrderedDict[_Sameness, _Pending] = OrderedDict()
-        self._again: OrderedDict[_Sameness, _Pending] = OrderedDict()
+        self._retrying: OrderedDict[_Sameness, _Pending] = OrderedDict()
         self._known: OrderedDict[_Sameness, _Known] = OrderedDict()
-        self._rows: FairQueue[_Sameness] = FairQueue()
-        self._hands = FairLimiter(WORKERS)
-        self._busy: set[_Sameness] = set()
+        self._queue: WorkQueue[_Sameness] = WorkQueue(WORKERS, self._owner_of, retry=_RETRY)
         self._last_name = 0
-        self._wake = asyncio.Event()
 
     def record(self, ref: Ref, kind: EventType, reason: str, message: str) -> None:
         """Will write an Event about an object; returns at once."""
         message = one_line(message)
         now = self._clock()
         same = _Sameness(ref.uid, kind, reason, self._alike(message))
-        waiting = self._pending.get(same) or self._again.get(same)
+        waiting = self._pending.get(same) or self._retrying.get(same)
         if waiting is not None:
             waiting.message, waiting.last, waiting.ref = message, now, ref
             waiting.count += 1
             return
-        self._add(self._pending, self._capacity, same, _Pending(ref, message, now, now))
+        self._pending[same] = _Pending(ref, message, now, now)
+        self._queue.add(same)
+        self._drop_oldest(self._pending, self._capacity)
 
-    def _add(self, line: OrderedDict[_Sameness, _Pending], most: int, same: _Sameness, event: _Pending) -> None:
-        """At the end of a line; the oldest may have to go."""
-        line[same] = event
-        if line is self._pending:
-            self._rows.add(same, event.ref.namespace)
-            self._wake.set()
-        if len(line) > most:
-            oldest, _ = line.popitem(last=False)
-            self._rows.drop(oldest)
+    def _drop_oldest(self, events: OrderedDict[_Sameness, _Pending], capacity: int) -> None:
+        if len(events) > capacity:
+            oldest, _ = events.popitem(last=False)
+            self._queue.discard(oldest)
             self._metrics.count_dropped_event("full")
 
-    async def run(self) -> None:
-        """Writes until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            while True:
-                while found := self._rows.take(self._hands, lambda same: same not in self._busy):
-                    same, owner = found
-                    self._busy.add(same)
-                    group.create_task(self._serve(same, self._pending.pop(same), owner))
-                self._wake.clear()
-                await self._wake.wait()
+    def _owner_of(self, same: _Sameness) -> str:
+        return (self._pending.get(same) or self._retrying[same]).ref.namespace
 
-    async def _serve(self, same: _Sameness, event: _Pending, owner: Hashable) -> None:
+    async def run(self) -> None:
+        """Writes Events until it is cancelled."""
+        await self._queue.run(self._process)
+
+    async def _process(self, same: _Sameness) -> None:
+        event = self._pending.pop(same, None) or self._retrying.pop(same, None)
+        if event is None:
+            return  # dropped as the oldest just before
         try:
             await self._pace.take()
             if self._clock() - event.last < _TOO_OLD:
@@ -172,36 +162,28 @@ class Recorder:
             else:
                 self._drop(event, "late", "nobody could write it for too long")
         except (Undecided, TooMany, Conflict):
-            self._try_later(same, event)
+            self._retry(same, event)
+            return
         except ApiError as error:
             self._drop(event, "refused", error.message)
         except Exception:
             _log.exception("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}")
-        finally:
-            self._busy.discard(same)
-            self._hands.give_back(owner)
-            self._wake.set()
+        self._queue.forget(same)
 
     def _drop(self, event: _Pending, why: str, message: str) -> None:
         self._metrics.count_dropped_event(why)
         _log.debug("an Event was not written", about=f"{event.ref.namespace}/{event.ref.name}", why=message)
 
-    def _try_later(self, same: _Sameness, event: _Pending) -> None:
-        """Will write an Event once more: of some gangs nothing else says that nobody will make them whole."""
-        event.tries += 1
-        later = self._pending.get(same)
-        if later is not None:  # recorded meanwhile: they go together
-            later.first, later.name, later.tries = event.first, event.name, event.tries
-            later.count += event.count
-            return
-        self._add(self._again, _MOST_AGAIN, same, event)
-        pause = backoff.exponential(event.tries, _LONGEST_PAUSE)
-        asyncio.get_running_loop().call_later(pause, self._try_again, same, event)
-
-    def _try_again(self, same: _Sameness, event: _Pending) -> None:
-        if self._again.get(same) is event:  # else driven out
-            del self._again[same]
-            self._add(self._pending, self._capacity, same, event)
+    def _retry(self, same: _Sameness, event: _Pending) -> None:
+        """Will write an Event again: of some gangs nothing else says that they stay incomplete."""
+        newer = self._pending.get(same)
+        if newer is not None:  # recorded meanwhile: both are written as one
+            newer.first, newer.name = event.first, event.name
+            newer.count += event.count
+        else:
+            self._retrying[same] = event
+        self._queue.add_rate_limited(same)
+        self._drop_oldest(self._retrying, _MAX_RETRYING)
 
     async def _write(self, same: _Sameness, event: _Pending) -> None:
         namespace = event.ref.namespace or "default"

@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from gpu_scheduler.base import backoff
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.codec import UNREADABLE, Event, Listed, read_revision
 from gpu_scheduler.k8s.errors import ApiError, Gone, Undecided
@@ -112,14 +113,14 @@ class Informer(Generic[T]):
         # A busy watch passes it by itself. On a quiet one only bookmarks come, once a minute; so list. A list shows one
         # moment after the call, hence after `revision`, and is merged while the watch goes on, for whatever is older
         # than the copy changes nothing in it. One list serves all who wait.
-        delay = GRACE
+        lists = 0
         while self.revision < revision:
             try:
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(backoff.exponential(lists, _LONGEST, GRACE)):
                     await self._pass(revision)
             except TimeoutError:
                 await self._list_until(revision)
-                delay = min(2 * delay, _LONGEST)
+                lists += 1
 
     def give_up(self) -> None:
         """Nothing more will be seen: whoever waits for a revision need not."""
@@ -140,7 +141,7 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Follows the API server for ever."""
-        delay = _SHORTEST
+        failures = 0
         must_list = True
         while True:
             asked_for = 0.0
@@ -159,7 +160,8 @@ class Informer(Generic[T]):
                 asked_for = error.retry_after or 0.0
             # Only a watch counts as success: lists that are followed by Gone at once are to become rarer.
             worked = self._heard_at > begun or time.monotonic() - begun > _SETTLED
-            delay = _SHORTEST if worked else min(2 * delay, _LONGEST)
+            failures = 0 if worked else failures + 1
+            delay = backoff.exponential(failures, _LONGEST, _SHORTEST)
             await asyncio.sleep(max(asked_for, delay * random.uniform(0.5, 1.5)))
 
     async def _list(self) -> None:

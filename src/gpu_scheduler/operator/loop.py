@@ -24,6 +24,7 @@ from gpu_scheduler.k8s.leader_election import Candidate, FencedError, LeaderElec
 from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.k8s.tasks import run_until
+from gpu_scheduler.k8s.workqueue import WorkQueue
 from gpu_scheduler.operator.actions import Plan, Tell
 from gpu_scheduler.operator.carry import AT_ONCE, ActionExecutor, TakenError
 from gpu_scheduler.operator.definitions import install_definitions
@@ -32,7 +33,6 @@ from gpu_scheduler.operator.jobs import OURS, BadSpecError
 from gpu_scheduler.operator.metrics import Metrics
 from gpu_scheduler.operator.pod_groups import PodGroupApi
 from gpu_scheduler.operator.sight import JobCache, JobKey
-from gpu_scheduler.operator.turns import WorkQueue
 
 LEASE = "gpu-scheduler-operator"
 DISCOVER_EVERY = 10.0
@@ -139,8 +139,8 @@ class Operator:
         self._client = client
         self._options = options
         self._metrics = metrics
-        self._turns: WorkQueue[JobKey] = WorkQueue(_WORKERS, lambda key: key.namespace)
-        self._sight = JobCache(client, options.namespaces, options.gang, self._turns.add)
+        self._queue: WorkQueue[JobKey] = WorkQueue(_WORKERS, lambda key: key.namespace)
+        self._sight = JobCache(client, options.namespaces, options.gang, self._queue.add)
         self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
         self._kinds: dict[Resource, JobController] = {}
         self._left: set[str] = set()
@@ -162,7 +162,7 @@ class Operator:
                     self.synced = await self._discover(tasks) or self.synced
                     await asyncio.sleep(DISCOVER_EVERY)
         finally:
-            self._turns.close()
+            self._queue.clear()
 
     def begin(self, revision: str) -> None:
         """Lets it work, once it has seen whatever was written up to a revision; at once if there is none."""
@@ -173,7 +173,7 @@ class Operator:
         await self._begun.wait()
         if self._behind.isdecimal():
             await self._catch_up(int(self._behind))
-        await self._turns.run(self._take_turn)
+        await self._queue.run(self._process)
 
     async def _catch_up(self, revision: int) -> None:
         """What the last leader did must not be done again because it has not been seen yet."""
@@ -226,29 +226,29 @@ class Operator:
 
     # -- one look at one job
 
-    async def _take_turn(self, key: JobKey) -> None:
+    async def _process(self, key: JobKey) -> None:
         try:
             outcome = await self._look(key)
-            self._turns.went_well(key)
+            self._queue.forget(key)
         except Conflict as error:
             outcome = "conflict"  # it has changed meanwhile: what is new will be seen
             _log.debug("a job has changed meanwhile", job=f"{key.namespace}/{key.name}", error=error.message)
-            self._turns.put_off(key)
+            self._queue.add_rate_limited(key)
         except (ApiError, TakenError) as error:
             outcome = "failed"
             _log.warning("a job has to wait", kind=key.resource.kind, job=f"{key.namespace}/{key.name}",
                          error=str(error))  # fmt: skip
-            self._turns.put_off(key)
+            self._queue.add_rate_limited(key)
         except Exception:
             outcome = "broken"
             _log.exception("a job cannot be looked at", kind=key.resource.kind, job=f"{key.namespace}/{key.name}")
-            self._turns.put_off(key)
+            self._queue.add_rate_limited(key)
         self._metrics.count_look(outcome)
 
     async def _look(self, key: JobKey) -> str:
         raw = self._sight.job(key)
         if raw is None:
-            self._turns.forget(key)
+            self._queue.discard(key)
             return "gone"
         if self._is_for_others(key, raw):
             return "left alone"
@@ -260,7 +260,7 @@ class Operator:
                 self._metrics.count_action(type(action).__name__)
         await carrier.carry(plan.actions)
         if plan.again is not None:
-            self._turns.add_after(key, plan.again - now)
+            self._queue.add_after(key, plan.again - now)
         if carrier.revision != raw.metadata.resource_version:
             await self._wait_seen(key, carrier.revision)
         return "acted" if plan.actions else "quiet"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 import structlog
 
@@ -30,7 +30,7 @@ from gpu_scheduler.k8s.errors import ApiError, innermost
 from gpu_scheduler.k8s.event_recorder import WORKERS as RECORDERS
 from gpu_scheduler.k8s.health import Health
 from gpu_scheduler.k8s.leader_election import Candidate, FencedError
-from gpu_scheduler.k8s.tasks import run_until
+from gpu_scheduler.k8s.tasks import retry_forever, run_until
 from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
@@ -50,14 +50,10 @@ SYNC_PATIENCE = 120.0
 PACE = 0.005
 """The shortest time between two cycles: what comes in quick succession is decided together."""
 
-_LONGEST_PAUSE = 30.0
-
 _log = structlog.get_logger(__name__)
 
 CLEAR_UP_EVERY = 60.0
 """How often the leader looks for Placements that nobody will carry out, in seconds."""
-
-T = TypeVar("T")
 
 
 class Clock:
@@ -139,7 +135,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group, health.serving(self._settings.listen):
             # Where nobody leads, what is listed from now on is all there is to know; a standby has to catch up instead.
             leads = await self._commit_log.try_acquire()
-            seen = await _insist(self._watcher.find_newest)
+            seen = await retry_forever(self._watcher.find_newest)
             group.create_task(self._watcher.run())
             group.create_task(self._cycle_forever())
             group.create_task(self._compare_when_asked(asked_to_compare))
@@ -147,7 +143,7 @@ class Scheduler:
                 if not leads:
                     await self._watcher.wait_synced()
                     await self._commit_log.acquire()
-                    seen = await _insist(self._watcher.find_newest)
+                    seen = await retry_forever(self._watcher.find_newest)
                 leads = False
                 _log.info("leader lease acquired", epoch=self._commit_log.epoch, identity=self._settings.identity)
                 try:
@@ -281,7 +277,7 @@ class Scheduler:
     async def _read_promises(self, committed: Mapping[str, str]) -> tuple[Commit, ...]:
         """What the Lease names; what is missing was deleted by hand, unless another leads since and is done with it."""
         try:
-            return await _insist(lambda: self._intents.read(committed))
+            return await retry_forever(lambda: self._intents.read(committed))
         except MissingIntentError:
             await self._commit_log.prove()
             raise
@@ -289,17 +285,5 @@ class Scheduler:
     async def _clear_up(self) -> None:
         """Deletes what earlier leaders left, also what one that was out of breath writes only now."""
         while True:
-            await _insist(lambda: self._intents.delete_void(self._commit_log.epoch, self._commit_log.committed))
+            await retry_forever(lambda: self._intents.delete_void(self._commit_log.epoch, self._commit_log.committed))
             await asyncio.sleep(CLEAR_UP_EVERY)
-
-
-async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
-    """Asks until the API server answers."""
-    pause = 1.0
-    while True:
-        try:
-            return await ask()
-        except ApiError as error:
-            _log.warning("asking again soon", error=error.message)
-            await asyncio.sleep(max(pause, error.retry_after or 0.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)

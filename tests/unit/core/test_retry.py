@@ -21,7 +21,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
+from gpu_scheduler.k8s.workqueue import FairLimiter, FairQueue
 from tests.unit.core.promises import Promises
 from tests.unit.core.world import Outcome, World, a_world, sent
 
@@ -153,7 +153,7 @@ def test_namespace_whose_binds_hang_blocks_no_other_for_long(gangs: int) -> None
     world = a_world(*[50] * gangs, 1, config=Config(max_open_binds=1000))
     for i in range(gangs):
         world.start(f"bad-{i}", 50, namespace=BROKEN)
-    hands, rows = FairLimiter(64), FairQueue[SendBind]()
+    limiter, queue = FairLimiter(64), FairQueue[SendBind]()
     under_way: list[tuple[float, SendBind, Hashable]] = []
 
     def step() -> None:
@@ -163,10 +163,10 @@ def test_namespace_whose_binds_hang_blocks_no_other_for_long(gangs: int) -> None
             flights, world.flights = world.flights, []
             for flight in flights:
                 if isinstance(flight.effect, SendBind) and flight.effect.bind.namespace == BROKEN:
-                    rows.add(flight.effect, BROKEN)
+                    queue.add(flight.effect, BROKEN)
                 else:
                     world.carry_out(flight)
-        while found := rows.take(hands):
+        while found := queue.pop(limiter):
             under_way.append((world.now + 30, *found))
 
     step()
@@ -175,7 +175,7 @@ def test_namespace_whose_binds_hang_blocks_no_other_for_long(gangs: int) -> None
         world.now += 5
         while under_way and under_way[0][0] <= world.now:
             _, hung, owner = under_way.pop(0)
-            hands.give_back(owner)
+            limiter.release(owner)
             world.handle(BindFailed(hung.bind.uid, BindFailure.UNKNOWN, "a webhook does not answer"))
         step()
         assert world.now - begun <= 120

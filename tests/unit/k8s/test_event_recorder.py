@@ -165,7 +165,7 @@ async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails is tried again at once."""
-    monkeypatch.setattr(recorder_module, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(recorder_module, "_RETRY", (0.01, 0.01))
 
 
 class Moody:
@@ -230,7 +230,7 @@ async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(lan
         recorder = Recorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 3")
-            await until(lambda: recorder._again)
+            await until(lambda: recorder._retrying)
             recorder.record(POD, "Warning", "Degraded", "2 of 3")
             await until(lambda: recorder._known)
     assert server.asked == asked
@@ -251,7 +251,7 @@ async def test_event_is_tried_for_no_longer_than_it_would_be_kept(soon: None) ->
 
 
 async def test_of_too_many_that_fail_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "_MOST_AGAIN", 3)
+    monkeypatch.setattr(recorder_module, "_MAX_RETRYING", 3)
     server, numbers = Moody(*[500] * 10), Numbers()
     async with client_of(server.answer) as client:
         recorder = Recorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))

@@ -44,7 +44,7 @@ async def test_jobs_of_a_kind_that_can_be_read_no_more_keep_no_worker_for_ever(m
         (informer,) = operator._sight.follow_jobs(JOBS)
         following = asyncio.ensure_future(informer.run())
         await informer.wait_synced()
-        working = asyncio.ensure_future(operator._turns.run(operator._take_turn))
+        working = asyncio.ensure_future(operator._queue.run(operator._process))
         try:
             await until(lambda: len(looked_at) == 20)
         finally:

@@ -167,7 +167,8 @@ async def test_placement_that_someone_deletes_stays_until_it_is_over() -> None:
 
 
 async def test_what_is_over_is_deleted_and_nothing_else_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents_module, "PAUSES", (0.01,) * 3)
+    monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 3)
+    monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
     async with wired() as (client, wire, bystander):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))
@@ -186,7 +187,8 @@ async def test_what_is_over_is_deleted_and_nothing_else_of_that_name(monkeypatch
 async def test_what_is_over_is_deleted_although_a_server_meets_itself(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intents_module, "PAUSES", (0.01,) * 3)
+    monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 3)
+    monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
     async with wired() as (client, wire, bystander):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))
@@ -196,7 +198,8 @@ async def test_what_is_over_is_deleted_although_a_server_meets_itself(
 
 
 async def test_what_could_not_be_deleted_goes_when_its_leader_clears_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents_module, "PAUSES", (0.01,))
+    monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 1)
+    monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
     async with wired() as (client, wire, bystander):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))

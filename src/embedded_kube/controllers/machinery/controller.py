@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -14,18 +14,20 @@ from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject, LocalEventRecorder
 from embedded_kube.controllers.machinery.informer import InformerFactory, LocalInformer
 from embedded_kube.controllers.machinery.objects import Key, ObjectView
-from embedded_kube.controllers.machinery.queue import WorkQueue
 from embedded_kube.controllers.settings import ControllerSettings
 from embedded_kube.errors import MODIFIED, StatusError, conflict
 from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
+from gpu_scheduler.k8s.workqueue import WorkQueue
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=ObjectView)
 _log = logging.getLogger(__name__)
 
 FIRST_RESTART_DELAY = 0.5
 MAX_RESTART_DELAY = 30.0
+_RETRY = (0.02, 60.0)
+"""The shortest and the longest delay before a failed reconciliation is retried, in seconds."""
 
 
 async def keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
@@ -137,7 +139,7 @@ class Controller(ABC, Generic[K]):
         self.context = context
         self.settings = context.settings
         self.informers = context.informers
-        self.queue: WorkQueue[K] = WorkQueue()
+        self.queue: WorkQueue[K] = WorkQueue(self.workers, retry=_RETRY)
         self.cache_syncs: list[LocalInformer[Any]] = []
 
     @abstractmethod
@@ -161,8 +163,7 @@ class Controller(ABC, Generic[K]):
             await informer.synced.wait()
         await self.begin()
         async with asyncio.TaskGroup() as group:
-            for _ in range(self.workers):
-                group.create_task(self._work())
+            group.create_task(self.queue.run(self._process))
             if self.period is not None:
                 group.create_task(keep_running(f"the timer of {self.name}", self._tick))
 
@@ -201,25 +202,21 @@ class Controller(ABC, Generic[K]):
             await asyncio.sleep(self.period)
             await self.tick()
 
-    async def _work(self) -> None:
-        while True:
-            key = await self.queue.take()
-            try:
-                again = await self.reconcile(key)
-            except StatusError as error:
-                # A conflict means that our cache was behind: the next look, a moment later, will have caught up.
-                level = logging.DEBUG if error.code in (404, 409) else logging.WARNING
-                _log.log(level, "%s %s: %s", self.name, key, error.message)
-                self.queue.retry(key)
-            except Exception:
-                _log.exception("%s failed on %s", self.name, key)
-                self.queue.retry(key)
-            else:
-                self.queue.succeeded(key)
-                if again is not None:
-                    self.queue.add_after(key, max(again, 0.01))
-            finally:
-                self.queue.done(key)
+    async def _process(self, key: K) -> None:
+        try:
+            again = await self.reconcile(key)
+        except StatusError as error:
+            # A conflict means that our cache was behind: the next look, a moment later, will have caught up.
+            level = logging.DEBUG if error.code in (404, 409) else logging.WARNING
+            _log.log(level, "%s %s: %s", self.name, key, error.message)
+            self.queue.add_rate_limited(key)
+        except Exception:
+            _log.exception("%s failed on %s", self.name, key)
+            self.queue.add_rate_limited(key)
+        else:
+            self.queue.forget(key)
+            if again is not None:
+                self.queue.add_after(key, max(again, 0.01))
 
 
 def object_key(item: ObjectView) -> Key:

@@ -26,10 +26,10 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.gangs.contract import ATTEMPT
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
-from gpu_scheduler.k8s.fair_queue import FairLimiter, FairQueue
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
 from gpu_scheduler.k8s.times import format_time
+from gpu_scheduler.k8s.workqueue import WorkQueue
 from gpu_scheduler.scheduler.decoding.decode import attempt_of
 from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 
@@ -75,29 +75,24 @@ class Binder:
         self._client = client
         self._sight = sight
         self._tell = tell
-        self._hands = FairLimiter(in_flight)
-        self._waiting: FairQueue[_Effect] = FairQueue()
-        self._wake = asyncio.Event()
+        self._queue: WorkQueue[_Effect] = WorkQueue(in_flight, self._owner_of)
         self.sent: Callable[[float, str], None] = lambda seconds, outcome: None
 
     def send(self, effect: _Effect) -> None:
         """Will send it."""
-        self._waiting.add(effect, (type(effect), self._namespace_of(effect)))
-        self._wake.set()
+        self._queue.add(effect)
 
     @property
     def behind(self) -> bool:
         """Whether something waits for its turn to be sent."""
-        return bool(self._waiting)
+        return len(self._queue) > 0
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            while True:
-                while found := self._waiting.take(self._hands):
-                    group.create_task(self._send(*found))
-                self._wake.clear()
-                await self._wake.wait()
+        await self._queue.run(self._send)
+
+    def _owner_of(self, effect: _Effect) -> Hashable:
+        return type(effect), self._namespace_of(effect)
 
     def _namespace_of(self, effect: _Effect) -> str:
         match effect:
@@ -109,7 +104,7 @@ class Binder:
                 pod = self._sight.pod(effect.uid)
                 return pod.metadata.namespace if pod is not None else ""
 
-    async def _send(self, effect: _Effect, owner: Hashable) -> None:
+    async def _send(self, effect: _Effect) -> None:
         try:
             match effect:
                 case SendBind():
@@ -125,9 +120,6 @@ class Binder:
                 self._tell(BindFailed(effect.bind.uid, BindFailure.UNKNOWN))
             elif isinstance(effect, SendDelete):
                 self._tell(DeleteFailed(effect.delete.uid))
-        finally:
-            self._hands.give_back(owner)
-            self._wake.set()
 
     # -- binds
 

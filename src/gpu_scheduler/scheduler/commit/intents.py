@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import structlog
 
+from gpu_scheduler.base import backoff
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
 from gpu_scheduler.gangs.contract import FINALIZER, PLACEMENTS
@@ -20,8 +21,11 @@ from gpu_scheduler.k8s.tasks import gather_or_end
 CHUNK = 512 * 1024
 """The largest piece, in bytes: API servers refuse objects of some 1.5 MB."""
 
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long to wait after each failed try to delete an intent, in seconds."""
+DELETE_ATTEMPTS = 5
+"""How often the deletion of an intent is attempted before it is left for later."""
+
+DELETE_BACKOFF = 0.5
+"""Delay after the first failed attempt, in seconds; it doubles with each."""
 
 _log = structlog.get_logger(__name__)
 
@@ -137,14 +141,14 @@ class Intents:
         """Deletes intents that the Lease no longer names; what cannot be deleted is void, and goes with the next."""
         self._left |= placements
         for name, uid in placements.items():
-            for pause in PAUSES:
+            for failures in range(DELETE_ATTEMPTS):
                 try:
                     await self._try_delete(name, uid)
                     self._left.pop(name, None)
                     break
                 except ApiError as error:
                     _log.info("a Placement was not deleted", placement=name, error=error.message)
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(backoff.exponential(failures, 30.0, DELETE_BACKOFF))
 
     async def _try_delete(self, name: str, uid: str) -> None:
         """Deletes a piece unless it is gone, or another has its name."""

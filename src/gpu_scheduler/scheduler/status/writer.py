@@ -29,7 +29,7 @@ from gpu_scheduler.k8s.event_recorder import EventType, Recorder, Ref, refer, re
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import PODS
-from gpu_scheduler.k8s.workqueue import Priority, PriorityWorkQueue
+from gpu_scheduler.k8s.workqueue import Priority, WorkQueue
 from gpu_scheduler.scheduler.status.limits import Book, Counts, Limits, Subject
 from gpu_scheduler.scheduler.status.messages import describe, name_gang, say_bound, say_deleted
 from gpu_scheduler.scheduler.status.names import kind_of
@@ -106,12 +106,12 @@ class StatusWriter:
         self._metrics = metrics
         self._limits = limits or Limits()
         writes, events, busy = self._limits.writes, self._limits.events, self._limits.busy
-        self._recorder = Recorder(client, clock, metrics, pace=RateLimiter(events, events, busy))
+        self._recorder = Recorder(client, clock, metrics, rate_limiter=RateLimiter(events, events, busy))
         self._pace = RateLimiter(writes, writes, busy)
         self._entries: dict[GangKey, _Entry] = {}
         self._many = _FEW
         self._messages: dict[str, _PodMessage] = {}
-        self._queue = PriorityWorkQueue[GangKey | str](self._limits.workers, self._lock_of, self._owner_of)
+        self._queue = WorkQueue[GangKey | str](self._limits.workers, self._owner_of, self._lock_of)
         # The latest version of objects that were written and not seen since, by uid.
         self._written: OrderedDict[str, Subject] = OrderedDict()
         self._said_on_pods: OrderedDict[str, tuple[str, float]] = OrderedDict()
@@ -134,7 +134,7 @@ class StatusWriter:
         if status.notes != (before.notes if before is not None else NO_NOTES):
             self._queue.add(key, Priority.URGENT)
         elif status.phase in WAITING or status.phase in STARTING:
-            self._queue.add_in(key, self._limits.settle, Priority.NORMAL)
+            self._queue.add_after(key, self._limits.settle, Priority.NORMAL)
         else:
             turned = before is not None and before.phase is not status.phase
             self._queue.add(key, Priority.URGENT if turned else Priority.NORMAL)
@@ -158,7 +158,7 @@ class StatusWriter:
     def forget(self, key: GangKey) -> None:
         """Drops what is known of a gang that is gone."""
         self._entries.pop(key, None)
-        self._queue.drop(key)
+        self._queue.discard(key)
 
     def _forget_gone(self) -> None:
         """Drops all gangs that are gone; the next time when there are twice as many as are left."""
@@ -192,21 +192,15 @@ class StatusWriter:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
-                for _ in range(self._limits.workers):
-                    group.create_task(self._write_all())
+                group.create_task(self._queue.run(self._write))
         finally:
             self._queue.clear()
 
-    async def _write_all(self) -> None:
-        while True:
-            taken = await self._queue.take()
-            try:
-                await asyncio.sleep(0)  # most gangs need no write, and ten thousand of those must not stop the rest
-                await (self._write_pod(taken.item) if isinstance(taken.item, str) else self._write_gang(taken.item))
-            except Exception:
-                _log.exception("not told", about=str(taken.item))
-            finally:
-                self._queue.release(taken)
+    async def _write(self, item: GangKey | str) -> None:
+        try:
+            await (self._write_pod(item) if isinstance(item, str) else self._write_gang(item))
+        except Exception:
+            _log.exception("status write failed", about=str(item))
 
     def _owner_of(self, item: GangKey | str) -> str:
         """Namespaces do not wait for each other."""
@@ -237,7 +231,7 @@ class StatusWriter:
             return
         news, entry.started = entry.started, False
         if wait > 0 and not news:
-            self._queue.add_in(key, wait, Priority.NORMAL)
+            self._queue.add_after(key, wait, Priority.NORMAL)
             return
         if told.message != entry.message or now - entry.told_at >= self._limits.repeat or news:
             self._record(key, status, told, news)
@@ -249,7 +243,7 @@ class StatusWriter:
             # How much is free for it changes without its being decided anew.
             counts = report.refusal is not None and report.refusal.counts_members
             again = self._pause(entry) if counts else self._limits.repeat
-            self._queue.add_in(key, again, Priority.NORMAL)
+            self._queue.add_after(key, again, Priority.NORMAL)
 
     def _too_soon(self, entry: _Entry, message: str, now: float) -> float:
         """How long to wait with a message that says nothing new but numbers."""
@@ -271,7 +265,7 @@ class StatusWriter:
             for patch in self._book.encode(key, latest, entry.status, told, self._clock()):
                 if patch.resource == PODS and entry.status.phase in STARTING:
                     continue  # told once the pod is bound: until then its version must not move
-                await self._pace.take(hurry=entry.status.notes != NO_NOTES)
+                await self._pace.take(urgent=entry.status.notes != NO_NOTES)
                 written: Subject = await self._client.patch(
                     patch.resource, patch.name, patch.body, patch.namespace, patch.subresource, type=type(latest)
                 )
@@ -288,7 +282,7 @@ class StatusWriter:
                 _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
             in_vain = isinstance(error, Refused) or entry.failures >= _PATIENCE
             lane = Priority.NORMAL if in_vain else Priority.URGENT
-            self._queue.add_in(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
+            self._queue.add_after(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
             return in_vain
         return True
 
@@ -371,7 +365,7 @@ class StatusWriter:
                 self._metrics.count_status_write("written")
             except Conflict:
                 self._metrics.count_status_write("conflict")
-                self._queue.add_in(word.key, self._limits.settle, Priority.NORMAL)
+                self._queue.add_after(word.key, self._limits.settle, Priority.NORMAL)
                 return
             except ApiError as error:
                 self._metrics.count_status_write("failed")
