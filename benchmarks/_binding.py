@@ -18,7 +18,7 @@ import gpu_scheduler
 from gpu_scheduler.gangs.contract import DEVICES, VISIBLE_DEVICES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import Conflict, NotFound
-from gpu_scheduler.k8s.informer import Change, Informer
+from gpu_scheduler.k8s.informer import Informer, ObjectChange
 from gpu_scheduler.k8s.objects import Object, PodObject
 from gpu_scheduler.k8s.resources import PODS, Resource
 
@@ -38,7 +38,7 @@ class Pods:
         self.last = 0.0
         self.informer = Informer(client, PODS, PodObject, self._see, namespace=NAMESPACE)
 
-    def _see(self, changes: Sequence[Change[PodObject]]) -> None:
+    def _see(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
         for change in changes:
             if change.object.spec.node_name and change.object.metadata.uid not in self.bound:
                 self.bound.add(change.object.metadata.uid)

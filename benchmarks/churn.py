@@ -28,7 +28,7 @@ from gpu_scheduler.gangs.contract import GANG, GANG_MIN, GROUP, PLACEMENTS, SYST
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
 from gpu_scheduler.k8s.errors import Conflict, NotFound
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import Object, PodObject
 from gpu_scheduler.k8s.resources import LEASES, PODS, Resource
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
@@ -53,7 +53,7 @@ class Ended:
         self._over: set[str] = set()
         self.informer = Informer(client, PODS, PodObject, self._see, namespace=NAMESPACE)
 
-    def _see(self, changes: Sequence[Change[PodObject]]) -> None:
+    def _see(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
         for kind, pod, _ in changes:
             gang = (pod.metadata.labels or {}).get("gang", "")
             if kind is ChangeKind.DELETED:

@@ -15,7 +15,7 @@ import yaml
 from embedded_kube.node.fleet import FleetError, FleetSettings, read_fleet
 from gpu_scheduler.base.certificates import Certificate, issue, make_authority
 from gpu_scheduler.k8s.connection import Connection, load_connection
-from gpu_scheduler.k8s.credentials import Plugin
+from gpu_scheduler.k8s.credentials import ExecPlugin
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.scheduler.settings import FIELDS, Settings, SettingsError, load_settings
 from tests.fuzz.seeds import Json, dump
@@ -82,7 +82,7 @@ def _read_file(given: Input) -> str:
     connection = load_connection(file)
     assert connection.server
     # Programs that a damaged file names are not run here.
-    access = {} if isinstance(connection.credential, Plugin) else asyncio.run(connection.headers())
+    access = {} if isinstance(connection.credential, ExecPlugin) else asyncio.run(connection.headers())
     return f"{type(connection.credential).__name__} {'TLS' if connection.ssl else 'plain'} {sorted(access)}"
 
 

@@ -22,7 +22,7 @@ from gpu_scheduler.k8s.informer import Informer
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.messages import describe
 from gpu_scheduler.scheduler.translate import Translator
-from gpu_scheduler.scheduler.watcher import follow_optional, follow_required, make_translator
+from gpu_scheduler.scheduler.watcher import make_translator, optional_kinds, required_kinds
 from tests.fuzz import seeds
 from tests.fuzz.canned import Canned, Reply
 from tests.fuzz.seeds import Json, dump, stored
@@ -98,9 +98,9 @@ def _script(given: Input) -> Canned:
 
 async def _follow(canned: Canned, see: Translator) -> None:
     """Lists and watches every kind once, in the order of the cluster watcher."""
-    *first, last = follow_required(see)
+    *first, last = required_kinds(see)
     async with canned.client() as client:
-        for resource, form, handler in (*first, *follow_optional(see, _SERVED), last):
+        for resource, form, handler in (*first, *optional_kinds(see, _SERVED), last):
             informer: Informer[Any] = Informer(client, resource, form, handler)
             await canned.follow(informer)
             if informer.problem:

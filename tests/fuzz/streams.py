@@ -11,7 +11,7 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.codec import read_error
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import ApiError
-from gpu_scheduler.k8s.informer import Change, Informer
+from gpu_scheduler.k8s.informer import Informer, ObjectChange
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import PODS
 from tests.fuzz.canned import Canned, Reply
@@ -27,7 +27,7 @@ _LONG = 100 << 20
 
 def _watch(given: Input) -> str:
     """Reads a watch that sends the input."""
-    changes: list[Change[PodObject]] = []
+    changes: list[ObjectChange[PodObject]] = []
     watches = iter((_Pieces(given),))
     first = dump({"metadata": {"resourceVersion": "1000"}, "items": pods()[:2]})
 
@@ -67,7 +67,7 @@ class _Pieces:
             at += size
 
 
-async def _follow(canned: Canned, changes: list[Change[PodObject]]) -> str:
+async def _follow(canned: Canned, changes: list[ObjectChange[PodObject]]) -> str:
     async with canned.client() as client:
         informer: Informer[PodObject] = Informer(client, PODS, PodObject, changes.extend)
         await canned.follow(informer)

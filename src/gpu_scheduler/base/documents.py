@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-DEEPEST = 100
-LARGEST = 200_000
+MAX_DEPTH = 100
+MAX_VALUES = 200_000
 """How many values a document may have, each counted as often as it is referred to."""
 
 _LONGEST = 200
@@ -65,7 +65,7 @@ def _measure(data: bytes) -> None:
             total += 1
             if event.anchor is not None:
                 sizes[event.anchor] = 1
-        if len(within) > DEEPEST:
-            raise BadDocumentError(f"line {line}: nested too deep; at most {DEEPEST} levels are read")
-        if total > LARGEST:
-            raise BadDocumentError(f"line {line}: too large; at most {LARGEST} values are read")
+        if len(within) > MAX_DEPTH:
+            raise BadDocumentError(f"line {line}: nested too deep; at most {MAX_DEPTH} levels are read")
+        if total > MAX_VALUES:
+            raise BadDocumentError(f"line {line}: too large; at most {MAX_VALUES} values are read")

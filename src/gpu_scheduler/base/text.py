@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
-LONGEST = 999
+MAX_MESSAGE = 999
 """Characters in a message: the API takes 1024 in an Event, and what a reader adds should fit too."""
 
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -19,12 +19,12 @@ _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?:[KMGTPE]i|m)?(?![\w-])")
 
 
-def say_amount(resource: str, amount: float) -> str:
+def format_amount(resource: str, amount: float) -> str:
     """An amount in the units of requests: "1.5 cpu", "12Gi memory", "7 nvidia.com/gpu"."""
-    return f"{say_number(resource, amount)} {resource}"
+    return f"{format_number(resource, amount)} {resource}"
 
 
-def say_number(resource: str, amount: float) -> str:
+def format_number(resource: str, amount: float) -> str:
     """The same without the name of the resource."""
     if resource == "cpu":
         return _decimals(amount / 1000, 3)
@@ -42,7 +42,7 @@ def _decimals(value: float, places: int) -> str:
     return f"{value:.{places}f}".rstrip("0").rstrip(".")
 
 
-def say_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in its largest fitting unit: "90 seconds", "5 minutes", "3 hours", "2 days"."""
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 2 * length or (seconds >= length and seconds % length < 1):
@@ -61,7 +61,7 @@ def join(parts: Sequence[str], most: int = 3) -> str:
     return ", ".join(parts[:most]) + (f" and {left} more" if left > 0 else "")
 
 
-def one_line(text: str, longest: int = LONGEST) -> str:
+def one_line(text: str, longest: int = MAX_MESSAGE) -> str:
     """The text without line breaks and control characters, cut at the end where it is too long."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " for c in text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.scheduler.settings import Settings
-    from gpu_scheduler.scheduler.snapshot import View
+    from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
 
 T = TypeVar("T")
 Command = Callable[..., None]
@@ -108,7 +108,7 @@ def output_option(*choices: str) -> Callable[[Command], Command]:
     return click.option("--output", "-o", type=kind, default=choices[0], show_default=True, help="In which form.")
 
 
-def load_view(target: ClusterTarget) -> tuple[View, Connection]:
+def load_view(target: ClusterTarget) -> tuple[ClusterSnapshot, Connection]:
     """What the cluster is like now; one line to the user when it cannot be seen."""
     connection, settings = target.connect(), target.settings()
     from gpu_scheduler.scheduler.snapshot import take_snapshot

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.scheduler.settings import Settings
-    from gpu_scheduler.scheduler.snapshot import View
+    from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
 
 REQUEST_TIMEOUT = 10.0
 """How long one answer may take, in seconds."""
@@ -99,7 +99,7 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
         yield check
 
 
-def _check_names(view: View) -> Iterator[Check]:
+def _check_names(view: ClusterSnapshot) -> Iterator[Check]:
     """Whether annotations, resources and queues are spelt as this cluster knows them."""
     from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names, check_resources
 
@@ -112,7 +112,7 @@ def _check_names(view: View) -> Iterator[Check]:
     yield check_queue_names(state)
 
 
-async def _check_scheduler(client: Client, view: View, settings: Settings) -> AsyncIterator[Check]:
+async def _check_scheduler(client: Client, view: ClusterSnapshot, settings: Settings) -> AsyncIterator[Check]:
     """Who leads, and whether what is written down agrees with what counts."""
     from gpu_scheduler.cli.checks import cluster
     from gpu_scheduler.gangs.contract import PLACEMENTS

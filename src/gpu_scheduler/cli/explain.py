@@ -10,7 +10,7 @@ from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, lo
 
 if TYPE_CHECKING:
     from gpu_scheduler.core.model import GangKey
-    from gpu_scheduler.scheduler.snapshot import View
+    from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
 
 EXAMPLES = """
 \b
@@ -48,7 +48,7 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
         show(warn_of_leader(view.lease, view.now, screen_width()))
 
 
-def _find(view: View, namespace: str, name: str) -> list[GangKey]:
+def _find(view: ClusterSnapshot, namespace: str, name: str) -> list[GangKey]:
     """The gangs that are meant, or one line with the nearest names."""
     from gpu_scheduler.cli.render.names import find_keys, nearest_names
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.connection import Connection
     from gpu_scheduler.scheduler.settings import Settings
-    from gpu_scheduler.scheduler.snapshot import View
+    from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
 
 EVERY = 2.0
 """How often a watched table is looked at again, in seconds."""
@@ -77,13 +77,13 @@ class _Choice:
         self._everything = everything
         self._output = output
 
-    def find(self, view: View) -> GangList:
+    def find(self, view: ClusterSnapshot) -> GangList:
         """The gangs of a view that are to be seen."""
         from gpu_scheduler.cli.render.gangs import list_gangs
 
         return list_gangs(view.engine, view.now, self._namespace, everything=self._everything)
 
-    def draw(self, found: GangList, view: View) -> list[Text]:
+    def draw(self, found: GangList, view: ClusterSnapshot) -> list[Text]:
         """The gangs as text, and a warning below them when nobody decides."""
         from gpu_scheduler.cli.render.gangs import draw_gangs, draw_names
         from gpu_scheduler.cli.render.leader import warn_of_leader

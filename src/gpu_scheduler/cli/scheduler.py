@@ -75,11 +75,11 @@ async def _run_until_signalled(connection: Connection, settings: Settings) -> No
 
 def begin_service(settings: Settings) -> asyncio.Event:
     """Sets up the log; the event is set when a signal says stop."""
-    from gpu_scheduler.k8s.logs import set_up_logs, tell_broken_connection
+    from gpu_scheduler.k8s.logs import configure_logging, log_broken_connection
 
-    set_up_logs(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level)
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    loop.set_exception_handler(tell_broken_connection)
+    loop.set_exception_handler(log_broken_connection)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     return stop

@@ -18,7 +18,16 @@ import aiohttp
 import msgspec
 
 from gpu_scheduler.base import backoff
-from gpu_scheduler.k8s.codec import Event, Listed, Page, read_error, read_events, read_object, read_page, read_revision
+from gpu_scheduler.k8s.codec import (
+    ListPage,
+    ObjectList,
+    WatchEvent,
+    read_error,
+    read_events,
+    read_object,
+    read_page,
+    read_revision,
+)
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.credentials import Access
 from gpu_scheduler.k8s.errors import ConfigError, Gone, Refused, TooMany, Undecided
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-PATIENCE = 30.0
+RETRY_TIMEOUT = 30.0
 """How long a request is tried again, in seconds, counted from its start."""
 
 LONGEST_LINE = 32 << 20
@@ -122,7 +131,7 @@ class Client:
         labels: str = "",
         fields: str = "",
         limit: int = 500,
-    ) -> Listed[T]:
+    ) -> ObjectList[T]:
         """All objects of a kind as they were at one moment after the call."""
         path, params = resource.path(namespace), _selection(labels, fields)
         try:
@@ -131,15 +140,17 @@ class Client:
             # The moment that the pages were to show is forgotten; one large page cannot meet that.
             return await self._list_pages(path, params, type, 0)
 
-    async def _list_pages(self, path: str, params: Mapping[str, str], type: builtins.type[T], limit: int) -> Listed[T]:
+    async def _list_pages(
+        self, path: str, params: Mapping[str, str], type: builtins.type[T], limit: int
+    ) -> ObjectList[T]:
         items: builtins.list[T] = []
         asked = {**params, **({"limit": str(limit)} if limit else {})}
         while True:
-            page: Page[T] = read_page(await self.request("GET", path, params=asked), type)
+            page: ListPage[T] = read_page(await self.request("GET", path, params=asked), type)
             items += page.items or ()
             following = page.metadata.continue_
             if not following:
-                return Listed(items, read_revision(page.metadata.resource_version))
+                return ObjectList(items, read_revision(page.metadata.resource_version))
             if following == asked.get("continue"):
                 raise Undecided(0, "Garbled", "the API server sent a page of a list that is followed by itself")
             asked["continue"] = following
@@ -200,7 +211,7 @@ class Client:
         labels: str = "",
         fields: str = "",
         quiet: float = 90.0,
-    ) -> AsyncGenerator[Sequence[Event[T]], None]:
+    ) -> AsyncGenerator[Sequence[WatchEvent[T]], None]:
         """What happens after `since`, in batches; Undecided after `quiet` seconds without even a bookmark.
 
         To be left by contextlib.aclosing, which ends the request.
@@ -244,7 +255,7 @@ class Client:
         clock = asyncio.get_running_loop().time
         retries = 0
         async with self._reads if reading else self._writes:
-            give_up = clock() + PATIENCE
+            give_up = clock() + RETRY_TIMEOUT
             while True:
                 pause = 0.0 if reading else self._paused_until - clock()
                 if pause > 0:
@@ -256,12 +267,12 @@ class Client:
                     if not wait:
                         raise
                     delay = 1.0 if error.retry_after is None else max(error.retry_after, _FIRST_DELAY)
-                    self._paused_until = max(self._paused_until, clock() + min(delay, PATIENCE))
+                    self._paused_until = max(self._paused_until, clock() + min(delay, RETRY_TIMEOUT))
                     if clock() + delay > give_up:
                         raise
                 except Undecided as error:
                     jitter = random.uniform(0.5, 1.5)
-                    delay = error.retry_after or backoff.exponential(retries, PATIENCE, _FIRST_DELAY) * jitter
+                    delay = error.retry_after or backoff.exponential(retries, RETRY_TIMEOUT, _FIRST_DELAY) * jitter
                     retries += 1
                     if not reading or retries > _RETRIES or clock() + delay > give_up:
                         raise

@@ -12,7 +12,7 @@ import structlog
 
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.k8s.errors import ApiError, Undecided, api_error
-from gpu_scheduler.k8s.objects import DEEPEST, Object
+from gpu_scheduler.k8s.objects import MAX_DEPTH, Object
 
 T = TypeVar("T")
 
@@ -25,14 +25,14 @@ LONGEST_RETRY = 60.0
 _log = structlog.get_logger(__name__)
 
 
-class Listed(NamedTuple, Generic[T]):
+class ObjectList(NamedTuple, Generic[T]):
     """All objects of a kind at one moment."""
 
     items: Sequence[T]
     resource_version: int
 
 
-class Event(msgspec.Struct, Generic[T], gc=False):
+class WatchEvent(msgspec.Struct, Generic[T], gc=False):
     """A line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or UNREADABLE, the latter two with metadata alone."""
 
     type: str
@@ -44,7 +44,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class Page(msgspec.Struct, Generic[T]):
+class ListPage(msgspec.Struct, Generic[T]):
     """A part of a list."""
 
     metadata: _ListMeta
@@ -90,7 +90,7 @@ def _decode(data: bytes, wanted: type[T]) -> T:
 def _cut_deep(data: bytes) -> bytes:
     """JSON without its deepest parts, but still too deep, so that the object is left out and the others are not."""
     kept: list[bytes] = []
-    room, start = 2 * DEEPEST - 1, 0  # how many levels may still be opened
+    room, start = 2 * MAX_DEPTH - 1, 0  # how many levels may still be opened
     for mark in _MARKS.finditer(data):
         begin, end = mark.span()
         if data[begin] in b"[{":
@@ -105,12 +105,12 @@ def _cut_deep(data: bytes) -> bytes:
     return b"".join(kept) + data[start:]
 
 
-def read_page(data: bytes, wanted: type[T]) -> Page[T]:
+def read_page(data: bytes, wanted: type[T]) -> ListPage[T]:
     """A page of a list. An object that is not what its kind must be is left out and told of in the log."""
     try:
-        return _decode(data, Page[wanted])  # type: ignore[valid-type]
+        return _decode(data, ListPage[wanted])  # type: ignore[valid-type]
     except _WRONG:
-        loose = read_object(data, Page[msgspec.Raw])
+        loose = read_object(data, ListPage[msgspec.Raw])
     except msgspec.DecodeError as error:
         raise _garbled(error) from None
     items: list[T] = []
@@ -119,13 +119,13 @@ def read_page(data: bytes, wanted: type[T]) -> Page[T]:
             items.append(_decode(raw, wanted))
         except _WRONG as error:
             _tell_unreadable(raw, error)
-    return Page(loose.metadata, items)
+    return ListPage(loose.metadata, items)
 
 
-def read_events(lines: bytes, wanted: type[T]) -> Sequence[Event[T]]:
+def read_events(lines: bytes, wanted: type[T]) -> Sequence[WatchEvent[T]]:
     """The events of whole lines. An error among them is raised, and who watches again from before gets the others."""
     try:
-        events: list[Event[T]] = _decoder(Event[wanted]).decode_lines(lines)  # type: ignore[valid-type]
+        events: list[WatchEvent[T]] = _decoder(WatchEvent[wanted]).decode_lines(lines)  # type: ignore[valid-type]
     except (*_WRONG, RecursionError):
         # Most likely a bookmark or an error, whose object is of no kind.
         return _read_odd_lines(lines, wanted)
@@ -137,23 +137,23 @@ def read_events(lines: bytes, wanted: type[T]) -> Sequence[Event[T]]:
     return events
 
 
-def _read_odd_lines(lines: bytes, wanted: type[T]) -> Sequence[Event[T]]:
+def _read_odd_lines(lines: bytes, wanted: type[T]) -> Sequence[WatchEvent[T]]:
     events = (_read_odd(line, wanted) for line in lines.split(b"\n") if line.strip())
     return [event for event in events if event is not None]
 
 
-def _read_odd(line: bytes, wanted: type[T]) -> Event[Any] | None:
+def _read_odd(line: bytes, wanted: type[T]) -> WatchEvent[Any] | None:
     """The event of a line; None when nobody can tell which object it is about."""
-    loose = read_object(line, Event[msgspec.Raw])
+    loose = read_object(line, WatchEvent[msgspec.Raw])
     if loose.type == "ERROR":
         status = read_object(loose.object, _Status)
         raise _translate(status.code, status, None)
     form: type[Any] = Object if loose.type == "BOOKMARK" else wanted
     try:
-        return Event(loose.type, _decode(loose.object, form))
+        return WatchEvent(loose.type, _decode(loose.object, form))
     except _WRONG as error:
         known = _tell_unreadable(loose.object, error)
-        return Event(UNREADABLE, known) if known is not None and loose.type != "BOOKMARK" else None
+        return WatchEvent(UNREADABLE, known) if known is not None and loose.type != "BOOKMARK" else None
 
 
 def read_revision(version: str) -> int:

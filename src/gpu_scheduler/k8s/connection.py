@@ -14,9 +14,15 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
-from gpu_scheduler.k8s.credentials import Access, Credential, Fixed, Plugin, TokenFile, is_token
+from gpu_scheduler.k8s.credentials import Access, Credential, ExecPlugin, StaticCredential, TokenFile, is_token
 from gpu_scheduler.k8s.errors import ConfigError
-from gpu_scheduler.k8s.kubeconfig import Chosen, Cluster, Entry, User, read_kubeconfig
+from gpu_scheduler.k8s.kubeconfig import (
+    KubeconfigCluster,
+    KubeconfigEntry,
+    KubeconfigUser,
+    SelectedContext,
+    read_kubeconfig,
+)
 from gpu_scheduler.k8s.objects import Json
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -54,7 +60,7 @@ class Connection:
     namespace: str = "default"
     proxy: str | None = None
     server_name: str | None = None
-    credential: Credential = field(default_factory=Fixed)
+    credential: Credential = field(default_factory=StaticCredential)
     transport: Callable[[str], aiohttp.ClientSession] = open_session
 
     async def access(self) -> Access:
@@ -109,7 +115,7 @@ def _connect_inside() -> Connection:
     )
 
 
-def _connect(chosen: Chosen) -> Connection:
+def _connect(chosen: SelectedContext) -> Connection:
     cluster = chosen.cluster
     server = cluster.value.server.rstrip("/")
     parts = _split_address(server)
@@ -131,7 +137,7 @@ def _connect(chosen: Chosen) -> Connection:
     )
 
 
-def _context_maker(chosen: Chosen) -> Callable[[bytes, bytes], ssl.SSLContext]:
+def _context_maker(chosen: SelectedContext) -> Callable[[bytes, bytes], ssl.SSLContext]:
     """Makes TLS contexts for a cluster from a client's certificate and key, which may be empty."""
     cluster = chosen.cluster
     authority = cluster.read("certificate-authority")
@@ -170,7 +176,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
     load_certificate(context, Certificate(certificate, key))
 
 
-def _find_credential(chosen: Chosen, make_context: Callable[[bytes, bytes], ssl.SSLContext]) -> Credential:
+def _find_credential(chosen: SelectedContext, make_context: Callable[[bytes, bytes], ssl.SSLContext]) -> Credential:
     user = chosen.user
     _refuse_unsupported(user)
     found = user.value
@@ -179,16 +185,16 @@ def _find_credential(chosen: Chosen, make_context: Callable[[bytes, bytes], ssl.
     if found.token:
         if not is_token(found.token):
             raise user.wrong("token", "has letters that no bearer token has; write it in one piece")
-        return Fixed(f"Bearer {found.token}")
+        return StaticCredential(f"Bearer {found.token}")
     if found.username:
-        return Fixed("Basic " + base64.b64encode(f"{found.username}:{found.password}".encode()).decode())
+        return StaticCredential("Basic " + base64.b64encode(f"{found.username}:{found.password}".encode()).decode())
     if found.exec is not None:
         told = _describe(chosen.cluster) if found.exec.provide_cluster_info else None
-        return Plugin(user, found.exec, told, make_context)
-    return Fixed()
+        return ExecPlugin(user, found.exec, told, make_context)
+    return StaticCredential()
 
 
-def _refuse_unsupported(user: Entry[User]) -> None:
+def _refuse_unsupported(user: KubeconfigEntry[KubeconfigUser]) -> None:
     """Acting as somebody else than the file says would be worse than not acting."""
     if user.value.auth_provider is not None:
         raise user.wrong("auth-provider", "no longer part of Kubernetes; use exec")
@@ -196,7 +202,7 @@ def _refuse_unsupported(user: Entry[User]) -> None:
         raise user.wrong("as", "impersonation is not supported; use credentials of that user")
 
 
-def _describe(cluster: Entry[Cluster]) -> Json:
+def _describe(cluster: KubeconfigEntry[KubeconfigCluster]) -> Json:
     """The cluster as an exec plugin is told of it."""
     found = cluster.value
     authority = cluster.read("certificate-authority")
@@ -211,7 +217,7 @@ def _describe(cluster: Entry[Cluster]) -> Json:
     return {name: value for name, value in fields.items() if value}
 
 
-def _find_proxy(cluster: Entry[Cluster]) -> str | None:
+def _find_proxy(cluster: KubeconfigEntry[KubeconfigCluster]) -> str | None:
     """The proxy that the file names, else the one that the environment names for this server."""
     server = _split_address(cluster.value.server)
     proxy = cluster.value.proxy_url or None

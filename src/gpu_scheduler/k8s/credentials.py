@@ -18,7 +18,7 @@ import msgspec
 
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.k8s.errors import ConfigError
-from gpu_scheduler.k8s.kubeconfig import Entry, Exec, User
+from gpu_scheduler.k8s.kubeconfig import Exec, KubeconfigEntry, KubeconfigUser
 from gpu_scheduler.k8s.objects import Json
 
 REREAD = 60.0
@@ -48,7 +48,7 @@ class Credential(Protocol):
         """Called when a request with these headers was refused: whether asking again may bring other access."""
 
 
-class Fixed:
+class StaticCredential:
     """One authorization for ever, or none."""
 
     def __init__(self, authorization: str = "") -> None:
@@ -105,7 +105,7 @@ class TokenFile:
         raise ConfigError(f"{one_line(str(self._path))}: {problem}; it must hold a bearer token")
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class _ExecStatus(msgspec.Struct, rename="camel"):
     expiration_timestamp: datetime | None = None
     token: str = ""
     client_certificate_data: str = ""
@@ -115,15 +115,15 @@ class _Status(msgspec.Struct, rename="camel"):
 class _ExecCredential(msgspec.Struct, rename="camel"):
     api_version: str
     kind: str
-    status: _Status
+    status: _ExecStatus
 
 
-class Plugin:
+class ExecPlugin:
     """A program that prints credentials. `cluster` is what it is told of the cluster, if it wants to know."""
 
     def __init__(
         self,
-        user: Entry[User],
+        user: KubeconfigEntry[KubeconfigUser],
         plan: Exec,
         cluster: Json | None,
         make_context: Callable[[bytes, bytes], SSLContext],
@@ -158,7 +158,7 @@ class Plugin:
             self._access = None
         return True
 
-    def _grant(self, said: _Status) -> Access:
+    def _grant(self, said: _ExecStatus) -> Access:
         headers = {"Authorization": f"Bearer {said.token}"} if said.token else {}
         if not said.client_certificate_data:
             return Access(headers)
@@ -166,7 +166,7 @@ class Plugin:
         # A new context each time: connections made with the old certificate are not used again.
         return Access(headers, self._make_context(certificate, key))
 
-    async def _run(self) -> _Status:
+    async def _run(self) -> _ExecStatus:
         program = self._find()
         interactive = self._plan.interactive_mode != "Never" and sys.stdin is not None and sys.stdin.isatty()
         if self._plan.interactive_mode == "Always" and not interactive:
@@ -217,7 +217,7 @@ class Plugin:
             raise self._wrong("command", ". ".join([f'no program "{command}"', *([hint] if hint else [])]))
         return found
 
-    def _parse(self, out: bytes, program: str) -> _Status:
+    def _parse(self, out: bytes, program: str) -> _ExecStatus:
         try:
             said = msgspec.json.decode(out, type=_ExecCredential)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -38,7 +38,7 @@ _MAX_RETRYING = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Ref(NamedTuple):
+class ObjectReference(NamedTuple):
     """The object that an Event is about."""
 
     api_version: str
@@ -49,14 +49,16 @@ class Ref(NamedTuple):
     resource_version: str = ""
 
 
-def refer(resource: Resource, meta: Meta) -> Ref:
+def reference_to(resource: Resource, meta: Meta) -> ObjectReference:
     """A reference to an object of a kind."""
-    return Ref(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid, meta.resource_version)
+    return ObjectReference(
+        resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid, meta.resource_version
+    )
 
 
-def refer_pod(pod: PodObject) -> Ref:
+def reference_to_pod(pod: PodObject) -> ObjectReference:
     """A reference to a pod."""
-    return refer(PODS, pod.metadata)
+    return reference_to(PODS, pod.metadata)
 
 
 class DropCounter(Protocol):
@@ -79,7 +81,7 @@ class _Sameness(NamedTuple):
 class _Pending:
     """An Event to be written; `name` is what it was called when it was sent, in vain as far as is known."""
 
-    ref: Ref
+    ref: ObjectReference
     message: str
     first: float
     last: float
@@ -95,7 +97,7 @@ class _Known:
     count: int
 
 
-class Recorder:
+class EventRecorder:
     """Writes Events in the background; namespaces take turns. What is recorded while too much waits drives out the
     oldest."""
 
@@ -124,7 +126,7 @@ class Recorder:
         self._queue: WorkQueue[_Sameness] = WorkQueue(WORKERS, self._owner_of, retry=_RETRY)
         self._last_name = 0
 
-    def record(self, ref: Ref, kind: EventType, reason: str, message: str) -> None:
+    def record(self, ref: ObjectReference, kind: EventType, reason: str, message: str) -> None:
         """Will write an Event about an object; returns at once."""
         message = one_line(message)
         now = self._clock()

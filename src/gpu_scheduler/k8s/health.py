@@ -26,7 +26,7 @@ def split_address(text: str) -> tuple[str | None, int]:
     return bare or None, int(port)
 
 
-def say_why(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """Why an address cannot be listened on."""
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
@@ -89,7 +89,7 @@ class Health:
             try:
                 await web.TCPSite(runner, host, port).start()
             except OSError as error:
-                raise ConfigError(f'address "{address}" cannot be listened on: {say_why(error)}') from error
+                raise ConfigError(f'address "{address}" cannot be listened on: {describe_os_error(error)}') from error
             yield int(runner.addresses[0][1])
         finally:
             await runner.cleanup()

@@ -19,7 +19,7 @@ import structlog
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.k8s.client import Client
-from gpu_scheduler.k8s.codec import UNREADABLE, Event, Listed, read_revision
+from gpu_scheduler.k8s.codec import UNREADABLE, ObjectList, WatchEvent, read_revision
 from gpu_scheduler.k8s.errors import ApiError, Gone, Undecided
 from gpu_scheduler.k8s.objects import Meta
 from gpu_scheduler.k8s.resources import Resource
@@ -56,7 +56,7 @@ class ChangeKind(Enum):
     DELETED = "deleted"
 
 
-class Change(NamedTuple, Generic[T]):
+class ObjectChange(NamedTuple, Generic[T]):
     """A change of an object; a deleted one is shown as it was last, and is `old` itself if nobody told how it was."""
 
     kind: ChangeKind
@@ -72,7 +72,7 @@ class Informer(Generic[T]):
         client: Client,
         resource: Resource,
         type: builtins.type[T],
-        on_changes: Callable[[Sequence[Change[T]]], None],
+        on_changes: Callable[[Sequence[ObjectChange[T]]], None],
         *,
         namespace: str = "",
         labels: str = "",
@@ -190,8 +190,8 @@ class Informer(Generic[T]):
             async for events in watch:
                 self._take(events)
 
-    def _merge(self, listed: Listed[T]) -> None:
-        changes: list[Change[T]] = []
+    def _merge(self, listed: ObjectList[T]) -> None:
+        changes: list[ObjectChange[T]] = []
         present = set()
         for found in listed.items:
             present.add(_key(found.metadata))
@@ -207,8 +207,8 @@ class Informer(Generic[T]):
         self._listed = max(self._listed, listed.resource_version)
         self._finish(listed.resource_version, changes)
 
-    def _take(self, events: Sequence[Event[T]]) -> None:
-        changes: list[Change[T]] = []
+    def _take(self, events: Sequence[WatchEvent[T]]) -> None:
+        changes: list[ObjectChange[T]] = []
         latest = self.revision
         for event in events:
             meta = event.object.metadata
@@ -234,23 +234,23 @@ class Informer(Generic[T]):
             _log.warning("object left out", resource=self.resource.plural, name=name, error=error.message)
             return None
 
-    def _put(self, found: T, revision: int, changes: list[Change[T]]) -> None:
+    def _put(self, found: T, revision: int, changes: list[ObjectChange[T]]) -> None:
         key = _key(found.metadata)
         if revision <= self._deleted.get(key, 0):
             return
         old = self.objects.get(key)
         if old is None:
-            changes.append(Change(ChangeKind.ADDED, found, None))
+            changes.append(ObjectChange(ChangeKind.ADDED, found, None))
         elif revision <= int(old.metadata.resource_version):
             return
         elif old.metadata.uid == found.metadata.uid:
-            changes.append(Change(ChangeKind.MODIFIED, found, old))
+            changes.append(ObjectChange(ChangeKind.MODIFIED, found, old))
         else:
             self._drop(key, old, revision, changes)
-            changes.append(Change(ChangeKind.ADDED, found, None))
+            changes.append(ObjectChange(ChangeKind.ADDED, found, None))
         self.objects[key] = found
 
-    def _remove(self, event: Event[T], revision: int, changes: list[Change[T]]) -> None:
+    def _remove(self, event: WatchEvent[T], revision: int, changes: list[ObjectChange[T]]) -> None:
         meta = event.object.metadata
         key = _key(meta)
         old = self.objects.get(key)
@@ -260,11 +260,11 @@ class Informer(Generic[T]):
             known = event.type == "DELETED" and meta.uid == old.metadata.uid
             self._drop(key, event.object if known else old, revision, changes)
 
-    def _drop(self, key: tuple[str, str], last: T, revision: int, changes: list[Change[T]]) -> None:
-        changes.append(Change(ChangeKind.DELETED, last, self.objects.pop(key)))
+    def _drop(self, key: tuple[str, str], last: T, revision: int, changes: list[ObjectChange[T]]) -> None:
+        changes.append(ObjectChange(ChangeKind.DELETED, last, self.objects.pop(key)))
         self._deleted[key] = revision
 
-    def _finish(self, revision: int, changes: list[Change[T]]) -> None:
+    def _finish(self, revision: int, changes: list[ObjectChange[T]]) -> None:
         """Ends a batch: tells the changes, then whoever waits for the revision."""
         self._heard_at = time.monotonic()
         self.problem = ""
@@ -278,7 +278,7 @@ class Informer(Generic[T]):
             self._moved.set()
             self._moved = asyncio.Event()
 
-    def _hand_over(self, changes: Sequence[Change[T]]) -> None:
+    def _hand_over(self, changes: Sequence[ObjectChange[T]]) -> None:
         try:
             self._on_changes(changes)
         except Exception:

@@ -33,7 +33,7 @@ class Extension(_Kebab):
     extension: Any = None
 
 
-class Cluster(_Kebab):
+class KubeconfigCluster(_Kebab):
     server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
@@ -63,7 +63,7 @@ class Exec(_Camel):
     interactive_mode: str = "IfAvailable"
 
 
-class User(_Kebab):
+class KubeconfigUser(_Kebab):
     client_certificate: str = ""
     client_certificate_data: str = ""
     client_key: str = ""
@@ -77,7 +77,7 @@ class User(_Kebab):
     act_as: str = msgspec.field(name="as", default="")
 
 
-class Context(_Kebab):
+class KubeconfigContext(_Kebab):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -85,17 +85,17 @@ class Context(_Kebab):
 
 class _NamedCluster(_Kebab):
     name: str
-    cluster: Cluster = msgspec.field(default_factory=Cluster)
+    cluster: KubeconfigCluster = msgspec.field(default_factory=KubeconfigCluster)
 
 
 class _NamedUser(_Kebab):
     name: str
-    user: User = msgspec.field(default_factory=User)
+    user: KubeconfigUser = msgspec.field(default_factory=KubeconfigUser)
 
 
 class _NamedContext(_Kebab):
     name: str
-    context: Context = msgspec.field(default_factory=Context)
+    context: KubeconfigContext = msgspec.field(default_factory=KubeconfigContext)
 
 
 class _File(_Kebab):
@@ -105,7 +105,7 @@ class _File(_Kebab):
     contexts: list[_NamedContext] = []
 
 
-class Entry(NamedTuple, Generic[T]):
+class KubeconfigEntry(NamedTuple, Generic[T]):
     """A named part of a kubeconfig and the file it stands in."""
 
     value: T
@@ -140,29 +140,31 @@ class Entry(NamedTuple, Generic[T]):
         return b""
 
 
-class Chosen(NamedTuple):
+class SelectedContext(NamedTuple):
     """What one context names."""
 
-    cluster: Entry[Cluster]
-    user: Entry[User]
+    cluster: KubeconfigEntry[KubeconfigCluster]
+    user: KubeconfigEntry[KubeconfigUser]
     namespace: str
 
 
-def read_kubeconfig(files: Sequence[Path], context: str | None = None) -> Chosen:
+def read_kubeconfig(files: Sequence[Path], context: str | None = None) -> SelectedContext:
     """What a context (the current one if not named) stands for in files of which the first to name something wins."""
-    clusters: dict[str, Entry[Cluster]] = {}
-    users: dict[str, Entry[User]] = {}
-    contexts: dict[str, Entry[Context]] = {}
+    clusters: dict[str, KubeconfigEntry[KubeconfigCluster]] = {}
+    users: dict[str, KubeconfigEntry[KubeconfigUser]] = {}
+    contexts: dict[str, KubeconfigEntry[KubeconfigContext]] = {}
     current = ""
     for file in files:
         found = _read(file)
         current = current or found.current_context
         for cluster in found.clusters:
-            clusters.setdefault(cluster.name, Entry(cluster.cluster, file, f"clusters[{cluster.name}].cluster"))
+            clusters.setdefault(
+                cluster.name, KubeconfigEntry(cluster.cluster, file, f"clusters[{cluster.name}].cluster")
+            )
         for user in found.users:
-            users.setdefault(user.name, Entry(user.user, file, f"users[{user.name}].user"))
+            users.setdefault(user.name, KubeconfigEntry(user.user, file, f"users[{user.name}].user"))
         for named in found.contexts:
-            contexts.setdefault(named.name, Entry(named.context, file, f"contexts[{named.name}].context"))
+            contexts.setdefault(named.name, KubeconfigEntry(named.context, file, f"contexts[{named.name}].context"))
     name = context or current
     where = ", ".join(map(str, files))
     if not name:
@@ -171,14 +173,18 @@ def read_kubeconfig(files: Sequence[Path], context: str | None = None) -> Chosen
     if chosen is None:
         field = "--context" if context else "current-context"
         raise ConfigError(one_line(f'{where}: {field}: no context "{name}"; there is {_names(contexts)}'))
-    return Chosen(
+    return SelectedContext(
         _look_up(chosen, "cluster", clusters),
-        _look_up(chosen, "user", users) if chosen.value.user else Entry(User(), chosen.file, chosen.where),
+        _look_up(chosen, "user", users)
+        if chosen.value.user
+        else KubeconfigEntry(KubeconfigUser(), chosen.file, chosen.where),
         chosen.value.namespace or "default",
     )
 
 
-def _look_up(chosen: Entry[Context], field: str, entries: Mapping[str, Entry[T]]) -> Entry[T]:
+def _look_up(
+    chosen: KubeconfigEntry[KubeconfigContext], field: str, entries: Mapping[str, KubeconfigEntry[T]]
+) -> KubeconfigEntry[T]:
     name = getattr(chosen.value, field)
     found = entries.get(name)
     if found is None:

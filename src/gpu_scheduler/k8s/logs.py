@@ -23,7 +23,7 @@ _HIDDEN = "***"
 _PLAIN = re.compile(r"[^\s\"=]+")
 
 
-def tell_broken_connection(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def log_broken_connection(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """One line for a connection that failed while nobody waited for it, as when it is dropped in the middle of TLS;
     anything else that nobody has caught is told in full."""
     if "transport" in context or "protocol" in context:
@@ -34,7 +34,7 @@ def tell_broken_connection(loop: asyncio.AbstractEventLoop, context: dict[str, A
         loop.default_exception_handler(context)
 
 
-def set_up_logs(form: LogFormat = "console", level: str = "info", stream: IO[str] | None = None) -> None:
+def configure_logging(form: LogFormat = "console", level: str = "info", stream: IO[str] | None = None) -> None:
     """Sends all logging, ours and that of libraries, to one stream (standard error) in one form."""
     origin: list[Processor] = [
         structlog.contextvars.merge_contextvars,

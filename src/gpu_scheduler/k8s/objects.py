@@ -9,7 +9,7 @@ import msgspec
 
 Json = dict[str, Any]
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """How deep an object may be nested. No field that is read lies deeper, but an API server takes 10,000 levels."""
 
 
@@ -209,8 +209,8 @@ class RawObject(_Part):
     def __post_init__(self) -> None:
         # Whoever compares or copies it goes down as deep as it goes.
         for name, part in (("spec", self.spec), ("status", self.status)):
-            if _is_deeper(part, DEEPEST):
-                raise ValueError(f"{name}: must not be nested deeper than {DEEPEST} levels")
+            if _is_deeper(part, MAX_DEPTH):
+                raise ValueError(f"{name}: must not be nested deeper than {MAX_DEPTH} levels")
 
 
 def _is_deeper(part: Any, levels: int) -> bool:

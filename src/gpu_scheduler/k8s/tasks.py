@@ -34,7 +34,7 @@ async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None], end: C
         running.result()
 
 
-async def gather_or_end(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What each of them returns; one that fails ends the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

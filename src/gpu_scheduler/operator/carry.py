@@ -8,7 +8,7 @@ from itertools import groupby
 
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
-from gpu_scheduler.k8s.event_recorder import EventType, Recorder, refer
+from gpu_scheduler.k8s.event_recorder import EventRecorder, EventType, reference_to
 from gpu_scheduler.k8s.objects import Json, Meta, Object
 from gpu_scheduler.k8s.resources import CONFIG_MAPS, PODS, SERVICES, Resource
 from gpu_scheduler.operator.actions import (
@@ -40,7 +40,7 @@ class ActionExecutor:
     """Carries out the actions of one look at a job. Pods and Services go out several at once, all else one by one."""
 
     def __init__(
-        self, client: Client, resource: Resource, meta: Meta, gang: PodGroupApi | None, recorder: Recorder
+        self, client: Client, resource: Resource, meta: Meta, gang: PodGroupApi | None, recorder: EventRecorder
     ) -> None:
         self._client = client
         self._resource = resource
@@ -138,7 +138,7 @@ class ActionExecutor:
         self._tell("Normal", f"SuccessfulDelete{resource.kind}", f"Deleted {_word(resource)}: {name}")
 
     def _tell(self, kind: EventType, reason: str, message: str) -> None:
-        self._recorder.record(refer(self._resource, self._meta), kind, reason, message)
+        self._recorder.record(reference_to(self._resource, self._meta), kind, reason, message)
 
 
 def _word(resource: Resource) -> str:

@@ -17,7 +17,7 @@ from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import ApiError, Conflict, Undecided
 from gpu_scheduler.k8s.event_recorder import WORKERS as TELLERS
-from gpu_scheduler.k8s.event_recorder import Recorder, refer
+from gpu_scheduler.k8s.event_recorder import EventRecorder, reference_to
 from gpu_scheduler.k8s.health import Health
 from gpu_scheduler.k8s.informer import Informer
 from gpu_scheduler.k8s.leader_election import Candidate, FencedError, LeaderElection, LeaseObject
@@ -141,7 +141,9 @@ class Operator:
         self._metrics = metrics
         self._queue: WorkQueue[JobKey] = WorkQueue(_WORKERS, lambda key: key.namespace)
         self._sight = JobCache(client, options.namespaces, options.gang, self._queue.add)
-        self._recorder = Recorder(words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts)
+        self._recorder = EventRecorder(
+            words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts
+        )
         self._kinds: dict[Resource, JobController] = {}
         self._left: set[str] = set()
         self._informers: list[Informer[Any]] = []
@@ -293,5 +295,5 @@ class Operator:
             who = f"{manager} by its runPolicy.managedBy" if manager else f"Deployment {rival}"
             _log.info("a job is left alone", kind=key.resource.kind, job=f"{key.namespace}/{key.name}", manager=who)
             why = f"gpu-scheduler leaves this job alone: it is managed by {who}"
-            self._recorder.record(refer(key.resource, raw.metadata), "Normal", "ManagedElsewhere", why)
+            self._recorder.record(reference_to(key.resource, raw.metadata), "Normal", "ManagedElsewhere", why)
         return True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpu_scheduler.k8s.client import Client
-from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, HasMetadata, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import Meta, Object, RawObject
 from gpu_scheduler.k8s.resources import DEPLOYMENTS, PODS, SERVICES, Resource
 from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
@@ -32,7 +32,7 @@ class _Owned(Generic[T]):
         self._wake = wake
         self._found: dict[str, dict[str, T]] = {}
 
-    def take(self, changes: Sequence[Change[T]]) -> None:
+    def take(self, changes: Sequence[ObjectChange[T]]) -> None:
         for change in changes:
             meta = change.object.metadata
             for old in (change.old, change.object if change.kind is ChangeKind.DELETED else None):
@@ -102,7 +102,7 @@ class JobCache:
         """Informers for a kind of job."""
         self._kinds[resource.group, resource.kind] = resource
 
-        def take(changes: Sequence[Change[RawObject]]) -> None:
+        def take(changes: Sequence[ObjectChange[RawObject]]) -> None:
             for change in changes:
                 self._wake(JobKey(resource, change.object.metadata.namespace, change.object.metadata.name))
 
@@ -141,7 +141,7 @@ class JobCache:
             if resource is not None:
                 self._wake(JobKey(resource, meta.namespace, owner.name))
 
-    def _take_groups(self, changes: Sequence[Change[RawObject]]) -> None:
+    def _take_groups(self, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Wakes the jobs of a group's name, whoever owns it: what is in the way of one belongs to another."""
         for change in changes:
             meta = change.object.metadata

@@ -28,7 +28,7 @@ def _no_lags() -> Mapping[str, float]:
     return {}
 
 
-class Metrics:
+class SchedulerMetrics:
     """Everything that is measured, in a registry of its own. `lags` says how long each watched kind has been silent."""
 
     def __init__(

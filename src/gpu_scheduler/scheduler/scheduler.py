@@ -35,7 +35,7 @@ from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
-from gpu_scheduler.scheduler.metrics import Metrics
+from gpu_scheduler.scheduler.metrics import SchedulerMetrics
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.limits import Limits
@@ -44,19 +44,19 @@ from gpu_scheduler.scheduler.status.queue_status import report_queues
 from gpu_scheduler.scheduler.status.writer import StatusWriter
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
 
-SYNC_PATIENCE = 120.0
+SYNC_TIMEOUT = 120.0
 """How long a new leader may take to list everything, in seconds."""
 
-PACE = 0.005
+MIN_CYCLE_INTERVAL = 0.005
 """The shortest time between two cycles: what comes in quick succession is decided together."""
 
 _log = structlog.get_logger(__name__)
 
-CLEAR_UP_EVERY = 60.0
+CLEANUP_PERIOD = 60.0
 """How often the leader looks for Placements that nobody will carry out, in seconds."""
 
 
-class Clock:
+class SteadyClock:
     """Seconds since 1970 that never jump: the wall clock is read once, from then on only time that passes counts."""
 
     def __init__(self) -> None:
@@ -106,13 +106,13 @@ class Scheduler:
     def __init__(self, clients: Clients, settings: Settings) -> None:
         self._clients = clients
         self._settings = settings
-        self._now = Clock()
+        self._now = SteadyClock()
         self._ending = False
         self._wake = asyncio.Event()
         self._engine = Engine(settings.core)
         self._watcher = ClusterWatcher(clients.binds, settings, self._wake.set)
         self._heard: list[Event] = []
-        self._metrics = Metrics(self._engine.state, self._watcher.lags, self._now)
+        self._metrics = SchedulerMetrics(self._engine.state, self._watcher.lags, self._now)
         candidate = Candidate(
             settings.namespace,
             settings.lease_name,
@@ -180,7 +180,7 @@ class Scheduler:
                 pass
             self._wake.clear()
             self._cycle()
-            await asyncio.sleep(PACE)
+            await asyncio.sleep(MIN_CYCLE_INTERVAL)
 
     def _cycle(self) -> None:
         begun = time.perf_counter()
@@ -268,11 +268,11 @@ class Scheduler:
     async def _see_everything(self, newest: int) -> None:
         """Waits for the caches; a leader that cannot fill them makes way for one that can."""
         try:
-            async with asyncio.timeout(SYNC_PATIENCE):
+            async with asyncio.timeout(SYNC_TIMEOUT):
                 await self._watcher.wait_passed(newest)
         except TimeoutError:
             await self._commit_log.release()
-            raise FencedError(f"not everything could be listed within {SYNC_PATIENCE:g} s") from None
+            raise FencedError(f"not everything could be listed within {SYNC_TIMEOUT:g} s") from None
 
     async def _read_promises(self, committed: Mapping[str, str]) -> tuple[Commit, ...]:
         """What the Lease names; what is missing was deleted by hand, unless another leads since and is done with it."""
@@ -286,4 +286,4 @@ class Scheduler:
         """Deletes what earlier leaders left, also what one that was out of breath writes only now."""
         while True:
             await retry_forever(lambda: self._intents.delete_void(self._commit_log.epoch, self._commit_log.committed))
-            await asyncio.sleep(CLEAR_UP_EVERY)
+            await asyncio.sleep(CLEANUP_PERIOD)

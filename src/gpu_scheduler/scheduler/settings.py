@@ -45,7 +45,7 @@ LogFormat = Annotated[Literal["console", "json"], Meta(description="console or j
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
 
 
-class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TopologyLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topology level: its name, and the node label whose values are its domains."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
@@ -53,7 +53,7 @@ class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Levels = Annotated[
-    tuple[Level, ...],
+    tuple[TopologyLevel, ...],
     Meta(description='a list of levels, widest first, each such as {name: rack, label: "example.com/rack"}'),
 ]
 
@@ -77,7 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     renew: SomeSeconds = _field("renewSeconds", 2.0)
     identity: Text = msgspec.field(default_factory=_make_identity)
     gpu_resources: Resources = _CORE.gpu_resources
-    topology_levels: Levels = tuple(Level(name, label) for name, label in DEFAULT_LEVELS)
+    topology_levels: Levels = tuple(TopologyLevel(name, label) for name, label in DEFAULT_LEVELS)
     gangs: Switch = _CORE.gangs
     hold: Seconds = _field("holdSeconds", _CORE.hold)
     reserve: Seconds = _field("reserveSeconds", _CORE.reserve)

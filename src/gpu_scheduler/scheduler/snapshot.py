@@ -16,14 +16,14 @@ from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
-from gpu_scheduler.k8s.informer import Change, ChangeKind
+from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, Resource
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.scheduler.watcher import Handler, follow_optional, follow_required, make_translator
+from gpu_scheduler.scheduler.watcher import Handler, make_translator, optional_kinds, required_kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterSnapshot:
     """A cluster at one moment. The engine has made one dry run: nobody carries out what it decided."""
 
     engine: Engine
@@ -49,14 +49,14 @@ class View:
     served: Served
 
 
-async def take_snapshot(client: Client, settings: Settings) -> View:
+async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
     """Lists everything that decisions depend on, and decides on paper."""
     served, lease = await asyncio.gather(find_served(client), _read_lease(client, settings))
     if lease is not None and lease.serves:
         # What counts is which pods the scheduler that runs there takes for its own.
         settings = msgspec.structs.replace(settings, scheduler_names=lease.serves)
     translator = make_translator(settings)
-    kinds = [*follow_optional(translator, served), *follow_required(translator)]
+    kinds = [*optional_kinds(translator, served), *required_kinds(translator)]
     listed = await asyncio.gather(*[_list(client, resource, form) for resource, form, _ in kinds])
     nodes: dict[str, NodeObject] = {}
     for (resource, _, handler), found in zip(kinds, listed, strict=True):
@@ -72,12 +72,12 @@ async def take_snapshot(client: Client, settings: Settings) -> View:
     if lease is not None:
         renewed = parse_time(lease.spec.renew_time)
         shown = LeaseView(lease.spec.holder_identity, lease.epoch, renewed, len(lease.committed))
-    return View(engine, now, nodes, translator.pods, translator.book, shown, served)
+    return ClusterSnapshot(engine, now, nodes, translator.pods, translator.book, shown, served)
 
 
 def _take_in(handler: Handler, found: Sequence[Any]) -> None:
     if found:
-        handler([Change(ChangeKind.ADDED, item, None) for item in found])
+        handler([ObjectChange(ChangeKind.ADDED, item, None) for item in found])
 
 
 async def _list(client: Client, resource: Resource, form: type[Any]) -> Sequence[Any]:

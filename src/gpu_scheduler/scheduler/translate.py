@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu_scheduler.core.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
 from gpu_scheduler.gangs.queues import QueueBook
 from gpu_scheduler.gangs.registry import GangRegistry
-from gpu_scheduler.k8s.informer import Change, ChangeKind
+from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
     NodeObject,
@@ -20,7 +20,7 @@ from gpu_scheduler.k8s.objects import (
 )
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.scheduler.decoding.decode import DecodeOptions, decode_node, decode_pod
-from gpu_scheduler.scheduler.decoding.volumes import Claims, claims_of
+from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims, claims_of
 
 
 class Translator:
@@ -29,7 +29,7 @@ class Translator:
 
     def __init__(self, reading: DecodeOptions, book: GangRegistry, queues: QueueBook) -> None:
         self.pods: dict[str, PodObject] = {}
-        self.claims = Claims()
+        self.claims = VolumeClaims()
         self.events: list[Event] = []
         self.bound: list[PodObject] = []
         self.book = book
@@ -50,7 +50,7 @@ class Translator:
 
     # -- what pods are made of
 
-    def see_pods(self, changes: Sequence[Change[PodObject]]) -> None:
+    def see_pods(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
         """Pods came, changed or went."""
         for kind, pod, old in changes:
             uid = pod.metadata.uid
@@ -75,7 +75,7 @@ class Translator:
             if not users:
                 self._users.pop((pod.metadata.namespace, name), None)
 
-    def see_namespaces(self, changes: Sequence[Change[Object]]) -> None:
+    def see_namespaces(self, changes: Sequence[ObjectChange[Object]]) -> None:
         """The labels of a namespace count for every pod in it."""
         moved = set()
         for kind, namespace, _ in changes:
@@ -88,14 +88,14 @@ class Translator:
         if moved:
             self._tell_pods(pod for pod in self.pods.values() if pod.metadata.namespace in moved)
 
-    def see_claims(self, changes: Sequence[Change[ClaimObject]]) -> None:
-        """Claims concern the pods that use them."""
+    def see_claims(self, changes: Sequence[ObjectChange[ClaimObject]]) -> None:
+        """VolumeClaims concern the pods that use them."""
         for kind, claim, _ in changes:
             (self.claims.remove if kind is ChangeKind.DELETED else self.claims.put)(claim)
             users = self._users.get((claim.metadata.namespace, claim.metadata.name), {})
             self._tell_pods(self.pods[uid] for uid in users if uid in self.pods)
 
-    def see_volumes(self, changes: Sequence[Change[VolumeObject] | Change[StorageClassObject]]) -> None:
+    def see_volumes(self, changes: Sequence[ObjectChange[VolumeObject] | ObjectChange[StorageClassObject]]) -> None:
         """Volumes and their classes concern every waiting pod with a claim."""
         for kind, found, _ in changes:
             (self.claims.remove if kind is ChangeKind.DELETED else self.claims.put)(found)
@@ -116,7 +116,7 @@ class Translator:
 
     # -- the rest
 
-    def see_nodes(self, changes: Sequence[Change[NodeObject]]) -> None:
+    def see_nodes(self, changes: Sequence[ObjectChange[NodeObject]]) -> None:
         """Nodes came, changed or went."""
         for kind, node, _ in changes:
             if kind is ChangeKind.DELETED:
@@ -124,14 +124,14 @@ class Translator:
             else:
                 self.events.append(NodeSeen(decode_node(node, self._reading)))
 
-    def see_groups(self, dialect: str, changes: Sequence[Change[RawObject]]) -> None:
+    def see_groups(self, dialect: str, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Gang objects came, changed or went; pods may have to be told again."""
         for kind, raw, _ in changes:
             see = self.book.lose_object if kind is ChangeKind.DELETED else self.book.see_object
             self.events += see(dialect, raw)
         self._tell_pods(self.book.take_affected())
 
-    def see_priority_classes(self, changes: Sequence[Change[PriorityClassObject]]) -> None:
+    def see_priority_classes(self, changes: Sequence[ObjectChange[PriorityClassObject]]) -> None:
         """Gangs may name a class for their priority."""
         classes = dict(self.book.context.priority_classes)
         for kind, found, _ in changes:
@@ -147,7 +147,7 @@ class Translator:
         self.events += self.book.read_again()
         self._tell_pods(self.book.take_affected())
 
-    def see_queues(self, resource: Resource, changes: Sequence[Change[RawObject]]) -> None:
+    def see_queues(self, resource: Resource, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Queues came, changed or went, ours or Volcano's."""
         for kind, raw, _ in changes:
             see = self.queues.lose if kind is ChangeKind.DELETED else self.queues.see

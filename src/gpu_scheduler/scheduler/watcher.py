@@ -22,7 +22,7 @@ from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, Refused
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
     NodeObject,
@@ -48,15 +48,15 @@ from gpu_scheduler.scheduler.decoding.decode import DecodeOptions
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.translate import Translator
 
-DISCOVER_EVERY = 10.0
+DISCOVERY_PERIOD = 10.0
 """How soon a kind that was installed meanwhile is noticed, in seconds."""
 
-GATHER = 0.05
+OWNER_BATCH_DELAY = 0.05
 """How long owners that have come wait for others, in seconds: for each of them every gang is read anew."""
 
 _log = structlog.get_logger(__name__)
 
-Handler = Callable[[Sequence[Change[Any]]], None]
+Handler = Callable[[Sequence[ObjectChange[Any]]], None]
 Kind = tuple[Resource, type[Any], Handler]
 """A kind, the form in which it is kept, and who takes its changes in."""
 
@@ -75,7 +75,7 @@ def make_translator(settings: Settings, owners: Owners | None = None) -> Transla
     return Translator(DecodeOptions(names, gpus), GangRegistry(context), QueueBook())
 
 
-def follow_required(see: Translator) -> list[Kind]:
+def required_kinds(see: Translator) -> list[Kind]:
     """The kinds that every API server has, in the order in which they build on each other: pods come last."""
     return [
         (NAMESPACES, Object, see.see_namespaces),
@@ -88,7 +88,7 @@ def follow_required(see: Translator) -> list[Kind]:
     ]
 
 
-def follow_optional(see: Translator, served: Served) -> list[Kind]:
+def optional_kinds(see: Translator, served: Served) -> list[Kind]:
     """The kinds of gangs and queues that are served here."""
     context = see.book.context
     context.resources = choose_resources(served.has)
@@ -117,7 +117,7 @@ class ClusterWatcher:
         self._optional: dict[Resource, tuple[Handler, asyncio.Task[None]]] = {}
         self._forbidden: set[Resource] = set()
         self._reading: asyncio.TimerHandle | None = None
-        self._gather = GATHER
+        self._gather = OWNER_BATCH_DELAY
         self._synced = asyncio.Event()
 
     @property
@@ -162,7 +162,7 @@ class ClusterWatcher:
 
     async def run(self) -> None:
         """Watches for ever: first what pods are read by, then nodes and pods, and what is installed later."""
-        *first, last = follow_required(self.translator)
+        *first, last = required_kinds(self.translator)
         async with asyncio.TaskGroup() as group:
             try:
                 await self._discover(group)
@@ -174,7 +174,7 @@ class ClusterWatcher:
                 self._synced.set()
                 self._wake()
                 while True:
-                    await asyncio.sleep(DISCOVER_EVERY)
+                    await asyncio.sleep(DISCOVERY_PERIOD)
                     await self._discover(group)
             finally:
                 self._owners.close()
@@ -188,7 +188,7 @@ class ClusterWatcher:
     def _start(
         self, group: asyncio.TaskGroup, resource: Resource, form: type[Any], handler: Handler
     ) -> asyncio.Task[None]:
-        def take_in(changes: Sequence[Change[Any]]) -> None:
+        def take_in(changes: Sequence[ObjectChange[Any]]) -> None:
             handler(changes)
             self._wake()
 
@@ -212,7 +212,7 @@ class ClusterWatcher:
         if not changed and not self._forbidden:
             return
         self.served = self._owners.served = served
-        wanted = follow_optional(self.translator, served)
+        wanted = optional_kinds(self.translator, served)
         for resource in self._optional.keys() - {resource for resource, _, _ in wanted}:
             self._stop(resource)
         for resource, form, handler in wanted:
@@ -246,7 +246,7 @@ class ClusterWatcher:
         _log.info("no longer served", kind=resource.kind, api=resource.api_version)
         informer = self._informers.pop(resource)
         informer.give_up()
-        handler([Change(ChangeKind.DELETED, found, found) for found in informer.objects.values()])
+        handler([ObjectChange(ChangeKind.DELETED, found, found) for found in informer.objects.values()])
         self._wake()
 
     def _read_groups_soon(self) -> None:
@@ -258,5 +258,5 @@ class ClusterWatcher:
         begun = time.perf_counter()
         self.translator.read_groups_again()
         self._owners.forget_unasked()
-        self._gather = GATHER + 10 * (time.perf_counter() - begun)
+        self._gather = OWNER_BATCH_DELAY + 10 * (time.perf_counter() - begun)
         self._wake()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu_scheduler.core.model import NODE_ALIAS
 from gpu_scheduler.k8s.client import Client
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import NodeObject
 from gpu_scheduler.k8s.resources import NODES
 from gpu_scheduler.webhook.pods import KnownNodes
@@ -31,13 +31,13 @@ class NodeCache:
             self._known = KnownNodes(names, frozenset(name for node in nodes for name in _resources(node)))
         return self._known
 
-    def _on_changes(self, changes: Sequence[Change[NodeObject]]) -> None:
+    def _on_changes(self, changes: Sequence[ObjectChange[NodeObject]]) -> None:
         """Discards the summary when a change affects it; most updates of a node do not."""
         if any(change.kind is not ChangeKind.MODIFIED or _differs(change) for change in changes):
             self._known = None
 
 
-def _differs(change: Change[NodeObject]) -> bool:
+def _differs(change: ObjectChange[NodeObject]) -> bool:
     old, new = change.old, change.object
     return old is None or (_names(old), _resources(old)) != (_names(new), _resources(new))
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.errors import ConfigError
-from gpu_scheduler.k8s.health import PATHS, Health, say_why, split_address
+from gpu_scheduler.k8s.health import PATHS, Health, describe_os_error, split_address
 from gpu_scheduler.webhook.connections import BodyMemoryExhausted, BodyReader, BodyTimeout, BodyTooLarge, BoundedServer
 from gpu_scheduler.webhook.metrics import WebhookMetrics
 from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview
@@ -82,7 +82,7 @@ class WebhookServer:
                 ssl_shutdown_timeout=1.0,
             )
         except OSError as error:
-            raise ConfigError(f'address "{address}" cannot be listened on: {say_why(error)}') from error
+            raise ConfigError(f'address "{address}" cannot be listened on: {describe_os_error(error)}') from error
         try:
             yield int(listening.sockets[0].getsockname()[1])
             # API servers go on sending reviews until they have learnt that this one stops.

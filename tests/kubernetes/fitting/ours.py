@@ -11,10 +11,10 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, TookOver
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.placement.fit import refusals
-from gpu_scheduler.k8s.informer import Change, ChangeKind
+from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
 from gpu_scheduler.k8s.resources import CLAIMS, NAMESPACES, NODES, PODS, STORAGE_CLASSES, VOLUMES, Resource
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.scheduler.watcher import follow_required, make_translator
+from gpu_scheduler.scheduler.watcher import make_translator, required_kinds
 
 Json = dict[str, Any]
 NAMES: dict[Resource, str] = {
@@ -49,9 +49,9 @@ def _engine(cluster: Json) -> Engine:
     """An engine that has seen the cluster and may decide."""
     settings = Settings()
     translator = make_translator(settings)
-    for resource, form, handler in follow_required(translator):
+    for resource, form, handler in required_kinds(translator):
         found = [msgspec.json.decode(msgspec.json.encode(raw), type=form) for raw in _objects(cluster, resource)]
-        handler([Change(ChangeKind.ADDED, item, None) for item in found])
+        handler([ObjectChange(ChangeKind.ADDED, item, None) for item in found])
     engine = Engine(settings.core)
     for event in translator.take():
         engine.handle(event, _NOW)

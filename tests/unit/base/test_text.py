@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_scheduler.base.text import closest, join, one_line, say_amount, say_duration, without_amounts, without_numbers
+from gpu_scheduler.base.text import (
+    closest,
+    format_amount,
+    format_duration,
+    join,
+    one_line,
+    without_amounts,
+    without_numbers,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +31,7 @@ from gpu_scheduler.base.text import closest, join, one_line, say_amount, say_dur
     ],
 )
 def test_amount_has_the_unit_of_its_resource(resource: str, amount: int, text: str) -> None:
-    assert say_amount(resource, amount) == text
+    assert format_amount(resource, amount) == text
 
 
 @pytest.mark.parametrize(
@@ -34,7 +42,7 @@ def test_amount_has_the_unit_of_its_resource(resource: str, amount: int, text: s
     ],
 )  # fmt: skip
 def test_duration_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
-    assert say_duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_long_list_is_cut() -> None:

@@ -11,7 +11,7 @@ from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.shapes import Shaped, read_shape
 from gpu_scheduler.k8s.objects import NodeObject, PodObject
 from gpu_scheduler.scheduler.decoding.decode import DecodeOptions, decode_pod
-from gpu_scheduler.scheduler.decoding.volumes import Claims
+from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -66,6 +66,6 @@ def shape(raw: PodObject) -> Shaped:
     return read_shape(raw.spec, raw.metadata, GPUS)
 
 
-def decode(raw: PodObject, claims: Claims | None = None) -> Pod:
+def decode(raw: PodObject, claims: VolumeClaims | None = None) -> Pod:
     """The pod as the core sees it."""
-    return decode_pod(raw, Membership(), claims or Claims(), {"team": "blue"}, READING)
+    return decode_pod(raw, Membership(), claims or VolumeClaims(), {"team": "blue"}, READING)

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
-from gpu_scheduler.k8s.credentials import Credential, Fixed
+from gpu_scheduler.k8s.credentials import Credential, StaticCredential
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import Resource
 
@@ -31,7 +31,7 @@ async def client_of(handler: Handler, credential: Credential | None = None, **op
     app = web.Application(client_max_size=1 << 24)
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app, shutdown_timeout=0) as server:
-        connection = Connection(str(server.make_url("")), credential=credential or Fixed())
+        connection = Connection(str(server.make_url("")), credential=credential or StaticCredential())
         async with Client(connection, **options) as client:
             yield client
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gpu_scheduler.k8s import client as client_module
 from gpu_scheduler.k8s.client import Client
-from gpu_scheduler.k8s.codec import UNREADABLE, Event
+from gpu_scheduler.k8s.codec import UNREADABLE, WatchEvent
 from gpu_scheduler.k8s.credentials import Access
 from gpu_scheduler.k8s.errors import ApiError, ConfigError, Conflict, Gone, NotFound, Refused, TooMany, Undecided
 from gpu_scheduler.k8s.objects import Object, PodObject, RawObject
@@ -31,9 +31,9 @@ from tests.unit.k8s.scripted_api import (
 )
 
 
-async def hear(client: Client, count: int = 1, quiet: float = 5.0, since: str = "1") -> list[Event[RawObject]]:
+async def hear(client: Client, count: int = 1, quiet: float = 5.0, since: str = "1") -> list[WatchEvent[RawObject]]:
     """The first events of a watch."""
-    heard: list[Event[RawObject]] = []
+    heard: list[WatchEvent[RawObject]] = []
     async with aclosing(client.watch(PODS, type=RawObject, since=since, quiet=quiet)) as watch:
         async for events in watch:
             heard += events

@@ -14,7 +14,7 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import Conflict, Gone, NotFound, Refused
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, PODS, Resource
 from tests.embedded_kube.servers import ApiClient, api_server, pod, widget
@@ -95,7 +95,7 @@ async def test_an_informer_ends_up_with_what_the_server_has() -> None:
     chance = random.Random(7)
     told: dict[tuple[str, str], str] = {}
 
-    def note(changes: Sequence[Change[PodObject]]) -> None:
+    def note(changes: Sequence[ObjectChange[PodObject]]) -> None:
         for change in changes:
             meta = change.object.metadata
             if change.kind is ChangeKind.DELETED:

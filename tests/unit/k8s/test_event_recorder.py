@@ -13,7 +13,7 @@ from aiohttp import web
 from gpu_scheduler.k8s import event_recorder as recorder_module
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
-from gpu_scheduler.k8s.event_recorder import Recorder, Ref, refer
+from gpu_scheduler.k8s.event_recorder import EventRecorder, ObjectReference, reference_to
 from gpu_scheduler.k8s.objects import Json, Meta
 from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import EVENTS, NODES, PODS
@@ -21,12 +21,12 @@ from tests.embedded_kube.servers import api_server
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import Numbers, until
 
-POD = Ref("v1", "Pod", "default", "train-0", "uid-0", "7")
+POD = ObjectReference("v1", "Pod", "default", "train-0", "uid-0", "7")
 NOW = 1_700_000_000.0
 
 
 @asynccontextmanager
-async def at_work(recorder: Recorder) -> AsyncIterator[None]:
+async def at_work(recorder: EventRecorder) -> AsyncIterator[None]:
     task = asyncio.create_task(recorder.run())
     try:
         yield
@@ -37,9 +37,9 @@ async def at_work(recorder: Recorder) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def local() -> AsyncIterator[tuple[Client, Recorder]]:
+async def local() -> AsyncIterator[tuple[Client, EventRecorder]]:
     async with api_server() as server, Client(Connection(str(server.client.make_url("")))) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), instance="me", pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), instance="me", pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             yield client, recorder
 
@@ -117,7 +117,7 @@ async def test_names_of_events_sort_by_time_and_fit_the_api() -> None:
 
 async def test_object_without_a_namespace_has_its_events_in_default() -> None:
     async with local() as (client, recorder):
-        recorder.record(refer(NODES, Meta(name="n1", uid="u")), "Normal", "R", "x")
+        recorder.record(reference_to(NODES, Meta(name="n1", uid="u")), "Normal", "R", "x")
         (event,) = await read(client, lambda found: len(found) == 1)
         assert event["metadata"]["namespace"] == "default"
         assert "namespace" not in event["involvedObject"]
@@ -132,7 +132,7 @@ async def test_flood_drives_out_the_oldest_and_is_counted() -> None:
         return web.json_response(bodies[-1])
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000), capacity=3)
+        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000), capacity=3)
         for i in range(10):
             recorder.record(POD._replace(uid=str(i)), "Normal", "R", "x")
         async with at_work(recorder):
@@ -152,7 +152,7 @@ async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code
         return refuse(code) if body["message"] == "bad" else web.json_response(body)
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Normal", "R", "bad")
             await until(lambda: numbers.dropped)
@@ -198,7 +198,7 @@ async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
 ) -> None:
     server, numbers = Moody(*[code] * 3, reason=reason, landed=landed), Numbers()
     async with client_of(server.answer) as client:
-        recorder = Recorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 2 is there")
             await until(lambda: recorder._known)
@@ -211,7 +211,7 @@ async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
 async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> None:
     server = Moody()
     async with client_of(server.answer) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Warning", "FailedScheduling", "short by 7")
             await until(lambda: server.events)
@@ -227,7 +227,7 @@ async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> 
 async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(landed: bool, asked: int) -> None:
     server = Moody(500, landed=landed)
     async with client_of(server.answer) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 3")
             await until(lambda: recorder._retrying)
@@ -240,7 +240,7 @@ async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(lan
 async def test_event_is_tried_for_no_longer_than_it_would_be_kept(soon: None) -> None:
     server, numbers, now = Moody(*[500] * 1000), Numbers(), [NOW]
     async with client_of(server.answer) as client:
-        recorder = Recorder(client, lambda: now[0], numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: now[0], numbers, pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Normal", "R", "x")
             await until(lambda: server.asked > 20)
@@ -254,7 +254,7 @@ async def test_of_too_many_that_fail_the_oldest_are_dropped(monkeypatch: pytest.
     monkeypatch.setattr(recorder_module, "_MAX_RETRYING", 3)
     server, numbers = Moody(*[500] * 10), Numbers()
     async with client_of(server.answer) as client:
-        recorder = Recorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             for i in range(10):
                 recorder.record(POD._replace(uid=str(i)), "Normal", "R", "x")
@@ -270,7 +270,7 @@ async def test_events_go_out_no_faster_than_allowed() -> None:
         return web.json_response(written[-1])
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), pace=RateLimiter(20, 20))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(20, 20))
         begun = asyncio.get_running_loop().time()
         async with at_work(recorder):
             for i in range(26):
@@ -281,7 +281,9 @@ async def test_events_go_out_no_faster_than_allowed() -> None:
 
 async def test_message_is_one_line_that_the_api_takes() -> None:
     async with local() as (client, recorder):
-        recorder.record(refer(PODS, Meta(name="p", namespace="default", uid="u")), "Normal", "R", "a\nb" + "c" * 5000)
+        recorder.record(
+            reference_to(PODS, Meta(name="p", namespace="default", uid="u")), "Normal", "R", "a\nb" + "c" * 5000
+        )
         (event,) = await read(client, lambda found: len(found) == 1)
         assert event["message"].startswith("a bccc")
         assert len(event["message"]) < 1024
@@ -299,7 +301,7 @@ async def test_namespace_whose_events_hang_keeps_those_of_no_other_waiting() -> 
         return web.json_response(body)
 
     async with client_of(handle, in_flight=20) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             for number in range(8):
                 recorder.record(POD._replace(uid=str(number), namespace="slow"), "Warning", "R", "slow")
@@ -319,7 +321,7 @@ async def test_of_an_event_that_fails_and_its_repeat_the_newest_is_told_and_both
         return answer
 
     async with client_of(handle) as client:
-        recorder = Recorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 3")
             await until(lambda: server.asked)
@@ -332,7 +334,7 @@ async def test_of_an_event_that_fails_and_its_repeat_the_newest_is_told_and_both
 async def test_event_that_nobody_wrote_for_hours_is_not_news() -> None:
     server, numbers, now = Moody(), Numbers(), [NOW]
     async with client_of(server.answer) as client:
-        recorder = Recorder(client, lambda: now[0], numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: now[0], numbers, pace=RateLimiter(10_000, 10_000))
         recorder.record(POD, "Normal", "R", "x")
         now[0] += 5 * 3600
         async with at_work(recorder):

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from gpu_scheduler.k8s import informer as informers
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS
 from tests.unit.k8s.scripted_api import (
@@ -46,7 +46,7 @@ class Told:
         self.missed: list[str] = []
         """Who is gone, and nobody told how it was in the end."""
 
-    def __call__(self, changes: Sequence[Change[RawObject]]) -> None:
+    def __call__(self, changes: Sequence[ObjectChange[RawObject]]) -> None:
         self.batches.append(len(changes))
         for kind, found, old in changes:
             key = (found.metadata.namespace, found.metadata.name)
@@ -287,7 +287,7 @@ async def test_whoever_fails_to_take_changes_in_does_not_stop_the_informer() -> 
     script.watches = [then_silence(line("ADDED", thing("b", 11)))]
     calls: list[int] = []
 
-    def fail(changes: Sequence[Change[RawObject]]) -> None:
+    def fail(changes: Sequence[ObjectChange[RawObject]]) -> None:
         calls.append(len(changes))
         raise RuntimeError("no")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from gpu_scheduler.k8s.logs import LogFormat, set_up_logs, tell_broken_connection
+from gpu_scheduler.k8s.logs import LogFormat, configure_logging, log_broken_connection
 from tests.unit.webhook.serving import served
 
 SetUp = Callable[[LogFormat, str], io.StringIO]
@@ -25,7 +25,7 @@ def set_up() -> Iterator[SetUp]:
 
     def begin(form: LogFormat, level: str) -> io.StringIO:
         stream = io.StringIO()
-        set_up_logs(form, level, stream)
+        configure_logging(form, level, stream)
         return stream
 
     yield begin
@@ -118,7 +118,7 @@ def test_exception_follows_its_line(set_up: SetUp) -> None:
 
 async def test_connection_that_breaks_alone_gets_a_line_and_anything_else_is_told_in_full(set_up: SetUp) -> None:
     stream, loop = set_up("console", "info"), asyncio.get_running_loop()
-    loop.set_exception_handler(tell_broken_connection)
+    loop.set_exception_handler(log_broken_connection)
     error = ValueError("a mistake")
     loop.call_exception_handler({"message": "Fatal error on SSL protocol", "exception": error, "protocol": object()})
     assert stream.getvalue().count("\n") == 1

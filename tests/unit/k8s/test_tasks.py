@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.k8s.tasks import gather_or_end
+from gpu_scheduler.k8s.tasks import gather_or_cancel
 
 
 async def test_what_all_return_comes_in_their_order() -> None:
-    assert await gather_or_end(asyncio.sleep(0, number) for number in range(3)) == [0, 1, 2]
+    assert await gather_or_cancel(asyncio.sleep(0, number) for number in range(3)) == [0, 1, 2]
 
 
 async def test_one_that_fails_ends_the_others() -> None:
@@ -24,6 +24,6 @@ async def test_one_that_fails_ends_the_others() -> None:
         went_on.set()
 
     with pytest.raises(ValueError, match="no"):
-        await gather_or_end([fail(), go_on()])
+        await gather_or_cancel([fail(), go_on()])
     await asyncio.sleep(0.05)
     assert not went_on.is_set()

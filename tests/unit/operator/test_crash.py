@@ -12,7 +12,7 @@ import pytest
 
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import Conflict, NotFound, Undecided
-from gpu_scheduler.k8s.event_recorder import Recorder
+from gpu_scheduler.k8s.event_recorder import EventRecorder
 from gpu_scheduler.k8s.objects import Json, Object
 from gpu_scheduler.k8s.resources import PODS, SERVICES, Resource
 from gpu_scheduler.operator.carry import ActionExecutor, TakenError
@@ -139,7 +139,7 @@ async def look(api: Api, now: float = NOW) -> bool:
     """One look at the job, by an operator that has just started; whether there was anything to do."""
     job = api.job()
     plan = api.kind.plan(job, api.observe(), now)
-    carrier = ActionExecutor(cast("Client", api), api.jobs, job.meta, GPU_SCHEDULER, cast("Recorder", Silent()))
+    carrier = ActionExecutor(cast("Client", api), api.jobs, job.meta, GPU_SCHEDULER, cast("EventRecorder", Silent()))
     await carrier.carry(plan.actions)
     return bool(plan.actions)
 

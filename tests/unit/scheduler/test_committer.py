@@ -85,8 +85,8 @@ def names(*sequences: int) -> list[str]:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is finished waits for ever for a swap that goes out anyway."""
-    monkeypatch.setattr(commit_module, "PATIENCE", 3600.0)
-    monkeypatch.setattr(commit_module, "MANY", 3)
+    monkeypatch.setattr(commit_module, "RELEASE_DELAY", 3600.0)
+    monkeypatch.setattr(commit_module, "RELEASE_BATCH", 3)
 
 
 async def test_commit_is_written_then_swapped_in_then_told() -> None:
@@ -164,7 +164,7 @@ async def test_finished_commits_that_become_many_one_by_one_do_not_wait_either()
 
 
 async def test_finished_commit_goes_after_a_while_when_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
     desk = Desk()
     async with working(desk):
         desk.committer.commit(a_commit(0))
@@ -175,7 +175,7 @@ async def test_finished_commit_goes_after_a_while_when_nothing_else_happens(monk
 
 
 async def test_what_an_earlier_leader_left_is_released_by_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
     desk = Desk()
     desk.committer.adopt({"3-10-0": "a", "3-10-1": "b", "2-1-0": "c"})
     async with working(desk):
@@ -200,7 +200,7 @@ async def test_leader_that_is_fenced_tells_and_deletes_nothing() -> None:
 async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_go_after_their_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(commit_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
     told: list[int] = []
     async with wired() as (client, wire, bystander):
         lease = CommitLog(client, Candidate("default", "leader", "a"))
@@ -231,8 +231,8 @@ async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_g
 async def test_void_intents_stay_while_there_is_something_to_be_bound(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_module, "PATIENCE", 0.01)
-    monkeypatch.setattr(commit_module, "LATEST", 0.3 if how == "too late" else 60.0)
+    monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.01)
+    monkeypatch.setattr(commit_module, "MAX_DELETE_DELAY", 0.3 if how == "too late" else 60.0)
     desk = Desk()
     desk.busy = True
     async with working(desk):

@@ -14,7 +14,7 @@ from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.k8s.objects import ClaimObject, NodeObject, PodObject, VolumeObject
 from gpu_scheduler.scheduler.decoding.decode import decode_node, decode_pod
-from gpu_scheduler.scheduler.decoding.volumes import Claims
+from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
 from tests.unit.gangs.pods import AMD, GPU, READING, Json, as_sent, asking, decode, node, pod
 
 DEVICES = "gpu-scheduler.io/devices"
@@ -45,7 +45,7 @@ def test_a_waiting_pod_is_decoded_whole() -> None:
         meta=owned_by("Job"),
     )
     key = GangKey("native", "x", "g")
-    found = decode_pod(raw, Membership(key, "worker", "research"), Claims(), {"team": "blue"}, READING)
+    found = decode_pod(raw, Membership(key, "worker", "research"), VolumeClaims(), {"team": "blue"}, READING)
     assert (found.uid, found.namespace, found.name, found.version) == ("uid-worker-3", "x", "worker-3", "7")
     assert (found.gang, found.role, found.queue) == (key, "worker", "research")
     assert (found.labels, found.namespace_labels) == ({"app": "web"}, {"team": "blue"})
@@ -61,9 +61,9 @@ def test_a_waiting_pod_is_decoded_whole() -> None:
 
 def test_a_pod_that_does_not_say_clearly_where_it_belongs_is_kept_from_starting_alone() -> None:
     member = Membership(problem="gpu-scheduler.io/gang: 'a/b' is no name")
-    found = decode_pod(pod(), member, Claims(), {}, READING)
+    found = decode_pod(pod(), member, VolumeClaims(), {}, READING)
     assert [(gate.kind, gate.subject) for gate in found.gates] == [(GateKind.BAD_REQUEST, member.problem)]
-    assert decode_pod(pod(nodeName="node1"), member, Claims(), {}, READING).gates == ()
+    assert decode_pod(pod(nodeName="node1"), member, VolumeClaims(), {}, READING).gates == ()
 
 
 def test_a_bare_pod_has_the_defaults_of_the_api() -> None:
@@ -164,7 +164,7 @@ def test_the_terms_of_a_volume_are_part_of_the_shape() -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
     affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
     done = {"pv.kubernetes.io/bind-completed": "yes"}
-    claims = Claims()
+    claims = VolumeClaims()
     claims.put(as_sent(VolumeObject, {"metadata": {"name": "pv"}, "spec": affinity}))
     meta = {"name": "data", "namespace": "x", "annotations": done}
     claims.put(as_sent(ClaimObject, {"metadata": meta, "spec": {"volumeName": "pv"}}))

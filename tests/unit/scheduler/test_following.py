@@ -17,7 +17,7 @@ from gpu_scheduler.gangs.contract import ATTEMPT
 from gpu_scheduler.gangs.owners import Owners
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import Object, OwnerReference, PodObject
 from gpu_scheduler.k8s.resources import PODS, Resource
 from gpu_scheduler.scheduler import watcher as feed_module
@@ -35,7 +35,7 @@ JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 async def test_changes_beside_one_that_cannot_be_taken_in_are_not_lost() -> None:
     taken: list[str] = []
 
-    def take(changes: Sequence[Change[Object]]) -> None:
+    def take(changes: Sequence[ObjectChange[Object]]) -> None:
         for change in changes:
             if change.object.metadata.name == "b":
                 raise ValueError("b")
@@ -56,8 +56,8 @@ async def test_changes_beside_one_that_cannot_be_taken_in_are_not_lost() -> None
 def test_claims_of_pods_that_are_gone_are_forgotten() -> None:
     translator = make_translator(Settings())
     one = pod("p", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}])
-    translator.see_pods([Change(ChangeKind.ADDED, one, None)])
-    translator.see_pods([Change(ChangeKind.DELETED, one, one)])
+    translator.see_pods([ObjectChange(ChangeKind.ADDED, one, None)])
+    translator.see_pods([ObjectChange(ChangeKind.DELETED, one, one)])
     assert [type(event) for event in translator.take()] == [PodSeen, PodGone]
     assert not translator._users
 
@@ -98,7 +98,7 @@ async def test_owners_that_arrive_together_are_read_together(monkeypatch: pytest
             feed._owners.find("ns", job(number))
         await until(lambda: not feed._owners._fetching)
         await until(lambda: reads)
-        await asyncio.sleep(2 * feed_module.GATHER)
+        await asyncio.sleep(2 * feed_module.OWNER_BATCH_DELAY)
         assert len(reads) < 20
 
 
@@ -106,7 +106,7 @@ async def test_owners_that_arrive_together_are_read_together(monkeypatch: pytest
 
 
 async def test_gang_kind_that_may_not_be_read_keeps_nobody_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "DISCOVER_EVERY", 0.05)
+    monkeypatch.setattr(feed_module, "DISCOVERY_PERIOD", 0.05)
     async with live_server() as (_, server):
         wire = Wire(server)
         refusing = True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.base.text import LONGEST
+from gpu_scheduler.base.text import MAX_MESSAGE
 from gpu_scheduler.core.cycle.holders import GangName, Holder
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import DeleteCause
@@ -426,7 +426,7 @@ def test_long_names_and_line_breaks_are_cut_and_flattened() -> None:
     message = name_gang(
         "n" * 63 + "/" + "g" * 253, "PodGroup", say(status(Phase.BLOCKED, Refusal(Reason.INVALID, problem)))
     )
-    assert len(message) <= LONGEST < 1000
+    assert len(message) <= MAX_MESSAGE < 1000
     assert message.isprintable()
     many = tuple(Holder(f"namespace-{i}/" + "g" * 200, i) for i in range(50))
     short = status(Phase.WAITING, Refusal(Reason.RESOURCE, GPU, 2, 7), fitting=9, short=((worker(), 16),))

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue, Shape
-from gpu_scheduler.scheduler.metrics import Metrics
+from gpu_scheduler.scheduler.metrics import SchedulerMetrics
 from tests.unit.core.effort import effort_of
 
 GPU = "nvidia.com/gpu"
@@ -45,7 +45,7 @@ def busy_engine() -> Engine:
     return engine
 
 
-def read(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
+def read(metrics: SchedulerMetrics) -> Mapping[tuple[str, ...], float]:
     """Every sample, by its name and the values of its labels, which are in alphabetical order."""
     found = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
@@ -56,7 +56,7 @@ def read(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
 
 def test_state_of_the_engine_is_read_when_somebody_asks() -> None:
     engine = busy_engine()
-    found = read(Metrics(engine.state, lambda: {"pods": 1.5}, lambda: 62.0))
+    found = read(SchedulerMetrics(engine.state, lambda: {"pods": 1.5}, lambda: 62.0))
     assert found["leading",] == 1
     assert (found["gangs", "waiting"], found["gangs", "binding"], found["gangs", "running"]) == (1, 1, 0)
     assert (found["queue_length",], found["open_binds",], found["open_commits",]) == (1, 3, 1)
@@ -67,7 +67,7 @@ def test_state_of_the_engine_is_read_when_somebody_asks() -> None:
 
 
 def test_gpus_are_counted_per_rack_with_those_that_are_free_on_split_nodes() -> None:
-    found = read(Metrics(busy_engine().state))
+    found = read(SchedulerMetrics(busy_engine().state))
     used = [rack for rack in ("r1", "r2") if found["gpus_allocated", rack, GPU, "z1"]]
     assert len(used) == 1
     assert (found["gpus_total", "r1", GPU, "z1"], found["gpus_total", "r2", GPU, "z1"]) == (16, 8)
@@ -76,13 +76,13 @@ def test_gpus_are_counted_per_rack_with_those_that_are_free_on_split_nodes() -> 
 
 
 def test_empty_cluster_has_metrics_too() -> None:
-    found = read(Metrics(Engine().state))
+    found = read(SchedulerMetrics(Engine().state))
     assert (found["leading",], found["gangs", "waiting"], found["longest_wait_seconds",]) == (0, 0, 0)
     assert not any(name[0].startswith("gpus_") for name in found)
 
 
 def test_what_happens_is_counted() -> None:
-    metrics = Metrics(Engine().state)
+    metrics = SchedulerMetrics(Engine().state)
     metrics.observe_bind(0.01, "bound")
     metrics.observe_bind(0.02, "moved")
     metrics.observe_wait(42.0)
@@ -99,14 +99,14 @@ def test_what_happens_is_counted() -> None:
 
 
 def test_registries_are_apart() -> None:
-    one, other = Metrics(Engine().state), Metrics(Engine().state)
+    one, other = SchedulerMetrics(Engine().state), SchedulerMetrics(Engine().state)
     one.fences.inc()
     assert read(other)["fences_total",] == 0
 
 
 def test_scrape_costs_little_for_a_gang_and_nothing_for_a_node() -> None:
     engine = Engine()
-    metrics = Metrics(engine.state)
+    metrics = SchedulerMetrics(engine.state)
     costs = []
     for nodes, gangs in ((200, 0), (1000, 0), (0, 1000)):
         for i in range(nodes):

@@ -18,7 +18,7 @@ from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, PODS
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
-from gpu_scheduler.scheduler.scheduler import Clock, run_scheduler
+from gpu_scheduler.scheduler.scheduler import SteadyClock, run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
 from tests.unit.k8s.live_api import after, answer_with, gpu_node, gpu_pod, running, wired
 from tests.unit.scheduler.reporting import until
@@ -87,7 +87,7 @@ class Times:
 def test_clock_follows_time_that_passes_and_not_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times()
     monkeypatch.setattr("gpu_scheduler.scheduler.scheduler.time", times)
-    clock = Clock()
+    clock = SteadyClock()
     assert clock() == 1_700_000_000.0
     times.wall = 0.0
     times.passed += 7

@@ -19,7 +19,7 @@ from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.scheduler.snapshot import View, take_snapshot
+from gpu_scheduler.scheduler.snapshot import ClusterSnapshot, take_snapshot
 from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, wired
 from tests.unit.k8s.scripted_api import written
 from tests.unit.scheduler.reporting import DIALECT, GROUPS, group_kind
@@ -37,7 +37,7 @@ async def fill(client: Client, members: int = 2, **spec: Any) -> list[str]:
     return [(await client.create(PODS, pod, "default", type=PodObject)).metadata.uid for pod in pods]
 
 
-def phase(view: View) -> Phase:
+def phase(view: ClusterSnapshot) -> Phase:
     return view.engine.state.records[KEY].phase
 
 

@@ -23,7 +23,7 @@ from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.queues import QueueBook
 from gpu_scheduler.gangs.registry import GangRegistry
-from gpu_scheduler.k8s.informer import Change, ChangeKind, HasMetadata
+from gpu_scheduler.k8s.informer import ChangeKind, HasMetadata, ObjectChange
 from gpu_scheduler.k8s.objects import (
     ClaimObject,
     Object,
@@ -46,16 +46,16 @@ def translator() -> Translator:
     return Translator(READING, GangRegistry(context()), QueueBook())
 
 
-def added(*found: T) -> list[Change[T]]:
-    return [Change(ChangeKind.ADDED, each, None) for each in found]
+def added(*found: T) -> list[ObjectChange[T]]:
+    return [ObjectChange(ChangeKind.ADDED, each, None) for each in found]
 
 
-def changed(old: T, new: T) -> list[Change[T]]:
-    return [Change(ChangeKind.MODIFIED, new, old)]
+def changed(old: T, new: T) -> list[ObjectChange[T]]:
+    return [ObjectChange(ChangeKind.MODIFIED, new, old)]
 
 
-def deleted(*found: T) -> list[Change[T]]:
-    return [Change(ChangeKind.DELETED, each, each) for each in found]
+def deleted(*found: T) -> list[ObjectChange[T]]:
+    return [ObjectChange(ChangeKind.DELETED, each, each) for each in found]
 
 
 def pods_in(events: Sequence[Event]) -> dict[str, Pod]:
@@ -119,7 +119,7 @@ def test_pod_that_is_gone_may_have_been_bound_unless_its_end_was_told(last: PodO
     first = pod("a")
     see.see_pods(added(first))
     see.take()
-    see.see_pods([Change(ChangeKind.DELETED, last or first, first)])
+    see.see_pods([ObjectChange(ChangeKind.DELETED, last or first, first)])
     assert see.take() == [PodGone("uid-a", maybe_bound=maybe)]
 
 

@@ -1,4 +1,4 @@
-"""Claims: where they let a pod go, and what they make it wait for."""
+"""VolumeClaims: where they let a pod go, and what they make it wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import GateKind, Node
 from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.k8s.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
-from gpu_scheduler.scheduler.decoding.volumes import Claims, Reach, claims_of
+from gpu_scheduler.scheduler.decoding.volumes import Reach, VolumeClaims, claims_of
 from tests.unit.gangs.pods import Json, as_sent, pod
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -45,8 +45,8 @@ def user(*claims: str, **fields: Any) -> PodObject:
     return pod(volumes=[token, *mounted, *fields.pop("volumes", [])], **fields)
 
 
-def known(*objects: ClaimObject | VolumeObject | StorageClassObject) -> Claims:
-    found = Claims()
+def known(*objects: ClaimObject | VolumeObject | StorageClassObject) -> VolumeClaims:
+    found = VolumeClaims()
     for one in objects:
         found.put(one)
     return found

@@ -31,7 +31,7 @@ MEMBER = {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "DISCOVER_EVERY", 0.05)
+    monkeypatch.setattr(feed_module, "DISCOVERY_PERIOD", 0.05)
 
 
 class Watched:

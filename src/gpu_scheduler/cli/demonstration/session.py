@@ -15,7 +15,7 @@ from gpu_scheduler.cli.demonstration.screen import DemoScreen
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import NotFound
-from gpu_scheduler.k8s.informer import Change, ChangeKind, Informer
+from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
 
@@ -60,7 +60,7 @@ class DemoSession:
         """Begins a run: what was seen before is forgotten, and time starts at zero."""
         self.record, self._began = Observations(), time.monotonic()
 
-    def take(self, changes: Sequence[Change[PodObject]]) -> None:
+    def take(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
         """Takes down what the watch tells."""
         for change in changes:
             self.record.add(observe_pod(change.object, self.now, gone=change.kind is ChangeKind.DELETED))

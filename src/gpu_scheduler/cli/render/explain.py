@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from gpu_scheduler.base.text import count, say_number
+from gpu_scheduler.base.text import count, format_number
 from gpu_scheduler.cli.render.gangs import STYLES, WAITS, tell
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_indices, draw_moment, draw_table, fold
 from gpu_scheduler.core.cycle.explain import Explanation, IfOnly
@@ -232,7 +232,7 @@ def _draw_holders(page: Page, width: int | None) -> list[Text]:
     names = [name_of_holder(holder) for holder in holders]
     size, scarce = max(map(len, names), default=0), _scarce(page)
     pairs = zip(names, holders, strict=True)
-    return [cut(Text(f"  {name:<{size}}  {say_number(scarce, holder.amount)}"), width) for name, holder in pairs]
+    return [cut(Text(f"  {name:<{size}}  {format_number(scarce, holder.amount)}"), width) for name, holder in pairs]
 
 
 def _draw_start(page: Page, now: float, width: int | None) -> list[Text]:

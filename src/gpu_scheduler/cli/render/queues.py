@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from gpu_scheduler.base.text import say_number
+from gpu_scheduler.base.text import format_number
 from gpu_scheduler.cli.dry_run import keeps_slots, look_at
 from gpu_scheduler.cli.render.gangs import WAITS
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_table
@@ -37,7 +37,7 @@ class ResourceLine:
 
     def draw(self, amount: int) -> str:
         """An amount of this resource in words."""
-        return f"{amount / MILLI:g}" if self.gpu else say_number(self.resource, amount).removesuffix(" of")
+        return f"{amount / MILLI:g}" if self.gpu else format_number(self.resource, amount).removesuffix(" of")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from gpu_scheduler.base.text import LONGEST, one_line
+from gpu_scheduler.base.text import MAX_MESSAGE, one_line
 from gpu_scheduler.core.events import (
     Bind,
     BindFailed,
@@ -33,7 +33,7 @@ from gpu_scheduler.k8s.workqueue import WorkQueue
 from gpu_scheduler.scheduler.decoding.decode import attempt_of
 from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 
-MARKING = 5
+MAX_MARK_ATTEMPTS = 5
 """So many times a restart waits for its pod to be marked as disrupted, if nobody forbids that."""
 
 _Effect = SendBind | SendDelete | RaiseAttempt
@@ -150,7 +150,7 @@ class Binder:
         self.sent(asyncio.get_running_loop().time() - begun, outcome)
 
     def _fail(self, bind: Bind, failure: BindFailure, message: str = "") -> str:
-        self._tell(BindFailed(bind.uid, failure, one_line(message, LONGEST // 2)))
+        self._tell(BindFailed(bind.uid, failure, one_line(message, MAX_MESSAGE // 2)))
         return failure.value
 
     async def _select_node(self, bind: Bind, claims: dict[str, str]) -> None:
@@ -167,7 +167,7 @@ class Binder:
     async def _delete(self, delete: Delete, failures: int) -> None:
         try:
             if delete.cause is DeleteCause.RESTART:
-                await self._mark_disrupted(delete, insist=failures < MARKING)
+                await self._mark_disrupted(delete, insist=failures < MAX_MARK_ATTEMPTS)
                 await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)
             else:
                 await self._evict(delete)

@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Callable
 
 from gpu_scheduler.core.events import Commit, Committed
-from gpu_scheduler.k8s.tasks import gather_or_end
+from gpu_scheduler.k8s.tasks import gather_or_cancel
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 
-PATIENCE = 1.0
+RELEASE_DELAY = 1.0
 """How long finished commits wait for a swap that goes out anyway, in seconds."""
 
-MANY = 100
+RELEASE_BATCH = 100
 """So many finished commits do not wait."""
 
-LATEST = 10.0
+MAX_DELETE_DELAY = 10.0
 """How long intents that hold no longer may stay, in seconds, while there is something to be bound."""
 
-_GLANCE = 0.1
+_BUSY_POLL = 0.1
 
 
 class Committer:
@@ -54,7 +54,7 @@ class Committer:
     def release(self, sequence: int) -> None:
         """Will take a commit, all of whose entries are over, out of the Lease."""
         self._finished.append(sequence)
-        if len(self._finished) == 1 or len(self._finished) >= MANY:
+        if len(self._finished) == 1 or len(self._finished) >= RELEASE_BATCH:
             self._wake.set()
 
     async def run(self) -> None:
@@ -64,7 +64,7 @@ class Committer:
                 await self._wait()
                 commits, self._commits = self._commits, []
                 finished, self._finished = self._finished, []
-                written = await gather_or_end(self._intents.write(self._commit_log.epoch, c) for c in commits)
+                written = await gather_or_cancel(self._intents.write(self._commit_log.epoch, c) for c in commits)
                 over = {name: uid for s in finished for name, uid in self._names.pop(s, {}).items()}
                 await self._commit_log.swap(
                     {name: uid for names in written for name, uid in names.items()}, over.keys()
@@ -77,10 +77,10 @@ class Committer:
 
     async def _delete(self, over: dict[str, str]) -> None:
         """Deletes intents that are void: of a large one that costs an API server as much as many binds, so later."""
-        for _ in range(round(LATEST / _GLANCE)):
+        for _ in range(round(MAX_DELETE_DELAY / _BUSY_POLL)):
             if not self._busy():
                 break
-            await asyncio.sleep(_GLANCE)
+            await asyncio.sleep(_BUSY_POLL)
         await self._intents.delete(over)
 
     async def _wait(self) -> None:
@@ -88,11 +88,11 @@ class Committer:
         while not self._commits and not self._finished:
             self._wake.clear()
             await self._wake.wait()
-        if self._commits or len(self._finished) >= MANY:
+        if self._commits or len(self._finished) >= RELEASE_BATCH:
             return
         self._wake.clear()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(RELEASE_DELAY):
                 await self._wake.wait()  # for a commit, or for many that have finished
         except TimeoutError:
             pass

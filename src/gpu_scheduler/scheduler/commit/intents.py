@@ -16,7 +16,7 @@ from gpu_scheduler.gangs.contract import FINALIZER, PLACEMENTS
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound
 from gpu_scheduler.k8s.objects import Meta, Object
-from gpu_scheduler.k8s.tasks import gather_or_end
+from gpu_scheduler.k8s.tasks import gather_or_cancel
 
 CHUNK = 512 * 1024
 """The largest piece, in bytes: API servers refuse objects of some 1.5 MB."""
@@ -96,7 +96,7 @@ class Intents:
             PlacementSpec(epoch, commit.sequence, number, len(pieces), len(binds) + len(deletes), binds, deletes)
             for number, (binds, deletes) in enumerate(pieces)
         ]
-        return dict(await gather_or_end(self._create(spec) for spec in specs))
+        return dict(await gather_or_cancel(self._create(spec) for spec in specs))
 
     async def _create(self, spec: PlacementSpec) -> tuple[str, str]:
         name = f"{spec.epoch}-{spec.sequence}-{spec.chunk}"

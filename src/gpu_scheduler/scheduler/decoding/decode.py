@@ -19,7 +19,7 @@ from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.scheduler.decoding.resize import held_spec
-from gpu_scheduler.scheduler.decoding.volumes import Claims
+from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _PHASES: Final = {phase.value: phase for phase in PodPhase}
@@ -36,7 +36,11 @@ class DecodeOptions:
 
 
 def decode_pod(
-    raw: PodObject, member: Membership, claims: Claims, namespace_labels: Mapping[str, str], reading: DecodeOptions
+    raw: PodObject,
+    member: Membership,
+    claims: VolumeClaims,
+    namespace_labels: Mapping[str, str],
+    reading: DecodeOptions,
 ) -> Pod:
     """A pod as the core sees it. Never raises: what a user wrote wrongly becomes a gate."""
     meta, spec, status = raw.metadata, raw.spec, raw.status

@@ -1,4 +1,4 @@
-"""Claims, volumes and storage classes, as far as they decide where a pod may go and when.
+"""VolumeClaims, volumes and storage classes, as far as they decide where a pod may go and when.
 
 Left out, as the kubelet or the attach controller refuses them later: limits on attached volumes, and claims that only
 one pod may use (ReadWriteOncePod).
@@ -56,7 +56,7 @@ def claims_of(pod: PodObject) -> tuple[str, ...]:
     return tuple(_claim_name(pod, volume) for volume in pod.spec.volumes or () if _is_claim(volume))
 
 
-class Claims:
+class VolumeClaims:
     """What is known of PersistentVolumeClaims, PersistentVolumes and StorageClasses."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu_scheduler.base.text import count, join, one_line, say_duration
+from gpu_scheduler.base.text import count, format_duration, join, one_line
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
@@ -50,7 +50,9 @@ def describe(report: GangReport) -> StatusMessage:
         if status.phase in (Phase.RUNNING, Phase.HOLDING, Phase.DEGRADED) and status.waiting:
             text += f" {_more_waiting(report)}"
     if status.timed_out:
-        limit = f" within {say_duration(gang.timeout)}" if gang is not None and gang.timeout is not None else " in time"
+        limit = (
+            f" within {format_duration(gang.timeout)}" if gang is not None and gang.timeout is not None else " in time"
+        )
         reason, text = TIMED_OUT, f"did not start{limit}; {text}"
     if status.notes.target:
         text += f" Nodes being drained for it: {join(status.notes.target)}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpu_scheduler.base.text import count, join, say_amount, say_duration, say_number
+from gpu_scheduler.base.text import count, format_amount, format_duration, format_number, join
 from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.lifecycle import Setback
@@ -94,9 +94,9 @@ def _scarcity(report: GangReport, refused: Unplaceable, found: Sequence[Refusal]
     closed = f" Not usable: {_phrases(report, others)}." if others else ""
     holding = _holding(report, resource) + _say_loans(report, resource)
     shares = any(shape.gpu_milli for shape, _ in refused.short)
-    missing = count(found[0].short_by, "share") if shares else say_amount(resource, found[0].short_by)
+    missing = count(found[0].short_by, "share") if shares else format_amount(resource, found[0].short_by)
     if refused.needed <= 1:
-        nearest = "" if shares else f"; the best one lacks {say_number(resource, found[0].short_by)}"
+        nearest = "" if shares else f"; the best one lacks {format_number(resource, found[0].short_by)}"
         if hopeless:
             none = f"no node has that much even when nothing runs on it{nearest}"
             return f"needs {needs}, and {none}.{closed} Ask for less or add larger nodes."
@@ -118,7 +118,7 @@ def say_suggestion(report: GangReport) -> str:
 
 
 def _holding(report: GangReport, resource: str) -> str:
-    held = [f"{name_of_holder(holder)} holds {say_number(resource, holder.amount)}" for holder in report.holders]
+    held = [f"{name_of_holder(holder)} holds {format_number(resource, holder.amount)}" for holder in report.holders]
     return f" {join(held)}." if held else ""
 
 
@@ -126,7 +126,7 @@ def _say_loans(report: GangReport, resource: str) -> str:
     """What other queues borrow of the quota that the gang waits for, and why they keep it."""
     if not report.loans:
         return ""
-    lent = [f"{name_of_queue(loan.queue)} borrows {say_number(resource, loan.amount)}" for loan in report.loans]
+    lent = [f"{name_of_queue(loan.queue)} borrows {format_number(resource, loan.amount)}" for loan in report.loans]
     why = [f"{name_of_queue(loan.queue)}: {loan.why.value}" for loan in report.loans]
     only = report.loans[0].why.value if len(report.loans) == 1 else join(why)
     return f" {name_of_queue(report.queue).capitalize()} is within its quota, but {join(lent)} and keeps it: {only}."
@@ -138,7 +138,7 @@ def _needs(refused: Unplaceable, resource: str) -> str:
     if milli:
         return f"{count(sum(wanted for _, wanted in refused.short), 'share')} of {milli / 1000:g} {resource}"
     wholes = [(dict(shape.request).get(resource, int(resource == "pods")), wanted) for shape, wanted in refused.short]
-    total = say_amount(resource, sum(each * wanted for each, wanted in wholes))
+    total = format_amount(resource, sum(each * wanted for each, wanted in wholes))
     pieces = {each for each, _ in wholes if each}
     if refused.needed <= 1 or max(pieces, default=1) == 1 or all(s.gpu_resource != resource for s, _ in refused.short):
         return total
@@ -257,9 +257,11 @@ def say_gate(gate: Gate, pod: str) -> str:
 
 def _quota(report: GangReport, refusal: Refusal) -> str:
     resource = refusal.subject
-    text = f"{name_of_queue(report.queue)} is short by {say_amount(resource, refusal.short_by)}"
+    text = f"{name_of_queue(report.queue)} is short by {format_amount(resource, refusal.short_by)}"
     if report.queue_used is not None and report.queue_most is not None:
-        text += f": it uses {say_number(resource, report.queue_used)} of {say_number(resource, report.queue_most)}"
+        text += (
+            f": it uses {format_number(resource, report.queue_used)} of {format_number(resource, report.queue_most)}"
+        )
     return f"{text}.{_holding(report, resource)} Starts when others of the queue end, or its limit is raised."
 
 
@@ -267,8 +269,8 @@ def _over_quota(report: GangReport, refusal: Refusal) -> str:
     most, resource, queue = report.queue_most, refusal.subject, name_of_queue(report.queue)
     if most is None:
         return f"asks for more {resource} than {queue} may ever use. Ask for less or raise its limit."
-    asked = say_amount(resource, refusal.short_by + most)
-    may = f"{queue} may never use more than {say_number(resource, most)}"
+    asked = format_amount(resource, refusal.short_by + most)
+    may = f"{queue} may never use more than {format_number(resource, most)}"
     return f"asks for {asked}, and {may}. Ask for less or raise its limit."
 
 
@@ -332,7 +334,7 @@ _OF_GANG: dict[Reason, Callable[[GangReport, Refusal], str]] = {
 
 def say_left(seconds: float | None, template: str) -> str:
     """The template with how long something still lasts; "" when that is not known."""
-    return template.format(say_duration(seconds)) if seconds is not None else ""
+    return template.format(format_duration(seconds)) if seconds is not None else ""
 
 
 def say_bind_refused(report: GangReport) -> str:

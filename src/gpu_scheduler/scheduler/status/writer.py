@@ -25,7 +25,7 @@ from gpu_scheduler.gangs.contract import DEVICES
 from gpu_scheduler.gangs.dialects import StatusMessage, show_key
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
-from gpu_scheduler.k8s.event_recorder import EventType, Recorder, Ref, refer, refer_pod
+from gpu_scheduler.k8s.event_recorder import EventRecorder, EventType, ObjectReference, reference_to, reference_to_pod
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import PODS
@@ -106,7 +106,7 @@ class StatusWriter:
         self._metrics = metrics
         self._limits = limits or Limits()
         writes, events, busy = self._limits.writes, self._limits.events, self._limits.busy
-        self._recorder = Recorder(client, clock, metrics, rate_limiter=RateLimiter(events, events, busy))
+        self._recorder = EventRecorder(client, clock, metrics, rate_limiter=RateLimiter(events, events, busy))
         self._pace = RateLimiter(writes, writes, busy)
         self._entries: dict[GangKey, _Entry] = {}
         self._many = _FEW
@@ -145,12 +145,12 @@ class StatusWriter:
         message = say_bound(
             f"{meta.namespace}/{meta.name}", pod.spec.node_name, (meta.annotations or {}).get(DEVICES, "")
         )
-        self._recorder.record(refer_pod(pod), "Normal", "Scheduled", message)
+        self._recorder.record(reference_to_pod(pod), "Normal", "Scheduled", message)
         self._said_on_pods.pop(meta.uid, None)
 
     def report_deleted(self, delete: Delete, winner: str = "") -> None:
         """Will say on a pod why it is deleted; `winner` is the gang that it makes room for."""
-        ref = Ref(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
+        ref = ObjectReference(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
         told = say_deleted(delete.cause, winner)
         _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=told.reason, why=told.message)
         self._recorder.record(ref, "Warning", told.reason, told.message)
@@ -309,9 +309,9 @@ class StatusWriter:
         if subject is None or (key.dialect == LONE_POD and not stuck):
             return
         if isinstance(subject, RawObject) and resource is not None:
-            ref = refer(resource, subject.metadata)
+            ref = reference_to(resource, subject.metadata)
         elif isinstance(subject, PodObject) and status.phase not in WAITING:
-            ref = refer_pod(subject)
+            ref = reference_to_pod(subject)
         else:
             return
         kind = resource.kind if resource is not None else ""
@@ -371,7 +371,7 @@ class StatusWriter:
                 self._metrics.count_status_write("failed")
                 _log.debug("condition not written", gang=str(word.key), pod=meta.name, why=error.message)
                 return
-        self._recorder.record(refer_pod(word.pod), *word.event, word.message)
+        self._recorder.record(reference_to_pod(word.pod), *word.event, word.message)
         _remember(self._said_on_pods, uid, (word.message, now), _SAID)
 
 
