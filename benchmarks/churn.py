@@ -165,11 +165,11 @@ async def find_leftovers(client: Client, scheduler: subprocess.Popen[bytes], log
     found = [f"Placement {placement.metadata.name}" for placement in placements]
     found += [f"the Lease names {name}" for name in lease.committed]
     scheduler.send_signal(signal.SIGUSR1)
-    while "compared" not in _text_of(log):
+    while "self-check finished" not in _text_of(log):
         if time.monotonic() > end + 60:
-            return [*found, "the comparer did not answer"]
+            return [*found, "the self-check did not finish"]
         await asyncio.sleep(0.2)
-    return found + [line for line in _text_of(log).splitlines() if "remembered wrongly" in line]
+    return found + [line for line in _text_of(log).splitlines() if "self-check found a difference" in line]
 
 
 def _text_of(log: Path) -> str:

@@ -222,14 +222,14 @@ class Chaos:
             replica.scheduler.wait_ready()
             assert replica.scheduler.process is not None
             replica.scheduler.process.send_signal(signal.SIGUSR1)
-            eventually(lambda one=replica: "compared" in one.scheduler.text(), "a comparison")  # type: ignore[misc]
+            eventually(lambda one=replica: "self-check finished" in one.scheduler.text(), "a self-check")  # type: ignore[misc]
         self.check_logs()
 
     def check_logs(self) -> None:
         """A traceback in a log is a breach, and so is a mismatch found by a self-check."""
         for log in self.stage.logs():
             text = log.read_text(errors="replace")
-            for text_found in ("Traceback", "remembered wrongly"):
+            for text_found in ("Traceback", "self-check found a difference"):
                 if text_found in text:
                     self.judge.report_breach("crash", f"{log.name}: {text[text.index(text_found) - 500 :][:3000]}")
                     return

@@ -110,7 +110,7 @@ async def _follow(canned: Canned, see: Translator) -> None:
 def _decide(see: Translator) -> tuple[Engine, list[Effect]]:
     engine = Engine(_SETTINGS.core)
     effects: list[Effect] = []
-    for event in see.take():
+    for event in see.take_events():
         effects += engine.handle(event, _NOW)
     effects += engine.handle(TookOver(()), _NOW)
     for later in (0.0, 1.0, 400.0):
@@ -126,9 +126,9 @@ def _tell(see: Translator, engine: Engine, effects: list[Effect]) -> None:
             assert report is not None
             told = describe(report)
             assert told.message.isprintable()
-            subject = see.book.object_of(effect.key)
+            subject = see.registry.object_of(effect.key)
             if subject is not None:
-                dump([patch.body for patch in see.book.encode(effect.key, subject, effect.status, told, _NOW)])
+                dump([patch.body for patch in see.registry.encode(effect.key, subject, effect.status, told, _NOW)])
             engine.explain(effect.key, _NOW)
 
 

@@ -192,8 +192,10 @@ def test_a_scheduler_runs_a_self_check_on_a_signal(world: World) -> None:
     live.wait_bound("train-0", "train-1", "train-2", "train-3")
     assert scheduler.process is not None
     scheduler.process.send_signal(signal.SIGUSR1)
-    eventually(lambda: "compared differences=0 pods=9" in scheduler.text(), f"the comparison in {scheduler.text()}")
-    assert "remembered wrongly" not in scheduler.text()
+    eventually(
+        lambda: "self-check finished differences=0 pods=9" in scheduler.text(), f"the comparison in {scheduler.text()}"
+    )
+    assert "self-check found a difference" not in scheduler.text()
 
 
 # -- what gangs achieve

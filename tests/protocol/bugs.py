@@ -259,7 +259,7 @@ DEVICES = (
         "The devices are recorded in another request than the bind",
         "HAMi#968, HAMi#1106",
         "src/gpu_scheduler/scheduler/commit/binder.py",
-        "bind.uid, effect.version, self._sight.annotations(pod, bind))",
+        "bind.uid, effect.version, annotations)",
         "bind.uid, effect.version, {})",
         (CARRY, DEATHS),
     ),

@@ -79,7 +79,7 @@ COMMITS = (
         "optimistic binding: the Lease is lost meanwhile, and another leader decides differently",
         "src/gpu_scheduler/scheduler/commit/committer.py",
         "                over = {name: uid for s in finished",
-        "                for commit in commits:\n                    self._report_changes(Committed(commit.sequence))\n"
+        "                for commit in commits:\n                    self._on_committed(Committed(commit.sequence))\n"
         "                over = {name: uid for s in finished",
         (COMMIT, DEATHS),
     ),
@@ -196,7 +196,7 @@ CACHES = (
         "A new leader decides from a cache of any age",
         "caches that are trusted once they have synced",
         "src/gpu_scheduler/scheduler/scheduler.py",
-        "            await self._see_everything(newest)\n            committed",
+        "            await self._sync_caches(newest)\n            committed",
         "            committed",
         ("tests/unit/scheduler/test_scheduler.py",),
     ),

@@ -347,7 +347,7 @@ class World:
             await asyncio.sleep(1.0)
 
 
-MISMATCH_LOG = "remembered wrongly"
+MISMATCH_LOG = "self-check found a difference"
 """The log line of a scheduler whose self-check finds a mismatch."""
 
 

@@ -108,7 +108,7 @@ class Informer(Generic[T]):
         """Returns once the first list is in."""
         await self._synced.wait()
 
-    async def wait_passed(self, revision: int) -> None:
+    async def wait_for_revision(self, revision: int) -> None:
         """Returns once everything up to `revision`, which the server has reached already, has been seen."""
         # A busy watch passes it by itself. On a quiet one only bookmarks come, once a minute; so list. A list shows one
         # moment after the call, hence after `revision`, and is merged while the watch goes on, for whatever is older

@@ -181,7 +181,7 @@ class Operator:
         """What the last leader did must not be done again because it has not been seen yet."""
         try:
             async with asyncio.timeout(_CATCH_UP):
-                await asyncio.gather(*(informer.wait_passed(revision) for informer in self._informers))
+                await asyncio.gather(*(informer.wait_for_revision(revision) for informer in self._informers))
         except TimeoutError:
             # One kind that cannot be read, such as one whose definition is gone, must not keep all others waiting.
             silent = {one.resource.plural for one in self._informers if one.revision < revision}
@@ -271,7 +271,7 @@ class Operator:
         """A job is not looked at again before what was written to it is seen; nor is that waited for without end."""
         try:
             async with asyncio.timeout(_CATCH_UP):
-                await self._sight.wait_passed(key, revision)
+                await self._sight.wait_for_revision(key, revision)
         except TimeoutError:
             raise Undecided(0, "", f"what was written to it was not seen within {_CATCH_UP:g} s") from None
 

@@ -128,12 +128,12 @@ class JobCache:
                     return f"{found.metadata.namespace}/{name}"
         return ""
 
-    async def wait_passed(self, key: JobKey, revision: str) -> None:
+    async def wait_for_revision(self, key: JobKey, revision: str) -> None:
         """Returns once what was written to a job has been seen."""
         if revision.isdecimal():
             followed = zip(self._namespaces, self._jobs.get(key.resource, ()), strict=False)
             here = (one for namespace, one in followed if namespace in ("", key.namespace))
-            await asyncio.gather(*(one.wait_passed(int(revision)) for one in here))
+            await asyncio.gather(*(one.wait_for_revision(int(revision)) for one in here))
 
     def _wake_owner(self, meta: Meta) -> None:
         for owner in meta.owner_references or ():

@@ -64,7 +64,7 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
         if resource == NODES:
             nodes = {node.metadata.name: node for node in found}
     engine, now = Engine(settings.core, dry_run=True), time.time()
-    for event in translator.take():
+    for event in translator.take_events():
         engine.handle(event, now)
     engine.handle(TookOver(await _read_open(client, settings, lease)), now)
     engine.run_cycle(now)
@@ -72,7 +72,7 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
     if lease is not None:
         renewed = parse_time(lease.spec.renew_time)
         shown = LeaseView(lease.spec.holder_identity, lease.epoch, renewed, len(lease.committed))
-    return ClusterSnapshot(engine, now, nodes, translator.pods, translator.book, shown, served)
+    return ClusterSnapshot(engine, now, nodes, translator.pods, translator.registry, shown, served)
 
 
 def _take_in(handler: Handler, found: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""All that is watched: informers for every kind that matters here, each turned into the engine's events."""
+"""Cluster watcher: runs an informer for each kind that scheduling depends on, and collects the engine's events."""
 
 from __future__ import annotations
 
@@ -43,26 +43,25 @@ from gpu_scheduler.k8s.resources import (
     VOLUMES,
     Resource,
 )
-from gpu_scheduler.scheduler.commit.binder import Sight
 from gpu_scheduler.scheduler.decoding.decode import DecodeOptions
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.translate import Translator
 
 DISCOVERY_PERIOD = 10.0
-"""How soon a kind that was installed meanwhile is noticed, in seconds."""
+"""How often API discovery looks for kinds that were installed or removed, in seconds."""
 
 OWNER_BATCH_DELAY = 0.05
-"""How long owners that have come wait for others, in seconds: for each of them every gang is read anew."""
+"""How long new owner objects are gathered, in seconds: each batch makes all gangs be read again."""
 
 _log = structlog.get_logger(__name__)
 
 Handler = Callable[[Sequence[ObjectChange[Any]]], None]
 Kind = tuple[Resource, type[Any], Handler]
-"""A kind, the form in which it is kept, and who takes its changes in."""
+"""A kind, the type that its objects are decoded to, and the handler of its changes."""
 
 
 def make_translator(settings: Settings, owners: Owners | None = None) -> Translator:
-    """A translator that reads what the settings say."""
+    """Builds a translator with the scheduler names, GPU resources and topology levels of the settings."""
     names, gpus = frozenset(settings.scheduler_names), settings.core.gpu_resources
 
     def shape_of(spec: Any, meta: Any) -> Any:
@@ -75,93 +74,97 @@ def make_translator(settings: Settings, owners: Owners | None = None) -> Transla
     return Translator(DecodeOptions(names, gpus), GangRegistry(context), QueueBook())
 
 
-def required_kinds(see: Translator) -> list[Kind]:
-    """The kinds that every API server has, in the order in which they build on each other: pods come last."""
+def required_kinds(translator: Translator) -> list[Kind]:
+    """The kinds that every API server has, each after those that it refers to: pods come last."""
     return [
-        (NAMESPACES, Object, see.see_namespaces),
-        (CLAIMS, ClaimObject, see.see_claims),
-        (VOLUMES, VolumeObject, see.see_volumes),
-        (STORAGE_CLASSES, StorageClassObject, see.see_volumes),
-        (PRIORITY_CLASSES, PriorityClassObject, see.see_priority_classes),
-        (NODES, NodeObject, see.see_nodes),
-        (PODS, PodObject, see.see_pods),
+        (NAMESPACES, Object, translator.on_namespaces_changed),
+        (CLAIMS, ClaimObject, translator.on_claims_changed),
+        (VOLUMES, VolumeObject, translator.on_volumes_changed),
+        (STORAGE_CLASSES, StorageClassObject, translator.on_volumes_changed),
+        (PRIORITY_CLASSES, PriorityClassObject, translator.on_priority_classes_changed),
+        (NODES, NodeObject, translator.on_nodes_changed),
+        (PODS, PodObject, translator.on_pods_changed),
     ]
 
 
-def optional_kinds(see: Translator, served: Served) -> list[Kind]:
-    """The kinds of gangs and queues that are served here."""
-    context = see.book.context
+def optional_kinds(translator: Translator, served: Served) -> list[Kind]:
+    """The kinds of gangs and queues that the API server serves."""
+    context = translator.registry.context
     context.resources = choose_resources(served.has)
     workloads = context.resources.get(Workloads.name)
     context.workload_status = workloads is not None and served.has(workloads, "status")
-    queues: list[Kind] = [(kind, RawObject, partial(see.see_queues, kind)) for kind in (QUEUES, VOLCANO_QUEUES)]
+    queues: list[Kind] = [
+        (kind, RawObject, partial(translator.on_queues_changed, kind)) for kind in (QUEUES, VOLCANO_QUEUES)
+    ]
     groups: list[Kind] = [
-        (kind, RawObject, partial(see.see_groups, dialect)) for dialect, kind in context.resources.items()
+        (kind, RawObject, partial(translator.on_groups_changed, dialect)) for dialect, kind in context.resources.items()
     ]
     return [kind for kind in queues if served.has(kind[0])] + groups
 
 
 class ClusterWatcher:
-    """The watched cluster. `wake` is called whenever there are new events to take."""
+    """Watches the cluster. Calls `wake` whenever there are new events to take."""
 
     def __init__(self, client: Client, settings: Settings, wake: Callable[[], None]) -> None:
         self._client = client
         self._settings = settings
         self._wake = wake
-        self._owners = Owners(client, self._read_groups_soon)
+        self._owners = Owners(client, self._reread_groups_soon)
         self.translator = make_translator(settings, self._owners)
-        self.book = self.translator.book
+        self.registry = self.translator.registry
         self.queues = self.translator.queues
         self.served = Served(())
         self._informers: dict[Resource, Informer[Any]] = {}
         self._optional: dict[Resource, tuple[Handler, asyncio.Task[None]]] = {}
         self._forbidden: set[Resource] = set()
-        self._reading: asyncio.TimerHandle | None = None
-        self._gather = OWNER_BATCH_DELAY
+        self._reread_timer: asyncio.TimerHandle | None = None
+        self._batch_delay = OWNER_BATCH_DELAY
         self._synced = asyncio.Event()
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been listed."""
+        """Whether all kinds have been listed."""
         return self._synced.is_set()
 
-    @property
-    def sight(self) -> Sight:
-        """What carrying out decisions needs to see."""
-        gpus = self._settings.core.gpu_resources
+    def pod(self, uid: str) -> PodObject | None:
+        """The pod with a uid, if it exists."""
+        return self.translator.pods.get(uid)
 
-        def annotations(pod: PodObject, bind: Bind) -> dict[str, str]:
-            return bind_annotations(pod, bind.devices, gpus)
+    def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
+        """The annotations that a bind writes to its pod."""
+        return bind_annotations(pod, bind.devices, self._settings.core.gpu_resources)
 
-        return Sight(self.translator.pods.get, annotations, self.translator.claims.unbound)
+    def unbound_claims(self, pod: PodObject) -> dict[str, str]:
+        """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""
+        return self.translator.claims.unbound(pod)
 
     def lags(self) -> dict[str, float]:
-        """For every kind, the seconds since anything was heard of it."""
+        """The seconds since the last list, event or bookmark, for each kind."""
         return {resource.plural: informer.lag for resource, informer in self._informers.items()}
 
-    def take(self) -> list[Event]:
-        """The events since the last call."""
-        return self.translator.take()
+    def take_events(self) -> list[Event]:
+        """Returns the events since the last call."""
+        return self.translator.take_events()
 
     async def wait_synced(self) -> None:
-        """Returns once everything has been listed."""
+        """Waits until all kinds have been listed."""
         await self._synced.wait()
 
-    async def find_newest(self) -> int:
-        """The revision of the newest thing that has happened."""
+    async def newest_revision(self) -> int:
+        """Returns the newest revision of the API server."""
         return (await self._client.list(NAMESPACES, type=Object)).resource_version
 
-    async def wait_passed(self, revision: int) -> None:
-        """Returns once everything up to a revision has been seen, of every kind."""
+    async def wait_for_revision(self, revision: int) -> None:
+        """Waits until the caches of all kinds have reached a revision."""
         await self.wait_synced()
-        await asyncio.gather(*[informer.wait_passed(revision) for informer in self._informers.values()])
+        await asyncio.gather(*[informer.wait_for_revision(revision) for informer in self._informers.values()])
 
     async def catch_up(self) -> None:
-        """Returns once everything that happened before the call has been seen."""
-        await self.wait_passed(await self.find_newest())
+        """Waits until the caches show everything that happened before the call."""
+        await self.wait_for_revision(await self.newest_revision())
 
     async def run(self) -> None:
-        """Watches for ever: first what pods are read by, then nodes and pods, and what is installed later."""
+        """Watches until it is cancelled: first the kinds that pods refer to, then pods, and kinds installed later."""
         *first, last = required_kinds(self.translator)
         async with asyncio.TaskGroup() as group:
             try:
@@ -178,8 +181,8 @@ class ClusterWatcher:
                     await self._discover(group)
             finally:
                 self._owners.close()
-                if self._reading is not None:
-                    self._reading.cancel()
+                if self._reread_timer is not None:
+                    self._reread_timer.cancel()
 
     async def _wait_for_all(self) -> None:
         for informer in list(self._informers.values()):
@@ -188,23 +191,23 @@ class ClusterWatcher:
     def _start(
         self, group: asyncio.TaskGroup, resource: Resource, form: type[Any], handler: Handler
     ) -> asyncio.Task[None]:
-        def take_in(changes: Sequence[ObjectChange[Any]]) -> None:
+        def on_changes(changes: Sequence[ObjectChange[Any]]) -> None:
             handler(changes)
             self._wake()
 
-        self._informers[resource] = informer = Informer(self._client, resource, form, take_in)
+        self._informers[resource] = informer = Informer(self._client, resource, form, on_changes)
         return group.create_task(informer.run())
 
-    # -- kinds that may come and go
+    # -- kinds that may be installed and removed
 
     async def _discover(self, group: asyncio.TaskGroup) -> None:
-        """Follows the kinds that are served now, and lets go of those that no longer are."""
+        """Starts watching kinds that are newly served, and stops watching those that no longer are."""
         while True:
             try:
                 served = await find_served(self._client)
                 break
             except ApiError as error:
-                _log.warning("cannot ask what is served", error=error.message)
+                _log.warning("API discovery failed", error=error.message)
                 if self.synced:
                     return
                 await asyncio.sleep(1.0)
@@ -216,47 +219,50 @@ class ClusterWatcher:
         for resource in self._optional.keys() - {resource for resource, _, _ in wanted}:
             self._stop(resource)
         for resource, form, handler in wanted:
-            if resource not in self._optional and await self._may_follow(resource):
-                _log.info("following", kind=resource.kind, api=resource.api_version)
+            if resource not in self._optional and await self._may_watch(resource):
+                _log.info("watching kind", kind=resource.kind, api=resource.api_version)
                 self._optional[resource] = (handler, self._start(group, resource, form, handler))
                 changed = True
         if changed:
-            self._read_groups_again()
+            self._reread_groups()
 
-    async def _may_follow(self, resource: Resource) -> bool:
-        """Whether we may read a kind. Gangs of one that we may not wait, and all others go on; but without their queues
-        gangs would get more than is theirs, so those are waited for."""
+    async def _may_watch(self, resource: Resource) -> bool:
+        """Whether we are permitted to list a kind.
+
+        Gangs of a forbidden kind wait and all others go on. Queues are watched in any case: without them gangs would
+        exceed their quota, so nothing is scheduled until they can be listed.
+        """
         try:
             await self._client.request("GET", resource.path(), params={"limit": "1"})
         except Refused as error:
             if resource not in (QUEUES, VOLCANO_QUEUES):
                 if resource not in self._forbidden:
-                    _log.warning("not following", kind=resource.kind, api=resource.api_version, error=error.message)
+                    _log.warning("kind not watched", kind=resource.kind, api=resource.api_version, error=error.message)
                 self._forbidden.add(resource)
                 return False
         except ApiError:
-            pass  # whoever follows it will tell
+            pass  # the informer reports it
         self._forbidden.discard(resource)
         return True
 
     def _stop(self, resource: Resource) -> None:
-        """A kind is no longer served: its objects are gone."""
+        """Stops watching a kind that is no longer served, and handles its objects as deleted."""
         handler, task = self._optional.pop(resource)
         task.cancel()
-        _log.info("no longer served", kind=resource.kind, api=resource.api_version)
+        _log.info("kind no longer served", kind=resource.kind, api=resource.api_version)
         informer = self._informers.pop(resource)
         informer.give_up()
         handler([ObjectChange(ChangeKind.DELETED, found, found) for found in informer.objects.values()])
         self._wake()
 
-    def _read_groups_soon(self) -> None:
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().call_later(self._gather, self._read_groups_again)
+    def _reread_groups_soon(self) -> None:
+        if self._reread_timer is None:
+            self._reread_timer = asyncio.get_running_loop().call_later(self._batch_delay, self._reread_groups)
 
-    def _read_groups_again(self) -> None:
-        self._reading = None
+    def _reread_groups(self) -> None:
+        self._reread_timer = None
         begun = time.perf_counter()
-        self.translator.read_groups_again()
+        self.translator.reread_groups()
         self._owners.forget_unasked()
-        self._gather = OWNER_BATCH_DELAY + 10 * (time.perf_counter() - begun)
+        self._batch_delay = OWNER_BATCH_DELAY + 10 * (time.perf_counter() - begun)
         self._wake()

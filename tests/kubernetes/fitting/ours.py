@@ -53,7 +53,7 @@ def _engine(cluster: Json) -> Engine:
         found = [msgspec.json.decode(msgspec.json.encode(raw), type=form) for raw in _objects(cluster, resource)]
         handler([ObjectChange(ChangeKind.ADDED, item, None) for item in found])
     engine = Engine(settings.core)
-    for event in translator.take():
+    for event in translator.take_events():
         engine.handle(event, _NOW)
     engine.handle(TookOver(()), _NOW)
     return engine

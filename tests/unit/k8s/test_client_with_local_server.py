@@ -120,7 +120,7 @@ async def test_an_informer_ends_up_with_what_the_server_has() -> None:
                     await client.delete(PODS, name, "default", grace=0)
             await asyncio.sleep(0.012 * chance.random())
         truth = await client.list(PODS, type=PodObject)
-        await informer.wait_passed(truth.resource_version)
+        await informer.wait_for_revision(truth.resource_version)
         running.cancel()
     assert {key: found.metadata.resource_version for key, found in informer.objects.items()} == {
         (item.metadata.namespace, item.metadata.name): item.metadata.resource_version for item in truth.items
@@ -136,7 +136,7 @@ async def test_a_quiet_informer_passes_a_revision_of_another_kind_at_once() -> N
         made = await client.create(PODS, pod("p"), "default", type=PodObject)
         assert informer.revision < int(made.metadata.resource_version)
         async with asyncio.timeout(5):
-            await informer.wait_passed(int(made.metadata.resource_version))
+            await informer.wait_for_revision(int(made.metadata.resource_version))
         running.cancel()
 
 

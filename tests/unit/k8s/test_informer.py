@@ -326,7 +326,7 @@ async def test_a_wait_for_a_seen_revision_returns_at_once() -> None:
     script = Script((10, []))
     async with following(script) as informer:
         await informer.wait_synced()
-        waits = informer.wait_passed(10)
+        waits = informer.wait_for_revision(10)
         with pytest.raises(StopIteration):
             waits.send(None)
     assert script.listed == 1
@@ -344,7 +344,7 @@ async def test_a_wait_is_ended_by_an_event() -> None:
     script.watches = [act]
     async with following(script) as informer:
         await informer.wait_synced()
-        waits = [asyncio.create_task(informer.wait_passed(revision)) for revision in (11, 20, 30)]
+        waits = [asyncio.create_task(informer.wait_for_revision(revision)) for revision in (11, 20, 30)]
         await asyncio.sleep(0.02)
         go.set()
         await asyncio.gather(*waits)
@@ -356,7 +356,7 @@ async def test_a_wait_on_a_quiet_kind_is_ended_by_one_list_for_all() -> None:
     async with following(script, told) as informer:
         await informer.wait_synced()
         async with asyncio.timeout(30):
-            await asyncio.gather(*(informer.wait_passed(revision) for revision in range(11, 41)))
+            await asyncio.gather(*(informer.wait_for_revision(revision) for revision in range(11, 41)))
         assert informer.revision == 40
         # The watch was left alone.
         assert script.since == [10]
@@ -368,7 +368,7 @@ async def test_a_wait_goes_on_through_failures_and_stale_lists() -> None:
     script = Script((10, []), refuse(403), (9, []), (39, []), (40, []))
     async with following(script) as informer:
         await informer.wait_synced()
-        await informer.wait_passed(40)
+        await informer.wait_for_revision(40)
         assert informer.revision == 40
 
 
@@ -400,7 +400,7 @@ async def test_a_list_that_is_overtaken_by_the_watch_brings_nothing_back() -> No
 
     async with following(handle, told) as informer:
         await informer.wait_synced()
-        wait = asyncio.create_task(informer.wait_passed(12))
+        wait = asyncio.create_task(informer.wait_for_revision(12))
         await until(lambda: informer.revision == 34)
         heard.set()
         await wait

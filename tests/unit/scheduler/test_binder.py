@@ -26,32 +26,34 @@ from gpu_scheduler.gangs.contract import ATTEMPT, DEVICES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject, PodSpec
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
-from gpu_scheduler.scheduler.commit.binder import Binder, Sight
+from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 from tests.unit.k8s.live_api import answer_with, gpu_pod, lose_answer, lose_request, running, wired
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import until
 
 
-class Desk:
-    """A carrier that sees the pods it is given, and what it told."""
+class Harness:
+    """A binder whose cluster has the pods it is given, and what the binder reported."""
 
     def __init__(self, client: Client, in_flight: int = 4) -> None:
         self.client = client
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.outcomes: list[str] = []
         self.pods: dict[str, PodObject] = {}
         self.claims: dict[str, str] = {}
         self.broken = ""
-        sight = Sight(self.pods.get, self._annotations, self._unbound)
-        self.carrier = Binder(client, sight, self.told.append, in_flight)
-        self.carrier.sent = lambda seconds, outcome: self.outcomes.append(outcome)
+        self.binder = Binder(client, self, self.reported.append, in_flight)
+        self.binder.observe_bind = lambda seconds, outcome: self.outcomes.append(outcome)
 
-    def _annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
+    def pod(self, uid: str) -> PodObject | None:
+        return self.pods.get(uid)
+
+    def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
         assert pod.metadata.uid == bind.uid
         return {DEVICES: ",".join(map(str, bind.devices))}
 
-    def _unbound(self, pod: PodObject) -> dict[str, str]:
+    def unbound_claims(self, pod: PodObject) -> dict[str, str]:
         if pod.metadata.name == self.broken:
             raise ValueError("a bug")
         return dict(self.claims)
@@ -66,60 +68,60 @@ class Desk:
 
     def bind(self, pod: PodObject, version: str = "") -> None:
         bind = Bind(pod.metadata.uid, "default", pod.metadata.name, 0, "n0", (1, 2))
-        self.carrier.send(SendBind(bind, version or pod.metadata.resource_version))
+        self.binder.send(SendBind(bind, version or pod.metadata.resource_version))
 
     def send_bind(self, name: str, namespace: str) -> None:
-        """Of a pod that only the carrier sees."""
+        """Sends a bind of a pod that exists in the caches only."""
         self.pods[name] = PodObject(Meta(name, namespace, name), PodSpec())
-        self.carrier.send(SendBind(Bind(name, namespace, name, 0, "n0", ()), "1"))
+        self.binder.send(SendBind(Bind(name, namespace, name, 0, "n0", ()), "1"))
 
     def delete(self, name: str, uid: str, cause: DeleteCause, failures: int = 0, namespace: str = "default") -> None:
-        self.carrier.send(SendDelete(Delete(uid, namespace, name, cause), failures))
+        self.binder.send(SendDelete(Delete(uid, namespace, name, cause), failures))
 
 
 @asynccontextmanager
-async def at_work(client: Client, in_flight: int = 4) -> AsyncIterator[Desk]:
-    desk = Desk(client, in_flight)
-    async with running(desk.carrier.run()):
-        yield desk
+async def at_work(client: Client, in_flight: int = 4) -> AsyncIterator[Harness]:
+    harness = Harness(client, in_flight)
+    async with running(harness.binder.run()):
+        yield harness
 
 
 # -- binds
 
 
 async def test_bind_names_the_pod_it_was_decided_for_and_brings_its_devices() -> None:
-    async with wired() as (client, wire, _), at_work(client) as desk:
-        pod = await desk.add_pod(meta={"annotations": {"mine": "stays"}})
-        desk.bind(pod)
-        await until(lambda: desk.outcomes)
-        found = await desk.read()
+    async with wired() as (client, wire, _), at_work(client) as harness:
+        pod = await harness.add_pod(meta={"annotations": {"mine": "stays"}})
+        harness.bind(pod)
+        await until(lambda: harness.outcomes)
+        found = await harness.read()
     assert (found["spec"]["nodeName"], found["metadata"]["annotations"]) == ("n0", {"mine": "stays", DEVICES: "1,2"})
     (body,) = wire.bodies("POST", "pods/p/binding")
     assert body["metadata"]["uid"] == pod.metadata.uid
     assert body["metadata"]["resourceVersion"] == pod.metadata.resource_version
     assert body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n0"}
-    assert (desk.outcomes, desk.told) == (["bound"], [])
+    assert (harness.outcomes, harness.reported) == (["bound"], [])
 
 
 async def test_bind_of_a_pod_that_changed_meanwhile_is_refused_as_moved() -> None:
-    async with wired() as (client, _, _), at_work(client) as desk:
-        pod = await desk.add_pod()
+    async with wired() as (client, _, _), at_work(client) as harness:
+        pod = await harness.add_pod()
         await client.patch(PODS, "p", {"metadata": {"annotations": {ATTEMPT: "1"}}}, "default")
-        desk.bind(pod)
-        await until(lambda: desk.told)
-        assert "nodeName" not in (await desk.read())["spec"]
-    assert desk.told == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
+        harness.bind(pod)
+        await until(lambda: harness.reported)
+        assert "nodeName" not in (await harness.read())["spec"]
+    assert harness.reported == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
 
 
 async def test_bind_of_a_later_pod_of_the_same_name_is_refused_as_moved() -> None:
-    async with wired() as (client, _, _), at_work(client) as desk:
-        pod = await desk.add_pod()
+    async with wired() as (client, _, _), at_work(client) as harness:
+        pod = await harness.add_pod()
         await client.delete(PODS, "p", "default", grace=0)
-        later = await desk.add_pod()
-        desk.bind(pod, later.metadata.resource_version)
-        await until(lambda: desk.told)
-        assert "nodeName" not in (await desk.read())["spec"]
-    assert desk.told == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
+        later = await harness.add_pod()
+        harness.bind(pod, later.metadata.resource_version)
+        await until(lambda: harness.reported)
+        assert "nodeName" not in (await harness.read())["spec"]
+    assert harness.reported == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
 
 
 @pytest.mark.parametrize(
@@ -140,16 +142,16 @@ async def test_bind_of_a_later_pod_of_the_same_name_is_refused_as_moved() -> Non
     ids=["409", "404", "403", "422", "400", "429", "500", "504", "410", "request lost", "answer lost"],
 )
 async def test_every_answer_to_a_bind_is_told_for_what_it_is(act: Any, failure: BindFailure) -> None:
-    async with wired() as (client, wire, _), at_work(client) as desk:
-        pod = await desk.add_pod()
+    async with wired() as (client, wire, _), at_work(client) as harness:
+        pod = await harness.add_pod()
         wire.plan("POST", "/binding", act)
-        desk.bind(pod)
-        await until(lambda: desk.told)
+        harness.bind(pod)
+        await until(lambda: harness.reported)
         assert wire.count("POST", "/binding") == 1
-    (told,) = desk.told
+    (told,) = harness.reported
     assert isinstance(told, BindFailed)
     assert (told.uid, told.failure) == (pod.metadata.uid, failure)
-    assert desk.outcomes == [failure.value]
+    assert harness.outcomes == [failure.value]
 
 
 @pytest.mark.parametrize(("code", "failure"), [(403, BindFailure.REFUSED), (500, BindFailure.UNKNOWN)])
@@ -157,61 +159,61 @@ async def test_what_the_server_said_to_a_bind_is_told_in_one_line(code: int, fai
     async def answer(request: web.Request) -> web.StreamResponse:
         return refuse(code, message="no GPUs\non Sundays" + 2000 * "!")
 
-    async with client_of(answer) as client, at_work(client) as desk:
-        pod = desk.pods["u"] = PodObject(Meta("p", "default", "u", "1"), PodSpec())
-        desk.bind(pod)
-        await until(lambda: desk.told)
+    async with client_of(answer) as client, at_work(client) as harness:
+        pod = harness.pods["u"] = PodObject(Meta("p", "default", "u", "1"), PodSpec())
+        harness.bind(pod)
+        await until(lambda: harness.reported)
     said = f"no GPUs on Sundays{478 * '!'}..."
-    assert desk.told == [BindFailed("u", failure, said)]
+    assert harness.reported == [BindFailed("u", failure, said)]
 
 
 async def test_nothing_is_sent_for_a_pod_that_is_gone() -> None:
-    async with wired() as (client, wire, _), at_work(client) as desk:
-        pod = await desk.add_pod("gone")
-        other = await desk.add_pod("other")
-        del desk.pods[pod.metadata.uid]
-        desk.bind(pod)
-        desk.carrier.send(RaiseAttempt(pod.metadata.uid, 1))
-        desk.bind(other)
-        await until(lambda: desk.outcomes)
+    async with wired() as (client, wire, _), at_work(client) as harness:
+        pod = await harness.add_pod("gone")
+        other = await harness.add_pod("other")
+        del harness.pods[pod.metadata.uid]
+        harness.bind(pod)
+        harness.binder.send(RaiseAttempt(pod.metadata.uid, 1))
+        harness.bind(other)
+        await until(lambda: harness.outcomes)
         assert not wire.count("POST", "gone")
         assert not wire.count("PATCH")
-    assert desk.told == []
+    assert harness.reported == []
 
 
 async def test_claims_are_told_their_node_before_the_pod_is_bound() -> None:
-    async with wired() as (client, wire, _), at_work(client) as desk:
-        pod = await desk.add_pod()
+    async with wired() as (client, wire, _), at_work(client) as harness:
+        pod = await harness.add_pod()
         for name in ("data", "logs"):
             spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
             await client.create(CLAIMS, {"metadata": {"name": name}, "spec": spec}, "default")
         uid = pod.metadata.uid
-        desk.claims = {"data": "", "logs": "another"}
-        desk.bind(pod)
-        await until(lambda: len(desk.told) == 1)
+        harness.claims = {"data": "", "logs": "another"}
+        harness.bind(pod)
+        await until(lambda: len(harness.reported) == 1)
         for name in ("data", "logs"):
             found = await client.get(CLAIMS, name, "default")
             assert found["metadata"]["annotations"][SELECTED_NODE] == "n0"
-        desk.claims = {"data": "n0", "logs": "n0"}
-        desk.bind(pod)
-        await until(lambda: len(desk.told) == 2)
+        harness.claims = {"data": "n0", "logs": "n0"}
+        harness.bind(pod)
+        await until(lambda: len(harness.reported) == 2)
         assert (wire.count("PATCH", "persistentvolumeclaims"), wire.count("POST", "/binding")) == (2, 0)
-        desk.claims = {}
-        desk.bind(pod)
-        await until(lambda: desk.outcomes)
-        assert (await desk.read())["spec"]["nodeName"] == "n0"
+        harness.claims = {}
+        harness.bind(pod)
+        await until(lambda: harness.outcomes)
+        assert (await harness.read())["spec"]["nodeName"] == "n0"
     # To have told a claim is progress; a claim that does nothing about it is as good as a refusal.
-    assert desk.told == [BindFailed(uid, BindFailure.UNKNOWN), BindFailed(uid, BindFailure.REFUSED)]
+    assert harness.reported == [BindFailed(uid, BindFailure.UNKNOWN), BindFailed(uid, BindFailure.REFUSED)]
 
 
 # -- deletes and attempts
 
 
 async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None:
-    async with wired() as (client, wire, bystander), at_work(client) as desk:
-        pods = {cause: await desk.add_pod(cause.value) for cause in DeleteCause}
+    async with wired() as (client, wire, bystander), at_work(client) as harness:
+        pods = {cause: await harness.add_pod(cause.value) for cause in DeleteCause}
         for cause, pod in pods.items():
-            desk.delete(cause.value, pod.metadata.uid, cause)
+            harness.delete(cause.value, pod.metadata.uid, cause)
 
         async def all_gone() -> bool:
             return not (await bystander.list(PODS, "default")).items
@@ -228,120 +230,120 @@ async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None
         assert mark["metadata"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
         (disrupted,) = mark["status"]["conditions"]
         assert (disrupted["type"], disrupted["status"]) == ("DisruptionTarget", "True")
-    assert desk.told == []
+    assert harness.reported == []
 
 
 @pytest.mark.parametrize("cause", DeleteCause)
 async def test_later_pod_of_the_same_name_is_not_deleted(cause: DeleteCause) -> None:
-    async with wired() as (client, _, _), at_work(client) as desk:
-        await desk.add_pod()
-        desk.delete("p", "an-earlier-one", cause)
-        await until(lambda: desk.told)
-        assert "deletionTimestamp" not in (await desk.read())["metadata"]
-    assert desk.told == [DeleteFailed("an-earlier-one")]
+    async with wired() as (client, _, _), at_work(client) as harness:
+        await harness.add_pod()
+        harness.delete("p", "an-earlier-one", cause)
+        await until(lambda: harness.reported)
+        assert "deletionTimestamp" not in (await harness.read())["metadata"]
+    assert harness.reported == [DeleteFailed("an-earlier-one")]
 
 
 @pytest.mark.parametrize("code", [429, 500, 403])
 async def test_delete_that_is_refused_for_now_is_told_at_once(code: int) -> None:
-    async with wired() as (client, wire, _), at_work(client) as desk:
+    async with wired() as (client, wire, _), at_work(client) as harness:
         wire.plan("POST", "/eviction", answer_with(code, "20"))
-        desk.delete("p", "u", DeleteCause.PREEMPTED)
+        harness.delete("p", "u", DeleteCause.PREEMPTED)
         async with asyncio.timeout(5):
-            await until(lambda: desk.told)
-    assert desk.told == [DeleteFailed("u")]
+            await until(lambda: harness.reported)
+    assert harness.reported == [DeleteFailed("u")]
 
 
 async def test_restarted_pod_is_deleted_also_when_it_may_not_be_marked() -> None:
-    async with wired() as (client, wire, bystander), at_work(client) as desk:
-        pod = await desk.add_pod()
+    async with wired() as (client, wire, bystander), at_work(client) as harness:
+        pod = await harness.add_pod()
         wire.plan("PATCH", "/status", answer_with(403))
-        desk.delete("p", pod.metadata.uid, DeleteCause.RESTART)
+        harness.delete("p", pod.metadata.uid, DeleteCause.RESTART)
 
         async def gone() -> bool:
             return not (await bystander.list(PODS, "default")).items
 
         await until(gone)
-    assert desk.told == []
+    assert harness.reported == []
 
 
 @pytest.mark.parametrize(("failures", "deleted"), [(4, False), (5, True)])
 async def test_restart_does_not_wait_for_ever_for_its_pod_to_be_marked(failures: int, deleted: bool) -> None:
-    async with wired() as (client, wire, _), at_work(client, in_flight=1) as desk:
-        pod = await desk.add_pod()
+    async with wired() as (client, wire, _), at_work(client, in_flight=1) as harness:
+        pod = await harness.add_pod()
         wire.plan("PATCH", "/status", answer_with(500))
-        desk.delete("p", pod.metadata.uid, DeleteCause.RESTART, failures)
-        desk.bind(await desk.add_pod("other"))
-        await until(lambda: desk.outcomes)
+        harness.delete("p", pod.metadata.uid, DeleteCause.RESTART, failures)
+        harness.bind(await harness.add_pod("other"))
+        await until(lambda: harness.outcomes)
         assert wire.count("DELETE") == deleted
-    assert desk.told == ([] if deleted else [DeleteFailed(pod.metadata.uid)])
+    assert harness.reported == ([] if deleted else [DeleteFailed(pod.metadata.uid)])
 
 
 @pytest.mark.parametrize("cause", DeleteCause)
 async def test_pod_that_is_gone_already_is_as_good_as_deleted(cause: DeleteCause) -> None:
-    async with wired() as (client, wire, _), at_work(client, in_flight=1) as desk:
-        desk.delete("p", "u", cause)
-        pod = await desk.add_pod("other")
-        desk.bind(pod)
-        await until(lambda: desk.outcomes)
+    async with wired() as (client, wire, _), at_work(client, in_flight=1) as harness:
+        harness.delete("p", "u", cause)
+        pod = await harness.add_pod("other")
+        harness.bind(pod)
+        await until(lambda: harness.outcomes)
         assert wire.count("PATCH", "/status") + wire.count("POST", "/eviction") == 1
         assert not wire.count("DELETE")
-    assert desk.told == []
+    assert harness.reported == []
 
 
 async def test_attempt_is_raised_on_the_pod_that_was_meant_and_makes_a_late_bind_fail() -> None:
-    async with wired() as (client, _, _), at_work(client) as desk:
-        pod = await desk.add_pod()
-        desk.carrier.send(RaiseAttempt(pod.metadata.uid, 3))
+    async with wired() as (client, _, _), at_work(client) as harness:
+        pod = await harness.add_pod()
+        harness.binder.send(RaiseAttempt(pod.metadata.uid, 3))
 
         async def raised() -> bool:
-            return bool((await desk.read())["metadata"].get("annotations", {}).get(ATTEMPT) == "3")
+            return bool((await harness.read())["metadata"].get("annotations", {}).get(ATTEMPT) == "3")
 
         await until(raised)
-        desk.bind(pod)
-        await until(lambda: desk.told)
-        assert desk.told == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
+        harness.bind(pod)
+        await until(lambda: harness.reported)
+        assert harness.reported == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
         await client.delete(PODS, "p", "default", grace=0)
-        await desk.add_pod("p")
-        later = await desk.read()
-        desk.carrier.send(RaiseAttempt(pod.metadata.uid, 4))
-        other = await desk.add_pod("other")
-        desk.carrier.send(RaiseAttempt(other.metadata.uid, 1))
+        await harness.add_pod("p")
+        later = await harness.read()
+        harness.binder.send(RaiseAttempt(pod.metadata.uid, 4))
+        other = await harness.add_pod("other")
+        harness.binder.send(RaiseAttempt(other.metadata.uid, 1))
 
         async def other_raised() -> bool:
-            return ATTEMPT in (await desk.read("other"))["metadata"].get("annotations", {})
+            return ATTEMPT in (await harness.read("other"))["metadata"].get("annotations", {})
 
         await until(other_raised)
-        assert await desk.read() == later
+        assert await harness.read() == later
 
 
 async def test_attempt_that_is_raised_late_lowers_nothing() -> None:
-    async with wired() as (client, wire, bystander), at_work(client, in_flight=1) as desk:
-        seen = await desk.add_pod("seen", meta={"annotations": {ATTEMPT: "5"}})
-        unseen = await desk.add_pod("unseen")
+    async with wired() as (client, wire, bystander), at_work(client, in_flight=1) as harness:
+        seen = await harness.add_pod("seen", meta={"annotations": {ATTEMPT: "5"}})
+        unseen = await harness.add_pod("unseen")
         await bystander.patch(PODS, "unseen", {"metadata": {"annotations": {ATTEMPT: "7"}}}, "default")
         for pod in (seen, unseen):
-            desk.carrier.send(RaiseAttempt(pod.metadata.uid, 5))
-        desk.bind(await desk.add_pod("last"))
-        await until(lambda: desk.outcomes)
+            harness.binder.send(RaiseAttempt(pod.metadata.uid, 5))
+        harness.bind(await harness.add_pod("last"))
+        await until(lambda: harness.outcomes)
         assert (wire.count("PATCH", "pods/seen"), wire.count("PATCH", "pods/unseen")) == (0, 1)
-        assert (await desk.read("unseen"))["metadata"]["annotations"][ATTEMPT] == "7"
+        assert (await harness.read("unseen"))["metadata"]["annotations"][ATTEMPT] == "7"
 
 
 # -- one for all
 
 
 async def test_one_bad_effect_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wired() as (client, _, _), at_work(client, in_flight=1) as desk:
-        bad, good = await desk.add_pod("bad"), await desk.add_pod("good")
-        desk.broken = "bad"
+    async with wired() as (client, _, _), at_work(client, in_flight=1) as harness:
+        bad, good = await harness.add_pod("bad"), await harness.add_pod("good")
+        harness.broken = "bad"
         monkeypatch.setattr(client, "delete", None)
-        desk.bind(bad)
-        desk.delete("bad", bad.metadata.uid, DeleteCause.RESTART)
-        desk.bind(good)
-        await until(lambda: desk.outcomes)
-        assert (await desk.read("good"))["spec"]["nodeName"] == "n0"
+        harness.bind(bad)
+        harness.delete("bad", bad.metadata.uid, DeleteCause.RESTART)
+        harness.bind(good)
+        await until(lambda: harness.outcomes)
+        assert (await harness.read("good"))["spec"]["nodeName"] == "n0"
     uid = bad.metadata.uid
-    assert desk.told == [BindFailed(uid, BindFailure.UNKNOWN), DeleteFailed(uid)]
+    assert harness.reported == [BindFailed(uid, BindFailure.UNKNOWN), DeleteFailed(uid)]
 
 
 async def test_many_are_sent_at_once() -> None:
@@ -356,10 +358,10 @@ async def test_many_are_sent_at_once() -> None:
         under_way -= 1
         return refuse(409)
 
-    async with client_of(answer) as client, at_work(client, in_flight=8) as desk:
+    async with client_of(answer) as client, at_work(client, in_flight=8) as harness:
         for number in range(20):
-            desk.delete(f"p{number}", f"u{number}", DeleteCause.RESTART, namespace=f"ns{number}")
-        await until(lambda: len(desk.told) == 20)
+            harness.delete(f"p{number}", f"u{number}", DeleteCause.RESTART, namespace=f"ns{number}")
+        await until(lambda: len(harness.reported) == 20)
     assert most == 8
 
 
@@ -374,24 +376,28 @@ async def test_namespace_whose_binds_hang_delays_no_other_and_not_its_own_delete
             await ended.wait()
         return refuse(409)
 
-    async with client_of(answer) as client, at_work(client, in_flight=8) as desk:
+    async with client_of(answer) as client, at_work(client, in_flight=8) as harness:
         for number in range(100):
-            desk.send_bind(f"s{number}", "stuck")
+            harness.send_bind(f"s{number}", "stuck")
         await until(lambda: hanging == 4)
         for name in ("a", "b"):
-            desk.send_bind(name, f"fine-{name}")
-        desk.delete("s0", "s0", DeleteCause.PREEMPTED, namespace="stuck")
-        await until(lambda: len(desk.told) == 3)
-        assert {event.uid for event in desk.told if isinstance(event, BindFailed | DeleteFailed)} == {"a", "b", "s0"}
+            harness.send_bind(name, f"fine-{name}")
+        harness.delete("s0", "s0", DeleteCause.PREEMPTED, namespace="stuck")
+        await until(lambda: len(harness.reported) == 3)
+        assert {event.uid for event in harness.reported if isinstance(event, BindFailed | DeleteFailed)} == {
+            "a",
+            "b",
+            "s0",
+        }
         ended.set()
-        await until(lambda: len(desk.told) == 103)
+        await until(lambda: len(harness.reported) == 103)
 
 
 async def test_carrier_is_behind_while_more_waits_than_is_sent_at_once() -> None:
     async with wired() as (client, _, _):
-        desk = Desk(client)
-        desk.bind(await desk.add_pod())
-        before = desk.carrier.behind
-        async with running(desk.carrier.run()):
-            await until(lambda: desk.outcomes)
-        assert (before, desk.carrier.behind) == (True, False)
+        harness = Harness(client)
+        harness.bind(await harness.add_pod())
+        before = harness.binder.has_backlog
+        async with running(harness.binder.run()):
+            await until(lambda: harness.outcomes)
+        assert (before, harness.binder.has_backlog) == (True, False)

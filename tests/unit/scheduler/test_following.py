@@ -20,8 +20,8 @@ from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
 from gpu_scheduler.k8s.objects import Object, OwnerReference, PodObject
 from gpu_scheduler.k8s.resources import PODS, Resource
-from gpu_scheduler.scheduler import watcher as feed_module
-from gpu_scheduler.scheduler.commit.binder import Binder, Sight
+from gpu_scheduler.scheduler import watcher as watcher_module
+from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import ClusterWatcher, make_translator
 from tests.unit.gangs.pods import pod
@@ -56,9 +56,9 @@ async def test_changes_beside_one_that_cannot_be_taken_in_are_not_lost() -> None
 def test_claims_of_pods_that_are_gone_are_forgotten() -> None:
     translator = make_translator(Settings())
     one = pod("p", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}])
-    translator.see_pods([ObjectChange(ChangeKind.ADDED, one, None)])
-    translator.see_pods([ObjectChange(ChangeKind.DELETED, one, one)])
-    assert [type(event) for event in translator.take()] == [PodSeen, PodGone]
+    translator.on_pods_changed([ObjectChange(ChangeKind.ADDED, one, None)])
+    translator.on_pods_changed([ObjectChange(ChangeKind.DELETED, one, one)])
+    assert [type(event) for event in translator.take_events()] == [PodSeen, PodGone]
     assert not translator._users
 
 
@@ -90,15 +90,15 @@ async def test_owners_that_nobody_asks_for_any_more_are_forgotten() -> None:
 
 async def test_owners_that_arrive_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async with client_of(answer_jobs) as client:
-        feed = ClusterWatcher(client, Settings(), lambda: None)
+        watcher = ClusterWatcher(client, Settings(), lambda: None)
         reads = []
-        monkeypatch.setattr(feed.translator, "read_groups_again", lambda: reads.append(1))
-        feed._owners.served = Served((JOBS,))
+        monkeypatch.setattr(watcher.translator, "reread_groups", lambda: reads.append(1))
+        watcher._owners.served = Served((JOBS,))
         for number in range(200):
-            feed._owners.find("ns", job(number))
-        await until(lambda: not feed._owners._fetching)
+            watcher._owners.find("ns", job(number))
+        await until(lambda: not watcher._owners._fetching)
         await until(lambda: reads)
-        await asyncio.sleep(2 * feed_module.OWNER_BATCH_DELAY)
+        await asyncio.sleep(2 * watcher_module.OWNER_BATCH_DELAY)
         assert len(reads) < 20
 
 
@@ -106,7 +106,7 @@ async def test_owners_that_arrive_together_are_read_together(monkeypatch: pytest
 
 
 async def test_gang_kind_that_may_not_be_read_keeps_nobody_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "DISCOVERY_PERIOD", 0.05)
+    monkeypatch.setattr(watcher_module, "DISCOVERY_PERIOD", 0.05)
     async with live_server() as (_, server):
         wire = Wire(server)
         refusing = True
@@ -117,22 +117,22 @@ async def test_gang_kind_that_may_not_be_read_keeps_nobody_from_starting(monkeyp
             return await wire(request)
 
         async with client_of(answer) as client:
-            feed = ClusterWatcher(client, Settings(), lambda: None)
-            async with running(feed.run()):
-                await until(lambda: feed.synced)
-                await feed.catch_up()
-                assert "workloads" not in feed.lags()
+            watcher = ClusterWatcher(client, Settings(), lambda: None)
+            async with running(watcher.run()):
+                await until(lambda: watcher.synced)
+                await watcher.catch_up()
+                assert "workloads" not in watcher.lags()
                 refusing = False
-                await until(lambda: "workloads" in feed.lags())
+                await until(lambda: "workloads" in watcher.lags())
 
 
 # -- carrying out
 
 
 async def raise_attempt(client: Client, seen: PodObject, attempt: int) -> None:
-    sight = Sight({seen.metadata.uid: seen}.get, lambda pod, bind: {}, lambda pod: {})
-    carrier = Binder(client, sight, lambda event: None)
-    await carrier._raise(RaiseAttempt(seen.metadata.uid, attempt))
+    watcher = ClusterWatcher(client, Settings(), lambda: None)
+    watcher.translator.pods[seen.metadata.uid] = seen
+    await Binder(client, watcher, lambda event: None)._raise(RaiseAttempt(seen.metadata.uid, attempt))
 
 
 async def attempt_of(client: Client) -> Any:

@@ -43,7 +43,7 @@ class Watched:
         return self.wire.server
 
     def _take_in(self) -> None:
-        for event in self.feed.take():
+        for event in self.feed.take_events():
             self.engine.handle(event, 0.0)
 
     async def create_pod(self, name: str, node: str = "", gpus: int = 1) -> str:

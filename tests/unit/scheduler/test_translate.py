@@ -100,12 +100,12 @@ def volume(zone: str) -> VolumeObject:
 def test_pods_come_change_and_go_and_events_are_taken_once() -> None:
     see = translator()
     first = pod("a")
-    see.see_pods(added(first, pod("b")))
-    assert list(pods_in(see.take())) == ["a", "b"]
-    assert see.take() == []
+    see.on_pods_changed(added(first, pod("b")))
+    assert list(pods_in(see.take_events())) == ["a", "b"]
+    assert see.take_events() == []
     assert see.pods[first.metadata.uid] is first
-    see.see_pods(deleted(first))
-    assert [event.uid for event in see.take() if isinstance(event, PodGone)] == ["uid-a"]
+    see.on_pods_changed(deleted(first))
+    assert [event.uid for event in see.take_events() if isinstance(event, PodGone)] == ["uid-a"]
     assert list(see.pods) == ["uid-b"]
 
 
@@ -117,19 +117,19 @@ def test_pods_come_change_and_go_and_events_are_taken_once() -> None:
 def test_pod_that_is_gone_may_have_been_bound_unless_its_end_was_told(last: PodObject | None, maybe: bool) -> None:
     see = translator()
     first = pod("a")
-    see.see_pods(added(first))
-    see.take()
-    see.see_pods([ObjectChange(ChangeKind.DELETED, last or first, first)])
-    assert see.take() == [PodGone("uid-a", maybe_bound=maybe)]
+    see.on_pods_changed(added(first))
+    see.take_events()
+    see.on_pods_changed([ObjectChange(ChangeKind.DELETED, last or first, first)])
+    assert see.take_events() == [PodGone("uid-a", maybe_bound=maybe)]
 
 
 def test_pod_that_was_replaced_under_its_name_goes_before_the_new_one_comes() -> None:
     see = translator()
     old, new = pod("a"), pod("a", meta={"uid": "uid-a2"})
-    see.see_pods(added(old))
-    see.take()
-    see.see_pods([*deleted(old), *added(new)])
-    assert [getattr(event, "uid", "") or event.pod.uid for event in see.take()] == ["uid-a", "uid-a2"]  # type: ignore[union-attr]
+    see.on_pods_changed(added(old))
+    see.take_events()
+    see.on_pods_changed([*deleted(old), *added(new)])
+    assert [getattr(event, "uid", "") or event.pod.uid for event in see.take_events()] == ["uid-a", "uid-a2"]  # type: ignore[union-attr]
     assert list(see.pods) == ["uid-a2"]
 
 
@@ -150,25 +150,25 @@ def test_pods_of_ours_that_were_seen_to_get_a_node_are_noted(
     see = translator()
     bound = pod("a", **after)
     if before is None:
-        see.see_pods(added(bound))
+        see.on_pods_changed(added(bound))
     else:
         old = pod("a", **before)
-        see.see_pods(added(old))
-        see.see_pods(changed(old, bound))
-    assert see.take_bound() == ([bound] if noted else [])
-    assert see.take_bound() == []
+        see.on_pods_changed(added(old))
+        see.on_pods_changed(changed(old, bound))
+    assert see.take_bound_pods() == ([bound] if noted else [])
+    assert see.take_bound_pods() == []
 
 
 def test_gang_is_told_before_the_pod_that_completes_it() -> None:
     see = translator()
-    see.see_groups("podgroup", added(podgroup()))
-    assert see.take() == []
-    see.see_pods(added(native("a")))
-    events = see.take()
+    see.on_groups_changed("podgroup", added(podgroup()))
+    assert see.take_events() == []
+    see.on_pods_changed(added(native("a")))
+    events = see.take_events()
     assert kinds(events) == ["GangSeen", "PodSeen"]
     assert pods_in(events)["a"].gang == NATIVE
-    see.see_pods(added(native("b")))
-    assert kinds(see.take()) == ["PodSeen"]
+    see.on_pods_changed(added(native("b")))
+    assert kinds(see.take_events()) == ["PodSeen"]
 
 
 # -- namespaces
@@ -176,13 +176,13 @@ def test_gang_is_told_before_the_pod_that_completes_it() -> None:
 
 def test_labels_of_a_namespace_count_for_every_pod_in_it() -> None:
     see = translator()
-    see.see_namespaces(added(namespace(team="blue"), namespace("y", team="red")))
-    assert see.take() == []
+    see.on_namespaces_changed(added(namespace(team="blue"), namespace("y", team="red")))
+    assert see.take_events() == []
     elsewhere = pod("c", meta={"namespace": "y", "uid": "uid-c"})
-    see.see_pods(added(pod("a"), pod("b"), elsewhere))
-    assert {found.namespace_labels["team"] for found in pods_in(see.take()).values()} == {"blue", "red"}
-    see.see_namespaces(changed(namespace(team="blue"), namespace(team="green")))
-    told = pods_in(see.take())
+    see.on_pods_changed(added(pod("a"), pod("b"), elsewhere))
+    assert {found.namespace_labels["team"] for found in pods_in(see.take_events()).values()} == {"blue", "red"}
+    see.on_namespaces_changed(changed(namespace(team="blue"), namespace(team="green")))
+    told = pods_in(see.take_events())
     assert {name: found.namespace_labels for name, found in told.items()} == {
         "a": {"team": "green"},
         "b": {"team": "green"},
@@ -191,15 +191,15 @@ def test_labels_of_a_namespace_count_for_every_pod_in_it() -> None:
 
 def test_namespace_whose_labels_stay_is_nobodys_concern() -> None:
     see = translator()
-    see.see_namespaces(added(namespace(team="blue")))
-    see.see_pods(added(pod("a")))
-    see.take()
-    see.see_namespaces(changed(namespace(team="blue"), namespace(team="blue")))
-    assert see.take() == []
-    see.see_namespaces(deleted(namespace(team="blue")))
-    assert pods_in(see.take())["a"].namespace_labels == {}
-    see.see_namespaces(added(namespace(team="blue")))
-    assert pods_in(see.take())["a"].namespace_labels == {"team": "blue"}
+    see.on_namespaces_changed(added(namespace(team="blue")))
+    see.on_pods_changed(added(pod("a")))
+    see.take_events()
+    see.on_namespaces_changed(changed(namespace(team="blue"), namespace(team="blue")))
+    assert see.take_events() == []
+    see.on_namespaces_changed(deleted(namespace(team="blue")))
+    assert pods_in(see.take_events())["a"].namespace_labels == {}
+    see.on_namespaces_changed(added(namespace(team="blue")))
+    assert pods_in(see.take_events())["a"].namespace_labels == {"team": "blue"}
 
 
 # -- claims and volumes
@@ -208,52 +208,52 @@ def test_namespace_whose_labels_stay_is_nobodys_concern() -> None:
 def test_claim_concerns_the_pods_that_use_it_until_they_are_gone() -> None:
     see = translator()
     first, other = user("a", "data"), user("b", "logs")
-    see.see_pods(added(first, other))
-    assert pods_in(see.take())["a"].gates[0].kind is GateKind.MISSING_CLAIM
-    see.see_claims(added(claim()))
-    told = pods_in(see.take())
+    see.on_pods_changed(added(first, other))
+    assert pods_in(see.take_events())["a"].gates[0].kind is GateKind.MISSING_CLAIM
+    see.on_claims_changed(added(claim()))
+    told = pods_in(see.take_events())
     assert list(told) == ["a"]
     assert told["a"].gates[0].kind is GateKind.UNBOUND_CLAIM
-    see.see_claims(deleted(claim()))
-    assert pods_in(see.take())["a"].gates[0].kind is GateKind.MISSING_CLAIM
-    see.see_pods(deleted(first))
-    see.take()
-    see.see_claims(added(claim()))
-    assert see.take() == []
+    see.on_claims_changed(deleted(claim()))
+    assert pods_in(see.take_events())["a"].gates[0].kind is GateKind.MISSING_CLAIM
+    see.on_pods_changed(deleted(first))
+    see.take_events()
+    see.on_claims_changed(added(claim()))
+    assert see.take_events() == []
 
 
 def test_claims_that_nobody_uses_any_more_leave_nothing_behind() -> None:
     see = translator()
     for number in range(100):
         one = user(f"p{number}", f"data-{number}")
-        see.see_pods(added(one))
-        see.see_pods(deleted(one))
+        see.on_pods_changed(added(one))
+        see.on_pods_changed(deleted(one))
     assert not see._users
 
 
 def test_volume_and_its_class_concern_the_pods_that_wait_with_a_claim() -> None:
     see = translator()
-    see.see_claims(added(claim(volume="pv", annotations=DONE)))
-    see.see_pods(added(user("waits", "data"), user("runs", "data", nodeName="n0"), pod("plain")))
-    assert pods_in(see.take())["waits"].gates
-    see.see_volumes(added(volume("b")))
-    told = pods_in(see.take())
+    see.on_claims_changed(added(claim(volume="pv", annotations=DONE)))
+    see.on_pods_changed(added(user("waits", "data"), user("runs", "data", nodeName="n0"), pod("plain")))
+    assert pods_in(see.take_events())["waits"].gates
+    see.on_volumes_changed(added(volume("b")))
+    told = pods_in(see.take_events())
     assert list(told) == ["waits"]
     zone = Requirement("zone", SelectorOperator.IN, ("b",))
     assert (told["waits"].gates, told["waits"].shape.volume_terms) == ((), ((NodeTerm((zone,)),),))
-    see.see_volumes(deleted(volume("b")))
-    assert pods_in(see.take())["waits"].gates
+    see.on_volumes_changed(deleted(volume("b")))
+    assert pods_in(see.take_events())["waits"].gates
 
 
 def test_class_that_waits_for_its_first_consumer_lets_the_pod_be_placed() -> None:
     see = translator()
-    see.see_claims(added(claim()))
+    see.on_claims_changed(added(claim()))
     waiting = user("a", "data")
-    see.see_pods(added(waiting))
-    assert pods_in(see.take())["a"].gates
+    see.on_pods_changed(added(waiting))
+    assert pods_in(see.take_events())["a"].gates
     body = {"metadata": {"name": "fast"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"}
-    see.see_volumes(added(as_sent(StorageClassObject, body)))
-    assert pods_in(see.take())["a"].gates == ()
+    see.on_volumes_changed(added(as_sent(StorageClassObject, body)))
+    assert pods_in(see.take_events())["a"].gates == ()
     assert see.claims.unbound(waiting) == {"data": ""}
 
 
@@ -262,48 +262,48 @@ def test_class_that_waits_for_its_first_consumer_lets_the_pod_be_placed() -> Non
 
 def test_group_that_turns_basic_sets_its_pods_free_and_back() -> None:
     see = translator()
-    see.see_groups("podgroup", added(podgroup()))
-    see.see_pods(added(native("a"), native("b"), pod("other")))
-    assert pods_in(see.take())["b"].gang == NATIVE
-    see.see_groups("podgroup", changed(podgroup(), podgroup("basic")))
-    events = see.take()
+    see.on_groups_changed("podgroup", added(podgroup()))
+    see.on_pods_changed(added(native("a"), native("b"), pod("other")))
+    assert pods_in(see.take_events())["b"].gang == NATIVE
+    see.on_groups_changed("podgroup", changed(podgroup(), podgroup("basic")))
+    events = see.take_events()
     assert events[0] == GangGone(NATIVE)
     assert {name: found.gang for name, found in pods_in(events).items()} == {"a": None, "b": None}
-    see.see_groups("podgroup", changed(podgroup("basic"), podgroup()))
-    events = see.take()
+    see.on_groups_changed("podgroup", changed(podgroup("basic"), podgroup()))
+    events = see.take_events()
     assert isinstance(events[0], GangSeen)
     assert {name: found.gang for name, found in pods_in(events).items()} == {"a": NATIVE, "b": NATIVE}
 
 
 def test_group_that_goes_takes_no_pod_along() -> None:
     see = translator()
-    see.see_groups("podgroup", added(podgroup()))
-    see.see_pods(added(native("a")))
-    see.take()
-    see.see_groups("podgroup", deleted(podgroup()))
-    assert see.take() == [GangGone(NATIVE)]
+    see.on_groups_changed("podgroup", added(podgroup()))
+    see.on_pods_changed(added(native("a")))
+    see.take_events()
+    see.on_groups_changed("podgroup", deleted(podgroup()))
+    assert see.take_events() == [GangGone(NATIVE)]
 
 
 def test_priority_class_gives_gangs_their_priority_and_takes_it_away() -> None:
     see = translator()
-    see.see_groups("podgroup", added(podgroup(priorityClassName="high")))
-    see.see_pods(added(native("a")))
-    priorities = [event.gang.priority for event in see.take() if isinstance(event, GangSeen)]
+    see.on_groups_changed("podgroup", added(podgroup(priorityClassName="high")))
+    see.on_pods_changed(added(native("a")))
+    priorities = [event.gang.priority for event in see.take_events() if isinstance(event, GangSeen)]
     high = as_sent(PriorityClassObject, {"metadata": {"name": "high"}, "value": 1000})
     raised = as_sent(PriorityClassObject, {"metadata": {"name": "high"}, "value": 2000})
     for changes in (added(high), changed(high, raised), changed(raised, raised), deleted(raised)):
-        see.see_priority_classes(changes)
-        priorities += [event.gang.priority for event in see.take() if isinstance(event, GangSeen)]
+        see.on_priority_classes_changed(changes)
+        priorities += [event.gang.priority for event in see.take_events() if isinstance(event, GangSeen)]
     assert priorities == [None, 1000, 2000, None]
 
 
 def test_queues_of_both_kinds_come_and_go() -> None:
     see = translator()
-    see.see_queues(VOLCANO_QUEUES, added(group("blue", weight=2)))
-    see.see_queues(QUEUES, added(group("blue", quota={GPU: "4"})))
-    see.see_queues(QUEUES, deleted(group("blue")))
-    see.see_queues(VOLCANO_QUEUES, deleted(group("blue")))
-    assert see.take() == [
+    see.on_queues_changed(VOLCANO_QUEUES, added(group("blue", weight=2)))
+    see.on_queues_changed(QUEUES, added(group("blue", quota={GPU: "4"})))
+    see.on_queues_changed(QUEUES, deleted(group("blue")))
+    see.on_queues_changed(VOLCANO_QUEUES, deleted(group("blue")))
+    assert see.take_events() == [
         QueueSeen(Queue("blue", 2)),
         QueueSeen(Queue("blue", quota={GPU: 4})),
         QueueSeen(Queue("blue", 2)),
@@ -314,8 +314,8 @@ def test_queues_of_both_kinds_come_and_go() -> None:
 def test_nodes_come_and_go() -> None:
     see = translator()
     seen = node("n0", capacity={GPU: "8"}, allocatable={GPU: "8"})
-    see.see_nodes(added(seen))
-    see.see_nodes(deleted(seen))
-    came, went = see.take()
+    see.on_nodes_changed(added(seen))
+    see.on_nodes_changed(deleted(seen))
+    came, went = see.take_events()
     assert isinstance(came, NodeSeen)
     assert (came.node.name, came.node.gpus, went) == ("n0", 8, NodeGone("n0"))

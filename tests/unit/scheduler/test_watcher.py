@@ -17,7 +17,7 @@ from gpu_scheduler.gangs.contract import DEVICES, QUEUES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.objects import PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS, PRIORITY_CLASSES, Resource
-from gpu_scheduler.scheduler import watcher as feed_module
+from gpu_scheduler.scheduler import watcher as watcher_module
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
 from tests.embedded_kube.servers import ApiClient
@@ -31,25 +31,25 @@ MEMBER = {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "DISCOVERY_PERIOD", 0.05)
+    monkeypatch.setattr(watcher_module, "DISCOVERY_PERIOD", 0.05)
 
 
 class Watched:
-    """A feed at work, and all that it told."""
+    """A watcher at work, and all that it told."""
 
     def __init__(self, client: Client, server: ApiClient) -> None:
         self.client = client
         self.server = server
         self.wakes = 0
         self.events: list[Event] = []
-        self.feed = ClusterWatcher(client, Settings(), self._wake)
+        self.watcher = ClusterWatcher(client, Settings(), self._wake)
 
     def _wake(self) -> None:
         self.wakes += 1
 
     def take(self) -> list[Event]:
         """Every event so far."""
-        self.events += self.feed.take()
+        self.events += self.watcher.take_events()
         return self.events
 
     def saw(self, event: Event) -> bool:
@@ -66,7 +66,7 @@ class Watched:
 async def watching(*kinds: Any) -> AsyncIterator[Watched]:
     async with live_server(*kinds) as (client, server):
         made = Watched(client, server)
-        async with running(made.feed.run()):
+        async with running(made.watcher.run()):
             yield made
 
 
@@ -78,9 +78,9 @@ async def test_everything_is_read_before_the_pods_are_and_then_followed() -> Non
         await client.create(NODES, gpu_node())
         await client.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 5})
-        assert not watched.feed.synced
-        async with running(watched.feed.run()):
-            await watched.feed.wait_synced()
+        assert not watched.watcher.synced
+        async with running(watched.watcher.run()):
+            await watched.watcher.wait_synced()
             assert watched.wakes
             names = [type(event).__name__ for event in watched.take()]
             assert sorted(names) == ["GangSeen", "NodeSeen", "PodSeen", "QueueSeen"]
@@ -91,7 +91,7 @@ async def test_everything_is_read_before_the_pods_are_and_then_followed() -> Non
             await watched.create_member("b")
             await until(lambda: len(watched.take()) == 5)
             assert watched.wakes > wakes
-            assert watched.feed.lags().keys() >= {"pods", "nodes", "queues", "podgroups"}
+            assert watched.watcher.lags().keys() >= {"pods", "nodes", "queues", "podgroups"}
 
 
 async def test_pods_are_asked_for_only_when_all_else_has_come() -> None:
@@ -109,31 +109,31 @@ async def test_pods_are_asked_for_only_when_all_else_has_come() -> None:
         return listing(1)
 
     async with client_of(answer) as client:
-        feed = ClusterWatcher(client, Settings(), lambda: None)
-        async with running(feed.run()):
+        watcher = ClusterWatcher(client, Settings(), lambda: None)
+        async with running(watcher.run()):
             await until(lambda: len(asked) == 6)
             await asyncio.sleep(0.1)
             assert "pods" not in asked
-            assert not feed.synced
+            assert not watcher.synced
             may_answer.set()
-            await feed.wait_synced()
+            await watcher.wait_synced()
             assert asked[6:] == ["pods"]
 
 
 async def test_kind_that_is_installed_later_is_followed_and_let_go_when_it_is_removed() -> None:
     async with watching() as watched:
         await watched.create_member("a")
-        await watched.feed.wait_synced()
+        await watched.watcher.wait_synced()
         assert not any(isinstance(event, GangSeen) for event in watched.take())
         watched.server.registry.kinds.put(group_kind())
         await watched.create_group()
         await until(lambda: any(isinstance(event, GangSeen) and event.gang.key == KEY for event in watched.take()))
-        assert watched.feed.book.resource_of(KEY) == GROUPS
-        assert watched.feed.served.has(GROUPS)
+        assert watched.watcher.registry.resource_of(KEY) == GROUPS
+        assert watched.watcher.served.has(GROUPS)
         watched.server.registry.kinds.remove(GROUPS.group, GROUPS.plural)
         await until(lambda: watched.saw(GangGone(KEY)))
-        assert watched.feed.book.resource_of(KEY) is None
-        assert "podgroups" not in watched.feed.lags()
+        assert watched.watcher.registry.resource_of(KEY) is None
+        assert "podgroups" not in watched.watcher.lags()
         watched.events.clear()
         watched.server.registry.kinds.put(group_kind())
         await until(lambda: any(isinstance(event, GangSeen) for event in watched.take()))
@@ -141,7 +141,7 @@ async def test_kind_that_is_installed_later_is_followed_and_let_go_when_it_is_re
 
 async def test_queues_of_a_kind_that_is_removed_are_gone() -> None:
     async with watching() as watched:
-        await watched.feed.wait_synced()
+        await watched.watcher.wait_synced()
         await watched.client.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         await until(lambda: watched.saw(QueueSeen(Queue("blue", 3))))
         watched.server.registry.kinds.remove(QUEUES.group, QUEUES.plural)
@@ -154,8 +154,8 @@ async def test_gangs_of_a_kind_that_may_not_be_read_wait_and_all_others_go_on() 
         wire.plan("GET", "podgroups", *[answer_with(403)] * 1000)
         await bystander.create(GROUPS, written(GROUPS, "train", spec={"minMember": 2}), "default")
         await bystander.create(PODS, gpu_pod("a", meta=dict(MEMBER)), "default")
-        async with running(watched.feed.run()):
-            await watched.feed.wait_synced()
+        async with running(watched.watcher.run()):
+            await watched.watcher.wait_synced()
             assert [type(event).__name__ for event in watched.take()] == ["PodSeen"]
             wire.drop_plans()
             await until(lambda: any(isinstance(event, GangSeen) for event in watched.take()))
@@ -165,57 +165,57 @@ async def test_without_the_queues_that_may_not_be_read_nothing_begins() -> None:
     async with wired() as (client, wire, _):
         watched = Watched(client, wire.server)
         wire.plan("GET", "/queues", *[answer_with(403)] * 1000)
-        async with running(watched.feed.run()):
+        async with running(watched.watcher.run()):
             await until(lambda: wire.count("GET", "/queues") >= 3)
-            assert not watched.feed.synced
+            assert not watched.watcher.synced
             wire.drop_plans()
-            await watched.feed.wait_synced()
+            await watched.watcher.wait_synced()
 
 
 async def test_one_catches_up_with_everything_that_happened_before() -> None:
     async with watching(group_kind()) as watched:
-        await watched.feed.wait_synced()
+        await watched.watcher.wait_synced()
         for number in range(5):
             await watched.create_member(f"p{number}")
         found = (await watched.client.list(PODS, "default", type=PodObject)).items
         await watched.client.delete(PODS, "p0", "default", grace=0)
         await watched.create_group()
         async with asyncio.timeout(10):
-            await watched.feed.catch_up()
+            await watched.watcher.catch_up()
         assert {event.pod.name for event in watched.take() if isinstance(event, PodSeen)} == {
             f"p{number}" for number in range(5)
         }
         gone = [event.uid for event in watched.events if isinstance(event, PodGone)]
         assert gone == [found[0].metadata.uid]
         assert any(isinstance(event, GangSeen) for event in watched.events)
-        assert len(watched.feed.translator.pods) == 4
+        assert len(watched.watcher.translator.pods) == 4
 
 
 async def test_one_catches_up_although_a_kind_is_removed_meanwhile() -> None:
     async with watching(group_kind()) as watched:
-        await watched.feed.wait_synced()
+        await watched.watcher.wait_synced()
         watched.server.registry.kinds.remove(GROUPS.group, GROUPS.plural)
         await watched.create_member("a")
         async with asyncio.timeout(10):
-            await watched.feed.catch_up()
+            await watched.watcher.catch_up()
         assert any(isinstance(event, PodSeen) for event in watched.take())
 
 
-async def test_sight_shows_pods_claims_and_what_a_bound_pod_is_told() -> None:
+async def test_binder_finds_pods_their_unbound_claims_and_their_annotations() -> None:
     async with watching() as watched:
-        await watched.feed.wait_synced()
+        await watched.watcher.wait_synced()
         volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
         made = await watched.client.create(PODS, gpu_pod("a", 2, volumes=volumes), "default", type=PodObject)
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         path = "/api/v1/namespaces/default/persistentvolumeclaims"
         await watched.server.create(path, {"metadata": {"name": "data"}, "spec": spec})
-        await watched.feed.catch_up()
-        sight = watched.feed.sight
-        pod = sight.pod(made.metadata.uid)
+        await watched.watcher.catch_up()
+        pod = watched.watcher.pod(made.metadata.uid)
         assert pod is not None
-        assert sight.unbound_claims(pod) == {"data": ""}
-        assert sight.annotations(pod, Bind(made.metadata.uid, "default", "a", 0, "n0", (3, 1)))[DEVICES] == "3,1"
-        assert sight.pod("nobody") is None
+        bind = Bind(made.metadata.uid, "default", "a", 0, "n0", (3, 1))
+        assert watched.watcher.unbound_claims(pod) == {"data": ""}
+        assert watched.watcher.bind_annotations(pod, bind)[DEVICES] == "3,1"
+        assert watched.watcher.pod("unknown") is None
 
 
 async def test_template_of_an_owner_tells_what_members_will_need() -> None:
@@ -224,7 +224,7 @@ async def test_template_of_an_owner_tells_what_members_will_need() -> None:
     kinds = [replace(group_kind(), **found._asdict()) for found in (groups, jobs)]
     tasks = [{"name": "worker", "replicas": 2, "template": {"spec": gpu_pod("x", 2)["spec"]}}]
     async with watching(*kinds) as watched:
-        await watched.feed.wait_synced()
+        await watched.watcher.wait_synced()
         made = await watched.server.create(jobs.path("default"), written(jobs, "job", spec={"tasks": tasks}))
         owner = {"apiVersion": jobs.api_version, "kind": "Job", "name": "job", "uid": made["metadata"]["uid"]}
         group = written(groups, "g", spec={"minMember": 2, "minResources": {"nvidia.com/gpu": "4"}})

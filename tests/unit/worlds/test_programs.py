@@ -102,5 +102,5 @@ def test_a_self_check_during_the_start_of_a_scheduler_finds_no_mismatch(seed: in
         loop.run_until_complete(loop.start(loop.root, play()))
         stage.network.disconnected = True
         loop.end()
-    assert [line["differences"] for line in logs if line["event"] == "compared"] == [0, 0]
-    assert not [line for line in logs if line["event"] == "remembered wrongly"]
+    assert [line["differences"] for line in logs if line["event"] == "self-check finished"] == [0, 0]
+    assert not [line for line in logs if line["event"] == "self-check found a difference"]

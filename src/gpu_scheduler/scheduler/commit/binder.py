@@ -1,11 +1,11 @@
-"""Carrying out what is committed: binds, deletes and raised attempts, many in flight, each as safe to send twice."""
+"""Binder: sends committed binds, deletes and attempt marks concurrently. Each request is safe to send twice."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -34,7 +34,7 @@ from gpu_scheduler.scheduler.decoding.decode import attempt_of
 from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
 
 MAX_MARK_ATTEMPTS = 5
-"""So many times a restart waits for its pod to be marked as disrupted, if nobody forbids that."""
+"""After so many failures a restart deletes its pod without the DisruptionTarget condition."""
 
 _Effect = SendBind | SendDelete | RaiseAttempt
 
@@ -56,39 +56,45 @@ class _Binding(msgspec.Struct, rename="camel"):
     kind: str = "Binding"
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What the carrier has to know of what is seen: pods by uid, what a bound pod is told, which claims still wait."""
+class WatchedCluster(Protocol):
+    """What the binder reads from the caches."""
 
-    pod: Callable[[str], PodObject | None]
-    annotations: Callable[[PodObject, Bind], dict[str, str]]
-    unbound_claims: Callable[[PodObject], dict[str, str]]
+    def pod(self, uid: str) -> PodObject | None:
+        """The pod with a uid, if it exists."""
+
+    def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
+        """The annotations that a bind writes to its pod."""
+
+    def unbound_claims(self, pod: PodObject) -> dict[str, str]:
+        """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""
 
 
 class Binder:
-    """Sends what it is given, so many at a time. Success is never told: it is seen in the pods.
+    """Sends binds, deletes and attempt marks, `in_flight` at a time. Reports failures; success is seen in the pods.
 
-    Namespaces take turns: where an API server waits long for a webhook on the binds of one, others do not.
+    Namespaces take turns: a slow webhook on the binds of one namespace does not delay the others.
     """
 
-    def __init__(self, client: Client, sight: Sight, tell: Callable[[Event], None], in_flight: int = 64) -> None:
+    def __init__(
+        self, client: Client, cluster: WatchedCluster, on_outcome: Callable[[Event], None], in_flight: int = 64
+    ) -> None:
         self._client = client
-        self._sight = sight
-        self._tell = tell
+        self._cluster = cluster
+        self._on_outcome = on_outcome
         self._queue: WorkQueue[_Effect] = WorkQueue(in_flight, self._owner_of)
-        self.sent: Callable[[float, str], None] = lambda seconds, outcome: None
+        self.observe_bind: Callable[[float, str], None] = lambda seconds, outcome: None
 
     def send(self, effect: _Effect) -> None:
-        """Will send it."""
+        """Queues a request; returns at once."""
         self._queue.add(effect)
 
     @property
-    def behind(self) -> bool:
-        """Whether something waits for its turn to be sent."""
+    def has_backlog(self) -> bool:
+        """Whether requests are waiting to be sent."""
         return len(self._queue) > 0
 
     async def run(self) -> None:
-        """Sends until it is cancelled."""
+        """Sends requests until it is cancelled."""
         await self._queue.run(self._send)
 
     def _owner_of(self, effect: _Effect) -> Hashable:
@@ -101,7 +107,7 @@ class Binder:
             case SendDelete():
                 return effect.delete.namespace
             case RaiseAttempt():
-                pod = self._sight.pod(effect.uid)
+                pod = self._cluster.pod(effect.uid)
                 return pod.metadata.namespace if pod is not None else ""
 
     async def _send(self, effect: _Effect) -> None:
@@ -114,26 +120,27 @@ class Binder:
                 case RaiseAttempt():
                     await self._raise(effect)
         except Exception:
-            # A bug in one entry must not end the others; the engine asks again for what it does not see happen.
-            _log.exception("not carried out", effect=repr(effect))
+            # A bug in one request must not end the others; the engine sends again what it does not see happen.
+            _log.exception("request failed", effect=repr(effect))
             if isinstance(effect, SendBind):
-                self._tell(BindFailed(effect.bind.uid, BindFailure.UNKNOWN))
+                self._on_outcome(BindFailed(effect.bind.uid, BindFailure.UNKNOWN))
             elif isinstance(effect, SendDelete):
-                self._tell(DeleteFailed(effect.delete.uid))
+                self._on_outcome(DeleteFailed(effect.delete.uid))
 
     # -- binds
 
     async def _bind(self, effect: SendBind) -> None:
         bind = effect.bind
-        pod = self._sight.pod(bind.uid)
+        pod = self._cluster.pod(bind.uid)
         if pod is None:
-            return  # gone: that is seen, and the entry is over
+            return  # the pod is gone, which ends the entry
         begun = asyncio.get_running_loop().time()
         try:
-            if claims := self._sight.unbound_claims(pod):
+            if claims := self._cluster.unbound_claims(pod):
                 await self._select_node(bind, claims)
                 return
-            meta = _BindingMeta(bind.name, bind.namespace, bind.uid, effect.version, self._sight.annotations(pod, bind))
+            annotations = self._cluster.bind_annotations(pod, bind)
+            meta = _BindingMeta(bind.name, bind.namespace, bind.uid, effect.version, annotations)
             target = {"apiVersion": "v1", "kind": "Node", "name": bind.node}
             await self._client.request(
                 "POST", PODS.path(bind.namespace, bind.name, "binding"), body=_Binding(meta, target)
@@ -142,45 +149,45 @@ class Binder:
         except (Conflict, NotFound):
             outcome = self._fail(bind, BindFailure.MOVED)
         except Refused as error:
-            _log.warning("a bind was refused", pod=f"{bind.namespace}/{bind.name}", error=error.message)
+            _log.warning("bind refused", pod=f"{bind.namespace}/{bind.name}", error=error.message)
             outcome = self._fail(bind, BindFailure.REFUSED, error.message)
         except ApiError as error:
-            _log.info("a bind is undecided", pod=f"{bind.namespace}/{bind.name}", error=error.message)
+            _log.info("bind failed, outcome unknown", pod=f"{bind.namespace}/{bind.name}", error=error.message)
             outcome = self._fail(bind, BindFailure.UNKNOWN, error.message)
-        self.sent(asyncio.get_running_loop().time() - begun, outcome)
+        self.observe_bind(asyncio.get_running_loop().time() - begun, outcome)
 
     def _fail(self, bind: Bind, failure: BindFailure, message: str = "") -> str:
-        self._tell(BindFailed(bind.uid, failure, one_line(message, MAX_MESSAGE // 2)))
+        self._on_outcome(BindFailed(bind.uid, failure, one_line(message, MAX_MESSAGE // 2)))
         return failure.value
 
     async def _select_node(self, bind: Bind, claims: dict[str, str]) -> None:
-        """Tells the volumes' provisioners where their first consumer will run. The engine asks again, and gives up when
-        the volumes do not come for as long as it would bear with a refusal."""
+        """Sets the selected node on claims that wait for their first consumer. The engine retries the bind, and gives
+        up when the volumes are missing for as long as it tolerates a refusal."""
         patch = {"metadata": {"annotations": {SELECTED_NODE: bind.node}}}
-        told = [name for name, node in claims.items() if node != bind.node]
-        for name in told:
+        changed = [name for name, node in claims.items() if node != bind.node]
+        for name in changed:
             await self._client.patch(CLAIMS, name, patch, bind.namespace)
-        self._fail(bind, BindFailure.UNKNOWN if told else BindFailure.REFUSED)
+        self._fail(bind, BindFailure.UNKNOWN if changed else BindFailure.REFUSED)
 
     # -- deletes and attempts
 
     async def _delete(self, delete: Delete, failures: int) -> None:
         try:
             if delete.cause is DeleteCause.RESTART:
-                await self._mark_disrupted(delete, insist=failures < MAX_MARK_ATTEMPTS)
+                await self._mark_disrupted(delete, required=failures < MAX_MARK_ATTEMPTS)
                 await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)
             else:
                 await self._evict(delete)
         except NotFound:
             return
         except ApiError as error:
-            _log.info("a pod was not deleted yet", pod=f"{delete.namespace}/{delete.name}", error=error.message)
-            self._tell(DeleteFailed(delete.uid))
+            _log.info("pod deletion failed", pod=f"{delete.namespace}/{delete.name}", error=error.message)
+            self._on_outcome(DeleteFailed(delete.uid))
 
-    async def _mark_disrupted(self, delete: Delete, insist: bool) -> None:
-        """Says what an eviction would say: by it a Job's podFailurePolicy tells a disruption from a failure.
+    async def _mark_disrupted(self, delete: Delete, required: bool) -> None:
+        """Sets the DisruptionTarget condition as an eviction would: a Job's podFailurePolicy then ignores the failure.
 
-        Whoever forbids that, or fails to do it time and again, does not forbid the restart.
+        A refused or repeatedly failing write does not prevent the restart.
         """
         condition = {
             "type": "DisruptionTarget",
@@ -193,12 +200,14 @@ class Binder:
         try:
             await self._client.patch(PODS, delete.name, patch, delete.namespace, "status", kind="strategic")
         except ApiError as error:
-            if isinstance(error, NotFound) or (insist and not isinstance(error, Refused)):
+            if isinstance(error, NotFound) or (required and not isinstance(error, Refused)):
                 raise
-            _log.info("a disruption was not told", pod=f"{delete.namespace}/{delete.name}", error=error.message)
+            _log.info(
+                "DisruptionTarget condition not written", pod=f"{delete.namespace}/{delete.name}", error=error.message
+            )
 
     async def _evict(self, delete: Delete) -> None:
-        """Deletes with respect for disruption budgets and the pod's own grace."""
+        """Deletes a pod by the Eviction API, which respects disruption budgets and the pod's grace period."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -209,15 +218,15 @@ class Binder:
         await self._client.request("POST", path, body=body, wait=False)
 
     async def _raise(self, effect: RaiseAttempt) -> None:
-        pod = self._sight.pod(effect.uid)
+        pod = self._cluster.pod(effect.uid)
         if pod is None or attempt_of(pod.metadata) >= effect.attempt:
             return
         meta = pod.metadata
-        # Of this version only: one that comes late must not lower what another leader has raised meanwhile.
+        # With a precondition on the version: a late patch must not lower an attempt that another leader has raised.
         marks = {ATTEMPT: str(effect.attempt)}
         patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": marks}}
         try:
             await self._client.patch(PODS, meta.name, patch, meta.namespace, "status")
         except ApiError as error:
-            # Asked for again until the higher attempt is seen.
-            _log.info("an attempt was not raised", pod=f"{meta.namespace}/{meta.name}", error=error.message)
+            # The engine sends it again until the higher attempt is seen.
+            _log.info("attempt not raised", pod=f"{meta.namespace}/{meta.name}", error=error.message)

@@ -1,4 +1,4 @@
-"""Committing: intents are written, then one swap of the Lease makes them binding and lets go of what is over."""
+"""Committer: writes intents, then makes them binding and releases finished ones by one swap of the Lease."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 
 RELEASE_DELAY = 1.0
-"""How long finished commits wait for a swap that goes out anyway, in seconds."""
+"""How long finished commits wait for another swap to take them along, in seconds."""
 
 RELEASE_BATCH = 100
-"""So many finished commits do not wait."""
+"""So many finished commits are released without delay."""
 
 MAX_DELETE_DELAY = 10.0
-"""How long intents that hold no longer may stay, in seconds, while there is something to be bound."""
+"""How long the deletion of finished intents is put off while binds are waiting, in seconds."""
 
 _BUSY_POLL = 0.1
 
 
 class Committer:
-    """One swap at a time; whatever gathers meanwhile goes into the next one. Nothing is tidied up while `busy`."""
+    """Makes one swap at a time; commits that gather meanwhile go into the next one. Deletes intents when not `busy`."""
 
     def __init__(
         self,
         commit_log: CommitLog,
         intents: Intents,
-        tell: Callable[[Committed], None],
+        on_committed: Callable[[Committed], None],
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._commit_log = commit_log
         self._intents = intents
-        self._tell = tell
+        self._on_committed = on_committed
         self._busy = busy
         self._commits: list[Commit] = []
         self._finished: list[int] = []
@@ -42,17 +42,17 @@ class Committer:
         self._wake = asyncio.Event()
 
     def adopt(self, committed: dict[str, str]) -> None:
-        """Takes over what the Lease names, by sequence."""
+        """Takes over the committed set of the Lease."""
         for name, uid in committed.items():
             self._names.setdefault(int(name.split("-")[1]), {})[name] = uid
 
     def commit(self, commit: Commit) -> None:
-        """Will write a commit down and make it binding."""
+        """Queues a commit, to be written and swapped into the Lease."""
         self._commits.append(commit)
         self._wake.set()
 
     def release(self, sequence: int) -> None:
-        """Will take a commit, all of whose entries are over, out of the Lease."""
+        """Queues a finished commit, to be taken out of the Lease."""
         self._finished.append(sequence)
         if len(self._finished) == 1 or len(self._finished) >= RELEASE_BATCH:
             self._wake.set()
@@ -71,12 +71,12 @@ class Committer:
                 )
                 for commit, names in zip(commits, written, strict=True):
                     self._names[commit.sequence] = names
-                    self._tell(Committed(commit.sequence))
+                    self._on_committed(Committed(commit.sequence))
                 if over:
                     deleting.create_task(self._delete(over))
 
     async def _delete(self, over: dict[str, str]) -> None:
-        """Deletes intents that are void: of a large one that costs an API server as much as many binds, so later."""
+        """Deletes finished intents once no binds wait: a large one costs an API server as much as many binds."""
         for _ in range(round(MAX_DELETE_DELAY / _BUSY_POLL)):
             if not self._busy():
                 break
@@ -84,7 +84,7 @@ class Committer:
         await self._intents.delete(over)
 
     async def _wait(self) -> None:
-        """Waits for work; finished commits alone are not in a hurry."""
+        """Waits for work. Finished commits alone wait a little longer, for a commit or for more of them."""
         while not self._commits and not self._finished:
             self._wake.clear()
             await self._wake.wait()
@@ -93,6 +93,6 @@ class Committer:
         self._wake.clear()
         try:
             async with asyncio.timeout(RELEASE_DELAY):
-                await self._wake.wait()  # for a commit, or for many that have finished
+                await self._wake.wait()
         except TimeoutError:
             pass

@@ -1,4 +1,4 @@
-"""Placements: decisions written down before they are carried out, in pieces that an API server takes."""
+"""Intents: decisions written as Placements before they are carried out, in chunks that an API server accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_scheduler.k8s.objects import Meta, Object
 from gpu_scheduler.k8s.tasks import gather_or_cancel
 
 CHUNK = 512 * 1024
-"""The largest piece, in bytes: API servers refuse objects of some 1.5 MB."""
+"""The largest chunk, in bytes: API servers refuse objects of about 1.5 MB."""
 
 DELETE_ATTEMPTS = 5
 """How often the deletion of an intent is attempted before it is left for later."""
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BindEntry(msgspec.Struct):
-    """A bind as it is written down."""
+    """A bind in a Placement."""
 
     uid: str
     namespace: str
@@ -42,7 +42,7 @@ class BindEntry(msgspec.Struct):
 
 
 class DeleteEntry(msgspec.Struct):
-    """A delete as it is written down."""
+    """A delete in a Placement."""
 
     uid: str
     namespace: str
@@ -51,7 +51,7 @@ class DeleteEntry(msgspec.Struct):
 
 
 class PlacementSpec(msgspec.Struct):
-    """One piece of one commit."""
+    """One chunk of a commit."""
 
     epoch: int
     sequence: int
@@ -63,38 +63,41 @@ class PlacementSpec(msgspec.Struct):
 
 
 class PlacementObject(msgspec.Struct):
-    """A Placement as the API has it."""
+    """A Placement as stored in the API."""
 
     metadata: Meta
     spec: PlacementSpec
 
 
 class MissingIntentError(Exception):
-    """The Lease names an intent that does not exist: nobody can know what it promised."""
+    """The Lease names an intent that does not exist, so what it committed to is unknown."""
 
 
-async def _nobody_leads() -> None:
-    """Whoever only reads, or is alone, need not prove anything."""
+async def _prove_nothing() -> None:
+    """For readers, which delete nothing."""
 
 
 class Intents:
-    """The Placements of the scheduler's namespace. `prove` raises unless we still lead: what another wrote may be
-    deleted only if it was seen before that, for then it is not of a later leader. Epochs do not tell: they begin anew
-    when the Lease goes."""
+    """The Placements of the scheduler's namespace.
 
-    def __init__(self, client: Client, namespace: str, prove: Callable[[], Awaitable[None]] = _nobody_leads) -> None:
+    `prove` raises unless this process still leads. A Placement of another leader is deleted only if it was seen before
+    a successful `prove`, because a later leader writes after that. Epochs alone are not sufficient: counting starts
+    again with a new Lease.
+    """
+
+    def __init__(self, client: Client, namespace: str, prove: Callable[[], Awaitable[None]] = _prove_nothing) -> None:
         self._client = client
         self._namespace = namespace
         self._prove = prove
-        self._left: dict[str, str] = {}
-        """What is void and could not be deleted yet."""
+        self._undeleted: dict[str, str] = {}
+        """Void intents that could not be deleted yet."""
 
     async def write(self, epoch: int, commit: Commit) -> dict[str, str]:
-        """Writes a commit down, whatever it takes; returns names and uids of its pieces."""
-        pieces = list(_split(commit))
+        """Writes a commit, retrying until it succeeds; returns the names and uids of its chunks."""
+        chunks = list(_split(commit))
         specs = [
-            PlacementSpec(epoch, commit.sequence, number, len(pieces), len(binds) + len(deletes), binds, deletes)
-            for number, (binds, deletes) in enumerate(pieces)
+            PlacementSpec(epoch, commit.sequence, number, len(chunks), len(binds) + len(deletes), binds, deletes)
+            for number, (binds, deletes) in enumerate(chunks)
         ]
         return dict(await gather_or_cancel(self._create(spec) for spec in specs))
 
@@ -104,11 +107,11 @@ class Intents:
             try:
                 return name, await self._try_create(name, spec)
             except ApiError as error:
-                _log.warning("a Placement was not written", placement=name, error=error.message)
+                _log.warning("placement write failed, retrying", placement=name, error=error.message)
                 await asyncio.sleep(error.retry_after or 1.0)
 
     async def _try_create(self, name: str, spec: PlacementSpec) -> str:
-        """Creates a piece, or finds that it was; returns its uid."""
+        """Creates a chunk, or finds it already created; returns its uid."""
         meta = {"name": name, "namespace": self._namespace, "finalizers": [FINALIZER]}
         body = {"apiVersion": PLACEMENTS.api_version, "kind": PLACEMENTS.kind, "metadata": meta, "spec": spec}
         try:
@@ -116,13 +119,13 @@ class Intents:
         except Conflict:
             found = await self._client.get(PLACEMENTS, name, self._namespace, type=PlacementObject)
             if found.spec == spec:
-                return found.metadata.uid  # only the answer was lost
+                return found.metadata.uid  # only the response was lost
             await self._prove()
             await self.delete({name: found.metadata.uid})
             raise
 
     async def read(self, committed: Mapping[str, str]) -> tuple[Commit, ...]:
-        """The commits that the Lease names."""
+        """Reads the commits that the Lease names."""
         found: dict[int, list[PlacementSpec]] = {}
         for name, uid in committed.items():
             try:
@@ -138,20 +141,20 @@ class Intents:
         return tuple(_join(sequence, specs) for sequence, specs in sorted(found.items()))
 
     async def delete(self, placements: Mapping[str, str]) -> None:
-        """Deletes intents that the Lease no longer names; what cannot be deleted is void, and goes with the next."""
-        self._left |= placements
+        """Deletes intents that the Lease no longer names. They are void; a failed deletion is repeated later."""
+        self._undeleted |= placements
         for name, uid in placements.items():
             for failures in range(DELETE_ATTEMPTS):
                 try:
                     await self._try_delete(name, uid)
-                    self._left.pop(name, None)
+                    self._undeleted.pop(name, None)
                     break
                 except ApiError as error:
-                    _log.info("a Placement was not deleted", placement=name, error=error.message)
+                    _log.info("placement deletion failed", placement=name, error=error.message)
                     await asyncio.sleep(backoff.exponential(failures, 30.0, DELETE_BACKOFF))
 
     async def _try_delete(self, name: str, uid: str) -> None:
-        """Deletes a piece unless it is gone, or another has its name."""
+        """Deletes a chunk, unless it is gone or another object has its name."""
         try:
             patch = {"metadata": {"uid": uid, "finalizers": None}}
             await self._client.patch(PLACEMENTS, name, patch, self._namespace)
@@ -159,29 +162,29 @@ class Intents:
         except NotFound:
             return
         except Conflict:
-            # Another of that name, or a server that met itself: only a look can tell.
-            if await self._is_there(name, uid):
+            # Either another object has the name, or the server conflicted with itself: read it to find out.
+            if await self._exists(name, uid):
                 raise
 
-    async def _is_there(self, name: str, uid: str) -> bool:
+    async def _exists(self, name: str, uid: str) -> bool:
         try:
             return (await self._client.get(PLACEMENTS, name, self._namespace, type=Object)).metadata.uid == uid
         except NotFound:
             return False
 
     async def delete_void(self, epoch: int, committed: Mapping[str, str]) -> None:
-        """Deletes what leaders before this epoch wrote and never committed, or committed and finished; and what could
-        not be deleted so far: a reign may last for months."""
+        """Deletes intents of leaders before this epoch that are not in the committed set, and repeats deletions that
+        failed: a term may last for months."""
         listed = await self._client.list(PLACEMENTS, self._namespace, type=PlacementObject)
         others = {p.metadata.name: p.metadata.uid for p in listed.items if p.spec.epoch < epoch}
         void = {name: uid for name, uid in others.items() if committed.get(name) != uid}
         if void:
             await self._prove()
-        await self.delete(self._left | void)
+        await self.delete(self._undeleted | void)
 
 
 def _split(commit: Commit) -> Iterator[tuple[list[BindEntry], list[DeleteEntry]]]:
-    """The entries in pieces that stay below CHUNK when written as JSON."""
+    """Splits the entries into chunks that stay below CHUNK as JSON."""
     binds: list[BindEntry] = []
     deletes: list[DeleteEntry] = []
     size = 0
@@ -206,7 +209,7 @@ def _entries(commit: Commit) -> Iterator[BindEntry | DeleteEntry]:
 
 
 def _join(sequence: int, specs: Iterable[PlacementSpec]) -> Commit:
-    """A commit from its pieces. They are named by one swap, so all of them are there."""
+    """Joins the chunks of a commit. One swap names all of them, so none is missing."""
     ordered = sorted(specs, key=lambda spec: spec.chunk)
     binds = [Bind(b.uid, b.namespace, b.name, b.attempt, b.node, tuple(b.devices)) for s in ordered for b in s.binds]
     deletes = [Delete(d.uid, d.namespace, d.name, d.cause) for spec in ordered for d in spec.deletes]
