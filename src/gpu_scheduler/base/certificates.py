@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""What a server on this machine is called."""
+"""Names and addresses of a server on this machine."""
 
 LIFETIME = 3650 * 86_400.0
-"""In seconds; for who has nobody to renew certificates, and a key that never leaves its folder."""
+"""Default lifetime in seconds, for certificates that are not renewed and whose key never leaves its directory."""
 
-# Clocks of two machines, or of one that has just been woken, may differ a little.
+# The clocks of two machines, or of one that just resumed from sleep, may differ a little.
 _SKEW = 3600.0
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
@@ -46,24 +46,24 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """When a certificate is good, in seconds since 1970."""
+    """The validity period of a certificate, in seconds since 1970."""
 
     begins: float
     ends: float
 
     def covers(self, moment: float) -> bool:
-        """Whether the certificate is good at a moment."""
+        """Whether the certificate is valid at a time."""
         return self.begins <= moment <= self.ends
 
 
 def make_period(lifetime: float = LIFETIME, now: float | None = None) -> Period:
-    """So many seconds from now on; `now` is given by who does not trust this machine's clock."""
+    """A validity period that starts now; a caller that does not trust this machine's clock passes `now`."""
     begins = time.time() if now is None else now
     return Period(begins - _SKEW, begins + lifetime)
 
 
 def make_authority(name: str = "gpu-scheduler local CA", period: Period | None = None) -> Certificate:
-    """A new authority that signs certificates and nothing else."""
+    """Makes a certificate authority that can only sign certificates."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(name)
     builder = _builder(subject, subject, key.public_key(), period or make_period())
@@ -79,7 +79,7 @@ def issue(
     organizations: Iterable[str] = (),
     period: Period | None = None,
 ) -> Certificate:
-    """A certificate for a server or a client, valid for DNS names and addresses alike."""
+    """Issues a certificate for servers and clients; `names` are DNS names or IP addresses."""
     parent = x509.load_pem_x509_certificate(authority.certificate)
     signer = serialization.load_pem_private_key(authority.key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
@@ -99,7 +99,7 @@ def issue(
 
 
 def split_bundle(pem: bytes) -> tuple[bytes, ...]:
-    """The certificates of a text, each once and by itself; what is none is left out."""
+    """Splits PEM text into its certificates without duplicates; anything else is skipped."""
     found: dict[bytes, None] = {}
     for begun in pem.split(_BEGIN)[1:]:
         body, end, _ = begun.partition(_END)
@@ -109,13 +109,13 @@ def split_bundle(pem: bytes) -> tuple[bytes, ...]:
 
 
 def read_period(pem: bytes) -> Period:
-    """When the first certificate of a text is good; ValueError when there is none."""
+    """The validity period of the first certificate in PEM text; ValueError if there is none."""
     found = x509.load_pem_x509_certificate(pem)
     return Period(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
 
 
 def read_names(pem: bytes) -> frozenset[str]:
-    """The DNS names and addresses that the first certificate of a text is for."""
+    """The DNS names and IP addresses of the first certificate in PEM text."""
     try:
         extension = x509.load_pem_x509_certificate(pem).extensions
         names = extension.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -126,7 +126,7 @@ def read_names(pem: bytes) -> frozenset[str]:
 
 
 def find_issuer(pem: bytes, authorities: Iterable[bytes]) -> bytes | None:
-    """The one of the authorities that signed the first certificate of a text."""
+    """The authority that signed the first certificate in PEM text, or None."""
     found = x509.load_pem_x509_certificate(pem)
     for authority in authorities:
         with suppress(ValueError, TypeError, InvalidSignature):
@@ -136,7 +136,7 @@ def find_issuer(pem: bytes, authorities: Iterable[bytes]) -> bytes | None:
 
 
 def check_pair(pair: Certificate) -> str:
-    """Why a server could not show this certificate with this key, or nothing when it could."""
+    """Why a server cannot use this certificate with this key; "" if it can."""
     try:
         shown = x509.load_pem_x509_certificate(pair.certificate).public_key()
         kept = serialization.load_pem_private_key(pair.key, None).public_key()
@@ -146,7 +146,7 @@ def check_pair(pair: Certificate) -> str:
 
 
 def server_context(certificate: Certificate, client_authority: bytes = b"") -> ssl.SSLContext:
-    """How a server shows its certificate; with an authority, a client may show one of that authority too."""
+    """A TLS context for a server. With `client_authority`, clients may present a certificate of that authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate)
@@ -157,22 +157,22 @@ def server_context(certificate: Certificate, client_authority: bytes = b"") -> s
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Makes a context show this certificate, from now on also to those who connect to a running server.
+    """Loads a certificate into a context, also of a running server, for new connections.
 
-    ssl.SSLError when it cannot be shown; the context then shows what it showed before.
+    Raises ssl.SSLError if it cannot be used; the context then keeps its former certificate.
     """
     with _as_file(certificate.certificate + b"\n" + certificate.key) as path:
-        # With a password given, an encrypted key is an error instead of a question on the terminal.
-        # Tried elsewhere first: a key that does not fit would leave half of it in the context.
+        # With a password, an encrypted key is an error instead of a prompt on the terminal.
+        # Loaded into a scratch context first: a key that does not match would leave the certificate alone in `context`.
         for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
             one.load_cert_chain(path, password="")
 
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
-    """A path to this content while the block runs, for the ssl module, which reads certificates from files only.
+    """A path to this content while the block runs: the ssl module reads certificates from files only.
 
-    In memory where the system has that: a key is not put on a disk, and a container may have none to write to.
+    The file is in memory where the system supports it: keys stay off the disk, and containers may be read-only.
     """
     try:
         handle = os.memfd_create("certificate")
@@ -189,7 +189,7 @@ def _as_file(content: bytes) -> Iterator[Path]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replaces a file in one step; nobody but its owner can ever read it."""
+    """Replaces a file atomically, readable by its owner only."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mkstemp makes it 0600
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""YAML that somebody else wrote. Whatever it is, reading it ends, with a value or with one line that says why not."""
+"""Safe YAML parsing of untrusted input: bounded depth and size, errors in one line."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import yaml
 
 MAX_DEPTH = 100
 MAX_VALUES = 200_000
-"""How many values a document may have, each counted as often as it is referred to."""
+"""How many values a document may have; an aliased value counts once for each alias."""
 
 _LONGEST = 200
-"""How much of what PyYAML says is passed on, in characters: it quotes the document."""
+"""How many characters of a PyYAML message are kept: it quotes the document."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-# What PyYAML raises for a tag or a number that it cannot construct, besides its own errors.
+# Errors, besides its own, that PyYAML raises for a tag or a number that it cannot construct.
 _ODD = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 
 
 class BadDocumentError(ValueError):
-    """A text that is no YAML we read; the message is one line, with the number of the line where one is to blame."""
+    """Text that is not acceptable YAML; the message is one line, with the line number if there is one."""
 
 
 def parse_yaml(data: bytes, loader: Any = _Loader) -> Any:
-    """The value of one YAML document, or BadDocumentError."""
+    """Parses one YAML document; raises BadDocumentError."""
     try:
         _measure(data)
         return yaml.load(data, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        # What is missing at the end is missed behind the last line.
+        # The mark of something missing at the end lies behind the last line.
         where = f"line {min(mark.line + 1, max(1, len(data.splitlines())))}: " if mark is not None else ""
-        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "this is no YAML"
+        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "this is not YAML"
         raise BadDocumentError(where + ascii(what)[1:-1][:_LONGEST]) from None
     except BadDocumentError:
         raise
     except _ODD as error:
-        raise BadDocumentError(f"a value is not what it says it is: {ascii(str(error))[1:-1][:_LONGEST]}") from None
+        raise BadDocumentError(f"a value does not match its tag: {ascii(str(error))[1:-1][:_LONGEST]}") from None
 
 
 def _measure(data: bytes) -> None:
-    """Refuses what would overflow the stack when it is put together, or the memory once its aliases are followed."""
+    """Rejects documents that would overflow the stack when constructed, or memory when aliases are expanded."""
     sizes: dict[str, int] = {}
     within: list[tuple[str | None, int]] = []
     total = 0

@@ -1,4 +1,4 @@
-"""Amounts, durations and lists as people read them."""
+"""Text formatting for messages: amounts, durations, lists, single lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
 MAX_MESSAGE = 999
-"""Characters in a message: the API takes 1024 in an Event, and what a reader adds should fit too."""
+"""The longest message, in characters: the API accepts 1024 in an Event, and leaves room for a prefix."""
 
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _ALIKE = 0.65
@@ -20,12 +20,12 @@ _AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?:[KMGTPE]i|m)?(?![\w-])")
 
 
 def format_amount(resource: str, amount: float) -> str:
-    """An amount in the units of requests: "1.5 cpu", "12Gi memory", "7 nvidia.com/gpu"."""
+    """Formats an amount in the units of requests: "1.5 cpu", "12Gi memory", "7 nvidia.com/gpu"."""
     return f"{format_number(resource, amount)} {resource}"
 
 
 def format_number(resource: str, amount: float) -> str:
-    """The same without the name of the resource."""
+    """Formats an amount without the name of its resource."""
     if resource == "cpu":
         return _decimals(amount / 1000, 3)
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
@@ -43,7 +43,7 @@ def _decimals(value: float, places: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in its largest fitting unit: "90 seconds", "5 minutes", "3 hours", "2 days"."""
+    """Formats a duration in its largest fitting unit: "90 seconds", "5 minutes", "3 hours", "2 days"."""
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 2 * length or (seconds >= length and seconds % length < 1):
             return count(round(seconds / length), unit)
@@ -51,18 +51,18 @@ def format_duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: "1 node", "3 nodes"."""
+    """Formats a number with its noun: "1 node", "3 nodes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def join(parts: Sequence[str], most: int = 3) -> str:
-    """A list with a comma between, cut after `most`: "a, b, c and 3 more"."""
+    """Joins parts with commas, cut after `most`: "a, b, c and 3 more"."""
     left = len(parts) - most
     return ", ".join(parts[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def one_line(text: str, longest: int = MAX_MESSAGE) -> str:
-    """The text without line breaks and control characters, cut at the end where it is too long."""
+    """Removes line breaks and control characters from text, and truncates it to `longest` characters."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " for c in text)
     flat = " ".join(text.split())
@@ -70,12 +70,12 @@ def one_line(text: str, longest: int = MAX_MESSAGE) -> str:
 
 
 def without_numbers(text: str) -> str:
-    """What two messages share that differ only in their numbers."""
+    """Replaces numbers, so that messages that differ only in numbers become equal."""
     return _DIGITS.sub("#", text)
 
 
 def without_amounts(text: str) -> str:
-    """The text without numbers, but for those that are part of a name: train-worker-1 is not train-worker-2."""
+    """Replaces numbers except those in names: train-worker-1 stays different from train-worker-2."""
     return _AMOUNT.sub("#", text)
 
 

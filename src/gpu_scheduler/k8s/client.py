@@ -1,4 +1,4 @@
-"""Requests to an API server."""
+"""API client: typed requests, list, watch, retries and flow control."""
 
 # ruff: noqa: A002
 # A parameter called `type` says what it is better than any other word.
@@ -35,7 +35,7 @@ from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import Resource
 
 if TYPE_CHECKING:
-    # Who names no type gets JSON; Python has such type variables from 3.13 on.
+    # Without a type argument the result is JSON; Python has type variables with defaults from 3.13 on.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     T = TypeVarWithDefault("T", default=Json)
@@ -43,10 +43,10 @@ else:
     T = TypeVar("T")
 
 RETRY_TIMEOUT = 30.0
-"""How long a request is tried again, in seconds, counted from its start."""
+"""How long a request is retried, in seconds from its start."""
 
 LONGEST_LINE = 32 << 20
-"""The longest line of a watch, in bytes; an API server stores objects of a twentieth of that."""
+"""The longest line of a watch, in bytes; an API server stores objects up to a twentieth of that."""
 
 _READS = ("GET", "HEAD")
 _RETRIES = 3
@@ -68,13 +68,13 @@ class _Request(NamedTuple):
     data: bytes | None = None
 
 
-class _Answer(NamedTuple):
+class _Response(NamedTuple):
     data: bytes
     date: str
 
 
 class Client:
-    """Speaks to one API server. Errors are those of kube.errors; a write is sent once and no more, unless refused."""
+    """Client of one API server. Raises k8s.errors. Sends a write once, and again only after 429 or 401."""
 
     def __init__(
         self, connection: Connection, *, in_flight: int = 64, timeout: float = 30.0, agent: str = "gpu-scheduler"
@@ -109,17 +109,17 @@ class Client:
         content_type: str = "application/json",
         wait: bool = True,
     ) -> bytes:
-        """The answer to a request. Reads are tried again, writes are not; a 429 is waited for if `wait`."""
+        """Returns the body of the response. Reads are retried, writes are not; a 429 is waited for if `wait`."""
         data = None if body is None else msgspec.json.encode(body)
         headers = {} if data is None else {"Content-Type": content_type}
-        return (await self._persist(_Request(method, path, headers, params, data), wait)).data
+        return (await self._send_with_retries(_Request(method, path, headers, params, data), wait)).data
 
     async def read_as(self, path: str, accept: str) -> bytes:
-        """What is at a path, in the form that `accept` asks for."""
-        return (await self._persist(_Request("GET", path, {"Accept": accept}))).data
+        """Reads a path with an Accept header."""
+        return (await self._send_with_retries(_Request("GET", path, {"Accept": accept}))).data
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: builtins.type[T] = _JSON) -> T:
-        """An object."""
+        """Reads an object."""
         return read_object(await self.request("GET", resource.path(namespace, name)), type)
 
     async def list(
@@ -132,33 +132,33 @@ class Client:
         fields: str = "",
         limit: int = 500,
     ) -> ObjectList[T]:
-        """All objects of a kind as they were at one moment after the call."""
+        """Lists all objects of a kind, consistent at one moment after the call."""
         path, params = resource.path(namespace), _selection(labels, fields)
         try:
             return await self._list_pages(path, params, type, limit)
         except Gone:
-            # The moment that the pages were to show is forgotten; one large page cannot meet that.
+            # The continue token has expired; a list in one large page cannot.
             return await self._list_pages(path, params, type, 0)
 
     async def _list_pages(
         self, path: str, params: Mapping[str, str], type: builtins.type[T], limit: int
     ) -> ObjectList[T]:
         items: builtins.list[T] = []
-        asked = {**params, **({"limit": str(limit)} if limit else {})}
+        query = {**params, **({"limit": str(limit)} if limit else {})}
         while True:
-            page: ListPage[T] = read_page(await self.request("GET", path, params=asked), type)
+            page: ListPage[T] = read_page(await self.request("GET", path, params=query), type)
             items += page.items or ()
             following = page.metadata.continue_
             if not following:
                 return ObjectList(items, read_revision(page.metadata.resource_version))
-            if following == asked.get("continue"):
+            if following == query.get("continue"):
                 raise Undecided(0, "Garbled", "the API server sent a page of a list that is followed by itself")
-            asked["continue"] = following
+            query["continue"] = following
 
     async def create(
         self, resource: Resource, body: object, namespace: str = "", *, type: builtins.type[T] = _JSON
     ) -> T:
-        """The object as it was created."""
+        """Creates an object; returns it."""
         return read_object(await self.request("POST", resource.path(namespace), body=body), type)
 
     async def replace(
@@ -171,7 +171,7 @@ class Client:
         *,
         type: builtins.type[T] = _JSON,
     ) -> T:
-        """The object as it is now."""
+        """Replaces an object; returns it."""
         path = resource.path(namespace, name, subresource)
         return read_object(await self.request("PUT", path, body=body), type)
 
@@ -186,14 +186,14 @@ class Client:
         kind: Literal["merge", "json", "strategic"] = "merge",
         type: builtins.type[T] = _JSON,
     ) -> T:
-        """The object as it is now."""
+        """Patches an object; returns it."""
         path = resource.path(namespace, name, subresource)
         return read_object(await self.request("PATCH", path, body=body, content_type=_PATCHES[kind]), type)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, uid: str = "", grace: int | None = None
     ) -> None:
-        """Deletes an object; with a uid, that one only and none that follows it under the same name."""
+        """Deletes an object; with a uid, only the object that has it and not a later one of the same name."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -212,9 +212,9 @@ class Client:
         fields: str = "",
         quiet: float = 90.0,
     ) -> AsyncGenerator[Sequence[WatchEvent[T]], None]:
-        """What happens after `since`, in batches; Undecided after `quiet` seconds without even a bookmark.
+        """Yields the events after `since` in batches; raises Undecided after `quiet` seconds without any.
 
-        To be left by contextlib.aclosing, which ends the request.
+        To be closed by contextlib.aclosing, which ends the request.
         """
         params = {
             "watch": "true",
@@ -223,39 +223,39 @@ class Client:
             **_selection(labels, fields),
         }
         timeout = aiohttp.ClientTimeout(total=None, connect=self._connect_timeout, sock_read=quiet)
-        async with self._exchange(_Request("GET", resource.path(namespace), {}, params), timeout) as answer:
-            # Lines may be megabytes long, and a piece may end anywhere.
-            begun: builtins.list[bytes] = []
+        async with self._exchange(_Request("GET", resource.path(namespace), {}, params), timeout) as response:
+            # Lines may be megabytes long, and a chunk may end anywhere.
+            partial: builtins.list[bytes] = []
             length = 0
-            async for piece in answer.content.iter_any():
-                whole, newline, rest = piece.rpartition(b"\n")
+            async for chunk in response.content.iter_any():
+                whole, newline, rest = chunk.rpartition(b"\n")
                 if newline:
-                    yield read_events(b"".join([*begun, whole]), type)
-                    begun, length = [], 0
-                begun.append(rest)
+                    yield read_events(b"".join([*partial, whole]), type)
+                    partial, length = [], 0
+                partial.append(rest)
                 length += len(rest)
                 if length > LONGEST_LINE:
                     raise Undecided(0, "Garbled", f"the API server sent a line of more than {LONGEST_LINE} bytes")
 
     async def server_version(self) -> str:
-        """The version that the server says it is."""
+        """The version of the server."""
         return str(read_object(await self.request("GET", "/version"), Json).get("gitVersion", ""))
 
     async def server_time(self) -> float:
-        """The server's clock in seconds since 1970, to a second."""
-        answer = await self._persist(_Request("GET", "/version"))
+        """The server's clock in seconds since 1970, rounded to a second."""
+        response = await self._send_with_retries(_Request("GET", "/version"))
         try:
-            return parsedate_to_datetime(answer.date).timestamp()
+            return parsedate_to_datetime(response.date).timestamp()
         except ValueError:
-            raise Undecided(0, "Garbled", f'the API server\'s Date is "{answer.date}"') from None
+            raise Undecided(0, "Garbled", f'the API server\'s Date is "{response.date}"') from None
 
-    async def _persist(self, request: _Request, wait: bool = True) -> _Answer:
-        """Sends a request until it is answered, as far as that is safe and does not take too long."""
+    async def _send_with_retries(self, request: _Request, wait: bool = True) -> _Response:
+        """Sends a request, and retries it where that is safe, up to RETRY_TIMEOUT."""
         reading = request.method in _READS
         clock = asyncio.get_running_loop().time
         retries = 0
         async with self._reads if reading else self._writes:
-            give_up = clock() + RETRY_TIMEOUT
+            deadline = clock() + RETRY_TIMEOUT
             while True:
                 pause = 0.0 if reading else self._paused_until - clock()
                 if pause > 0:
@@ -268,31 +268,31 @@ class Client:
                         raise
                     delay = 1.0 if error.retry_after is None else max(error.retry_after, _FIRST_DELAY)
                     self._paused_until = max(self._paused_until, clock() + min(delay, RETRY_TIMEOUT))
-                    if clock() + delay > give_up:
+                    if clock() + delay > deadline:
                         raise
                 except Undecided as error:
                     jitter = random.uniform(0.5, 1.5)
                     delay = error.retry_after or backoff.exponential(retries, RETRY_TIMEOUT, _FIRST_DELAY) * jitter
                     retries += 1
-                    if not reading or retries > _RETRIES or clock() + delay > give_up:
+                    if not reading or retries > _RETRIES or clock() + delay > deadline:
                         raise
                 if reading:
                     await asyncio.sleep(delay)
 
-    async def _send(self, request: _Request) -> _Answer:
-        """Sends a request, and once more with new credentials if the old ones were refused."""
+    async def _send(self, request: _Request) -> _Response:
+        """Sends a request, and again with new credentials if they were refused."""
         try:
-            async with self._exchange(request, self._timeout) as answer:
-                return _Answer(await answer.read(), answer.headers.get("Date", ""))
+            async with self._exchange(request, self._timeout) as response:
+                return _Response(await response.read(), response.headers.get("Date", ""))
         except _Renewed:
-            async with self._exchange(request, self._timeout) as answer:
-                return _Answer(await answer.read(), answer.headers.get("Date", ""))
+            async with self._exchange(request, self._timeout) as response:
+                return _Response(await response.read(), response.headers.get("Date", ""))
 
     @asynccontextmanager
     async def _exchange(
         self, request: _Request, limits: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A good answer, yet to be read; any other is raised as the error that it is."""
+        """Opens a successful response, yet to be read; raises any other as its error."""
         access = await self._find_access()
         data: bytes | io.BytesIO | None = request.data
         if request.data is not None and len(request.data) > _LARGE:
@@ -309,15 +309,15 @@ class Client:
                 server_hostname=self.connection.server_name,
                 allow_redirects=False,
                 timeout=limits,
-            ) as answer:
-                if answer.status >= 300:
-                    error = read_error(answer.status, await answer.read(), answer.headers.get("Retry-After"))
-                    if answer.status == 401 and self.connection.renew(access):
+            ) as response:
+                if response.status >= 300:
+                    error = read_error(response.status, await response.read(), response.headers.get("Retry-After"))
+                    if response.status == 401 and self.connection.renew(access):
                         raise _Renewed(401, error.reason, error.message)
                     raise error
-                yield answer
+                yield response
         except (aiohttp.ClientError, OSError) as error:
-            raise Undecided(0, "NoAnswer", f"{request.method} {request.path}: {_say_why(error)}") from error
+            raise Undecided(0, "NoAnswer", f"{request.method} {request.path}: {_describe_error(error)}") from error
 
     async def _find_access(self) -> Access:
         try:
@@ -331,15 +331,15 @@ class Client:
         return self._session
 
 
-def _say_why(error: Exception) -> str:
-    """What broke, without the objects that aiohttp prints along."""
+def _describe_error(error: Exception) -> str:
+    """The cause of a connection error, without the objects that aiohttp prints."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
     return str(error) or type(error).__name__
 
 
 class _Renewed(Refused):
-    """401, but there may be better credentials now."""
+    """401, but new credentials may be available."""
 
 
 def _selection(labels: str, fields: str) -> dict[str, str]:

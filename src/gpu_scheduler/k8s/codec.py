@@ -1,4 +1,4 @@
-"""What an API server sends: lists, watch events and errors, from bytes to values."""
+"""Decoding of API responses: objects, list pages, watch events and errors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gpu_scheduler.k8s.objects import MAX_DEPTH, Object
 T = TypeVar("T")
 
 UNREADABLE = "UNREADABLE"
-"""The type of an event whose object does not have the fields that its kind must have; only its metadata is known."""
+"""The type of a watch event whose object cannot be decoded to its kind; only the metadata is known."""
 
 LONGEST_RETRY = 60.0
-"""The longest pause that a server may ask for, in seconds."""
+"""The longest Retry-After that is respected, in seconds."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ObjectList(NamedTuple, Generic[T]):
-    """All objects of a kind at one moment."""
+    """All objects of a kind at one resourceVersion."""
 
     items: Sequence[T]
     resource_version: int
 
 
 class WatchEvent(msgspec.Struct, Generic[T], gc=False):
-    """A line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or UNREADABLE, the latter two with metadata alone."""
+    """A watch event: ADDED, MODIFIED, DELETED, BOOKMARK or UNREADABLE, the latter two with metadata only."""
 
     type: str
     object: T
@@ -45,7 +45,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 
 class ListPage(msgspec.Struct, Generic[T]):
-    """A part of a list."""
+    """One page of a list."""
 
     metadata: _ListMeta
     items: list[T] | None = None
@@ -65,15 +65,15 @@ class _Status(msgspec.Struct, rename="camel"):
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = lru_cache(maxsize=64)(msgspec.json.Decoder)
 
 
-_WRONG = (msgspec.ValidationError, UnicodeDecodeError)
-"""What decoding raises for JSON that is not what it should be; anything else means that it is no JSON."""
+_INVALID = (msgspec.ValidationError, UnicodeDecodeError)
+"""Errors for JSON that does not match the type; other decoding errors mean that the data is not JSON."""
 
-# A text that nobody ends goes on to the end, and nothing is looked at twice: who sends garbage must not cost time.
+# An unterminated string extends to the end, and no byte is scanned twice: garbage must not cost time.
 _MARKS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 
 def read_object(data: bytes, wanted: type[T]) -> T:
-    """An object; Undecided when it is not one, for who knows then what was done."""
+    """Decodes an object; raises Undecided if that fails, because the outcome of the request is then unknown."""
     try:
         return _decode(data, wanted)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -88,28 +88,28 @@ def _decode(data: bytes, wanted: type[T]) -> T:
 
 
 def _cut_deep(data: bytes) -> bytes:
-    """JSON without its deepest parts, but still too deep, so that the object is left out and the others are not."""
+    """Cuts the deepest parts out of JSON. The object stays too deep and is skipped; others in the data survive."""
     kept: list[bytes] = []
-    room, start = 2 * MAX_DEPTH - 1, 0  # how many levels may still be opened
+    left, start = 2 * MAX_DEPTH - 1, 0  # how many levels may still be opened
     for mark in _MARKS.finditer(data):
         begin, end = mark.span()
         if data[begin] in b"[{":
-            if 0 <= room < end - begin:
-                kept += (data[start : begin + room], b"null")
-                start = len(data)  # until it ends: what never ends is cut off
-            room -= end - begin
+            if 0 <= left < end - begin:
+                kept += (data[start : begin + left], b"null")
+                start = len(data)  # moved back where the part ends, if it does
+            left -= end - begin
         elif data[begin] in b"]}":
-            room += end - begin
-            if 0 <= room < end - begin:
-                start = end - room
+            left += end - begin
+            if 0 <= left < end - begin:
+                start = end - left
     return b"".join(kept) + data[start:]
 
 
 def read_page(data: bytes, wanted: type[T]) -> ListPage[T]:
-    """A page of a list. An object that is not what its kind must be is left out and told of in the log."""
+    """Decodes a page of a list. An object that does not match its kind is skipped and logged."""
     try:
         return _decode(data, ListPage[wanted])  # type: ignore[valid-type]
-    except _WRONG:
+    except _INVALID:
         loose = read_object(data, ListPage[msgspec.Raw])
     except msgspec.DecodeError as error:
         raise _garbled(error) from None
@@ -117,33 +117,33 @@ def read_page(data: bytes, wanted: type[T]) -> ListPage[T]:
     for raw in loose.items or ():
         try:
             items.append(_decode(raw, wanted))
-        except _WRONG as error:
-            _tell_unreadable(raw, error)
+        except _INVALID as error:
+            _log_unreadable(raw, error)
     return ListPage(loose.metadata, items)
 
 
 def read_events(lines: bytes, wanted: type[T]) -> Sequence[WatchEvent[T]]:
-    """The events of whole lines. An error among them is raised, and who watches again from before gets the others."""
+    """Decodes watch events from complete lines. An ERROR event is raised; a new watch repeats the others."""
     try:
         events: list[WatchEvent[T]] = _decoder(WatchEvent[wanted]).decode_lines(lines)  # type: ignore[valid-type]
-    except (*_WRONG, RecursionError):
-        # Most likely a bookmark or an error, whose object is of no kind.
-        return _read_odd_lines(lines, wanted)
+    except (*_INVALID, RecursionError):
+        # Probably a bookmark or an error, whose object has another type.
+        return _read_lines(lines, wanted)
     except msgspec.DecodeError as error:
         raise _garbled(error) from None
     for event in events:
         if event.type == "ERROR":
-            return _read_odd_lines(lines, wanted)
+            return _read_lines(lines, wanted)
     return events
 
 
-def _read_odd_lines(lines: bytes, wanted: type[T]) -> Sequence[WatchEvent[T]]:
-    events = (_read_odd(line, wanted) for line in lines.split(b"\n") if line.strip())
+def _read_lines(lines: bytes, wanted: type[T]) -> Sequence[WatchEvent[T]]:
+    events = (_read_line(line, wanted) for line in lines.split(b"\n") if line.strip())
     return [event for event in events if event is not None]
 
 
-def _read_odd(line: bytes, wanted: type[T]) -> WatchEvent[Any] | None:
-    """The event of a line; None when nobody can tell which object it is about."""
+def _read_line(line: bytes, wanted: type[T]) -> WatchEvent[Any] | None:
+    """Decodes one line; None if even the metadata of its object cannot be decoded."""
     loose = read_object(line, WatchEvent[msgspec.Raw])
     if loose.type == "ERROR":
         status = read_object(loose.object, _Status)
@@ -151,13 +151,13 @@ def _read_odd(line: bytes, wanted: type[T]) -> WatchEvent[Any] | None:
     form: type[Any] = Object if loose.type == "BOOKMARK" else wanted
     try:
         return WatchEvent(loose.type, _decode(loose.object, form))
-    except _WRONG as error:
-        known = _tell_unreadable(loose.object, error)
+    except _INVALID as error:
+        known = _log_unreadable(loose.object, error)
         return WatchEvent(UNREADABLE, known) if known is not None and loose.type != "BOOKMARK" else None
 
 
 def read_revision(version: str) -> int:
-    """A resourceVersion as the number that it is, so that versions can be compared."""
+    """Parses a resourceVersion as a number, so that versions can be compared."""
     try:
         return int(version)
     except ValueError:
@@ -167,7 +167,7 @@ def read_revision(version: str) -> int:
 
 
 def read_error(code: int, data: bytes, retry_after: str | None) -> ApiError:
-    """The error that an answer is: by its Status object, or by its first line where it is not one."""
+    """Decodes an error response: its Status object, or else the first line of its body."""
     try:
         status = msgspec.json.decode(data, type=_Status)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -181,22 +181,23 @@ def _translate(code: int, status: _Status, retry_after: str | None) -> ApiError:
     if retry_after and retry_after.strip().isdecimal():
         seconds = float(retry_after)
     if seconds is not None:
-        # Whoever is told to come back in a year looks again sooner.
         seconds = min(max(0.0, seconds), LONGEST_RETRY)
     return api_error(code, one_line(status.reason), one_line(status.message) or f"HTTP {code}", seconds)
 
 
 def _garbled(error: Exception) -> Undecided:
-    return Undecided(0, "Garbled", one_line(f"the API server sent what cannot be read: {error}"))
+    return Undecided(0, "Garbled", one_line(f"the API server sent invalid data: {error}"))
 
 
-def _tell_unreadable(data: bytes, error: Exception) -> Object | None:
-    """Says that an object is left out; what is known of it, if anything is."""
+def _log_unreadable(data: bytes, error: Exception) -> Object | None:
+    """Logs that an object is skipped; returns its metadata if that can be decoded."""
     try:
         known = _decode(data, Object)
-    except _WRONG:
-        _log.warning("object left out: not even its metadata can be read", error=str(error))
+    except _INVALID:
+        _log.warning("object skipped: its metadata cannot be decoded", error=str(error))
         return None
     meta = known.metadata
-    _log.warning("object left out: not as its kind must be", namespace=meta.namespace, name=meta.name, error=str(error))
+    _log.warning(
+        "object skipped: it does not match its kind", namespace=meta.namespace, name=meta.name, error=str(error)
+    )
     return known

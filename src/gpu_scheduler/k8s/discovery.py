@@ -1,4 +1,4 @@
-"""Which kinds an API server serves."""
+"""API discovery: which resources an API server serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_scheduler.k8s.codec import read_object
 from gpu_scheduler.k8s.errors import ApiError
 from gpu_scheduler.k8s.resources import Resource
 
-# All groups in one answer (Kubernetes 1.30, 1.27); a server that knows neither form answers in the plain one.
+# Aggregated discovery (Kubernetes 1.30, 1.27); a server without it answers in the plain form.
 _FORMS = ",".join(
     [
         "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
@@ -24,56 +24,56 @@ _FORMS = ",".join(
 )
 
 
-class _Part(msgspec.Struct, rename="camel"):
-    """Fields are named as in Python here and as in the API on the wire."""
+class _DiscoveryStruct(msgspec.Struct, rename="camel"):
+    """Base of structs whose fields are camelCase on the wire."""
 
 
-class _Kind(_Part):
+class _Kind(_DiscoveryStruct):
     kind: str = ""
 
 
-class _FoundSubresource(_Part):
+class _FoundSubresource(_DiscoveryStruct):
     subresource: str
 
 
-class _FoundResource(_Part):
+class _FoundResource(_DiscoveryStruct):
     resource: str
     subresources: list[_FoundSubresource] = []
     response_kind: _Kind | None = None
     scope: str = "Namespaced"
 
 
-class _FoundVersion(_Part):
+class _FoundVersion(_DiscoveryStruct):
     version: str
     resources: list[_FoundResource] = []
 
 
-class _Name(_Part):
+class _Name(_DiscoveryStruct):
     name: str = ""
 
 
-class _FoundGroup(_Part):
+class _FoundGroup(_DiscoveryStruct):
     metadata: _Name = msgspec.field(default_factory=_Name)
     versions: list[_FoundVersion] = []
 
 
-class _PlainResource(_Part):
+class _PlainResource(_DiscoveryStruct):
     name: str
     kind: str = ""
     namespaced: bool = False
 
 
-class _PlainResources(_Part):
+class _PlainResources(_DiscoveryStruct):
     resources: list[_PlainResource] = []
 
 
-class _PlainGroup(_Part):
+class _PlainGroup(_DiscoveryStruct):
     name: str
     versions: list[_FoundVersion] = []
 
 
-class _Answer(_Part):
-    """Any of the three answers: aggregated groups, plain groups, or the plain versions of the core group."""
+class _DiscoveryResponse(_DiscoveryStruct):
+    """Any of the three responses: aggregated groups, plain groups, or the plain versions of the core group."""
 
     items: list[_FoundGroup] = []
     groups: list[_PlainGroup] | None = None
@@ -82,44 +82,44 @@ class _Answer(_Part):
 
 @dataclass(frozen=True)
 class Served:
-    """What an API server serves. The versions of a group stand in the server's order, best first."""
+    """The resources that an API server serves; the versions of a group in the server's order, preferred first."""
 
     resources: tuple[Resource, ...]
-    """Subresources stand among them as "pods/status"."""
+    """Subresources are among them, as "pods/status"."""
 
     def has(self, resource: Resource, subresource: str = "") -> bool:
-        """Whether this version of this kind, or a subresource of it, is served."""
+        """Whether a resource in this version, or a subresource of it, is served."""
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
         return any(found[:3] == (resource.group, resource.version, plural) for found in self.resources)
 
     def versions(self, group: str) -> tuple[str, ...]:
-        """The versions of a group; none where the group is not served."""
+        """The served versions of a group."""
         return tuple(dict.fromkeys(found.version for found in self.resources if found.group == group))
 
 
 async def find_served(client: Client) -> Served:
-    """Asks the server what it serves: two requests, or one for each group of a server that cannot tell all at once."""
-    answers = await asyncio.gather(*(client.read_as(path, _FORMS) for path in ("/api", "/apis")))
+    """Runs API discovery: two requests, or one for each group version if the server has no aggregated discovery."""
+    responses = await asyncio.gather(*(client.read_as(path, _FORMS) for path in ("/api", "/apis")))
     found: list[Resource] = []
-    asked: list[tuple[str, str]] = []
-    for told, versions in (_read_answer(data) for data in answers):
-        found += told
-        asked += versions
-    for resources in await asyncio.gather(*(_ask_version(client, group, version) for group, version in asked)):
+    remaining: list[tuple[str, str]] = []
+    for resources, versions in (_read_response(data) for data in responses):
         found += resources
+        remaining += versions
+    for listed in await asyncio.gather(*(_discover_version(client, group, version) for group, version in remaining)):
+        found += listed
     return Served(tuple(found))
 
 
 @lru_cache(maxsize=4)
-def _read_answer(data: bytes) -> tuple[tuple[Resource, ...], tuple[tuple[str, str], ...]]:
-    """The resources in an answer, and the group versions that have to be asked one by one.
+def _read_response(data: bytes) -> tuple[tuple[Resource, ...], tuple[tuple[str, str], ...]]:
+    """The resources in a response, and the group versions that need a request each.
 
-    It is asked again and again, and is 200 KB that hardly ever change.
+    Cached: discovery is repeated often, and the response is 200 KB that rarely change.
     """
-    answer = read_object(data, _Answer)
-    found = tuple(resource for aggregated in answer.items for resource in _list_group(aggregated))
-    core = (("", version) for version in answer.versions)
-    others = ((plain.name, version.version) for plain in answer.groups or () for version in plain.versions)
+    response = read_object(data, _DiscoveryResponse)
+    found = tuple(resource for aggregated in response.items for resource in _list_group(aggregated))
+    core = (("", version) for version in response.versions)
+    others = ((plain.name, version.version) for plain in response.groups or () for version in plain.versions)
     return found, (*core, *others)
 
 
@@ -132,11 +132,11 @@ def _list_group(group: _FoundGroup) -> Iterable[Resource]:
                 yield Resource(group.metadata.name, version.version, plural, kind, found.scope == "Namespaced")
 
 
-async def _ask_version(client: Client, group: str, version: str) -> list[Resource]:
+async def _discover_version(client: Client, group: str, version: str) -> list[Resource]:
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
-        answer = read_object(await client.request("GET", path), _PlainResources)
+        response = read_object(await client.request("GET", path), _PlainResources)
     except ApiError:
-        # A group whose own server is down, or that went just now, is not served.
+        # A group whose aggregated server is down, or that was just removed, is not served.
         return []
-    return [Resource(group, version, found.name, found.kind, found.namespaced) for found in answer.resources]
+    return [Resource(group, version, found.name, found.kind, found.namespaced) for found in response.resources]

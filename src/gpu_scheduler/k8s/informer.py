@@ -1,4 +1,4 @@
-"""A copy of all objects of one kind that follows the API server, and tells what changed."""
+"""Informer: a cache of all objects of one kind that follows the API server and reports changes."""
 
 # ruff: noqa: A002
 # A parameter called `type` says what it is better than any other word.
@@ -25,22 +25,22 @@ from gpu_scheduler.k8s.objects import Meta
 from gpu_scheduler.k8s.resources import Resource
 
 GRACE = 0.1
-"""How long a wait for a revision hopes for an event before it lists, in seconds."""
+"""How long a wait for a revision waits for an event before it lists, in seconds."""
 
-_SHORTEST, _LONGEST = 0.05, 30.0
-"""The bounds of the pause before a watch is opened anew."""
+_MIN_DELAY, _MAX_DELAY = 0.05, 30.0
+"""The bounds of the delay before a watch is opened again, in seconds."""
 
-_SETTLED = 10.0
-"""A watch that lasted so long worked, even if there was nothing to hear."""
+_WATCH_SUCCESS = 10.0
+"""A watch that lasted this long, in seconds, counts as successful even without an event."""
 
-_REMEMBERED = 4096
-"""The names of so many objects that were deleted last are remembered, and when that was."""
+_MAX_DELETED = 4096
+"""How many recently deleted objects are remembered, with the revision of their deletion."""
 
 _log = structlog.get_logger(__name__)
 
 
 class HasMetadata(Protocol):
-    """An object of the API."""
+    """An API object."""
 
     metadata: Meta
 
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class ChangeKind(Enum):
-    """What happened to an object."""
+    """How an object changed."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -57,7 +57,7 @@ class ChangeKind(Enum):
 
 
 class ObjectChange(NamedTuple, Generic[T]):
-    """A change of an object; a deleted one is shown as it was last, and is `old` itself if nobody told how it was."""
+    """A change of an object. Of a deleted one it has the last state; that is `old` itself if no event showed it."""
 
     kind: ChangeKind
     object: T
@@ -65,7 +65,7 @@ class ObjectChange(NamedTuple, Generic[T]):
 
 
 class Informer(Generic[T]):
-    """Keeps `objects` as the API server has them. Each change is told once, whatever is repeated, late or left out."""
+    """Keeps `objects` as the API server has them. Reports each change once, even if events repeat, lag or get lost."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Informer(Generic[T]):
         self.resource = resource
         self.objects: dict[tuple[str, str], T] = {}
         self.revision = 0
-        """Everything up to here has been seen."""
+        """The cache shows everything up to this revision."""
         self.problem = ""
-        """Why nothing can be heard just now, or empty."""
+        """Why the last list or watch failed; "" once one succeeds."""
         self._client = client
         self._type = type
         self._on_changes = on_changes
@@ -96,55 +96,55 @@ class Informer(Generic[T]):
         self._deleted: dict[tuple[str, str], int] = {}
         self._listing = asyncio.Lock()
         self._synced = asyncio.Event()
-        self._moved = asyncio.Event()
-        self._heard_at = time.monotonic()
+        self._advanced = asyncio.Event()
+        self._updated_at = time.monotonic()
 
     @property
     def lag(self) -> float:
-        """Seconds since anything was heard: a list, an event or a bookmark."""
-        return time.monotonic() - self._heard_at
+        """Seconds since the last list, event or bookmark."""
+        return time.monotonic() - self._updated_at
 
     async def wait_synced(self) -> None:
-        """Returns once the first list is in."""
+        """Waits for the first list."""
         await self._synced.wait()
 
     async def wait_for_revision(self, revision: int) -> None:
-        """Returns once everything up to `revision`, which the server has reached already, has been seen."""
-        # A busy watch passes it by itself. On a quiet one only bookmarks come, once a minute; so list. A list shows one
-        # moment after the call, hence after `revision`, and is merged while the watch goes on, for whatever is older
-        # than the copy changes nothing in it. One list serves all who wait.
+        """Waits until the cache has reached `revision`, which the server has reached already."""
+        # A busy watch reaches it by itself. A quiet one has only a bookmark a minute, so list. A list shows a moment
+        # after the call, hence after `revision`. It is merged while the watch goes on: anything older than the cache
+        # changes nothing in it. One list serves all waiters.
         lists = 0
         while self.revision < revision:
             try:
-                async with asyncio.timeout(backoff.exponential(lists, _LONGEST, GRACE)):
-                    await self._pass(revision)
+                async with asyncio.timeout(backoff.exponential(lists, _MAX_DELAY, GRACE)):
+                    await self._wait_for_event(revision)
             except TimeoutError:
-                await self._list_until(revision)
+                await self._list_if_behind(revision)
                 lists += 1
 
     def give_up(self) -> None:
-        """Nothing more will be seen: whoever waits for a revision need not."""
+        """Releases all waiters: this informer will not see anything more."""
         self.revision = sys.maxsize
-        self._moved.set()
+        self._advanced.set()
 
-    async def _pass(self, revision: int) -> None:
+    async def _wait_for_event(self, revision: int) -> None:
         while self.revision < revision:
-            await self._moved.wait()
+            await self._advanced.wait()
 
-    async def _list_until(self, revision: int) -> None:
+    async def _list_if_behind(self, revision: int) -> None:
         try:
             async with self._listing:
                 if self.revision < revision:
                     await self._list()
         except ApiError as error:
-            self._tell(error)
+            self._report(error)
 
     async def run(self) -> None:
-        """Follows the API server for ever."""
+        """Lists and watches until it is cancelled."""
         failures = 0
         must_list = True
         while True:
-            asked_for = 0.0
+            retry_after = 0.0
             begun = time.monotonic()
             try:
                 if must_list:
@@ -152,17 +152,17 @@ class Informer(Generic[T]):
                         await self._list()
                     must_list = False
                     begun = time.monotonic()
-                await self._follow()
+                await self._watch()
             except Gone:
                 must_list = True
             except ApiError as error:
-                self._tell(error)
-                asked_for = error.retry_after or 0.0
-            # Only a watch counts as success: lists that are followed by Gone at once are to become rarer.
-            worked = self._heard_at > begun or time.monotonic() - begun > _SETTLED
+                self._report(error)
+                retry_after = error.retry_after or 0.0
+            # Only a watch counts as success: a list that is followed by Gone at once is repeated with backoff.
+            worked = self._updated_at > begun or time.monotonic() - begun > _WATCH_SUCCESS
             failures = 0 if worked else failures + 1
-            delay = backoff.exponential(failures, _LONGEST, _SHORTEST)
-            await asyncio.sleep(max(asked_for, delay * random.uniform(0.5, 1.5)))
+            delay = backoff.exponential(failures, _MAX_DELAY, _MIN_DELAY)
+            await asyncio.sleep(max(retry_after, delay * random.uniform(0.5, 1.5)))
 
     async def _list(self) -> None:
         before = self.revision
@@ -170,13 +170,13 @@ class Informer(Generic[T]):
             self.resource, self._namespace, type=self._type, labels=self._labels, fields=self._fields
         )
         if listed.resource_version < before:
-            # Of a server that lags behind the one we heard before: what it shows was true once, and is no more.
+            # This server lags behind the one that answered before: its list is out of date.
             raise Undecided(0, "Stale", f"the list is of revision {listed.resource_version}, older than {before}")
         self._merge(listed)
         self._synced.set()
 
-    async def _follow(self) -> None:
-        """Takes what a watch tells until it ends."""
+    async def _watch(self) -> None:
+        """Handles the events of a watch until it ends."""
         watch = self._client.watch(
             self.resource,
             self._namespace,
@@ -188,7 +188,7 @@ class Informer(Generic[T]):
         )
         async with aclosing(watch):
             async for events in watch:
-                self._take(events)
+                self._handle(events)
 
     def _merge(self, listed: ObjectList[T]) -> None:
         changes: list[ObjectChange[T]] = []
@@ -201,13 +201,13 @@ class Informer(Generic[T]):
         missing = self.objects.keys() - present
         for key in missing:
             old = self.objects[key]
-            # What is newer than the list came by the watch meanwhile.
+            # Objects newer than the list came from the watch meanwhile.
             if int(old.metadata.resource_version) <= listed.resource_version:
                 self._drop(key, old, listed.resource_version, changes)
         self._listed = max(self._listed, listed.resource_version)
         self._finish(listed.resource_version, changes)
 
-    def _take(self, events: Sequence[WatchEvent[T]]) -> None:
+    def _handle(self, events: Sequence[WatchEvent[T]]) -> None:
         changes: list[ObjectChange[T]] = []
         latest = self.revision
         for event in events:
@@ -216,7 +216,7 @@ class Informer(Generic[T]):
             if revision is None:
                 continue
             latest = max(latest, revision)
-            # A list shows everything that happened before it.
+            # The list has shown it already.
             if event.type == "BOOKMARK" or revision <= self._listed:
                 continue
             if event.type == "DELETED" or event.type == UNREADABLE:
@@ -226,12 +226,12 @@ class Informer(Generic[T]):
         self._finish(latest, changes)
 
     def _read_revision(self, meta: Meta) -> int | None:
-        """When an object got as it is; None, and a line in the log, for one that is left out because it cannot tell."""
+        """The revision of an object; None, with a log line, if it is not a number and the object is skipped."""
         try:
             return read_revision(meta.resource_version)
         except Undecided as error:
             name = f"{meta.namespace}/{meta.name}"
-            _log.warning("object left out", resource=self.resource.plural, name=name, error=error.message)
+            _log.warning("object skipped", resource=self.resource.plural, name=name, error=error.message)
             return None
 
     def _put(self, found: T, revision: int, changes: list[ObjectChange[T]]) -> None:
@@ -255,7 +255,7 @@ class Informer(Generic[T]):
         key = _key(meta)
         old = self.objects.get(key)
         self._deleted[key] = max(revision, self._deleted.get(key, 0))
-        # An event about an earlier object of this name comes late; one about a later tells that this one is gone too.
+        # An event of an earlier object of this name is late. One of a later object shows that this one is gone, too.
         if old is not None and revision >= int(old.metadata.resource_version):
             known = event.type == "DELETED" and meta.uid == old.metadata.uid
             self._drop(key, event.object if known else old, revision, changes)
@@ -265,35 +265,35 @@ class Informer(Generic[T]):
         self._deleted[key] = revision
 
     def _finish(self, revision: int, changes: list[ObjectChange[T]]) -> None:
-        """Ends a batch: tells the changes, then whoever waits for the revision."""
-        self._heard_at = time.monotonic()
+        """Ends a batch: reports the changes, then wakes those that wait for the revision."""
+        self._updated_at = time.monotonic()
         self.problem = ""
-        # While a list is under way it may yet show what has been deleted since.
-        while len(self._deleted) > _REMEMBERED and not self._listing.locked():
+        # A list in progress may still show objects that were deleted since.
+        while len(self._deleted) > _MAX_DELETED and not self._listing.locked():
             del self._deleted[next(iter(self._deleted))]
         if changes:
-            self._hand_over(changes)
+            self._notify(changes)
         if revision > self.revision:
             self.revision = revision
-            self._moved.set()
-            self._moved = asyncio.Event()
+            self._advanced.set()
+            self._advanced = asyncio.Event()
 
-    def _hand_over(self, changes: Sequence[ObjectChange[T]]) -> None:
+    def _notify(self, changes: Sequence[ObjectChange[T]]) -> None:
         try:
             self._on_changes(changes)
         except Exception:
             if len(changes) > 1:
-                # One by one, so some a second time: what comes beside a change that nobody can take must not be lost.
+                # One by one, some of them again: the other changes of the batch must not be lost.
                 for change in changes:
-                    self._hand_over([change])
+                    self._notify([change])
                 return
             meta = changes[0].object.metadata
             name = f"{meta.namespace}/{meta.name}"
-            _log.exception("a change was not taken in", resource=self.resource.plural, name=name)
+            _log.exception("event handler failed", resource=self.resource.plural, name=name)
 
-    def _tell(self, error: ApiError) -> None:
+    def _report(self, error: ApiError) -> None:
         self.problem = error.message
-        _log.warning("cannot follow", resource=self.resource.plural, status=error.status, error=error.message)
+        _log.warning("watch failed", resource=self.resource.plural, status=error.status, error=error.message)
 
 
 def _key(meta: Meta) -> tuple[str, str]:

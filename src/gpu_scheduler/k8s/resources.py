@@ -1,4 +1,4 @@
-"""Kubernetes kinds by name: group, version, plural, scope, and the paths of their objects."""
+"""Kubernetes resources: group, version, plural, kind, scope, and URL paths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Resource(NamedTuple):
-    """A kind as it appears in paths."""
+    """A resource of the API, and the kind of its objects."""
 
     group: str
     version: str
@@ -16,11 +16,11 @@ class Resource(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """What stands in `apiVersion`."""
+        """The `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Where objects of this kind are; all namespaces without one."""
+        """The URL path of objects; without a namespace, of all namespaces."""
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if namespace and self.namespaced:
             parts.append(f"namespaces/{namespace}")

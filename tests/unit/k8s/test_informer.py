@@ -413,7 +413,7 @@ async def test_a_list_that_is_overtaken_by_the_watch_brings_nothing_back() -> No
 
 
 async def test_what_was_deleted_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(informers, "_REMEMBERED", 10)
+    monkeypatch.setattr(informers, "_MAX_DELETED", 10)
     script = Script((10, []))
     events = [line(kind, thing(f"t{n}", 11 + n)) for n in range(50) for kind in ("ADDED", "DELETED")]
     script.watches = [then_silence(b"".join(events), bookmark(100))]

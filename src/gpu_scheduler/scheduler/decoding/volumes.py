@@ -76,7 +76,7 @@ class VolumeClaims:
                 self._classes[meta.name] = _read_class(seen)
         except msgspec.ValidationError as error:
             self.remove(seen)
-            _log.warning("object left out: not as its kind must be", name=meta.name, error=str(error))
+            _log.warning("object skipped: it does not match its kind", name=meta.name, error=str(error))
 
     def remove(self, gone: ClaimObject | VolumeObject | StorageClassObject) -> None:
         """Forgets an object that no longer exists."""
