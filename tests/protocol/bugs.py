@@ -267,7 +267,7 @@ DEVICES = (
         "An Event that fails for a moment is never written",
         "client-go does not retry an Event that got an error reply",
         "src/gpu_scheduler/k8s/event_recorder.py",
-        "            self._retry(same, event)",
+        "            self._retry(key, event)",
         '            self._drop(event, "refused", "")',
         ("tests/unit/k8s/test_event_recorder.py",),
     ),

@@ -1,4 +1,4 @@
-"""How an API server is reached: by a kubeconfig, or from inside its cluster."""
+"""Connection settings of an API server, from a kubeconfig or from inside the cluster."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from gpu_scheduler.k8s.kubeconfig import (
 from gpu_scheduler.k8s.objects import Json
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its token, its namespace and the cluster's authority."""
+"""The directory in a pod with its token, its namespace and the cluster's CA certificate."""
 
 
 def open_session(agent: str) -> aiohttp.ClientSession:
-    """The way over the network: connections that are kept and shared by the requests of one client."""
+    """Opens an HTTP session, whose connections the requests of one client share."""
     session = aiohttp.ClientSession(
-        # Reads and writes have their own limits in a client, and a watch holds its connection for an hour.
+        # The client limits reads and writes, and a watch keeps its connection for an hour.
         connector=aiohttp.TCPConnector(limit=0),
         headers={
             "User-Agent": agent,
             "Accept": "application/json",
-            # Compression costs an API server more time than a cluster's network saves.
+            # Compression costs the API server more time than it saves on a cluster's network.
             "Accept-Encoding": "identity",
         },
         read_bufsize=1 << 20,
     )
-    # aiohttp sends PUT and DELETE a second time when a kept connection breaks: a write that landed would then come back
-    # as a conflict with itself.
+    # aiohttp resends PUT and DELETE when a kept-alive connection breaks: a write that landed would then conflict with
+    # itself.
     session._retry_connection = False
     return session
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach an API server. `server_name` is whom its certificate must name, where that is not its address.
+    """How to reach an API server. `server_name` is the name in its certificate, if that is not its address.
 
-    `transport` opens the way there for a client of the given name; a simulated cluster is reached by another one.
+    `transport` opens an HTTP session for a user agent; a simulated cluster brings its own.
     """
 
     server: str
@@ -64,26 +64,26 @@ class Connection:
     transport: Callable[[str], aiohttp.ClientSession] = open_session
 
     async def access(self) -> Access:
-        """What lets a request in now: headers and TLS. ConfigError when nothing does."""
+        """The headers and TLS context that authenticate a request now; raises ConfigError if there are none."""
         found = await self.credential.access()
         return found if found.ssl or not self.ssl else found._replace(ssl=self.ssl)
 
     async def headers(self) -> dict[str, str]:
-        """The headers that let a request in now."""
+        """The headers that authenticate a request now."""
         return (await self.credential.access()).headers
 
     def renew(self, used: Access) -> bool:
-        """Called when the server refused `used`: whether trying again may help."""
+        """Called after a 401 for `used`; returns whether a retry may help."""
         return self.credential.renew(used.headers)
 
 
 def load_connection(kubeconfig: Path | None = None, context: str | None = None) -> Connection:
-    """The API server that a file, $KUBECONFIG, the pod we run in or ~/.kube/config names, in this order."""
+    """Loads the connection from a file, $KUBECONFIG, the pod we run in, or ~/.kube/config, in this order."""
     if kubeconfig is not None:
         return _connect(read_kubeconfig([kubeconfig], context))
     listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     if listed:
-        # As kubectl does: a file that is not there may be there another day.
+        # Missing files are ignored, as in kubectl.
         present = [path for path in listed if path.exists()]
         if not present:
             raise ConfigError(f"KUBECONFIG: no such file: {', '.join(map(str, listed))}")
@@ -138,7 +138,7 @@ def _connect(chosen: SelectedContext) -> Connection:
 
 
 def _context_maker(chosen: SelectedContext) -> Callable[[bytes, bytes], ssl.SSLContext]:
-    """Makes TLS contexts for a cluster from a client's certificate and key, which may be empty."""
+    """Returns a function that makes TLS contexts from a client certificate and its key, which may be empty."""
     cluster = chosen.cluster
     authority = cluster.read("certificate-authority")
     if authority and cluster.value.insecure_skip_tls_verify:
@@ -164,13 +164,13 @@ def _context_maker(chosen: SelectedContext) -> Callable[[bytes, bytes], ssl.SSLC
 
 def _make_context(authority: bytes) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
-    # Python 3.13 asks for fields that the authorities which kubeadm and others make do not have.
+    # Python 3.13 requires fields that CA certificates made by kubeadm and others lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    # Here, because it brings along what makes certificates, and most who connect have a token.
+    # Imported here because it loads the cryptography package, and most connections use a token.
     from gpu_scheduler.base.certificates import Certificate, load_certificate
 
     load_certificate(context, Certificate(certificate, key))
@@ -189,13 +189,13 @@ def _find_credential(chosen: SelectedContext, make_context: Callable[[bytes, byt
     if found.username:
         return StaticCredential("Basic " + base64.b64encode(f"{found.username}:{found.password}".encode()).decode())
     if found.exec is not None:
-        told = _describe(chosen.cluster) if found.exec.provide_cluster_info else None
-        return ExecPlugin(user, found.exec, told, make_context)
+        cluster = _describe(chosen.cluster) if found.exec.provide_cluster_info else None
+        return ExecPlugin(user, found.exec, cluster, make_context)
     return StaticCredential()
 
 
 def _refuse_unsupported(user: KubeconfigEntry[KubeconfigUser]) -> None:
-    """Acting as somebody else than the file says would be worse than not acting."""
+    """Rejects settings that we would otherwise ignore and so act as another user than configured."""
     if user.value.auth_provider is not None:
         raise user.wrong("auth-provider", "no longer part of Kubernetes; use exec")
     if user.value.act_as:
@@ -203,7 +203,7 @@ def _refuse_unsupported(user: KubeconfigEntry[KubeconfigUser]) -> None:
 
 
 def _describe(cluster: KubeconfigEntry[KubeconfigCluster]) -> Json:
-    """The cluster as an exec plugin is told of it."""
+    """The cluster as passed to an exec plugin."""
     found = cluster.value
     authority = cluster.read("certificate-authority")
     fields = {
@@ -218,7 +218,7 @@ def _describe(cluster: KubeconfigEntry[KubeconfigCluster]) -> Json:
 
 
 def _find_proxy(cluster: KubeconfigEntry[KubeconfigCluster]) -> str | None:
-    """The proxy that the file names, else the one that the environment names for this server."""
+    """The proxy from the kubeconfig, else from the environment."""
     server = _split_address(cluster.value.server)
     proxy = cluster.value.proxy_url or None
     if proxy is None and server is not None and not _goes_direct(server.hostname or "", server.port):
@@ -229,7 +229,7 @@ def _find_proxy(cluster: KubeconfigEntry[KubeconfigCluster]) -> str | None:
 
 
 def _split_address(text: str) -> SplitResult | None:
-    """The parts of an http or https address; None for any other text."""
+    """Splits an http or https URL; None for any other text."""
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -240,7 +240,7 @@ def _split_address(text: str) -> SplitResult | None:
 
 
 def _goes_direct(host: str, port: int | None) -> bool:
-    """Whether NO_PROXY names this host, by name, suffix, address or network; loopback needs no naming."""
+    """Whether NO_PROXY covers a host, by name, suffix, address or network; loopback is always direct."""
     if proxy_bypass(f"{host}:{port}" if port else host):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Who we are to an API server: a fixed identity, a token in a file, or what an exec plugin says."""
+"""Credentials for an API server: fixed, from a token file, or from an exec plugin."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from gpu_scheduler.k8s.kubeconfig import Exec, KubeconfigEntry, KubeconfigUser
 from gpu_scheduler.k8s.objects import Json
 
 REREAD = 60.0
-"""A token file is read at most this often, in seconds."""
+"""How often a token file is read again, in seconds."""
 
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-_PATIENCE = 60.0
-_PATIENCE_WITH_PEOPLE = 600.0
-_EARLY = 10.0
-"""A credential is replaced this long before it expires, so that no request is on its way when it does."""
+_TIMEOUT = 60.0
+_INTERACTIVE_TIMEOUT = 600.0
+_EXPIRY_MARGIN = 10.0
+"""How long before its expiry a credential is replaced, in seconds, so that it does not expire during a request."""
 
 
 class Access(NamedTuple):
-    """What a request needs to be let in; `ssl` where it is not the connection's own."""
+    """What authenticates a request; `ssl` only if it differs from the connection's."""
 
     headers: dict[str, str]
     ssl: SSLContext | None = None
 
 
 class Credential(Protocol):
-    """A source of access."""
+    """A source of authentication."""
 
     async def access(self) -> Access:
-        """The access that holds now; ConfigError when there is none."""
+        """The current access; raises ConfigError if there is none."""
 
     def renew(self, used: dict[str, str]) -> bool:
-        """Called when a request with these headers was refused: whether asking again may bring other access."""
+        """Called after a 401 for these headers; returns whether another attempt may get other access."""
 
 
 class StaticCredential:
-    """One authorization for ever, or none."""
+    """A fixed Authorization header, or none."""
 
     def __init__(self, authorization: str = "") -> None:
         self._access = Access({"Authorization": authorization} if authorization else {})
 
     async def access(self) -> Access:
-        """The access."""
+        """The fixed access."""
         return self._access
 
     def renew(self, used: dict[str, str]) -> bool:
-        """There is no other."""
+        """Returns False: there is no other access."""
         return False
 
 
 def is_token(text: str) -> bool:
-    """Whether a text can stand in a header as it is: one word of plain letters."""
+    """Whether text can be a header value: one word of printable ASCII."""
     return text.isascii() and text.isprintable() and " " not in text
 
 
 class TokenFile:
-    """A bearer token in a file that somebody else replaces."""
+    """A bearer token in a file that another process replaces."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class TokenFile:
         self._read_at = 0.0
 
     async def access(self) -> Access:
-        """Access by the token as it was at most a minute ago."""
+        """The token, read at most a minute ago."""
         now = time.monotonic()
         if self._access is None or now - self._read_at >= REREAD:
             self._read_at = now
@@ -100,7 +100,7 @@ class TokenFile:
         if token and is_token(token):
             return Access({"Authorization": f"Bearer {token}"})
         if self._access is not None:
-            # Somebody may be writing it just now, and a token that worked a minute ago most likely still does.
+            # The file may be being written just now, and the former token most likely still works.
             return self._access
         raise ConfigError(f"{one_line(str(self._path))}: {problem}; it must hold a bearer token")
 
@@ -119,7 +119,7 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 class ExecPlugin:
-    """A program that prints credentials. `cluster` is what it is told of the cluster, if it wants to know."""
+    """An exec credential plugin. `cluster` is the cluster information passed to it, if it requests that."""
 
     def __init__(
         self,
@@ -143,26 +143,26 @@ class ExecPlugin:
             raise self._wrong("command", "missing; it must be a program")
 
     async def access(self) -> Access:
-        """What the plugin said, until that expires."""
+        """The access that the plugin printed, until it expires."""
         async with self._lock:
             if self._access is None or (
-                self._until is not None and (self._until - datetime.now(UTC)).total_seconds() < _EARLY
+                self._until is not None and (self._until - datetime.now(UTC)).total_seconds() < _EXPIRY_MARGIN
             ):
-                said = await self._run()
-                self._access, self._until = self._grant(said), said.expiration_timestamp
+                status = await self._run()
+                self._access, self._until = self._make_access(status), status.expiration_timestamp
             return self._access
 
     def renew(self, used: dict[str, str]) -> bool:
-        """Asks the plugin again at the next request."""
+        """Runs the plugin again at the next request."""
         if self._access is not None and used is self._access.headers:
             self._access = None
         return True
 
-    def _grant(self, said: _ExecStatus) -> Access:
-        headers = {"Authorization": f"Bearer {said.token}"} if said.token else {}
-        if not said.client_certificate_data:
+    def _make_access(self, status: _ExecStatus) -> Access:
+        headers = {"Authorization": f"Bearer {status.token}"} if status.token else {}
+        if not status.client_certificate_data:
             return Access(headers)
-        certificate, key = said.client_certificate_data.encode(), said.client_key_data.encode()
+        certificate, key = status.client_certificate_data.encode(), status.client_key_data.encode()
         # A new context each time: connections made with the old certificate are not used again.
         return Access(headers, self._make_context(certificate, key))
 
@@ -171,14 +171,14 @@ class ExecPlugin:
         interactive = self._plan.interactive_mode != "Never" and sys.stdin is not None and sys.stdin.isatty()
         if self._plan.interactive_mode == "Always" and not interactive:
             raise self._wrong("interactiveMode", f"Always, but {program} has no terminal to ask on")
-        told: Json = {"apiVersion": self._plan.api_version, "kind": "ExecCredential"}
-        told["spec"] = {"interactive": interactive} | ({"cluster": self._cluster} if self._cluster else {})
+        info: Json = {"apiVersion": self._plan.api_version, "kind": "ExecCredential"}
+        info["spec"] = {"interactive": interactive} | ({"cluster": self._cluster} if self._cluster else {})
         given = {item.name: item.value for item in self._plan.env}
-        environment = {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(told)}
-        return self._parse(await self._hear(program, environment, interactive), program)
+        environment = {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        return self._parse(await self._execute(program, environment, interactive), program)
 
-    async def _hear(self, program: str, environment: dict[str, str], interactive: bool) -> bytes:
-        """What the program prints."""
+    async def _execute(self, program: str, environment: dict[str, str], interactive: bool) -> bytes:
+        """Runs the program; returns what it prints."""
         try:
             process = await asyncio.create_subprocess_exec(
                 program,
@@ -190,20 +190,20 @@ class ExecPlugin:
             )
         except OSError as error:
             raise self._wrong("command", f"{program}: {error.strerror}") from None
-        except ValueError as error:  # a NUL or a lone surrogate, which no program can be given
+        except ValueError as error:  # a NUL or a lone surrogate
             raise self._wrong("args", f"or env cannot be handed to {program}: {error}") from None
-        patience = _PATIENCE_WITH_PEOPLE if interactive else _PATIENCE
+        timeout = _INTERACTIVE_TIMEOUT if interactive else _TIMEOUT
         try:
-            async with asyncio.timeout(patience):
-                out, complaint = await process.communicate()
+            async with asyncio.timeout(timeout):
+                out, errors = await process.communicate()
         except TimeoutError:
-            raise self._wrong("command", f"{program} was not done in {patience:.0f} s") from None
+            raise self._wrong("command", f"{program} was not done in {timeout:.0f} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            last = (complaint or b"").decode(errors="replace").strip().splitlines()[-1:]
+            last = (errors or b"").decode(errors="replace").strip().splitlines()[-1:]
             raise self._wrong("command", ": ".join([f"{program} exited with {process.returncode}", *last]))
         return out
 
@@ -219,20 +219,21 @@ class ExecPlugin:
 
     def _parse(self, out: bytes, program: str) -> _ExecStatus:
         try:
-            said = msgspec.json.decode(out, type=_ExecCredential)
+            found = msgspec.json.decode(out, type=_ExecCredential)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._wrong("command", f"{program} must print an ExecCredential: {error}") from None
-        if (said.api_version, said.kind) != (self._plan.api_version, "ExecCredential"):
-            what = f"printed {said.api_version[:60]} {said.kind[:60]}, not {self._plan.api_version} ExecCredential"
+        if (found.api_version, found.kind) != (self._plan.api_version, "ExecCredential"):
+            what = f"printed {found.api_version[:60]} {found.kind[:60]}, not {self._plan.api_version} ExecCredential"
             raise self._wrong("command", f"{program} {what}")
-        if not said.status.token and not (said.status.client_certificate_data and said.status.client_key_data):
+        status = found.status
+        if not status.token and not (status.client_certificate_data and status.client_key_data):
             raise self._wrong("command", f"{program} printed neither a token nor a client certificate with its key")
-        if not is_token(said.status.token):
+        if not is_token(status.token):
             raise self._wrong("command", f"{program} printed a token with letters that no bearer token has")
-        until = said.status.expiration_timestamp
+        until = status.expiration_timestamp
         if until is not None and until.tzinfo is None:
-            said.status.expiration_timestamp = until.replace(tzinfo=UTC)
-        return said.status
+            status.expiration_timestamp = until.replace(tzinfo=UTC)
+        return status
 
     def _wrong(self, field: str, what: str) -> ConfigError:
         return self._user.wrong(f"exec.{field}", what)

@@ -1,4 +1,4 @@
-"""The small HTTP server that says whether a service is well: /health, /healthz, /readyz, /metrics."""
+"""HTTP server for health, readiness and metrics: /health, /healthz, /readyz, /metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATHS = ("/health", "/healthz", "/readyz", "/metrics")
 
 
 def split_address(text: str) -> tuple[str | None, int]:
-    """Host and port of ":8080", "127.0.0.1:8080" or "[::1]:8080"; no host means every address of the machine."""
+    """Splits ":8080", "127.0.0.1:8080" or "[::1]:8080" into host and port; no host means all addresses."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in bare and bare == host):
@@ -27,7 +27,7 @@ def split_address(text: str) -> tuple[str | None, int]:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Why an address cannot be listened on."""
+    """Why listening on an address failed."""
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
@@ -40,8 +40,7 @@ def _nothing() -> bytes:
 
 
 class Health:
-    """What one service says about itself, beside what it serves (`routes`). The callables are asked for every request,
-    so they should be quick."""
+    """Health endpoints of a service, beside its own `routes`. The callables run for every request and must be fast."""
 
     def __init__(
         self,
@@ -59,29 +58,29 @@ class Health:
         self._routes = routes
 
     def make_app(self) -> web.Application:
-        """The server's routes."""
+        """Builds the aiohttp application."""
         app = web.Application()
         app.add_routes(self._routes)
         app.router.add_route("*", "/{path:.*}", self.answer)
         return app
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """The answer to any request, also for a server that has other paths besides."""
+        """Answers a request; a server with other paths may call this for the rest."""
         if request.path not in PATHS or request.method not in ("GET", "HEAD"):
-            return self._answer_unknown(request)
+            return self._unknown_path_response(request)
         match request.path:
             case "/health":
-                return self._answer_health()
+                return self._health_response()
             case "/healthz":
-                return _say("ok") if self._healthy() else _say("unhealthy", 503)
+                return _text_response("ok") if self._healthy() else _text_response("unhealthy", 503)
             case "/readyz":
-                return _say("ok") if self._healthy() and self._ready() else _say("not ready", 503)
+                return _text_response("ok") if self._healthy() and self._ready() else _text_response("not ready", 503)
             case _:
                 return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @asynccontextmanager
     async def serving(self, address: str) -> AsyncIterator[int]:
-        """Serves at an address while the block runs; yields the port, which matters where 0 was asked for."""
+        """Serves on an address while the block runs; yields the port, which matters if 0 was given."""
         host, port = split_address(address)
         runner = web.AppRunner(self.make_app(), access_log=None)
         await runner.setup()
@@ -94,21 +93,21 @@ class Health:
         finally:
             await runner.cleanup()
 
-    def _answer_health(self) -> web.Response:
-        well = self._healthy()
-        body = {"service": self._service, "status": "healthy" if well else "unhealthy"}
-        return web.json_response(body, status=200 if well else 503, dumps=_dump)
+    def _health_response(self) -> web.Response:
+        healthy = self._healthy()
+        body = {"service": self._service, "status": "healthy" if healthy else "unhealthy"}
+        return web.json_response(body, status=200 if healthy else 503, dumps=_dump)
 
-    def _answer_unknown(self, request: web.BaseRequest) -> web.Response:
+    def _unknown_path_response(self, request: web.BaseRequest) -> web.Response:
         paths = (*(route.path for route in self._routes), *PATHS)
         body = {"error": f"nothing answers {request.method} here; there is GET {', '.join(paths)}"}
         return web.json_response(body, status=405 if request.path in paths else 404)
 
 
 def _dump(body: object) -> str:
-    """Without blanks: those who compare the body as text expect none."""
+    """Encodes without spaces: clients that compare the body as text expect none."""
     return json.dumps(body, separators=(",", ":"))
 
 
-def _say(text: str, status: int = 200) -> web.Response:
+def _text_response(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status)

@@ -1,4 +1,4 @@
-"""Kubeconfig files: read, merged as kubectl merges them, and the part that one context names."""
+"""Kubeconfig files: reading, merging as kubectl does, and selecting a context."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class _Kebab(msgspec.Struct, rename="kebab"):
-    """A part of the file whose fields are named like-this."""
+    """Base of structs whose fields are kebab-case in the file."""
 
 
 class _Camel(msgspec.Struct, rename="camel"):
-    """A part of the file whose fields are named likeThis."""
+    """Base of structs whose fields are camelCase in the file."""
 
 
 class Extension(_Kebab):
@@ -44,7 +44,7 @@ class KubeconfigCluster(_Kebab):
 
     @property
     def exec_config(self) -> Any:
-        """What the cluster tells an exec plugin, or None."""
+        """The configuration for exec plugins, or None."""
         return next((found.extension for found in self.extensions if found.name == _EXEC_EXTENSION), None)
 
 
@@ -106,22 +106,22 @@ class _File(_Kebab):
 
 
 class KubeconfigEntry(NamedTuple, Generic[T]):
-    """A named part of a kubeconfig and the file it stands in."""
+    """A cluster, user or context of a kubeconfig, with its file and its path there."""
 
     value: T
     file: Path
     where: str
 
     def wrong(self, field: str, what: str) -> ConfigError:
-        """The error that a field of this part is."""
+        """Makes the error for a wrong field."""
         return ConfigError(one_line(f"{self.file}: {self.where}.{field}: {what}"))
 
     def resolve(self, path: str) -> Path:
-        """A path as the file means it: relative to the file's own folder."""
+        """Resolves a path relative to the directory of the file."""
         return self.file.parent / path
 
     def read(self, field: str) -> bytes:
-        """The bytes of `field`-data or of the file that `field` names; empty when neither is given."""
+        """Reads `field`-data, or the file that `field` names; empty if neither is set."""
         attribute = field.replace("-", "_")
         data: str = getattr(self.value, f"{attribute}_data")
         path: str = getattr(self.value, attribute)
@@ -136,12 +136,12 @@ class KubeconfigEntry(NamedTuple, Generic[T]):
             except OSError as error:
                 raise self.wrong(field, f"{self.resolve(path)}: {error.strerror}") from None
             except ValueError:
-                raise self.wrong(field, f"{path[:60]!a} is no path of a file") from None
+                raise self.wrong(field, f"{path[:60]!a} is not a file path") from None
         return b""
 
 
 class SelectedContext(NamedTuple):
-    """What one context names."""
+    """The cluster, user and namespace of a context."""
 
     cluster: KubeconfigEntry[KubeconfigCluster]
     user: KubeconfigEntry[KubeconfigUser]
@@ -149,7 +149,7 @@ class SelectedContext(NamedTuple):
 
 
 def read_kubeconfig(files: Sequence[Path], context: str | None = None) -> SelectedContext:
-    """What a context (the current one if not named) stands for in files of which the first to name something wins."""
+    """Reads a context, by default the current one, from merged files: the first file that defines a name wins."""
     clusters: dict[str, KubeconfigEntry[KubeconfigCluster]] = {}
     users: dict[str, KubeconfigEntry[KubeconfigUser]] = {}
     contexts: dict[str, KubeconfigEntry[KubeconfigContext]] = {}
@@ -208,7 +208,7 @@ def _read(file: Path) -> _File:
 
 
 def _drop_nulls(found: Any) -> Any:
-    """A field that is null is a field that is not there."""
+    """Removes null fields: null means not set."""
     if isinstance(found, dict):
         return {key: _drop_nulls(value) for key, value in found.items() if value is not None}
     if isinstance(found, list):

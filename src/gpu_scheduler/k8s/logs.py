@@ -1,4 +1,4 @@
-"""Log lines: one a happening, for people or as JSON, with the gang that it is about."""
+"""Logging: one line per event, for the console or as JSON, with secrets removed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 
 
 def log_broken_connection(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """One line for a connection that failed while nobody waited for it, as when it is dropped in the middle of TLS;
-    anything else that nobody has caught is told in full."""
+    """Event loop exception handler: logs a connection that failed without a waiter, such as during TLS, in one line."""
     if "transport" in context or "protocol" in context:
         structlog.get_logger(__name__).info(
-            "a connection broke", what=context["message"], error=repr(context.get("exception"))
+            "connection failed", what=context["message"], error=repr(context.get("exception"))
         )
     else:
         loop.default_exception_handler(context)
 
 
 def configure_logging(form: LogFormat = "console", level: str = "info", stream: IO[str] | None = None) -> None:
-    """Sends all logging, ours and that of libraries, to one stream (standard error) in one form."""
+    """Sends all logging, ours and that of libraries, to one stream (default: standard error) in one format."""
     origin: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -71,7 +70,7 @@ def configure_logging(form: LogFormat = "console", level: str = "info", stream: 
 
 
 class _Console(structlog.stdlib.ProcessorFormatter):
-    """As the processors make it; a line of text alone, as every admission writes one, is made at once."""
+    """Formats by the processors, with a fast path for plain text: every admission logs such a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.msg
@@ -83,7 +82,7 @@ class _Console(structlog.stdlib.ProcessorFormatter):
 
 
 _BARE = len(logging.makeLogRecord({}).__dict__)
-"""How many attributes a record has to which nobody has added any."""
+"""The number of attributes of a record without extra ones."""
 
 
 @functools.lru_cache(2)
@@ -99,7 +98,7 @@ def _finish(form: LogFormat) -> list[Processor]:
 
 
 def hide_secrets(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-    """Takes out what must not be written down: values under telling names, and tokens wherever they stand."""
+    """Removes secrets: values of fields with secret names, and tokens in any text."""
     for name, value in line.items():
         if name not in ("event", "exception") and _SECRET_NAMES.search(name):
             line[name] = _HIDDEN
@@ -109,8 +108,8 @@ def hide_secrets(_logger: WrappedLogger, _method: str, line: EventDict) -> Event
 
 
 def render_line(_logger: WrappedLogger, _method: str, line: EventDict) -> str:
-    """A line for people: time, logger, level, what happened, and the rest as name=value."""
-    moment = str(line.pop("time", ""))[:23]  # milliseconds are enough
+    """Formats a console line: time, logger, level, event, and the other fields as name=value."""
+    moment = str(line.pop("time", ""))[:23]
     name, level = line.pop("logger", "root"), str(line.pop("level", "info")).upper()
     event = _flat(str(line.pop("event", "")))
     trace = line.pop("exception", "")
@@ -124,21 +123,21 @@ def _value(value: object) -> str:
 
 
 def _flat(text: str) -> str:
-    """Text that cannot pretend to be a line of its own."""
+    """Escapes control characters, so that a value cannot forge a log line."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shorten_bad_requests() -> None:
-    """Replaces the traceback of a request that is not HTTP with one line, for every server in this process."""
+    """Replaces the traceback of an invalid HTTP request by one line, for all servers in this process."""
     server_logger.addFilter(_shorten)
 
 
 def _shorten(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
-        record.msg = "A request from %s is no HTTP (%s)"
+        record.msg = "Invalid HTTP request from %s (%s)"
         record.args = (*(record.args or ()), type(error).__name__)
         record.exc_info = None
         record.levelno, record.levelname = logging.INFO, "INFO"

@@ -1,4 +1,4 @@
-"""The parts of API objects that are read often, as typed structs: what is not declared here is not kept in memory."""
+"""API objects as typed structs. Fields that are not declared here are not kept in memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 Json = dict[str, Any]
 
 MAX_DEPTH = 100
-"""How deep an object may be nested. No field that is read lies deeper, but an API server takes 10,000 levels."""
+"""How deep an object may be nested. No field that is read lies deeper; an API server accepts 10,000 levels."""
 
 
 class _Part(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
-    """Fields are named as in Python here and as in the API on the wire."""
+    """Base of structs whose fields are camelCase on the wire."""
 
 
 class OwnerReference(_Part):
@@ -40,7 +40,7 @@ class Meta(_Part):
 
 
 class Object(_Part):
-    """Any object of which only the metadata matters."""
+    """An object of any kind, of which only the metadata is kept."""
 
     metadata: Meta
 
@@ -52,7 +52,7 @@ class Resources(_Part):
     claims: list[Json] | None = None
 
     def __post_init__(self) -> None:
-        # Most pods ask for what they are limited to: one copy is enough for ten thousand of them.
+        # Requests equal limits in most pods: sharing one dict saves memory.
         if self.limits == self.requests:
             self.limits = self.requests
 
@@ -109,7 +109,7 @@ class PodCondition(_Part):
     last_transition_time: str | None = None
 
     def __post_init__(self) -> None:
-        # The same few words in every pod.
+        # All pods have the same few values.
         self.type = sys.intern(self.type)
         self.status = sys.intern(self.status)
 
@@ -149,7 +149,7 @@ class PodObject(_Part):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     def __post_init__(self) -> None:
-        # Of containers that hold what they ask for, and did not fail, nothing is kept.
+        # Only the statuses of containers that are being resized or have failed are kept.
         spec, status = self.spec, self.status
         if status.container_statuses is not None:
             status.container_statuses = _being_resized(spec.containers, status.container_statuses)
@@ -200,14 +200,14 @@ class NodeObject(_Part):
 
 
 class RawObject(_Part):
-    """An object of a rarer kind: its metadata typed, the rest as it came."""
+    """An object with typed metadata, and spec and status as JSON."""
 
     metadata: Meta
     spec: Json = {}
     status: Json = {}
 
     def __post_init__(self) -> None:
-        # Whoever compares or copies it goes down as deep as it goes.
+        # Comparing or copying recurses to the full depth.
         for name, part in (("spec", self.spec), ("status", self.status)):
             if _is_deeper(part, MAX_DEPTH):
                 raise ValueError(f"{name}: must not be nested deeper than {MAX_DEPTH} levels")
@@ -256,7 +256,7 @@ class VolumeObject(_Part):
 
 
 class StorageClassObject(_Part):
-    """A StorageClass: its fields stand beside the metadata."""
+    """A StorageClass; its fields are at the top level."""
 
     metadata: Meta
     provisioner: str = ""
@@ -265,7 +265,7 @@ class StorageClassObject(_Part):
 
 
 class PriorityClassObject(_Part):
-    """A PriorityClass: its fields stand beside the metadata."""
+    """A PriorityClass; its fields are at the top level."""
 
     metadata: Meta
     value: int = 0

@@ -51,11 +51,11 @@ _LOWEST_SHIFT: Final = -300
 
 
 class QuantityError(ValueError):
-    """A text that is no quantity; the message is one line with the text and what would be right."""
+    """Text that is not a quantity; the message is one line with the text and what would be right."""
 
 
 class Parts(NamedTuple):
-    """A quantity as it is written: digits before and after the point, times base ** power."""
+    """The parts of a written quantity: digits before and after the point, times base ** power."""
 
     negative: bool
     whole: str
@@ -66,23 +66,23 @@ class Parts(NamedTuple):
 
 
 def parse_nano(text: str) -> int:
-    """Read a quantity as nano units, rounded away from zero, at most MAX_VALUE whole units in magnitude."""
+    """Reads a quantity as nano units, rounded away from zero, at most MAX_VALUE whole units in magnitude."""
     return _read_nano(text)
 
 
 def parse_value(text: str) -> int:
-    """Read a quantity as whole units (Quantity.Value), rounded away from zero, at most MAX_VALUE in magnitude."""
+    """Reads a quantity as whole units (Quantity.Value), rounded away from zero, at most MAX_VALUE in magnitude."""
     return _round_away(_read_nano(text), _NANO_PER_UNIT)
 
 
 def parse_milli(text: str) -> int:
-    """Read a quantity as milli units (Quantity.MilliValue), rounded away from zero, at most MAX_VALUE in magnitude."""
+    """Reads a quantity as milli units (Quantity.MilliValue), rounded away from zero, at most MAX_VALUE in magnitude."""
     milli = _round_away(_read_nano(text), _NANO_PER_MILLI)
     return max(-MAX_VALUE, min(MAX_VALUE, milli))
 
 
 def split_quantity(text: str) -> Parts:
-    """Take a quantity apart; one without digits that Go takes for zero has none here either."""
+    """Splits a quantity into its parts; one without digits, which Go reads as zero, has no digits here either."""
     match = _SHAPE.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise _refuse(text)
@@ -96,7 +96,7 @@ def split_quantity(text: str) -> Parts:
     return parts
 
 
-@lru_cache(maxsize=4096)  # a cluster writes the same few quantities on every pod
+@lru_cache(maxsize=4096)  # all pods of a cluster have the same few quantities
 def _read_nano(text: str) -> int:
     parts = split_quantity(text)
     nano = _scale_to_nano(int(parts.whole + parts.fraction or "0"), parts.base, parts.power, len(parts.fraction))
@@ -104,7 +104,7 @@ def _read_nano(text: str) -> int:
 
 
 def _read_power(match: re.Match[str], text: str) -> tuple[int, int]:
-    """What the suffix multiplies the number by, as base and power."""
+    """The factor of the suffix, as base and power."""
     if match["exponent"] is not None:
         exponent = int(match["exponent"])
         if abs(exponent) > _MAX_EXPONENT:
@@ -128,7 +128,7 @@ def _scale_to_nano(mantissa: int, base: int, power: int, places: int) -> int:
 
 
 def _round_away(amount: int, unit: int) -> int:
-    """How many units the amount takes, rounded away from zero."""
+    """The amount in units, rounded away from zero."""
     return -(-amount // unit) if amount >= 0 else amount // unit
 
 

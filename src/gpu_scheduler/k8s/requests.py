@@ -1,4 +1,4 @@
-"""What a pod asks for as a whole, as kube-scheduler computes it (k8s.io/component-helpers resource.PodRequests)."""
+"""The effective resource request of a pod, as kube-scheduler computes it (k8s.io/component-helpers PodRequests)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from math import ceil
 from gpu_scheduler.k8s.quantity import MAX_VALUE, QuantityError, parse_nano
 
 Amount = int | Fraction
-"""How much of a resource: cpu in milli, everything else in units. Half a byte and half a byte are one byte."""
+"""An amount of a resource: cpu in milli, others in units. Fractions are summed exactly and rounded at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for, by resource name."""
+    """Requests and limits of one container, by resource name."""
 
     requests: Mapping[str, Amount]
     limits: Mapping[str, Amount]
@@ -21,17 +21,17 @@ class ContainerRequest:
 
 
 def read_container(requests: Mapping[str, str], limits: Mapping[str, str], restarts: bool = False) -> ContainerRequest:
-    """Read a container's resources, or raise QuantityError naming the resource."""
+    """Reads a container's resources; raises QuantityError that names the resource."""
     return ContainerRequest(read_exactly(requests, "requests"), read_exactly(limits, "limits"), restarts)
 
 
 def read_exactly(quantities: Mapping[str, str], field: str) -> dict[str, Amount]:
-    """Read resources as parts of a sum, or raise QuantityError naming the field and the resource."""
+    """Reads resources exactly, to be summed; raises QuantityError that names the field and the resource."""
     return {name: _read_amount(name, text, field) for name, text in quantities.items()}
 
 
 def read_amounts(quantities: Mapping[str, str], field: str) -> dict[str, int]:
-    """Read resources, each rounded up, or raise QuantityError naming the field and the resource."""
+    """Reads resources, each rounded up; raises QuantityError that names the field and the resource."""
     return {name: _round_up(amount) for name, amount in read_exactly(quantities, field).items()}
 
 
@@ -41,15 +41,15 @@ def pod_request(
     overhead: Mapping[str, Amount],
     pod_level: ContainerRequest | None = None,
 ) -> dict[str, int]:
-    """The most the pod needs at any moment, overhead included; resources it needs none of are left out.
+    """The most that the pod needs at any moment, including overhead; resources with amount zero are omitted.
 
-    pod_level is spec.resources. The sums are rounded up, and stop at MAX_VALUE, so that they fit an int64 table.
+    pod_level is spec.resources. Sums are rounded up and capped at MAX_VALUE, so that they fit an int64 table.
     """
     total = _aggregate_containers(containers, init_containers)
     if pod_level is not None:
         total |= _pod_level_request(pod_level, total)
     _add(total, overhead)
-    # Without zeros pods that ask for the same have equal requests, and nobody divides by a request of zero.
+    # Without zeros, equivalent pods have equal requests, and no code divides by a request of zero.
     return {name: _round_up(amount) for name, amount in total.items() if amount > 0}
 
 
@@ -61,7 +61,7 @@ def _aggregate_containers(
     sidecars: dict[str, Amount] = {}
     for init in init_containers:
         step = _effective_request(init)
-        # What this one does not ask for stays at what the sidecars take, and the running pod takes no less.
+        # Resources that this container does not request need no entry: the running pod uses the sidecars' amount, too.
         for name in step:
             step[name] += sidecars.get(name, 0)
         _raise_to(peak, step)
@@ -80,17 +80,17 @@ def _effective_request(container: ContainerRequest) -> dict[str, Amount]:
 
 
 def _pod_level_request(pod_level: ContainerRequest, aggregate: Mapping[str, Amount]) -> dict[str, Amount]:
-    """What spec.resources puts in place of the containers' aggregate, after the API server's defaults."""
+    """The requests in spec.resources that replace the containers' aggregate, after the API server's defaults."""
     named = dict(pod_level.requests)
     for name, limit in pod_level.limits.items():
-        # A limit alone leaves what containers ask for in force, except for huge pages, which cannot be overcommitted.
+        # A limit alone does not replace container requests, except for huge pages, which cannot be overcommitted.
         if name not in aggregate or name.startswith("hugepages-"):
             named.setdefault(name, limit)
     return {name: amount for name, amount in named.items() if _has_pod_level(name)}
 
 
 def _has_pod_level(name: str) -> bool:
-    """Whether Kubernetes lets a pod ask for this resource as a whole; it ignores the others there."""
+    """Whether Kubernetes supports this resource in spec.resources; it ignores others there."""
     return name in ("cpu", "memory") or name.startswith("hugepages-")
 
 

@@ -1,4 +1,4 @@
-"""Work that goes on until it is told to stop, or until a part of it fails."""
+"""Helpers for asyncio tasks: run until stopped, gather or cancel, retry forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None], end: Callable[[], None]) -> None:
-    """Runs work until it fails, which is raised, or is told to stop; `end` is called before it is cancelled."""
+    """Runs work until `stop` is set or it ends; calls `end`, then cancels it. Raises what the work raises."""
     running = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     try:
@@ -35,7 +35,7 @@ async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None], end: C
 
 
 async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What each of them returns; one that fails ends the others."""
+    """Runs coroutines concurrently and returns their results; a failure cancels the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

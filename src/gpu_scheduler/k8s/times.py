@@ -1,4 +1,4 @@
-"""Times as the API writes them (RFC 3339) and as we count them (seconds since 1970)."""
+"""Conversion between API timestamps (RFC 3339) and seconds since 1970."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def parse_time(text: object) -> float | None:
-    """The time that a timestamp means, or None where there is none or it cannot be read."""
+    """Parses a timestamp; None if there is none or it is invalid."""
     if not isinstance(text, str):
         return None
     try:
@@ -17,10 +17,10 @@ def parse_time(text: object) -> float | None:
 
 
 def format_time(seconds: float) -> str:
-    """A timestamp with whole seconds, as in metadata and conditions."""
+    """Formats a timestamp with whole seconds, as in metadata and conditions."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def format_micro_time(seconds: float) -> str:
-    """A timestamp with microseconds, as in Leases and Events."""
+    """Formats a timestamp with microseconds, as in Leases and Events."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -142,7 +142,7 @@ class Operator:
         self._queue: WorkQueue[JobKey] = WorkQueue(_WORKERS, lambda key: key.namespace)
         self._sight = JobCache(client, options.namespaces, options.gang, self._queue.add)
         self._recorder = EventRecorder(
-            words, time.time, metrics, instance=options.candidate.identity, alike=without_amounts
+            words, time.time, metrics, instance=options.candidate.identity, aggregate_by=without_amounts
         )
         self._kinds: dict[Resource, JobController] = {}
         self._left: set[str] = set()

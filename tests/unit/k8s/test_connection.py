@@ -480,7 +480,7 @@ async def test_a_plugin_that_must_ask_people_needs_a_terminal(tmp_path: Path, mo
 
 
 async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "_PATIENCE", 0.2)
+    monkeypatch.setattr(credentials, "_TIMEOUT", 0.2)
     run = plugin(tmp_path, {"token": "t"}, body="import time; time.sleep(3600)")
     with pytest.raises(ConfigError, match="was not done in"):
         await load_connection(write(tmp_path / "config", {"exec": run})).headers()

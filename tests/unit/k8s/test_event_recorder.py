@@ -36,10 +36,14 @@ async def at_work(recorder: EventRecorder) -> AsyncIterator[None]:
             await task
 
 
+def unlimited() -> RateLimiter:
+    return RateLimiter(10_000, 10_000)
+
+
 @asynccontextmanager
 async def local() -> AsyncIterator[tuple[Client, EventRecorder]]:
     async with api_server() as server, Client(Connection(str(server.client.make_url("")))) as client:
-        recorder = EventRecorder(client, lambda: NOW, Numbers(), instance="me", pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), instance="me", rate_limiter=unlimited())
         async with at_work(recorder):
             yield client, recorder
 
@@ -132,7 +136,7 @@ async def test_flood_drives_out_the_oldest_and_is_counted() -> None:
         return web.json_response(bodies[-1])
 
     async with client_of(handle) as client:
-        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000), capacity=3)
+        recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited(), capacity=3)
         for i in range(10):
             recorder.record(POD._replace(uid=str(i)), "Normal", "R", "x")
         async with at_work(recorder):
@@ -152,7 +156,7 @@ async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code
         return refuse(code) if body["message"] == "bad" else web.json_response(body)
 
     async with client_of(handle) as client:
-        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited())
         async with at_work(recorder):
             recorder.record(POD, "Normal", "R", "bad")
             await until(lambda: numbers.dropped)
@@ -198,10 +202,10 @@ async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
 ) -> None:
     server, numbers = Moody(*[code] * 3, reason=reason, landed=landed), Numbers()
     async with client_of(server.answer) as client:
-        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited())
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 2 is there")
-            await until(lambda: recorder._known)
+            await until(lambda: recorder._written)
             recorder.record(POD, "Warning", "Degraded", "1 of 3 is there")
             await until(lambda: [one["count"] for one in server.events.values()] == [2])
     assert [one["message"] for one in server.events.values()] == ["1 of 3 is there"]
@@ -211,7 +215,7 @@ async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
 async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> None:
     server = Moody()
     async with client_of(server.answer) as client:
-        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
         async with at_work(recorder):
             recorder.record(POD, "Warning", "FailedScheduling", "short by 7")
             await until(lambda: server.events)
@@ -227,12 +231,12 @@ async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> 
 async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(landed: bool, asked: int) -> None:
     server = Moody(500, landed=landed)
     async with client_of(server.answer) as client:
-        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 3")
             await until(lambda: recorder._retrying)
             recorder.record(POD, "Warning", "Degraded", "2 of 3")
-            await until(lambda: recorder._known)
+            await until(lambda: recorder._written)
     assert server.asked == asked
     assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
 
@@ -240,7 +244,7 @@ async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(lan
 async def test_event_is_tried_for_no_longer_than_it_would_be_kept(soon: None) -> None:
     server, numbers, now = Moody(*[500] * 1000), Numbers(), [NOW]
     async with client_of(server.answer) as client:
-        recorder = EventRecorder(client, lambda: now[0], numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: now[0], numbers, rate_limiter=unlimited())
         async with at_work(recorder):
             recorder.record(POD, "Normal", "R", "x")
             await until(lambda: server.asked > 20)
@@ -254,7 +258,7 @@ async def test_of_too_many_that_fail_the_oldest_are_dropped(monkeypatch: pytest.
     monkeypatch.setattr(recorder_module, "_MAX_RETRYING", 3)
     server, numbers = Moody(*[500] * 10), Numbers()
     async with client_of(server.answer) as client:
-        recorder = EventRecorder(client, lambda: NOW, numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited())
         async with at_work(recorder):
             for i in range(10):
                 recorder.record(POD._replace(uid=str(i)), "Normal", "R", "x")
@@ -270,7 +274,7 @@ async def test_events_go_out_no_faster_than_allowed() -> None:
         return web.json_response(written[-1])
 
     async with client_of(handle) as client:
-        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(20, 20))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=RateLimiter(20, 20))
         begun = asyncio.get_running_loop().time()
         async with at_work(recorder):
             for i in range(26):
@@ -301,7 +305,7 @@ async def test_namespace_whose_events_hang_keeps_those_of_no_other_waiting() -> 
         return web.json_response(body)
 
     async with client_of(handle, in_flight=20) as client:
-        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
         async with at_work(recorder):
             for number in range(8):
                 recorder.record(POD._replace(uid=str(number), namespace="slow"), "Warning", "R", "slow")
@@ -321,20 +325,20 @@ async def test_of_an_event_that_fails_and_its_repeat_the_newest_is_told_and_both
         return answer
 
     async with client_of(handle) as client:
-        recorder = EventRecorder(client, lambda: NOW, Numbers(), pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
         async with at_work(recorder):
             recorder.record(POD, "Warning", "Degraded", "1 of 3")
             await until(lambda: server.asked)
             recorder.record(POD, "Warning", "Degraded", "2 of 3")
             first.set()
-            await until(lambda: recorder._known)
+            await until(lambda: recorder._written)
     assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
 
 
 async def test_event_that_nobody_wrote_for_hours_is_not_news() -> None:
     server, numbers, now = Moody(), Numbers(), [NOW]
     async with client_of(server.answer) as client:
-        recorder = EventRecorder(client, lambda: now[0], numbers, pace=RateLimiter(10_000, 10_000))
+        recorder = EventRecorder(client, lambda: now[0], numbers, rate_limiter=unlimited())
         recorder.record(POD, "Normal", "R", "x")
         now[0] += 5 * 3600
         async with at_work(recorder):

@@ -122,7 +122,7 @@ async def test_connection_that_breaks_alone_gets_a_line_and_anything_else_is_tol
     error = ValueError("a mistake")
     loop.call_exception_handler({"message": "Fatal error on SSL protocol", "exception": error, "protocol": object()})
     assert stream.getvalue().count("\n") == 1
-    assert "a connection broke" in stream.getvalue()
+    assert "connection failed" in stream.getvalue()
     loop.call_exception_handler({"message": "a task failed", "exception": error})
     assert "ValueError: a mistake" in stream.getvalue().splitlines()[-1]
 
@@ -137,6 +137,6 @@ async def test_requests_that_are_no_http_get_a_line_each_and_no_trace(set_up: Se
             writer.close()
     lines = [line.partition(" - ")[2] for line in stream.getvalue().splitlines()]
     assert lines == [
-        "aiohttp.server - INFO - A request from 127.0.0.1 is no HTTP (BadHttpMessage)",
-        "aiohttp.server - INFO - A request from 127.0.0.1 is no HTTP (InvalidURLError)",
+        "aiohttp.server - INFO - Invalid HTTP request from 127.0.0.1 (BadHttpMessage)",
+        "aiohttp.server - INFO - Invalid HTTP request from 127.0.0.1 (InvalidURLError)",
     ]
