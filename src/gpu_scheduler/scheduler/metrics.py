@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: what is counted as it happens, and what is read from the engine when somebody asks."""
+"""Prometheus metrics: counters and histograms, and gauges that are read from the engine at each scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_scheduler.core.state import State
 
 PREFIX = "gpu_scheduler"
 GROUP_LEVELS = 2
-"""GPUs are counted per domain of this many levels, the widest ones: a series for each node would be too many."""
+"""GPUs are counted per domain of this many of the widest levels: a series for each node would be too many."""
 
 _WAITS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
 _DECISIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
@@ -29,7 +29,7 @@ def _no_lags() -> Mapping[str, float]:
 
 
 class SchedulerMetrics:
-    """Everything that is measured, in a registry of its own. `lags` says how long each watched kind has been silent."""
+    """The scheduler's metrics, in their own registry. `lags` returns the watch lag of each kind."""
 
     def __init__(
         self,
@@ -48,32 +48,32 @@ class SchedulerMetrics:
         self.status_writes = self._counter(
             "status_writes", "Writes of status and conditions, by how they ended.", "outcome"
         )
-        self.registry.register(_Watch(state, lags, clock))
+        self.registry.register(_StateCollector(state, lags, clock))
         ProcessCollector(registry=self.registry)
 
     def text(self) -> bytes:
-        """Everything, in the format that Prometheus reads."""
+        """The metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
     def observe_bind(self, seconds: float, outcome: str) -> None:
-        """A request to bind took so long and ended so."""
+        """Records duration and outcome of a bind request."""
         self.bind.observe(seconds)
         self.binds.labels(outcome).inc()
 
     def count_swap(self, outcome: str) -> None:
-        """One more swap of the Lease, and how it ended."""
+        """Counts a swap of the Lease by its outcome."""
         self.swaps.labels(outcome).inc()
 
     def observe_wait(self, seconds: float) -> None:
-        """A gang waited so long for a decision."""
+        """Records how long a gang waited for its decision."""
         self.wait.observe(max(0.0, seconds))
 
     def count_dropped_event(self, why: str) -> None:
-        """One more Event that nobody will see."""
+        """Counts a dropped Event by its cause."""
         self.events_dropped.labels(why).inc()
 
     def count_status_write(self, outcome: str) -> None:
-        """One more write of a status, and how it ended."""
+        """Counts a status write by its outcome."""
         self.status_writes.labels(outcome).inc()
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
@@ -83,8 +83,8 @@ class SchedulerMetrics:
         return Histogram(f"{PREFIX}_{name}", about, registry=self.registry, buckets=tuple(buckets))
 
 
-class _Watch(Collector):
-    """Reads the engine's state when somebody asks."""
+class _StateCollector(Collector):
+    """Collects gauges from the engine's state at each scrape."""
 
     def __init__(self, state: State, lags: Callable[[], Mapping[str, float]], clock: Callable[[], float]) -> None:
         self._state = state
@@ -92,7 +92,7 @@ class _Watch(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Every gauge."""
+        """Yields all gauges."""
         yield from observe(self._state, self._clock())
         yield _gauge("watch_lag_seconds", "Time since something was heard of a kind.", ("resource",), [
             ((name,), lag) for name, lag in self._lags().items()
@@ -103,7 +103,7 @@ Sample = tuple[tuple[str, ...], float]
 
 
 def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
-    """The gauges that follow from the engine's state."""
+    """Yields the gauges that are computed from the engine's state."""
     yield _gauge("leading", "Whether this replica decides.", (), [((), float(state.leading))])
     phases = Tally(record.phase for record in state.records.values())
     yield _gauge("gangs", "Gangs by phase.", ("phase",), [((phase.value,), phases[phase]) for phase in Phase])
@@ -140,7 +140,7 @@ def _usage(state: State) -> Iterator[Sample]:
 
 
 def _gpus(state: State) -> Iterator[GaugeMetricFamily]:
-    """GPUs per group of nodes, from the node table in a few array operations."""
+    """Yields the GPU gauges by group of nodes, computed with a few array operations on the node table."""
     cluster = state.cluster
     levels = state.config.levels[:GROUP_LEVELS]
     slots = np.flatnonzero(cluster.table.alive & (cluster.gpu_row >= 0))

@@ -1,4 +1,4 @@
-"""The comparer: whether what is remembered is what the API has. It finds nothing, or there is a bug to look for."""
+"""Self-check: compares the engine's state with the API. Every difference is a bug."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpu_scheduler.k8s.resources import NODES, PODS
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
 
 
-async def compare(client: Client, feed: ClusterWatcher, state: State) -> list[str]:
-    """Every difference between the API and what the engine goes by, a line each.
+async def compare(client: Client, watcher: ClusterWatcher, state: State) -> list[str]:
+    """Returns the differences between the API and the engine's state, one line each.
 
-    Objects that change while they are being compared are left out: they are compared the next time.
+    Objects that change during the comparison are skipped.
     """
-    before = {uid: pod.metadata.resource_version for uid, pod in feed.translator.pods.items()}
+    before = {uid: pod.metadata.resource_version for uid, pod in watcher.translator.pods.items()}
     known_before = set(state.cluster.table.slots)
     nodes = await client.list(NODES, type=NodeObject)
     pods = await client.list(PODS, type=PodObject)
-    await feed.catch_up()
-    after = feed.translator.pods
+    await watcher.catch_up()
+    after = watcher.translator.pods
     there = {pod.metadata.uid: pod for pod in pods.items}
     still = {
         uid
@@ -43,7 +43,7 @@ def _version(pods: Mapping[str, PodObject], uid: str) -> str | None:
 
 
 def _compare_pods(state: State, there: Mapping[str, PodObject]) -> Iterator[str]:
-    """Pods against the engine's own list of them, and against what it counts as used on the nodes."""
+    """Compares pods with the engine's pods, and with the usage that it counts on nodes."""
     for uid, raw in there.items():
         name = f"pod {raw.metadata.namespace}/{raw.metadata.name}"
         pod = state.pods.get(uid)

@@ -1,4 +1,4 @@
-"""What an operator may set: a YAML file with flags on top. What is wrong is refused all at once, a line for each."""
+"""Settings: a YAML file, overridden by command-line flags. All problems are reported together, one line each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.k8s.health import split_address
 
-_LONG = 10 * 365 * 86_400
+_MAX_SECONDS = 10 * 365 * 86_400
 _CORE = Config()
 
-# A description says what would be right: it ends the sentence "... must be".
-Seconds = Annotated[float, Meta(ge=0, le=_LONG, description="a number of seconds, 0 or more")]
-SomeSeconds = Annotated[float, Meta(gt=0, le=_LONG, description="a number of seconds above 0")]
+# A description completes the sentence "... must be".
+Seconds = Annotated[float, Meta(ge=0, le=_MAX_SECONDS, description="a number of seconds, 0 or more")]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=_MAX_SECONDS, description="a number of seconds above 0")]
 Rate = Annotated[float, Meta(gt=0, le=100_000, description="a number above 0")]
 Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100000")]
 Switch = Annotated[bool, Meta(description="true or false")]
@@ -59,7 +59,7 @@ Levels = Annotated[
 
 
 def _make_identity() -> str:
-    """Nobody else's, and different after a restart: an old process may still be about."""
+    """A unique identity, different after a restart: the old process may still run."""
     return f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
@@ -68,13 +68,13 @@ def _field(name: str, default: object) -> Any:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything that can be set, with its default. Keys of the file are in camelCase, times carry their unit."""
+    """All settings with their defaults. Keys in the file are camelCase, and durations have the unit in their key."""
 
     scheduler_names: Names = ("gpu-scheduler",)
     namespace: Name = SYSTEM
     lease_name: Name = "gpu-scheduler"
-    lease_duration: SomeSeconds = _field("leaseDurationSeconds", 15.0)
-    renew: SomeSeconds = _field("renewSeconds", 2.0)
+    lease_duration: PositiveSeconds = _field("leaseDurationSeconds", 15.0)
+    renew: PositiveSeconds = _field("renewSeconds", 2.0)
     identity: Text = msgspec.field(default_factory=_make_identity)
     gpu_resources: Resources = _CORE.gpu_resources
     topology_levels: Levels = tuple(TopologyLevel(name, label) for name, label in DEFAULT_LEVELS)
@@ -82,23 +82,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hold: Seconds = _field("holdSeconds", _CORE.hold)
     reserve: Seconds = _field("reserveSeconds", _CORE.reserve)
     drain_after: Seconds = _field("drainAfterSeconds", _CORE.drain_after)
-    nominate: SomeSeconds = _field("nominateSeconds", _CORE.nominate)
+    nominate: PositiveSeconds = _field("nominateSeconds", _CORE.nominate)
     refused_for: Seconds = _field("refusedForSeconds", _CORE.refused_for)
     quarantine: Seconds = _field("quarantineSeconds", _CORE.quarantine)
-    longest_back_off: SomeSeconds = _field("longestBackOffSeconds", _CORE.longest_back_off)
+    longest_back_off: PositiveSeconds = _field("longestBackOffSeconds", _CORE.longest_back_off)
     max_open_binds: Count = _CORE.max_open_binds
     in_flight: Count = 64
     status_writes: Rate = _field("statusWritesPerSecond", 100.0)
     events: Rate = _field("eventsPerSecond", 100.0)
-    certificate_lifetime: SomeSeconds = _field("certificateLifetimeSeconds", 365 * 86_400.0)
-    certificate_grace: SomeSeconds = _field("certificateGraceSeconds", 30.0)
+    certificate_lifetime: PositiveSeconds = _field("certificateLifetimeSeconds", 365 * 86_400.0)
+    certificate_grace: PositiveSeconds = _field("certificateGraceSeconds", 30.0)
     listen: Address = _field("listenAddress", ":8080")
     log_format: LogFormat = "console"
     log_level: LogLevel = "info"
 
     @property
     def core(self) -> Config:
-        """What of it the engine has to know."""
+        """The configuration of the engine."""
         return Config(
             levels=tuple((level.name, level.label) for level in self.topology_levels),
             gpu_resources=self.gpu_resources,
@@ -115,11 +115,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 FIELDS = {field.encode_name: field for field in msgspec.structs.fields(Settings)}
-"""Every key that may be set."""
+"""All settings by their key in the file."""
 
 
 class SettingsError(ConfigError):
-    """Settings that make no sense; `problems` has a line for each."""
+    """Invalid settings; `problems` has one line for each."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = [one_line(problem) for problem in problems]
@@ -127,7 +127,7 @@ class SettingsError(ConfigError):
 
 
 def load_settings(file: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-    """The settings of a file with overrides (same keys; None: not given) on top; SettingsError names all problems."""
+    """Loads settings from a file, overridden by `overrides` (same keys, None means not given); raises SettingsError."""
     problems: list[str] = []
     values: dict[str, object] = {}
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
@@ -147,8 +147,8 @@ def load_settings(file: Path | None = None, overrides: Mapping[str, object] | No
     return settings
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice: one of the values would be lost without a word."""
+class _SettingsLoader(yaml.SafeLoader):
+    """Rejects duplicate keys, of which YAML would silently drop one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -162,7 +162,7 @@ def _read_file(file: Path | None, problems: list[str]) -> dict[object, object]:
     if file is None:
         return {}
     try:
-        found = parse_yaml(file.read_bytes(), _Loader)
+        found = parse_yaml(file.read_bytes(), _SettingsLoader)
     except OSError as error:
         problems.append(f"{file}: cannot be read: {error.strerror}")
     except BadDocumentError as error:
@@ -175,7 +175,7 @@ def _read_file(file: Path | None, problems: list[str]) -> dict[object, object]:
 
 
 def _check(key: str, value: object) -> tuple[str, object]:
-    """What is wrong with one setting, and the value it has if nothing is."""
+    """Checks one setting; returns the problem, or "" and the value."""
     field = FIELDS.get(key)
     if field is None:
         near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0.6)
@@ -187,12 +187,12 @@ def _check(key: str, value: object) -> tuple[str, object]:
         if field.name == "listen":
             split_address(made)
     except (ValueError, ConfigError):
-        return f"must be {_right(field.type)}, not {_show(value)}", None
+        return f"must be {_describe_type(field.type)}, not {_show(value)}", None
     return "", made
 
 
 def _check_together(settings: Settings) -> Iterator[tuple[str, str]]:
-    """What is wrong with settings that are right by themselves, by key."""
+    """Checks settings against each other; yields key and problem."""
     if settings.renew * 3 > settings.lease_duration:
         most = f"must be at most a third of leaseDurationSeconds, which is {settings.lease_duration:g}"
         yield "renewSeconds", f"{most}, so that one lost request does no harm, not {settings.renew:g}"
@@ -202,7 +202,7 @@ def _check_together(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "topologyLevels", f'"{name}" {why}; choose another name'
 
 
-def _right(kind: object) -> str:
+def _describe_type(kind: object) -> str:
     found = next((meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description), "")
     return str(found)
 

@@ -1,4 +1,4 @@
-"""One look at a cluster: everything is listed once, and an engine of our own says what it would decide."""
+"""Snapshot of a cluster: lists everything once and makes a dry run of the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpu_scheduler.scheduler.watcher import Handler, make_translator, optional_k
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """Who leads, since which acquisition, when last heard of, and how many intents are not over."""
+    """The leader Lease: holder, epoch, last renewal, and the number of committed intents."""
 
     holder: str
     epoch: int
@@ -38,7 +38,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster at one moment. The engine has made one dry run: nobody carries out what it decided."""
+    """A cluster at one moment. The engine has made one dry run, whose decisions are not carried out."""
 
     engine: Engine
     now: float
@@ -50,17 +50,17 @@ class ClusterSnapshot:
 
 
 async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
-    """Lists everything that decisions depend on, and decides on paper."""
+    """Lists everything that decisions depend on, and runs one cycle of a new engine."""
     served, lease = await asyncio.gather(find_served(client), _read_lease(client, settings))
     if lease is not None and lease.serves:
-        # What counts is which pods the scheduler that runs there takes for its own.
+        # The scheduler names of the running scheduler count, not those of our settings.
         settings = msgspec.structs.replace(settings, scheduler_names=lease.serves)
     translator = make_translator(settings)
     kinds = [*optional_kinds(translator, served), *required_kinds(translator)]
     listed = await asyncio.gather(*[_list(client, resource, form) for resource, form, _ in kinds])
     nodes: dict[str, NodeObject] = {}
     for (resource, _, handler), found in zip(kinds, listed, strict=True):
-        _take_in(handler, found)
+        _handle_added(handler, found)
         if resource == NODES:
             nodes = {node.metadata.name: node for node in found}
     engine, now = Engine(settings.core, dry_run=True), time.time()
@@ -75,13 +75,13 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
     return ClusterSnapshot(engine, now, nodes, translator.pods, translator.registry, shown, served)
 
 
-def _take_in(handler: Handler, found: Sequence[Any]) -> None:
+def _handle_added(handler: Handler, found: Sequence[Any]) -> None:
     if found:
         handler([ObjectChange(ChangeKind.ADDED, item, None) for item in found])
 
 
 async def _list(client: Client, resource: Resource, form: type[Any]) -> Sequence[Any]:
-    """All objects of a kind; none where we may not look, except for the kinds without which there is nothing to say."""
+    """Lists all objects of a kind; none if access is refused, except for pods and nodes, which are required."""
     try:
         return (await client.list(resource, type=form)).items
     except (NotFound, Refused):
@@ -98,7 +98,7 @@ async def _read_lease(client: Client, settings: Settings) -> CommitLease | None:
 
 
 async def _read_open(client: Client, settings: Settings, lease: CommitLease | None) -> tuple[Commit, ...]:
-    """The commits that are under way. Between two requests some may end: what is then missing is over."""
+    """Reads the open commits. One that is missing has ended since the Lease was read."""
     intents = Intents(client, settings.namespace)
     found: list[Commit] = []
     for name, uid in (lease.committed if lease is not None else {}).items():

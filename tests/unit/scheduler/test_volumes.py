@@ -10,7 +10,7 @@ from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import GateKind, Node
 from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.k8s.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
-from gpu_scheduler.scheduler.decoding.volumes import Reach, VolumeClaims, claims_of
+from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims, VolumeConstraints, claims_of
 from tests.unit.gangs.pods import Json, as_sent, pod
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -53,45 +53,45 @@ def known(*objects: ClaimObject | VolumeObject | StorageClassObject) -> VolumeCl
 
 
 def test_a_pod_without_claims_may_go_anywhere() -> None:
-    assert known().reach(user()) == Reach()
+    assert known().constraints(user()) == VolumeConstraints()
     assert claims_of(user()) == ()
     assert known().unbound(pod()) == {}
 
 
 def test_a_bound_claim_takes_the_pod_to_its_volume() -> None:
     claims = known(claim(annotations=DONE, volumeName="pv1"), volume())
-    assert claims.reach(user("data")) == Reach(((IN_A,),))
+    assert claims.constraints(user("data")) == VolumeConstraints(((IN_A,),))
     assert claims.unbound(user("data")) == {}
 
 
 def test_a_volume_that_is_everywhere_asks_for_nothing() -> None:
     claims = known(claim(annotations=DONE, volumeName="pv1"), volume(zone=None))
-    assert claims.reach(user("data")) == Reach()
+    assert claims.constraints(user("data")) == VolumeConstraints()
 
 
 def test_every_claim_has_a_say_and_equal_ones_speak_once() -> None:
     bound = [claim(name, DONE, volumeName=f"pv-{name}") for name in "abc"]
     claims = known(*bound, volume("pv-a"), volume("pv-b"), volume("pv-c", "b"))
-    assert len(claims.reach(user("a", "b", "c")).terms) == 2
+    assert len(claims.constraints(user("a", "b", "c")).terms) == 2
 
 
 def test_a_claim_that_waits_for_its_consumer_is_bound_with_the_pod() -> None:
     claims = known(claim(storageClassName="fast"), storage_class())
-    assert claims.reach(user("data")) == Reach()
+    assert claims.constraints(user("data")) == VolumeConstraints()
     assert claims.unbound(user("data")) == {"data": ""}
 
 
 def test_a_storage_class_says_where_its_volumes_can_be() -> None:
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     claims = known(claim(storageClassName="fast"), storage_class(allowedTopologies=allowed))
-    assert claims.reach(user("data")) == Reach(((IN_A,),))
+    assert claims.constraints(user("data")) == VolumeConstraints(((IN_A,),))
 
 
 def test_a_claim_whose_node_is_chosen_leaves_no_choice() -> None:
     chosen = {"volume.kubernetes.io/selected-node": "node3"}
     claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class())
     named = NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, ("node3",)),))
-    assert claims.reach(user("data")) == Reach(((named,),))
+    assert claims.constraints(user("data")) == VolumeConstraints(((named,),))
     assert claims.unbound(user("data")) == {"data": "node3"}
 
 
@@ -100,7 +100,7 @@ def test_a_chosen_node_must_be_one_that_the_storage_class_allows() -> None:
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class(allowedTopologies=allowed))
     named = NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, ("node3",)),))
-    assert claims.reach(user("data")) == Reach(((named,), (IN_A,)))
+    assert claims.constraints(user("data")) == VolumeConstraints(((named,), (IN_A,)))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_labels_of_a_volume_say_in_which_zones_it_is(labels: Json, accepted: str
     table = NodeTable()
     for name, node_labels in nodes.items():
         table.put(Node(name, {}, node_labels))
-    terms = claims.reach(user("data")).terms
+    terms = claims.constraints(user("data")).terms
     found = [name for name in nodes if all(table.match_any(t, table.everywhere)[table.slots[name]] for t in terms)]
     assert found == accepted.split()
 
@@ -172,7 +172,7 @@ def test_labels_of_a_volume_say_in_which_zones_it_is(labels: Json, accepted: str
 def test_a_pod_waits_for_its_claim_and_says_which(
     objects: list[ClaimObject | VolumeObject | StorageClassObject], kind: GateKind, said: str
 ) -> None:
-    (gate,) = known(*objects).reach(user("data")).gates
+    (gate,) = known(*objects).constraints(user("data")).gates
     assert gate.kind is kind
     assert said in gate.subject
     assert "data" in gate.subject
@@ -184,20 +184,20 @@ def test_what_is_removed_is_forgotten() -> None:
     for one in objects:
         claims.remove(one)
         claims.remove(one)
-    assert claims.reach(user("data")).gates[0].kind is GateKind.MISSING_CLAIM
+    assert claims.constraints(user("data")).gates[0].kind is GateKind.MISSING_CLAIM
 
 
 def test_an_ephemeral_volume_has_a_claim_made_for_the_pod() -> None:
     raw = user(volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}])
     assert claims_of(raw) == ("worker-0-scratch",)
-    assert "is not made yet" in known().reach(raw).gates[0].subject
+    assert "is not made yet" in known().constraints(raw).gates[0].subject
     owner = {"kind": "Pod", "name": "worker-0", "uid": raw.metadata.uid, "controller": True}
     made = claim("worker-0-scratch", meta={"ownerReferences": [owner]}, storageClassName="fast")
-    assert known(made, storage_class()).reach(raw) == Reach()
+    assert known(made, storage_class()).constraints(raw) == VolumeConstraints()
     stray = claim("worker-0-scratch", storageClassName="fast")
-    assert "was not made for this pod" in known(stray, storage_class()).reach(raw).gates[0].subject
+    assert "was not made for this pod" in known(stray, storage_class()).constraints(raw).gates[0].subject
 
 
 def test_the_old_annotation_still_names_the_class() -> None:
     old = claim(annotations={"volume.beta.kubernetes.io/storage-class": "fast"})
-    assert known(old, storage_class()).reach(user("data")) == Reach()
+    assert known(old, storage_class()).constraints(user("data")) == VolumeConstraints()

@@ -1,4 +1,4 @@
-"""Pods and nodes as the API has them, turned into the core's values."""
+"""Decoding of API pods and nodes to the core's values."""
 
 from __future__ import annotations
 
@@ -29,33 +29,29 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """What decoding depends on besides the object: the scheduler names that are ours, and the names of GPUs."""
+    """Settings of decoding: the scheduler names that are ours, and the names of GPU resources."""
 
     scheduler_names: frozenset[str]
     gpu_resources: tuple[str, ...]
 
 
 def decode_pod(
-    raw: PodObject,
-    member: Membership,
-    claims: VolumeClaims,
-    namespace_labels: Mapping[str, str],
-    reading: DecodeOptions,
+    raw: PodObject, member: Membership, claims: VolumeClaims, labels: Mapping[str, str], options: DecodeOptions
 ) -> Pod:
-    """A pod as the core sees it. Never raises: what a user wrote wrongly becomes a gate."""
+    """Decodes a pod in a namespace with these labels. Never raises: an invalid value becomes a gate."""
     meta, spec, status = raw.metadata, raw.spec, raw.status
     annotations = meta.annotations or _NOTHING
     node = spec.node_name or None
-    ours = spec.scheduler_name in reading.scheduler_names
-    shape, wrong = read_shape(held_spec(raw) if node else spec, meta, reading.gpu_resources, ours)
+    ours = spec.scheduler_name in options.scheduler_names
+    shape, wrong = read_shape(held_spec(raw) if node else spec, meta, options.gpu_resources, ours)
     gates: tuple[Gate, ...] = ()
     if node is None:
-        # Once bound, neither gates nor volumes keep a pod from anywhere, and no sibling should inherit its volumes.
-        reach = claims.reach(raw)
-        if reach.terms:
-            shape = with_volumes(shape, reach.terms)
+        # A bound pod has no gates, and its volumes must not become part of a shape that siblings share.
+        volumes = claims.constraints(raw)
+        if volumes.terms:
+            shape = with_volumes(shape, volumes.terms)
         unclear = (Gate(GateKind.BAD_REQUEST, member.problem),) if member.problem else ()
-        gates = (*wrong, *unclear, *_pod_gates(raw), *reach.gates)
+        gates = (*wrong, *unclear, *_pod_gates(raw), *volumes.gates)
     owner = _controller(meta)
     deadline = spec.active_deadline_seconds
     grace = spec.termination_grace_period_seconds
@@ -65,7 +61,7 @@ def decode_pod(
         name=meta.name,
         shape=shape,
         labels=meta.labels or _NOTHING,
-        namespace_labels=namespace_labels,
+        namespace_labels=labels,
         gang=member.gang,
         role=member.role,
         phase=_PHASES.get(status.phase) or (PodPhase.PENDING if node is None else PodPhase.RUNNING),
@@ -105,16 +101,16 @@ def _failure(raw: PodObject) -> Failure:
 
 
 def attempt_of(meta: Meta) -> int:
-    """How often a committed bind of a pod has been given up."""
+    """How many committed binds of a pod have been given up."""
     return read_number((meta.annotations or _NOTHING).get(ATTEMPT, "")) or 0
 
 
-def decode_node(raw: NodeObject, reading: DecodeOptions) -> Node:
-    """A node as the core sees it; amounts that cannot be read count as none."""
+def decode_node(raw: NodeObject, options: DecodeOptions) -> Node:
+    """Decodes a node; amounts that cannot be parsed are omitted."""
     meta, status = raw.metadata, raw.status
     labels = meta.labels or _NOTHING
     capacity = _amounts(status.capacity)
-    gpu_resource = next((name for name in reading.gpu_resources if capacity.get(name)), "")
+    gpu_resource = next((name for name in options.gpu_resources if capacity.get(name)), "")
     gpus = capacity.get(gpu_resource, 0)
     return Node(
         name=meta.name,
@@ -131,7 +127,7 @@ def decode_node(raw: NodeObject, reading: DecodeOptions) -> Node:
 
 
 def _pod_gates(raw: PodObject) -> Iterator[Gate]:
-    """What the pod itself says must happen first."""
+    """Gates from the pod's own spec: resource claims and scheduling gates."""
     spec = raw.spec
     for claim in spec.resource_claims or ():
         why = f"resourceclaim {claim.get('name', '')}: devices of resource claims are not allocated here"
@@ -141,13 +137,13 @@ def _pod_gates(raw: PodObject) -> Iterator[Gate]:
 
 
 def _devices(annotations: Mapping[str, str], shape: Shape) -> tuple[int, ...] | None:
-    """A bound pod's GPUs: as recorded, else those of its map, which it was told to use wherever it runs."""
+    """The devices of a bound pod: as recorded, else those of its device map, which applies on every node."""
     recorded = read_devices(annotations.get(DEVICES), shape)
     return recorded if recorded is not None or shape.device_map is None else shape.device_map.devices
 
 
 def _controller(meta: Meta) -> OwnerReference | None:
-    """Whoever would make the pod again."""
+    """The controller that would recreate the pod."""
     return next((owner for owner in meta.owner_references or () if owner.controller), None)
 
 
@@ -169,7 +165,7 @@ def _taints(raw: NodeObject) -> Iterator[Taint]:
 
 
 def _unhealthy(meta: Meta, gpus: int) -> frozenset[int]:
-    """The GPUs that the node calls broken, out of those it has."""
+    """The devices that the node's annotation marks as unhealthy."""
     words = (meta.annotations or _NOTHING).get(UNHEALTHY_DEVICES, "").replace(",", " ").split()
     numbers = (read_number(word) for word in words)
     return frozenset(number for number in numbers if number is not None and number < gpus)

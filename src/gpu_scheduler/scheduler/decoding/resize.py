@@ -1,4 +1,4 @@
-"""Pods that are resized where they run: until the kubelet is done, a node has less left than the spec says."""
+"""In-place pod resize: until the kubelet has finished, a pod may use more than its spec requests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Quantities = Mapping[str, str | int | float]
 
 
 def held_spec(pod: PodObject) -> PodSpec:
-    """A bound pod's spec, with the most that each container asks for, was given or still uses as its request.
+    """A bound pod's spec, whose requests are the largest of requested, allocated and actual resources.
 
-    What the kubelet calls infeasible is not asked for any more.
+    A request that the kubelet reports as infeasible does not count.
     """
     spec, status = pod.spec, pod.status
     held = {one.name: one for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))}
@@ -23,34 +23,36 @@ def held_spec(pod: PodObject) -> PodSpec:
     if not held and not whole:
         return spec
     pending = next((one for one in status.conditions or () if one.type == "PodResizePending"), None)
-    asked = pending is None or pending.reason != "Infeasible"
+    feasible = pending is None or pending.reason != "Infeasible"
     changes: dict[str, object] = {
-        "containers": [_with_held(one, held, asked) for one in spec.containers],
-        "init_containers": [_with_held(one, held, asked) for one in spec.init_containers or ()],
+        "containers": [_with_held(one, held, feasible) for one in spec.containers],
+        "init_containers": [_with_held(one, held, feasible) for one in spec.init_containers or ()],
     }
     if spec.resources is not None and status.resources is not None:
-        changes["resources"] = _largest(spec.resources, (status.resources.requests, status.allocated_resources), asked)
+        changes["resources"] = _largest(
+            spec.resources, (status.resources.requests, status.allocated_resources), feasible
+        )
     return msgspec.structs.replace(spec, **changes)
 
 
-def _with_held(container: Container, held: Mapping[str, ContainerStatus], asked: bool) -> Container:
+def _with_held(container: Container, held: Mapping[str, ContainerStatus], feasible: bool) -> Container:
     status = held.get(container.name)
     if status is None or status.resources is None:
         return container
     given = (status.resources.requests, status.allocated_resources)
-    return msgspec.structs.replace(container, resources=_largest(container.resources or Resources(), given, asked))
+    return msgspec.structs.replace(container, resources=_largest(container.resources or Resources(), given, feasible))
 
 
-def _largest(asking: Resources, given: Iterable[Quantities | None], asked: bool) -> Resources:
-    """Per resource the most of what is asked for, unless that is void, and what was given."""
+def _largest(asking: Resources, given: Iterable[Quantities | None], feasible: bool) -> Resources:
+    """The largest amount of each resource: the request, if it counts, and what was given."""
     most = dict(asking.requests or {})
-    told: set[str] = set()
+    seen: set[str] = set()
     for amounts in given:
         for name, amount in (amounts or {}).items():
-            void = not asked and name not in told
+            void = not feasible and name not in seen
             if void or name not in most or _size(amount) > _size(most[name]):
                 most[name] = amount
-            told.add(name)
+            seen.add(name)
     return msgspec.structs.replace(asking, requests=most)
 
 

@@ -1,7 +1,7 @@
-"""VolumeClaims, volumes and storage classes, as far as they decide where a pod may go and when.
+"""Volume constraints: which nodes a pod's PersistentVolumeClaims allow, and which of them it must wait for.
 
-Left out, as the kubelet or the attach controller refuses them later: limits on attached volumes, and claims that only
-one pod may use (ReadWriteOncePod).
+Not covered, because the kubelet or the attach controller refuses them later: limits on attached volumes, and
+ReadWriteOncePod claims.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _OLD_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-_PLACES: Final = tuple(
+_ZONE_LABELS: Final = tuple(
     (f"failure-domain.beta.kubernetes.io/{level}", f"topology.kubernetes.io/{level}") for level in ("zone", "region")
 )
-"""The labels of zones and regions: the old and the new one."""
+"""The old and the new label of zones and of regions."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,22 +33,22 @@ class _VolumeAffinity(msgspec.Struct):
     required: NodeSelector | None = None
 
 
-class _Class(NamedTuple):
-    """A storage class: whether its volumes are made where the pod goes, where that may be, and whether it makes any."""
+class _StorageClass(NamedTuple):
+    """A storage class: whether it waits for the first consumer, its allowed topologies, and whether it provisions."""
 
     waits: bool
     terms: NodeTerms
     provisions: bool
 
 
-class Reach(NamedTuple):
-    """What a pod's claims demand: the nodes that have its volumes, and what must happen before it can be placed."""
+class VolumeConstraints(NamedTuple):
+    """The constraints of a pod's claims: node terms of its volumes, and gates of claims it must wait for."""
 
     terms: tuple[NodeTerms, ...] = ()
     gates: tuple[Gate, ...] = ()
 
 
-_ANYWHERE = Reach()
+_UNCONSTRAINED = VolumeConstraints()
 
 
 def claims_of(pod: PodObject) -> tuple[str, ...]:
@@ -57,15 +57,15 @@ def claims_of(pod: PodObject) -> tuple[str, ...]:
 
 
 class VolumeClaims:
-    """What is known of PersistentVolumeClaims, PersistentVolumes and StorageClasses."""
+    """Cache of PersistentVolumeClaims, PersistentVolumes and StorageClasses."""
 
     def __init__(self) -> None:
         self._claims: dict[tuple[str, str], ClaimObject] = {}
         self._volumes: dict[str, tuple[NodeTerms, ...]] = {}
-        self._classes: dict[str, _Class] = {}
+        self._classes: dict[str, _StorageClass] = {}
 
     def put(self, seen: ClaimObject | VolumeObject | StorageClassObject) -> None:
-        """Takes over an object as it is now. One that makes no sense is left out: pods that need it wait."""
+        """Adds or updates an object. An invalid one is removed: pods that need it wait."""
         meta = seen.metadata
         try:
             if isinstance(seen, ClaimObject):
@@ -79,7 +79,7 @@ class VolumeClaims:
             _log.warning("object skipped: it does not match its kind", name=meta.name, error=str(error))
 
     def remove(self, gone: ClaimObject | VolumeObject | StorageClassObject) -> None:
-        """Forgets an object that no longer exists."""
+        """Removes a deleted object."""
         meta = gone.metadata
         if isinstance(gone, ClaimObject):
             self._claims.pop((meta.namespace, meta.name), None)
@@ -88,18 +88,18 @@ class VolumeClaims:
         else:
             self._classes.pop(meta.name, None)
 
-    def reach(self, pod: PodObject) -> Reach:
-        """Where a waiting pod's volumes let it go, and which claims keep it waiting."""
+    def constraints(self, pod: PodObject) -> VolumeConstraints:
+        """The constraints of a waiting pod's claims."""
         terms: list[NodeTerms] = []
         gates: list[Gate] = []
         for volume in pod.spec.volumes or ():
             if _is_claim(volume):
-                found = self._reach_of(pod, volume)
+                found = self._constraints_of(pod, volume)
                 if isinstance(found, Gate):
                     gates.append(found)
                 else:
                     terms += found
-        return Reach(tuple(dict.fromkeys(terms)), tuple(gates)) if terms or gates else _ANYWHERE
+        return VolumeConstraints(tuple(dict.fromkeys(terms)), tuple(gates)) if terms or gates else _UNCONSTRAINED
 
     def unbound(self, pod: PodObject) -> dict[str, str]:
         """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""
@@ -112,8 +112,8 @@ class VolumeClaims:
             if claim is not None and not _is_bound(claim):
                 yield claim
 
-    def _reach_of(self, pod: PodObject, volume: Volume) -> tuple[NodeTerms, ...] | Gate:
-        """What one claim asks of nodes, all of it together, or why it must be waited for."""
+    def _constraints_of(self, pod: PodObject, volume: Volume) -> tuple[NodeTerms, ...] | Gate:
+        """The node terms of one claim, all of which must match, or the gate that keeps the pod waiting."""
         name = _claim_name(pod, volume)
         claim = self._claims.get((pod.metadata.namespace, name))
         if claim is None:
@@ -126,13 +126,13 @@ class VolumeClaims:
         if claim.status.phase == "Lost":
             return Gate(GateKind.MISSING_CLAIM, f"persistentvolumeclaim {name} has lost its volume")
         if not _is_bound(claim):
-            return self._reach_of_unbound(claim)
+            return self._constraints_of_unbound(claim)
         if claim.spec.volume_name not in self._volumes:
             why = f"persistentvolume {claim.spec.volume_name} of claim {name} does not exist"
             return Gate(GateKind.MISSING_CLAIM, why)
         return self._volumes[claim.spec.volume_name]
 
-    def _reach_of_unbound(self, claim: ClaimObject) -> tuple[NodeTerms, ...] | Gate:
+    def _constraints_of_unbound(self, claim: ClaimObject) -> tuple[NodeTerms, ...] | Gate:
         meta = claim.metadata
         annotations = meta.annotations or {}
         name = annotations.get(_OLD_CLASS) or claim.spec.storage_class_name or ""
@@ -143,7 +143,7 @@ class VolumeClaims:
         if found is None or not found.waits or claim.spec.volume_name:
             return Gate(GateKind.UNBOUND_CLAIM, f"persistentvolumeclaim {meta.name} is not bound to a volume yet")
         if not found.provisions:
-            # Its volumes are made by hand; which of them a claim gets must be settled before a node is chosen.
+            # Its volumes are created by hand: the claim must name its volume before a node can be chosen.
             why = f"persistentvolumeclaim {meta.name}: storageclass {name} makes no volumes; set spec.volumeName"
             return Gate(GateKind.UNBOUND_CLAIM, why)
         node = annotations.get(SELECTED_NODE)
@@ -166,7 +166,7 @@ def _is_owned(meta: Meta, uid: str) -> bool:
 
 
 def _is_bound(claim: ClaimObject) -> bool:
-    """Whether claim and volume know of each other; before that the binding may still change."""
+    """Whether the binding of claim and volume is complete; before that it may still change."""
     return bool(claim.spec.volume_name) and BIND_COMPLETED in (claim.metadata.annotations or {})
 
 
@@ -177,9 +177,11 @@ def _read_affinity(volume: VolumeObject) -> tuple[NodeTerms, ...]:
 
 
 def _read_zones(labels: Mapping[str, str]) -> Iterator[NodeTerms]:
-    """Where a volume is according to its labels (kube-scheduler's VolumeZone); nodes without any zone have them all."""
-    nowhere = NodeTerm(tuple(Requirement(key, SelectorOperator.DOES_NOT_EXIST) for keys in _PLACES for key in keys))
-    for old, new in _PLACES:
+    """Node terms from the zone labels of a volume (kube-scheduler's VolumeZone); a node without zones matches any."""
+    nowhere = NodeTerm(
+        tuple(Requirement(key, SelectorOperator.DOES_NOT_EXIST) for keys in _ZONE_LABELS for key in keys)
+    )
+    for old, new in _ZONE_LABELS:
         for key in (old, new):
             zones = tuple(zone.strip() for zone in labels[key].split("__")) if key in labels else ()
             if zones and all(zones):
@@ -192,7 +194,7 @@ def _read_zones(labels: Mapping[str, str]) -> Iterator[NodeTerms]:
                 )
 
 
-def _read_class(written: StorageClassObject) -> _Class:
+def _read_class(written: StorageClassObject) -> _StorageClass:
     allowed = msgspec.convert(written.allowed_topologies or [], list[TopologyTerm])
     waits = written.volume_binding_mode == "WaitForFirstConsumer"
-    return _Class(waits, topology_terms(allowed), written.provisioner != _NO_PROVISIONER)
+    return _StorageClass(waits, topology_terms(allowed), written.provisioner != _NO_PROVISIONER)
