@@ -1,4 +1,4 @@
-"""Deployments, ReplicaSets and StatefulSets, running."""
+"""Deployment, ReplicaSet and StatefulSet controllers against a running API."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def status(world: World, resource: str, name: str) -> Json:
 
 
 def is_rolled_out(world: World, name: str = "web") -> bool:
-    """What `kubectl rollout status` looks at."""
+    """The condition that `kubectl rollout status` waits for."""
     found = world.get(DEPLOYMENTS, name)
     assert found is not None
-    said, replicas = found.get("status", {}), found["spec"]["replicas"]
+    current, replicas = found.get("status", {}), found["spec"]["replicas"]
     counters = ("replicas", "updatedReplicas", "availableReplicas")
-    fresh = said.get("observedGeneration", 0) >= found["metadata"]["generation"]
-    return fresh and all(said.get(name, 0) == replicas for name in counters)
+    observed = current.get("observedGeneration", 0) >= found["metadata"]["generation"]
+    return observed and all(current.get(name, 0) == replicas for name in counters)
 
 
 def set_image(found: Json, image: str) -> None:
@@ -47,21 +47,21 @@ def pause_with_new_image(found: Json) -> None:
     found["spec"]["paused"] = True
 
 
-async def test_a_deployment_makes_a_replica_set_and_its_pods() -> None:
+async def test_a_deployment_creates_a_replica_set_and_its_pods() -> None:
     async with running_world() as world:
         await world.create(DEPLOYMENTS, deployment())
         await world.until(lambda: is_rolled_out(world), "rollout")
         (made,) = world.all(SETS)
-        letters = made["metadata"]["labels"]["pod-template-hash"]
-        assert made["metadata"]["name"] == f"web-{letters}"
+        hash_ = made["metadata"]["labels"]["pod-template-hash"]
+        assert made["metadata"]["name"] == f"web-{hash_}"
         assert made["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "1"
-        assert all(pod["metadata"]["name"].startswith(f"web-{letters}-") for pod in world.pods())
+        assert all(pod["metadata"]["name"].startswith(f"web-{hash_}-") for pod in world.pods())
         conditions = {c["type"]: (c["status"], c["reason"]) for c in status(world, DEPLOYMENTS, "web")["conditions"]}
         assert conditions["Available"] == ("True", "MinimumReplicasAvailable")
         await world.until(lambda: {"ScalingReplicaSet", "SuccessfulCreate"} <= world.reasons(), "events")
 
 
-async def test_a_rolling_update_keeps_within_its_bounds_and_can_be_undone() -> None:
+async def test_a_rolling_update_stays_within_its_bounds_and_can_be_undone() -> None:
     async with running_world() as world:
         rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
         await world.create(DEPLOYMENTS, deployment(replicas=4, strategy=rolling))
@@ -117,7 +117,7 @@ async def test_old_replica_sets_beyond_the_history_limit_are_deleted() -> None:
         await world.until(lambda: len(world.all(SETS)) == 2, "history")
 
 
-async def test_scaling_down_takes_the_pods_that_do_least_first() -> None:
+async def test_scaling_down_deletes_pods_that_are_not_ready_first() -> None:
     async with running_world() as world:
         world.starts_pod = lambda pod: not pod["metadata"]["name"].endswith(("b", "c", "d", "f", "g", "h", "j"))
         await world.create(DEPLOYMENTS, deployment(replicas=8))
@@ -139,7 +139,7 @@ async def test_a_paused_deployment_keeps_its_pods_until_it_is_resumed() -> None:
         await world.until(lambda: is_rolled_out(world) and images(world) == ["two"] * 3, "resume")
 
 
-async def test_a_replica_set_adopts_matching_pods_and_lets_go_of_others() -> None:
+async def test_a_replica_set_adopts_matching_pods_and_releases_others() -> None:
     async with running_world() as world:
         bare = {
             "metadata": {"name": "bare", "labels": {"app": "web"}},
@@ -185,7 +185,7 @@ async def test_parallel_stateful_sets_start_all_pods_at_once() -> None:
         await world.until(lambda: world.names("pods") == ["db-0", "db-1", "db-2", "db-3"], "all four")
 
 
-async def test_a_partition_holds_lower_pods_at_the_old_template() -> None:
+async def test_a_partition_keeps_lower_ordinals_at_the_old_template() -> None:
     async with running_world() as world:
         partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
         await world.create(STATEFUL, stateful_set(updateStrategy=partition))
@@ -196,16 +196,16 @@ async def test_a_partition_holds_lower_pods_at_the_old_template() -> None:
         await world.until(
             lambda: len(world.pods()) == 3 and images(world) == ["one", "one", "two"], "old template again"
         )
-        whole = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
-        await world.edit(STATEFUL, "db", lambda found: found["spec"].update(updateStrategy=whole))
+        no_partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+        await world.edit(STATEFUL, "db", lambda found: found["spec"].update(updateStrategy=no_partition))
         await world.until(lambda: images(world) == ["two"] * 3, "all updated")
         await world.until(
-            lambda: (said := status(world, STATEFUL, "db"))["currentRevision"] == said["updateRevision"],
+            lambda: (found := status(world, STATEFUL, "db"))["currentRevision"] == found["updateRevision"],
             "same revision",
         )
 
 
-async def test_on_delete_leaves_pods_until_somebody_deletes_them() -> None:
+async def test_on_delete_replaces_pods_only_after_the_user_deletes_them() -> None:
     async with running_world() as world:
         await world.create(STATEFUL, stateful_set(replicas=2, updateStrategy={"type": "OnDelete"}))
         await world.until(lambda: status(world, STATEFUL, "db").get("readyReplicas") == 2, "ready")
@@ -216,7 +216,7 @@ async def test_on_delete_leaves_pods_until_somebody_deletes_them() -> None:
         await world.until(lambda: images(world) == ["one", "two"], "replaced")
 
 
-async def test_claim_templates_make_a_claim_for_every_pod_that_outlives_it() -> None:
+async def test_claim_templates_create_a_claim_for_every_pod_that_survives_it() -> None:
     async with running_world() as world:
         claim = {
             "metadata": {"name": "data"},
@@ -232,7 +232,7 @@ async def test_claim_templates_make_a_claim_for_every_pod_that_outlives_it() -> 
         assert world.names("persistentvolumeclaims") == ["data-db-0", "data-db-1"]
 
 
-async def test_a_failed_pod_of_a_stateful_set_is_replaced_under_its_name() -> None:
+async def test_a_failed_pod_of_a_stateful_set_is_recreated_with_its_name() -> None:
     async with running_world() as world:
         failed: list[str] = []
 

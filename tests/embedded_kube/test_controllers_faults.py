@@ -1,4 +1,4 @@
-"""Controllers that are killed, that see the world late, or that fail: the end is always the same."""
+"""Controllers that are killed, have stale caches or fail: the result is always the same."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.embedded_kube.world import World, deployment, job, running_world, sta
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-class LateClient(InProcessClient):
-    """A client whose watches lag behind."""
+class SlowWatchClient(InProcessClient):
+    """A client whose watches deliver events late."""
 
     async def watch(self, resource: str) -> AsyncIterator[tuple[str, Json]]:
         async for event in super().watch(resource):
@@ -31,7 +31,7 @@ class LateClient(InProcessClient):
 
 
 async def start_work(world: World) -> None:
-    """A bit of everything, with failures."""
+    """Creates a Deployment, a StatefulSet and a Job whose odd indexes fail once."""
     failed: set[str] = set()
 
     def outcome(pod: Json) -> str | None:
@@ -72,14 +72,16 @@ def is_done(world: World) -> bool:
     )
 
 
-def check_end(world: World) -> None:
-    """What must hold however we got there."""
+def check_result(world: World) -> None:
+    """Checks what must hold in every run."""
     train: Any = world.get("jobs.batch", "train")
     assert (train["status"]["succeeded"], train["status"]["failed"]) == (12, 6)
     assert train["status"]["completedIndexes"] == "0-11"
     pods = world.pods(alive=False)
-    won = Counter(pod["metadata"]["annotations"][INDEX] for pod in pods if pod["status"].get("phase") == "Succeeded")
-    assert won == {str(index): 1 for index in range(12)}
+    succeeded = Counter(
+        pod["metadata"]["annotations"][INDEX] for pod in pods if pod["status"].get("phase") == "Succeeded"
+    )
+    assert succeeded == {str(index): 1 for index in range(12)}
     assert Counter(pod["metadata"]["ownerReferences"][0]["kind"] for pod in pods) == {
         "ReplicaSet": 6,
         "StatefulSet": 3,
@@ -90,33 +92,33 @@ def check_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_controllers_killed_at_random_moments_reach_the_same_end(seed: int) -> None:
-    chance = random.Random(seed)
+async def test_controllers_killed_at_random_moments_reach_the_same_result(seed: int) -> None:
+    rng = random.Random(seed)
     async with running_world() as world:
         await start_work(world)
         for number in range(12):
-            await asyncio.sleep(chance.uniform(0.0, 0.08))
+            await asyncio.sleep(rng.uniform(0.0, 0.08))
             await world.kill_controllers()
-            await asyncio.sleep(chance.uniform(0.0, 0.02))
+            await asyncio.sleep(rng.uniform(0.0, 0.02))
             world.start_controllers()
             if number == 4:
                 await world.edit("deployments.apps", "web", update_image)
                 await world.edit("statefulsets.apps", "db", update_image)
-        await world.until(lambda: is_done(world), "the end")
+        await world.until(lambda: is_done(world), "the result")
         await world.settle()
-        check_end(world)
+        check_result(world)
 
 
-async def test_watches_that_lag_never_make_anything_twice() -> None:
+async def test_slow_watches_never_cause_duplicates() -> None:
     async with running_world() as world:
         await world.kill_controllers()
-        world.controllers_client = LateClient(world.api, SYSTEM)
+        world.controllers_client = SlowWatchClient(world.api, SYSTEM)
         world.start_controllers()
         await start_work(world)
-        made: set[str] = set()
+        seen: set[str] = set()
 
         def done() -> bool:
-            made.update(pod["metadata"]["uid"] for pod in world.pods(alive=False))
+            seen.update(pod["metadata"]["uid"] for pod in world.pods(alive=False))
             web, db = world.get("deployments.apps", "web") or {}, world.get("statefulsets.apps", "db") or {}
             counts = web.get("status", {}).get("availableReplicas"), db.get("status", {}).get("readyReplicas")
             return counts == (6, 3)
@@ -124,15 +126,15 @@ async def test_watches_that_lag_never_make_anything_twice() -> None:
         await world.until(done, "first rollout")
         await world.edit("deployments.apps", "web", update_image)
         await world.edit("statefulsets.apps", "db", update_image)
-        await world.until(lambda: is_done(world), "the end")
+        await world.until(lambda: is_done(world), "the result")
         await world.settle()
-        check_end(world)
+        check_result(world)
         created = sum(event["count"] for event in world.all("events") if event["reason"] == "SuccessfulCreate")
         # 6 + 6 of the deployment, 3 + 3 of the set, 18 of the job.
         assert created == 36
 
 
-async def test_a_cancelled_run_ends_at_once_and_leaves_no_task() -> None:
+async def test_cancelling_the_controllers_leaves_no_task() -> None:
     async with running_world() as world:
         await world.kill_controllers()
         before = asyncio.all_tasks()
@@ -161,24 +163,24 @@ async def test_a_bug_in_one_controller_does_not_stop_the_others(monkeypatch: pyt
         world.error_log.found.clear()
 
 
-async def test_creations_that_fail_are_reported_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_creations_are_retried_and_reported_in_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_world() as world:
         create = world.client.create
         broken = True
 
-        async def refuse(resource: str, found: Json) -> Json:
+        async def failing(resource: str, found: Json) -> Json:
             if resource == "pods" and broken:
-                raise internal_error("no room")
+                raise internal_error("disk full")
             return await create(resource, found)
 
-        monkeypatch.setattr(world.client, "create", refuse)
+        monkeypatch.setattr(world.client, "create", failing)
         await world.create("deployments.apps", deployment())
 
         def repeats() -> int:
             return max((e["count"] for e in world.all("events") if e["reason"] == "FailedCreate"), default=0)
 
-        await world.until(lambda: repeats() >= 3, "told")
+        await world.until(lambda: repeats() >= 3, "event")
         await world.until(lambda: "ReplicaFailure" in conditions(world, "deployments.apps", "web"), "condition")
         assert len([e for e in world.all("events") if e["reason"] == "FailedCreate"]) == 1
         broken = False
-        await world.until(lambda: len(world.pods()) == 3, "made")
+        await world.until(lambda: len(world.pods()) == 3, "created")

@@ -1,4 +1,4 @@
-"""Garbage collection and namespaces, running."""
+"""Garbage collector, namespace controller and CRD finalizer against a running API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def maps(world: World) -> set[str]:
     return {name for name in world.names(MAPS) if name != "kube-root-ca.crt"}
 
 
-async def test_dependents_go_after_their_last_owner() -> None:
+async def test_dependents_are_deleted_after_their_last_owner() -> None:
     async with running_world() as world:
         first = await world.create(MAPS, config_map("first"))
         second = await world.create(MAPS, config_map("second"))
@@ -49,13 +49,13 @@ async def test_dependents_go_after_their_last_owner() -> None:
         await world.until(lambda: not maps(world), "all gone")
 
 
-async def test_foreground_deletion_waits_for_dependents_that_block() -> None:
+async def test_foreground_deletion_waits_for_blocking_dependents() -> None:
     async with running_world() as world:
         owner = await world.create(MAPS, config_map("owner"))
         await world.create(MAPS, config_map("child", owner, finalizers=("example.com/hold",)))
         await world.delete(MAPS, "owner", "Foreground")
         await world.until(
-            lambda: (world.get(MAPS, "child") or {})["metadata"].get("deletionTimestamp"), "child leaving"
+            lambda: (world.get(MAPS, "child") or {})["metadata"].get("deletionTimestamp"), "child deleting"
         )
         await world.settle()
         assert maps(world) == {"owner", "child"}
@@ -63,14 +63,14 @@ async def test_foreground_deletion_waits_for_dependents_that_block() -> None:
         await world.until(lambda: not maps(world), "both gone")
 
 
-async def test_foreground_deletion_of_a_deployment_ends_with_the_deployment() -> None:
+async def test_foreground_deletion_deletes_the_deployment_last() -> None:
     async with running_world() as world:
         await world.create(DEPLOYMENTS, deployment())
         await world.until(lambda: len(world.pods()) == 3, "pods")
         await world.delete(DEPLOYMENTS, "web", "Foreground")
 
         def gone() -> bool:
-            # The owner is the last to go.
+            # The owner is deleted last.
             here = bool(world.names(DEPLOYMENTS))
             assert here or not (world.names("replicasets.apps") or world.names("pods"))
             return not here
@@ -78,7 +78,7 @@ async def test_foreground_deletion_of_a_deployment_ends_with_the_deployment() ->
         await world.until(gone, "gone")
 
 
-async def test_orphaning_leaves_dependents_without_an_owner() -> None:
+async def test_orphaned_dependents_have_no_owner_and_can_be_adopted() -> None:
     async with running_world() as world:
         await world.create(DEPLOYMENTS, deployment())
         await world.until(lambda: len(world.pods()) == 3, "pods")
@@ -95,14 +95,14 @@ async def test_orphaning_leaves_dependents_without_an_owner() -> None:
         assert len(world.pods()) == 3
 
 
-async def test_an_owner_that_never_existed_takes_its_dependent_along() -> None:
+async def test_a_dependent_of_a_nonexistent_owner_is_deleted() -> None:
     async with running_world() as world:
         ghost = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ghost", "uid": "no-such-uid"}}
         await world.create(MAPS, config_map("child", ghost))
         await world.until(lambda: "child" not in world.names(MAPS), "gone")
 
 
-async def test_dependents_of_unknown_kinds_are_left_alone() -> None:
+async def test_dependents_of_an_unknown_kind_are_kept() -> None:
     async with running_world() as world:
         ghost = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "ghost", "uid": "no-such-uid"}}
         await world.create(MAPS, config_map("child", ghost))
@@ -118,7 +118,7 @@ def thing_definition() -> Json:
     return {"metadata": {"name": "things.example.com"}, "spec": spec}
 
 
-async def test_objects_of_a_crd_own_others_and_are_emptied_from_namespaces() -> None:
+async def test_custom_objects_own_dependents_and_are_deleted_with_their_namespace() -> None:
     async with running_world() as world:
         definition = await world.create("customresourcedefinitions.apiextensions.k8s.io", thing_definition())
         for kind in kinds_of(definition):
@@ -136,7 +136,7 @@ async def test_objects_of_a_crd_own_others_and_are_emptied_from_namespaces() -> 
         assert world.names("things.example.com") == []
 
 
-async def test_deleting_a_crd_takes_its_objects_along() -> None:
+async def test_deleting_a_crd_deletes_its_objects_first() -> None:
     async with running_world() as world:
         crds = "customresourcedefinitions.apiextensions.k8s.io"
         definition = await world.create(crds, thing_definition())
@@ -153,7 +153,7 @@ async def test_deleting_a_crd_takes_its_objects_along() -> None:
         await world.until(lambda: not world.names(crds) and not world.names("things.example.com"), "all gone")
 
 
-async def test_a_namespace_goes_after_its_contents_and_says_what_holds_it() -> None:
+async def test_a_namespace_is_deleted_after_its_contents_and_reports_what_remains() -> None:
     async with running_world() as world:
         await world.create("namespaces", {"metadata": {"name": "team"}})
         await world.until(lambda: world.store.get("serviceaccounts", "team", "default"), "default account")
@@ -173,7 +173,7 @@ async def test_a_namespace_goes_after_its_contents_and_says_what_holds_it() -> N
             }
 
         await world.until(
-            lambda: "example.com/hold in 1" in conditions().get("NamespaceFinalizersRemaining", ""), "said"
+            lambda: "example.com/hold in 1" in conditions().get("NamespaceFinalizersRemaining", ""), "reported"
         )
         await world.until(lambda: world.pods(alive=False) == [], "pods gone")
         assert "team" in world.names("namespaces")

@@ -1,4 +1,4 @@
-"""Jobs, running."""
+"""Job controller against a running API."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def has(world: World, kind: str, reason: str = "") -> bool:
     )
 
 
-async def test_a_job_runs_its_pods_to_the_end_and_counts_each_once() -> None:
+async def test_a_job_runs_its_pods_to_completion_and_counts_each_once() -> None:
     async with running_world() as world:
         world.outcome = lambda _: "Succeeded"
         await world.create(JOBS, job(completions=7, parallelism=3))
-        most = 0
+        active = 0
 
         def done() -> bool:
-            nonlocal most
-            most = max(most, len(world.pods()))
+            nonlocal active
+            active = max(active, len(world.pods()))
             return has(world, "Complete", "CompletionsReached")
 
         await world.until(done, "complete")
-        said = status(world)
-        assert said["succeeded"] == 7
-        assert "active" not in said
-        assert said["uncountedTerminatedPods"] == {}
-        assert said["completionTime"]
+        found = status(world)
+        assert found["succeeded"] == 7
+        assert "active" not in found
+        assert found["uncountedTerminatedPods"] == {}
+        assert found["completionTime"]
         assert has(world, "SuccessCriteriaMet")
-        assert most <= 3
+        assert active <= 3
         assert len(world.pods(alive=False)) == 7
         assert not any(FINALIZER in pod["metadata"].get("finalizers", ()) for pod in world.pods(alive=False))
         await world.until(lambda: "Completed" in world.reasons(), "event")
 
 
-async def test_an_indexed_job_gives_every_index_one_success() -> None:
+async def test_an_indexed_job_completes_every_index_once() -> None:
     async with running_world() as world:
         world.outcome = lambda _: "Succeeded"
         await world.create(JOBS, job(completions=4, parallelism=4, completionMode="Indexed"))
@@ -68,7 +68,7 @@ async def test_an_indexed_job_gives_every_index_one_success() -> None:
         assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{INDEX}']"
 
 
-async def test_a_failed_index_is_tried_again_under_the_same_index() -> None:
+async def test_a_failed_index_is_retried() -> None:
     async with running_world() as world:
         failed: set[str] = set()
 
@@ -97,7 +97,7 @@ async def test_a_job_fails_when_its_backoff_limit_is_exceeded() -> None:
         assert "BackoffLimitExceeded" in world.reasons()
 
 
-async def test_a_job_past_its_deadline_is_stopped() -> None:
+async def test_a_job_fails_at_its_active_deadline() -> None:
     async with running_world() as world:
         await world.create(JOBS, job(parallelism=2, completions=2))
         await world.until(lambda: len(world.pods()) == 2, "two pods")
@@ -106,7 +106,7 @@ async def test_a_job_past_its_deadline_is_stopped() -> None:
         assert world.pods() == []
 
 
-async def test_a_finished_job_is_deleted_with_its_pods_after_its_time() -> None:
+async def test_a_finished_job_is_deleted_with_its_pods_after_its_ttl() -> None:
     async with running_world() as world:
         world.outcome = lambda _: "Succeeded"
         await world.create(JOBS, job(ttlSecondsAfterFinished=0))
@@ -142,7 +142,7 @@ async def test_a_deleted_pod_of_a_job_counts_as_failed_and_is_replaced() -> None
         await world.until(lambda: status(world).get("failed") == 1, "counted")
 
 
-async def test_limits_per_index_fail_only_that_index() -> None:
+async def test_a_backoff_limit_per_index_fails_only_that_index() -> None:
     async with running_world() as world:
         world.outcome = lambda pod: "Failed" if pod["metadata"]["annotations"][INDEX] == "1" else "Succeeded"
         await world.create(JOBS, job(completions=3, parallelism=3, completionMode="Indexed", backoffLimitPerIndex=1))
@@ -151,7 +151,7 @@ async def test_limits_per_index_fail_only_that_index() -> None:
         assert status(world)["failed"] == 2
 
 
-async def test_a_success_policy_ends_a_job_when_its_leader_succeeded() -> None:
+async def test_a_success_policy_completes_a_job_when_index_0_has_succeeded() -> None:
     async with running_world() as world:
         world.outcome = lambda pod: "Succeeded" if pod["metadata"]["annotations"][INDEX] == "0" else None
         policy = {"rules": [{"succeededIndexes": "0"}]}
@@ -162,7 +162,7 @@ async def test_a_success_policy_ends_a_job_when_its_leader_succeeded() -> None:
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-async def test_deleting_a_job_takes_its_pods_along(propagation: str) -> None:
+async def test_deleting_a_job_deletes_its_pods(propagation: str) -> None:
     async with running_world() as world:
         await world.create(JOBS, job(parallelism=3, completions=3))
         await world.until(lambda: status(world).get("ready") == 3, "three ready")

@@ -1,4 +1,4 @@
-"""Nodes, taints and what is tidied up, running."""
+"""Node lifecycle, taint eviction, DaemonSets and pod garbage collector against a running API."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.embedded_kube.world import World, deployment, job, running_world
 
 DEPLOYMENTS = "deployments.apps"
 GRACE = 1.5
-"""How long a node may be silent: longer than a busy machine makes a test stand still."""
+"""Seconds that a node may send no heartbeat: longer than a test may stall on a busy machine."""
 
 
 async def renew(world: World, name: str) -> None:
-    """Keeps a node's lease fresh until cancelled or the node is dead."""
+    """Renews a node's Lease until cancelled or the node is dead."""
     meta = {"name": name, "namespace": "kube-node-lease"}
     await world.create("leases.coordination.k8s.io", {"metadata": meta, "spec": {"holderIdentity": name}})
 
@@ -38,19 +38,19 @@ def ready(world: World, name: str) -> str:
     return next(str(c["status"]) for c in node["status"]["conditions"] if c["type"] == "Ready")
 
 
-def no_patience() -> list[Json]:
-    """Tolerations of a pod that leaves a lost node after a second."""
+def short_tolerations() -> list[Json]:
+    """Tolerations of a pod that is evicted from a lost node after a second."""
     return [
         {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
         for name in ("not-ready", "unreachable")
     ]
 
 
-async def test_pods_of_a_lost_node_are_evicted_and_made_anew_elsewhere_until_it_returns() -> None:
+async def test_pods_of_a_lost_node_are_evicted_and_replaced_on_another_node() -> None:
     async with running_world(node_grace=GRACE) as world:
         leases = [asyncio.create_task(renew(world, name)) for name in ("node1", "node2")]
         made = deployment(replicas=4)
-        made["spec"]["template"]["spec"]["tolerations"] = no_patience()
+        made["spec"]["template"]["spec"]["tolerations"] = short_tolerations()
         await world.create(DEPLOYMENTS, made)
 
         def where() -> list[str]:
@@ -61,14 +61,16 @@ async def test_pods_of_a_lost_node_are_evicted_and_made_anew_elsewhere_until_it_
         await world.until(lambda: set(where()) == {"node1", "node2"} and len(where()) == 4, "on both nodes")
         world.dead.add("node1")
         await world.until(lambda: ready(world, "node1") == "Unknown", "unknown")
-        lost = "node.kubernetes.io/unreachable"
-        await world.until(lambda: taints(world, "node1") == {(lost, "NoSchedule"), (lost, "NoExecute")}, "taints")
+        unreachable = "node.kubernetes.io/unreachable"
+        await world.until(
+            lambda: taints(world, "node1") == {(unreachable, "NoSchedule"), (unreachable, "NoExecute")}, "taints"
+        )
         await world.until(lambda: where() == ["node2"] * 4, "all moved")
-        # Nobody on the lost node can confirm the end of the old pods: they stay, leaving.
-        leaving = [pod for pod in world.pods(alive=False) if pod["spec"]["nodeName"] == "node1"]
-        assert leaving
-        assert all(pod["metadata"]["deletionTimestamp"] for pod in leaving)
-        reasons = {c["reason"] for c in leaving[0]["status"]["conditions"] if c["type"] == "DisruptionTarget"}
+        # The lost node has no kubelet to remove the old pods: they stay in deletion.
+        deleting = [pod for pod in world.pods(alive=False) if pod["spec"]["nodeName"] == "node1"]
+        assert deleting
+        assert all(pod["metadata"]["deletionTimestamp"] for pod in deleting)
+        reasons = {c["reason"] for c in deleting[0]["status"]["conditions"] if c["type"] == "DisruptionTarget"}
         assert reasons == {"DeletionByTaintManager"}
         await world.until(lambda: {"NodeNotReady", "TaintManagerEviction"} <= world.reasons(), "events")
         world.dead.discard("node1")
@@ -85,7 +87,7 @@ async def _return(world: World, name: str) -> None:
     await renew(world, name)
 
 
-async def test_a_daemon_set_has_one_pod_on_every_node_that_fits_and_follows_its_template() -> None:
+async def test_a_daemon_set_has_one_pod_on_every_matching_node_and_follows_its_template() -> None:
     async with running_world() as world:
         made = deployment("agent")
         made["spec"].pop("replicas")
@@ -122,7 +124,7 @@ def _second_image(found: Json) -> None:
     found["spec"]["template"]["spec"]["containers"][0]["image"] = "two"
 
 
-async def test_cordoned_nodes_carry_a_taint() -> None:
+async def test_a_cordoned_node_has_a_taint() -> None:
     async with running_world() as world:
         await world.edit("nodes", "node1", lambda found: found.setdefault("spec", {}).update(unschedulable=True))
         cordoned = ("node.kubernetes.io/unschedulable", "NoSchedule")
@@ -131,7 +133,7 @@ async def test_cordoned_nodes_carry_a_taint() -> None:
         await world.until(lambda: not taints(world, "node1"), "taint gone")
 
 
-async def test_a_no_execute_taint_drives_out_pods_that_do_not_bear_it() -> None:
+async def test_a_no_execute_taint_evicts_pods_that_do_not_tolerate_it() -> None:
     async with running_world() as world:
         await world.delete("nodes", "node2")
         for name, tolerations in (("stays", [{"key": "repair", "operator": "Exists"}]), ("leaves", [])):
@@ -155,7 +157,7 @@ async def test_pods_of_a_deleted_node_are_removed_and_count_as_failed() -> None:
         await world.until(lambda: (world.get("jobs.batch", "train") or {})["status"].get("failed") == 1, "counted")
 
 
-async def test_only_so_many_ended_pods_are_kept() -> None:
+async def test_surplus_terminated_pods_are_deleted() -> None:
     async with running_world(terminated_pods=2) as world:
         world.outcome = lambda _: "Succeeded"
         for number in range(5):
@@ -164,7 +166,7 @@ async def test_only_so_many_ended_pods_are_kept() -> None:
         await world.until(lambda: len(world.names("pods")) == 2, "two left")
 
 
-async def test_old_events_are_deleted() -> None:
+async def test_expired_events_are_deleted() -> None:
     async with running_world(event_ttl=60.0) as world:
         for name, moment in (("old", "2020-01-01T00:00:00Z"), ("new", "2999-01-01T00:00:00Z")):
             about = {"kind": "Pod", "name": "x", "namespace": "default"}

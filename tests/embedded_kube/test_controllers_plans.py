@@ -86,18 +86,18 @@ def pod(name: str, phase: str = "Running", *, deleting: bool = False, tracked: b
         pytest.param(
             pod("a", node="n", annotations={DELETION_COST: "-5"}),
             pod("b", node="n", annotations={DELETION_COST: "5"}),
-            id="cheaper to lose",
+            id="lower deletion cost",
         ),
         pytest.param(pod("a", node="n", ready_since=NOW), pod("b", node="n", ready_since=NOW - 50), id="ready later"),
         pytest.param(pod("a", node="n", restarts=3), pod("b", node="n"), id="restarted more"),
         pytest.param(pod("a", node="n", created=NOW), pod("b", node="n", created=NOW - 50), id="younger"),
     ],
 )
-def test_the_pod_that_is_worth_least_goes_first(first: PodView, second: PodView) -> None:
+def test_the_least_useful_pod_is_deleted_first(first: PodView, second: PodView) -> None:
     assert pick_victims([second, first], 1) == [first]
 
 
-def test_of_equal_pods_the_one_on_the_fuller_node_goes_first() -> None:
+def test_of_equal_pods_the_one_on_the_fuller_node_is_deleted_first() -> None:
     pods = [pod("a", node="empty"), pod("b", node="full"), pod("c", node="full")]
     assert pick_victims(pods, 1)[0].node == "full"
 
@@ -107,13 +107,13 @@ def test_of_equal_pods_the_one_on_the_fuller_node_goes_first() -> None:
     [
         pytest.param(3, [], 3, 0, id="from nothing"),
         pytest.param(2, [pod("a"), pod("b")], 0, 0, id="enough"),
-        pytest.param(2, [pod("a"), pod("b", deleting=True)], 1, 0, id="leaving ones do not count"),
-        pytest.param(2, [pod("a"), pod("b", "Failed")], 1, 0, id="ended ones do not count"),
+        pytest.param(2, [pod("a"), pod("b", deleting=True)], 1, 0, id="deleting pods do not count"),
+        pytest.param(2, [pod("a"), pod("b", "Failed")], 1, 0, id="ended pods do not count"),
         pytest.param(1, [pod("a"), pod("b"), pod("c")], 0, 2, id="too many"),
-        pytest.param(1000, [], 500, 0, id="no more than a burst"),
+        pytest.param(1000, [], 500, 0, id="at most a burst"),
     ],
 )
-def test_replicas_are_made_and_deleted_up_to_the_wanted_number(
+def test_pods_are_created_or_deleted_to_reach_the_desired_number(
     wanted: int, pods: list[PodView], create: int, delete: int
 ) -> None:
     plan = plan_replicas(wanted, pods)
@@ -128,11 +128,13 @@ def test_replicas_are_made_and_deleted_up_to_the_wanted_number(
     [
         pytest.param(10, "25%", "25%", RolloutBounds(10, 3, 2), id="surge rounds up, unavailable down"),
         pytest.param(1, "25%", "25%", RolloutBounds(1, 1, 0), id="one replica"),
-        pytest.param(4, 0, 0, RolloutBounds(4, 0, 1), id="both zero would never move"),
-        pytest.param(3, 1, 5, RolloutBounds(3, 1, 3), id="no more than there are"),
+        pytest.param(4, 0, 0, RolloutBounds(4, 0, 1), id="both zero"),
+        pytest.param(3, 1, 5, RolloutBounds(3, 1, 3), id="at most all replicas"),
     ],
 )
-def test_bounds_are_numbers_or_shares(replicas: int, surge: Any, unavailable: Any, expected: RolloutBounds) -> None:
+def test_rollout_bounds_are_numbers_or_percentages(
+    replicas: int, surge: Any, unavailable: Any, expected: RolloutBounds
+) -> None:
     assert read_bounds(replicas, surge, unavailable) == expected
 
 
@@ -142,13 +144,17 @@ def test_bounds_are_numbers_or_shares(replicas: int, surge: Any, unavailable: An
         pytest.param(
             RolloutBounds(4, 1, 1), ReplicaSetSize("n", 0), [ReplicaSetSize("o", 4, 4)], 1, id="only the surge"
         ),
-        pytest.param(RolloutBounds(4, 1, 1), ReplicaSetSize("n", 1), [ReplicaSetSize("o", 4, 4)], 1, id="no room"),
-        pytest.param(RolloutBounds(4, 1, 1), ReplicaSetSize("n", 1), [ReplicaSetSize("o", 2, 2)], 3, id="room"),
+        pytest.param(
+            RolloutBounds(4, 1, 1), ReplicaSetSize("n", 1), [ReplicaSetSize("o", 4, 4)], 1, id="surge used up"
+        ),
+        pytest.param(
+            RolloutBounds(4, 1, 1), ReplicaSetSize("n", 1), [ReplicaSetSize("o", 2, 2)], 3, id="old set scaled down"
+        ),
         pytest.param(RolloutBounds(4, 1, 1), ReplicaSetSize("n", 6), [], 4, id="too large"),
         pytest.param(RolloutBounds(4, 0, 1), ReplicaSetSize("n", 0), [], 4, id="first rollout"),
     ],
 )
-def test_the_new_set_grows_into_the_room_there_is(
+def test_the_new_set_scales_up_within_the_surge(
     bounds: RolloutBounds, new: ReplicaSetSize, old: list[ReplicaSetSize], size: int
 ) -> None:
     assert scale_up_new(bounds, new, old) == size
@@ -162,37 +168,41 @@ def test_the_new_set_grows_into_the_room_there_is(
             ReplicaSetSize("n", 1, 0),
             [ReplicaSetSize("o", 4, 4)],
             {"o": 3},
-            id="one may be missing",
+            id="one may be unavailable",
         ),
         pytest.param(
-            RolloutBounds(4, 1, 0), ReplicaSetSize("n", 1, 0), [ReplicaSetSize("o", 4, 4)], {}, id="none may be missing"
+            RolloutBounds(4, 1, 0),
+            ReplicaSetSize("n", 1, 0),
+            [ReplicaSetSize("o", 4, 4)],
+            {},
+            id="none may be unavailable",
         ),
         pytest.param(
             RolloutBounds(4, 1, 0),
             ReplicaSetSize("n", 1, 1),
             [ReplicaSetSize("o", 4, 4)],
             {"o": 3},
-            id="the new one is there",
+            id="the new pod is available",
         ),
         pytest.param(
             RolloutBounds(4, 1, 1),
             ReplicaSetSize("n", 1, 0),
-            [ReplicaSetSize("ill", 2, 0, 1.0), ReplicaSetSize("well", 2, 2, 0.0)],
-            {"ill": 1},
-            id="broken ones first, although younger",
+            [ReplicaSetSize("unavailable", 2, 0, 1.0), ReplicaSetSize("available", 2, 2, 0.0)],
+            {"unavailable": 1},
+            id="unavailable pods first, although younger",
         ),
         pytest.param(
             RolloutBounds(4, 1, 1), ReplicaSetSize("n", 4, 4), [ReplicaSetSize("o", 1, 1)], {"o": 0}, id="the last"
         ),
     ],
 )
-def test_old_sets_shrink_as_far_as_they_can_be_spared(
+def test_old_sets_scale_down_as_far_as_availability_allows(
     bounds: RolloutBounds, new: ReplicaSetSize, old: list[ReplicaSetSize], sizes: dict[str, int]
 ) -> None:
     assert scale_down_old(bounds, new, old) == sizes
 
 
-def test_scaling_in_the_middle_of_a_rollout_gives_every_set_its_share() -> None:
+def test_scaling_during_a_rollout_is_proportional() -> None:
     sets = [ReplicaSetSize("old", 8, 8, 0.0, 11), ReplicaSetSize("new", 3, 3, 1.0, 11)]
     sizes = scale_proportionally(RolloutBounds(20, 2, 2), sets)
     assert sizes == {"old": 16, "new": 6}
@@ -202,95 +212,95 @@ def test_scaling_in_the_middle_of_a_rollout_gives_every_set_its_share() -> None:
 # -- stateful sets
 
 
-def numbered(*pods: PodView) -> dict[int, PodView]:
+def by_ordinal(*pods: PodView) -> dict[int, PodView]:
     return {int(one.meta.name.rsplit("-", 1)[1]): one for one in pods}
 
 
-def well(name: str, revision: str = "r1") -> PodView:
+def available(name: str, revision: str = "r1") -> PodView:
     return pod(name, revision=revision)
 
 
-ill = pod("db-1", ready=False, revision="r1")
+unready = pod("db-1", ready=False, revision="r1")
 GOAL = StatefulSetGoal(3, current="r1", update="r1")
 
 
 @pytest.mark.parametrize(
     ("goal", "pods", "actions"),
     [
-        pytest.param(GOAL, {}, [CreateReplica(0, "r1")], id="ordered begins with the first"),
+        pytest.param(GOAL, {}, [CreateReplica(0, "r1")], id="ordered starts with the first"),
         pytest.param(
-            GOAL._replace(parallel=True), {}, [CreateReplica(n, "r1") for n in range(3)], id="parallel makes all"
+            GOAL._replace(parallel=True), {}, [CreateReplica(n, "r1") for n in range(3)], id="parallel creates all"
         ),
-        pytest.param(GOAL, numbered(well("db-0"), ill), [], id="ordered waits for an ill one"),
+        pytest.param(GOAL, by_ordinal(available("db-0"), unready), [], id="ordered waits for a pod that is not ready"),
         pytest.param(
             GOAL._replace(parallel=True),
-            numbered(well("db-0"), ill),
+            by_ordinal(available("db-0"), unready),
             [CreateReplica(2, "r1")],
             id="parallel does not wait",
         ),
         pytest.param(
             GOAL._replace(replicas=1),
-            numbered(well("db-0"), well("db-1"), well("db-2")),
-            [DeleteReplica(well("db-2"))],
+            by_ordinal(available("db-0"), available("db-1"), available("db-2")),
+            [DeleteReplica(available("db-2"))],
             id="scale down from the top",
         ),
         pytest.param(
             GOAL._replace(replicas=1),
-            numbered(well("db-0"), well("db-1"), pod("db-2", deleting=True)),
+            by_ordinal(available("db-0"), available("db-1"), pod("db-2", deleting=True)),
             [],
             id="one at a time",
         ),
         pytest.param(
             GOAL._replace(replicas=1, parallel=True),
-            numbered(well("db-0"), well("db-1"), well("db-2")),
-            [DeleteReplica(well("db-2")), DeleteReplica(well("db-1"))],
+            by_ordinal(available("db-0"), available("db-1"), available("db-2")),
+            [DeleteReplica(available("db-2")), DeleteReplica(available("db-1"))],
             id="all at once in parallel",
         ),
         pytest.param(
             GOAL._replace(update="r2"),
-            numbered(well("db-0"), well("db-1"), well("db-2")),
-            [DeleteReplica(well("db-2"))],
+            by_ordinal(available("db-0"), available("db-1"), available("db-2")),
+            [DeleteReplica(available("db-2"))],
             id="update from the top",
         ),
         pytest.param(
             GOAL._replace(update="r2"),
-            numbered(well("db-0"), well("db-1"), well("db-2", "r2")),
-            [DeleteReplica(well("db-1"))],
+            by_ordinal(available("db-0"), available("db-1"), available("db-2", "r2")),
+            [DeleteReplica(available("db-1"))],
             id="then the next",
         ),
         pytest.param(
             GOAL._replace(update="r2", partition=2),
-            numbered(well("db-0"), well("db-1"), well("db-2", "r2")),
+            by_ordinal(available("db-0"), available("db-1"), available("db-2", "r2")),
             [],
             id="not below the partition",
         ),
         pytest.param(
             GOAL._replace(update="r2", partition=2),
-            numbered(well("db-0")),
+            by_ordinal(available("db-0")),
             [CreateReplica(1, "r1")],
             id="below the partition the old template",
         ),
         pytest.param(
             GOAL._replace(update="r2", on_delete=True),
-            numbered(well("db-0"), well("db-1"), well("db-2")),
+            by_ordinal(available("db-0"), available("db-1"), available("db-2")),
             [],
             id="OnDelete leaves them",
         ),
         pytest.param(
             GOAL._replace(start=5, replicas=1),
-            numbered(well("db-0")),
+            by_ordinal(available("db-0")),
             [CreateReplica(5, "r1")],
-            id="numbers may start later",
+            id="ordinals may start later",
         ),
         pytest.param(
             GOAL,
-            numbered(pod("db-0", "Failed")),
+            by_ordinal(pod("db-0", "Failed")),
             [DeleteReplica(pod("db-0", "Failed"), ended=True)],
             id="an ended one is replaced",
         ),
     ],
 )
-def test_a_stateful_set_takes_the_next_step(
+def test_a_stateful_set_plans_its_next_step(
     goal: StatefulSetGoal, pods: dict[int, PodView], actions: list[CreateReplica | DeleteReplica]
 ) -> None:
     assert plan_statefulset(goal, pods, NOW) == actions
@@ -305,24 +315,24 @@ DAEMONS = DaemonGoal(frozenset("abc"), frozenset("abc"), "r1")
     ("goal", "pods", "create", "delete"),
     [
         pytest.param(DAEMONS, {}, "abc", [], id="every node"),
-        pytest.param(DAEMONS, {"a": [well("x")]}, "bc", [], id="those without"),
-        pytest.param(DAEMONS, {n: [well(n)] for n in "abcd"}, "", ["d"], id="not where it does not belong"),
-        pytest.param(DAEMONS, {"a": [pod("x", deleting=True)]}, "bc", [], id="after the last one is gone"),
-        pytest.param(DAEMONS, {"a": [pod("x", "Failed")]}, "bc", ["x"], id="an ended one makes room"),
-        pytest.param(DAEMONS._replace(update="r2"), {n: [well(n)] for n in "abc"}, "", ["a"], id="one by one"),
+        pytest.param(DAEMONS, {"a": [available("x")]}, "bc", [], id="nodes without a pod"),
+        pytest.param(DAEMONS, {n: [available(n)] for n in "abcd"}, "", ["d"], id="deleted from other nodes"),
+        pytest.param(DAEMONS, {"a": [pod("x", deleting=True)]}, "bc", [], id="waits for the old pod"),
+        pytest.param(DAEMONS, {"a": [pod("x", "Failed")]}, "bc", ["x"], id="an ended pod is deleted"),
+        pytest.param(DAEMONS._replace(update="r2"), {n: [available(n)] for n in "abc"}, "", ["a"], id="one by one"),
         pytest.param(
             DAEMONS._replace(update="r2"),
-            {"a": [pod("a", revision="r2", ready=False)], "b": [well("b")], "c": [well("c")]},
+            {"a": [pod("a", revision="r2", ready=False)], "b": [available("b")], "c": [available("c")]},
             "",
             [],
-            id="not before the last one is well",
+            id="waits for an updated pod",
         ),
         pytest.param(
-            DAEMONS._replace(update="r2", on_delete=True), {n: [well(n)] for n in "abc"}, "", [], id="OnDelete"
+            DAEMONS._replace(update="r2", on_delete=True), {n: [available(n)] for n in "abc"}, "", [], id="OnDelete"
         ),
     ],
 )
-def test_daemons_are_where_they_belong(
+def test_daemon_pods_run_on_every_eligible_node(
     goal: DaemonGoal, pods: dict[str, list[PodView]], create: str, delete: list[str]
 ) -> None:
     plan = plan_daemons(goal, pods, NOW)
@@ -333,8 +343,8 @@ def test_daemons_are_where_they_belong(
 
 
 def plan(goal: JobGoal, pods: list[PodView], status: Json | None = None) -> Any:
-    said = status or {}
-    return plan_job(goal, said, tally_job(goal, said, pods), pods, NOW)
+    current = status or {}
+    return plan_job(goal, current, tally_job(goal, current, pods), pods, NOW)
 
 
 INDEXED = JobGoal(parallelism=2, completions=4, indexed=True, backoff=0.0)
@@ -343,28 +353,24 @@ INDEXED = JobGoal(parallelism=2, completions=4, indexed=True, backoff=0.0)
 @pytest.mark.parametrize(
     ("goal", "pods", "status", "create"),
     [
-        pytest.param(JobGoal(3, 5), [], {}, [None] * 3, id="as many as may run"),
-        pytest.param(
-            JobGoal(3, 5), [pod("a"), pod("b", "Succeeded")], {"succeeded": 3}, [], id="as many as are missing"
-        ),
+        pytest.param(JobGoal(3, 5), [], {}, [None] * 3, id="parallelism"),
+        pytest.param(JobGoal(3, 5), [pod("a"), pod("b", "Succeeded")], {"succeeded": 3}, [], id="missing completions"),
         pytest.param(JobGoal(3, None), [], {}, [None] * 3, id="a work queue"),
-        pytest.param(JobGoal(3, None), [pod("a"), pod("b", "Succeeded")], {}, [], id="a work queue that drains"),
+        pytest.param(JobGoal(3, None), [pod("a"), pod("b", "Succeeded")], {}, [], id="a draining work queue"),
         pytest.param(INDEXED, [], {}, [0, 1], id="the lowest indexes"),
-        pytest.param(INDEXED, [pod("a", index=1)], {"completedIndexes": "0"}, [2], id="those that are free"),
-        pytest.param(INDEXED, [pod("a", deleting=True, index=0)], {}, [0, 1], id="a leaving pod is replaced"),
+        pytest.param(INDEXED, [pod("a", index=1)], {"completedIndexes": "0"}, [2], id="free indexes"),
+        pytest.param(INDEXED, [pod("a", deleting=True, index=0)], {}, [0, 1], id="a deleting pod is replaced"),
         pytest.param(
             INDEXED._replace(replaces_failed_only=True),
             [pod("a", deleting=True, index=0)],
             {},
             [1],
-            id="unless only failed ones are",
+            id="unless only failed pods are replaced",
         ),
         pytest.param(JobGoal(3, 5, suspended=True), [], {}, [], id="suspended"),
     ],
 )
-def test_a_job_makes_the_pods_it_misses(
-    goal: JobGoal, pods: list[PodView], status: Json, create: list[int | None]
-) -> None:
+def test_a_job_creates_missing_pods(goal: JobGoal, pods: list[PodView], status: Json, create: list[int | None]) -> None:
     assert list(plan(goal, pods, status).create) == create
 
 
@@ -375,10 +381,12 @@ def failed(name: str, **more: Any) -> PodView:
 @pytest.mark.parametrize(
     ("goal", "pods", "status", "reason"),
     [
-        pytest.param(JobGoal(), [pod("a", "Succeeded")], {}, "CompletionsReached", id="done"),
-        pytest.param(JobGoal(3, None), [pod("a", "Succeeded")], {}, "CompletionsReached", id="work queue done"),
-        pytest.param(JobGoal(backoff_limit=1), [failed("a"), failed("b")], {}, "BackoffLimitExceeded", id="too often"),
-        pytest.param(JobGoal(backoff_limit=0), [], {"failed": 1}, "BackoffLimitExceeded", id="counted before"),
+        pytest.param(JobGoal(), [pod("a", "Succeeded")], {}, "CompletionsReached", id="complete"),
+        pytest.param(JobGoal(3, None), [pod("a", "Succeeded")], {}, "CompletionsReached", id="work queue complete"),
+        pytest.param(
+            JobGoal(backoff_limit=1), [failed("a"), failed("b")], {}, "BackoffLimitExceeded", id="too many failures"
+        ),
+        pytest.param(JobGoal(backoff_limit=0), [], {"failed": 1}, "BackoffLimitExceeded", id="counted earlier"),
         pytest.param(
             JobGoal(backoff_limit=2),
             [pod("a", restart_policy="OnFailure", restarts=2)],
@@ -386,7 +394,9 @@ def failed(name: str, **more: Any) -> PodView:
             "BackoffLimitExceeded",
             id="restarted in place",
         ),
-        pytest.param(JobGoal(deadline=5), [], {"startTime": "1970-01-12T13:46:34Z"}, "DeadlineExceeded", id="too late"),
+        pytest.param(
+            JobGoal(deadline=5), [], {"startTime": "1970-01-12T13:46:34Z"}, "DeadlineExceeded", id="deadline passed"
+        ),
         pytest.param(
             JobGoal(
                 failure_policy={"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]}
@@ -401,20 +411,20 @@ def failed(name: str, **more: Any) -> PodView:
             [pod("a", "Succeeded", index=1)],
             {},
             "SuccessPolicy",
-            id="enough for its policy",
+            id="success policy met",
         ),
         pytest.param(
-            INDEXED._replace(per_index=0),
+            INDEXED._replace(backoff_limit_per_index=0),
             [failed("a", index=1)],
             {"completedIndexes": "0,2,3"},
             "FailedIndexes",
-            id="an index failed and all others are done",
+            id="one index failed, all others complete",
         ),
         pytest.param(JobGoal(), [pod("a")], {}, None, id="running"),
-        pytest.param(JobGoal(completions=2), [pod("a", "Succeeded")], {}, None, id="half done"),
+        pytest.param(JobGoal(completions=2), [pod("a", "Succeeded")], {}, None, id="half complete"),
     ],
 )
-def test_a_job_ends_for_a_reason(goal: JobGoal, pods: list[PodView], status: Json, reason: str | None) -> None:
+def test_a_job_ends_with_an_outcome(goal: JobGoal, pods: list[PodView], status: Json, reason: str | None) -> None:
     outcome = plan(goal, pods, status).outcome
     assert (outcome.reason if outcome is not None else None) == reason
 
@@ -426,15 +436,15 @@ def test_an_ignored_failure_is_not_counted() -> None:
     assert (tally.failed, [one.meta.name for one in tally.ignored]) == (0, ["a"])
 
 
-def test_pods_beyond_the_parallelism_or_with_a_taken_index_are_dropped() -> None:
+def test_pods_beyond_the_parallelism_or_with_a_duplicate_index_are_deleted() -> None:
     many = [pod("a"), pod("b"), pod("c", "Pending")]
     assert [one.meta.name for one in plan(JobGoal(2, 5), many).drop] == ["c"]
-    twins = [pod("a", index=0, created=NOW - 10), pod("b", index=0, created=NOW)]
-    assert [one.meta.name for one in plan(INDEXED, twins).drop] == ["b"]
-    assert [one.meta.name for one in plan(INDEXED._replace(suspended=True), twins).drop] == ["a", "b"]
+    duplicates = [pod("a", index=0, created=NOW - 10), pod("b", index=0, created=NOW)]
+    assert [one.meta.name for one in plan(INDEXED, duplicates).drop] == ["b"]
+    assert [one.meta.name for one in plan(INDEXED._replace(suspended=True), duplicates).drop] == ["a", "b"]
 
 
-def test_the_wait_after_failures_doubles_until_a_success() -> None:
+def test_the_backoff_doubles_with_failures_since_the_last_success() -> None:
     goal = JobGoal(backoff=10, backoff_cap=600)
     once = [failed("a", finished=NOW)]
     thrice = [*once, failed("b", finished=NOW), failed("c", finished=NOW)]
@@ -447,24 +457,24 @@ def test_the_wait_after_failures_doubles_until_a_success() -> None:
 @pytest.mark.parametrize(
     ("pods", "counted", "left"),
     [
-        pytest.param([pod("a", "Failed")], 2, {"failed": ["uid-a"]}, id="still has its finalizer"),
-        pytest.param([pod("a", "Failed", tracked=False)], 3, {}, id="has lost it"),
-        pytest.param([], 3, {}, id="is gone"),
+        pytest.param([pod("a", "Failed")], 2, {"failed": ["uid-a"]}, id="finalizer present"),
+        pytest.param([pod("a", "Failed", tracked=False)], 3, {}, id="finalizer removed"),
+        pytest.param([], 3, {}, id="deleted"),
     ],
 )
-def test_an_ended_pod_is_counted_once_it_has_lost_its_finalizer(pods: list[PodView], counted: int, left: Json) -> None:
+def test_an_ended_pod_is_counted_after_its_finalizer_is_removed(pods: list[PodView], counted: int, left: Json) -> None:
     status = {"failed": 2, "uncountedTerminatedPods": {"failed": ["uid-a"]}}
     count_released(status, pods)
     assert (status["failed"], status["uncountedTerminatedPods"]) == (counted, left)
 
 
 @pytest.mark.parametrize(("text", "indexes"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("1,3", {1, 3}), ("0,1", {0, 1})])
-def test_indexes_are_written_as_short_text(text: str, indexes: set[int]) -> None:
+def test_indexes_are_formatted_as_ranges(text: str, indexes: set[int]) -> None:
     assert read_indexes(text) == indexes
     assert write_indexes(indexes) == text
 
 
-def test_policies_look_at_exit_codes_of_the_named_container() -> None:
+def test_policies_match_exit_codes_of_the_named_container() -> None:
     rule = {"action": "FailIndex", "onExitCodes": {"containerName": "main", "operator": "NotIn", "values": [1]}}
     policy = {"rules": [rule]}
     assert match_failure_policy(policy, failed("a", exits=(("main", 3),)))[0] == "FailIndex"
@@ -478,21 +488,21 @@ def test_policies_look_at_exit_codes_of_the_named_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owners", "gone", "waiting", "dependents", "fate"),
+    ("owners", "gone", "waiting", "dependents", "action"),
     [
-        pytest.param("ab", "", "", False, GcAction(), id="all there"),
-        pytest.param("ab", "a", "", False, GcAction(forget=("a",)), id="one gone"),
+        pytest.param("ab", "", "", False, GcAction(), id="all present"),
+        pytest.param("ab", "a", "", False, GcAction(remove_owners=("a",)), id="one gone"),
         pytest.param("ab", "ab", "", False, GcAction(delete=True), id="all gone"),
-        pytest.param("ab", "a", "b", False, GcAction(delete=True), id="the last one waits"),
-        pytest.param("a", "", "a", True, GcAction(delete=True, foreground=True), id="waits in turn"),
-        pytest.param("ab", "", "a", True, GcAction(forget=("a",)), id="another one holds it"),
+        pytest.param("ab", "a", "b", False, GcAction(delete=True), id="the last owner waits"),
+        pytest.param("a", "", "a", True, GcAction(delete=True, foreground=True), id="waits for its own dependents"),
+        pytest.param("ab", "", "a", True, GcAction(remove_owners=("a",)), id="another owner is present"),
     ],
 )
-def test_an_object_goes_with_the_last_of_its_owners(
-    owners: str, gone: str, waiting: str, dependents: bool, fate: GcAction
+def test_an_object_is_deleted_with_its_last_owner(
+    owners: str, gone: str, waiting: str, dependents: bool, action: GcAction
 ) -> None:
     meta = MetaView("default", "x", "x", owners=tuple(OwnerView("v1", "ConfigMap", uid, uid) for uid in owners))
-    assert decide_gc_action(meta, list(gone), list(waiting), dependents) == fate
+    assert decide_gc_action(meta, list(gone), list(waiting), dependents) == action
 
 
 LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
@@ -504,9 +514,9 @@ LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
         pytest.param({"Ready": "True"}, [], set(), set(), id="ready"),
         pytest.param({"Ready": "Unknown"}, [], {(LOST, "NoExecute"), (LOST, "NoSchedule")}, set(), id="silent"),
         pytest.param({"Ready": "False"}, [], {(NEW, "NoExecute"), (NEW, "NoSchedule")}, set(), id="not ready"),
-        pytest.param({}, [], {(NEW, "NoSchedule")}, set(), id="has not spoken"),
-        pytest.param({"Ready": "True"}, [TaintView(LOST, "NoExecute")], set(), {LOST}, id="is back"),
-        pytest.param({"Ready": "True"}, [TaintView("mine", "NoExecute")], set(), set(), id="taints of others stay"),
+        pytest.param({}, [], {(NEW, "NoSchedule")}, set(), id="no Ready condition"),
+        pytest.param({"Ready": "True"}, [TaintView(LOST, "NoExecute")], set(), {LOST}, id="ready again"),
+        pytest.param({"Ready": "True"}, [TaintView("other", "NoExecute")], set(), set(), id="other taints stay"),
         pytest.param(
             {"Ready": "True", "MemoryPressure": "True"},
             [],
@@ -516,7 +526,7 @@ LOST, NEW = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
         ),
     ],
 )
-def test_taints_follow_what_a_node_says(
+def test_taints_follow_node_conditions(
     conditions: dict[str, str], present: list[TaintView], add: set[tuple[str, str]], remove: set[str]
 ) -> None:
     node = NodeView(MetaView("", "n", "n"), taints=tuple(present), conditions=conditions)
@@ -525,22 +535,24 @@ def test_taints_follow_what_a_node_says(
     assert {taint.key for taint in removed} == remove
 
 
-DRIVES = TaintView("k", "NoExecute", "v", "1970-01-12T13:46:40Z")
+NO_EXECUTE = TaintView("k", "NoExecute", "v", "1970-01-12T13:46:40Z")
 
 
 @pytest.mark.parametrize(
-    ("tolerations", "moment"),
+    ("tolerations", "evicted_at"),
     [
-        pytest.param([], 0.0, id="does not bear it"),
-        pytest.param([TolerationView("k", "Equal", "other")], 0.0, id="bears another value"),
-        pytest.param([TolerationView("k", "Equal", "v")], None, id="bears it for ever"),
-        pytest.param([TolerationView("", "Exists")], None, id="bears everything"),
-        pytest.param([TolerationView("k", "Exists", "", "NoSchedule")], 0.0, id="bears another effect"),
-        pytest.param([TolerationView("k", "Exists", "", "NoExecute", 30)], NOW + 30, id="bears it for a while"),
+        pytest.param([], 0.0, id="not tolerated"),
+        pytest.param([TolerationView("k", "Equal", "other")], 0.0, id="another value"),
+        pytest.param([TolerationView("k", "Equal", "v")], None, id="tolerated"),
+        pytest.param([TolerationView("", "Exists")], None, id="tolerates everything"),
+        pytest.param([TolerationView("k", "Exists", "", "NoSchedule")], 0.0, id="another effect"),
+        pytest.param([TolerationView("k", "Exists", "", "NoExecute", 30)], NOW + 30, id="tolerated for 30 seconds"),
     ],
 )
-def test_a_pod_leaves_when_it_no_longer_bears_a_taint(tolerations: list[TolerationView], moment: float | None) -> None:
-    assert eviction_time(pod("a", tolerations=tuple(tolerations)), [DRIVES]) == moment
+def test_a_pod_is_evicted_when_it_does_not_tolerate_a_taint(
+    tolerations: list[TolerationView], evicted_at: float | None
+) -> None:
+    assert eviction_time(pod("a", tolerations=tuple(tolerations)), [NO_EXECUTE]) == evicted_at
     assert eviction_time(pod("a", tolerations=tuple(tolerations)), []) is None
 
 
@@ -548,12 +560,14 @@ def test_a_pod_leaves_when_it_no_longer_bears_a_taint(tolerations: list[Tolerati
     ("spec", "scale", "expected"),
     [
         pytest.param({"minAvailable": 2}, None, (4, 2, 3, 1), id="a number of pods"),
-        pytest.param({"minAvailable": "50%"}, 6, (6, 3, 3, 0), id="a share of those wanted"),
-        pytest.param({"maxUnavailable": 1}, 4, (4, 3, 3, 0), id="so many fewer"),
-        pytest.param({"maxUnavailable": "50%"}, 3, (3, 1, 3, 2), id="a share fewer, rounded up"),
+        pytest.param({"minAvailable": "50%"}, 6, (6, 3, 3, 0), id="a percentage of the scale"),
+        pytest.param({"maxUnavailable": 1}, 4, (4, 3, 3, 0), id="a number unavailable"),
+        pytest.param({"maxUnavailable": "50%"}, 3, (3, 1, 3, 2), id="a percentage unavailable, rounded up"),
     ],
 )
-def test_a_budget_allows_what_is_healthy_beyond_the_minimum(spec: Json, scale: int, expected: tuple[int, ...]) -> None:
+def test_a_budget_allows_evictions_of_healthy_pods_beyond_the_minimum(
+    spec: Json, scale: int, expected: tuple[int, ...]
+) -> None:
     pods = [pod("a"), pod("b"), pod("c"), pod("d", ready=False)]
     found = count_budget(spec, pods, scale, ())
     assert found is not None
@@ -561,13 +575,13 @@ def test_a_budget_allows_what_is_healthy_beyond_the_minimum(spec: Json, scale: i
     assert count_budget({"maxUnavailable": 1}, pods, None, ()) is None
 
 
-def test_evictions_that_were_allowed_count_before_the_pod_goes() -> None:
+def test_an_allowed_eviction_counts_before_the_pod_is_deleted() -> None:
     found = count_budget({"minAvailable": 1}, [pod("a"), pod("b")], None, ["a"])
     assert found is not None
     assert found.allowed == 0
 
 
-# -- small things
+# -- selectors, hashes, conditions, work queue
 
 
 @pytest.mark.parametrize(
@@ -584,18 +598,18 @@ def test_evictions_that_were_allowed_count_before_the_pod_goes() -> None:
         pytest.param({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, False, id="does not exist"),
     ],
 )
-def test_selectors_select_labels(selector: Json | None, selected: bool) -> None:
+def test_selectors_match_labels(selector: Json | None, selected: bool) -> None:
     assert matches(selector, {"a": "1"}) is selected
 
 
-def test_hashes_are_short_steady_and_make_no_words() -> None:
+def test_hashes_are_short_stable_and_have_no_vowels() -> None:
     assert short_hash({"a": 1, "b": 2}) == short_hash({"b": 2, "a": 1})
     assert short_hash({"a": 1}) != short_hash({"a": 2})
     assert 1 <= len(short_hash("x")) <= 10
     assert not set(short_hash("x")) & set("aeiou013")
 
 
-def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+def test_a_condition_keeps_its_transition_time_while_its_status_stays() -> None:
     status: Json = {}
     set_condition(status, condition("Ready", True, "Fine", ""))
     status["conditions"][0]["lastTransitionTime"] = "long ago"

@@ -1,4 +1,4 @@
-"""Endpoints, disruption budgets, volumes and what every namespace has, running."""
+"""Endpoints, disruption, service account and persistent volume controllers against a running API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def addresses(world: World, which: str = "addresses", name: str = "web") -> list
     return sorted(one["targetRef"]["name"] for subset in found.get("subsets", ()) for one in subset.get(which, ()))
 
 
-async def test_endpoints_follow_the_pods_that_are_ready() -> None:
+async def test_endpoints_follow_ready_pods() -> None:
     async with running_world() as world:
         await world.create("services", service())
         await world.create("deployments.apps", deployment(replicas=2))
@@ -39,7 +39,7 @@ async def test_endpoints_follow_the_pods_that_are_ready() -> None:
         await world.until(lambda: not world.names("endpoints") and not world.names(SLICES), "gone with the service")
 
 
-async def test_a_headless_service_may_publish_pods_that_are_not_ready() -> None:
+async def test_a_headless_service_can_publish_pods_that_are_not_ready() -> None:
     async with running_world() as world:
         await world.create("services", service(clusterIP="None", publishNotReadyAddresses=True, ports=None))
         await world.create("services", service("strict"))
@@ -57,7 +57,7 @@ def _not_ready(found: Json) -> None:
     found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
 
 
-async def test_a_budget_says_how_many_pods_may_go() -> None:
+async def test_a_budget_reports_how_many_pods_may_be_evicted() -> None:
     async with running_world() as world:
         await world.create("deployments.apps", deployment(replicas=4))
         selector = {"matchLabels": {"app": "web"}}
@@ -65,9 +65,9 @@ async def test_a_budget_says_how_many_pods_may_go() -> None:
         await world.create("poddisruptionbudgets.policy", budget)
 
         def numbers() -> tuple[int, ...]:
-            said = (world.get("poddisruptionbudgets.policy", "web") or {}).get("status", {})
+            found = (world.get("poddisruptionbudgets.policy", "web") or {}).get("status", {})
             names = ("expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed")
-            return tuple(said.get(name, -1) for name in names)
+            return tuple(found.get(name, -1) for name in names)
 
         await world.until(lambda: numbers() == (4, 4, 2, 2), "all healthy")
         world.starts = False
@@ -75,7 +75,7 @@ async def test_a_budget_says_how_many_pods_may_go() -> None:
         await world.until(lambda: numbers() == (4, 3, 2, 1), "one less")
 
 
-async def test_every_namespace_gets_an_account_and_the_certificate() -> None:
+async def test_every_namespace_has_a_default_account_and_the_root_certificate() -> None:
     async with running_world(root_ca="PEM") as world:
         await world.create("namespaces", {"metadata": {"name": "team"}})
         await world.until(lambda: world.store.get("serviceaccounts", "team", "default"), "account")
@@ -101,15 +101,15 @@ def phase(world: World, resource: str, name: str) -> str:
     return str((world.get(resource, name) or {}).get("status", {}).get("phase", ""))
 
 
-async def test_a_claim_waits_for_its_node_gets_a_folder_and_loses_it_with_the_claim(tmp_path: Path) -> None:
+async def test_a_claim_waits_for_its_node_and_its_folder_is_deleted_with_it(tmp_path: Path) -> None:
     async with running_world(volumes=tmp_path) as world:
         await world.create(CLASSES, storage_class("WaitForFirstConsumer"))
         made = await world.create(CLAIMS, claim())
         await world.until(lambda: phase(world, CLAIMS, "data") == "Pending", "pending")
         await world.settle()
         assert world.names(VOLUMES) == []
-        chosen = {"volume.kubernetes.io/selected-node": "node2"}
-        await world.edit(CLAIMS, "data", lambda found: found["metadata"].setdefault("annotations", {}).update(chosen))
+        selected = {"volume.kubernetes.io/selected-node": "node2"}
+        await world.edit(CLAIMS, "data", lambda found: found["metadata"].setdefault("annotations", {}).update(selected))
         await world.until(lambda: phase(world, CLAIMS, "data") == "Bound", "bound")
         (volume,) = world.all(VOLUMES)
         folder = tmp_path / f"pvc-{made['metadata']['uid']}"
@@ -122,7 +122,7 @@ async def test_a_claim_waits_for_its_node_gets_a_folder_and_loses_it_with_the_cl
         assert not folder.exists()
 
 
-async def test_an_immediate_claim_takes_the_smallest_volume_that_fits(tmp_path: Path) -> None:
+async def test_an_immediate_claim_is_bound_to_the_smallest_matching_volume(tmp_path: Path) -> None:
     async with running_world(volumes=tmp_path) as world:
         for name, size in (("large", "100Gi"), ("right", "2Gi"), ("small", "1Mi")):
             spec = {
@@ -143,7 +143,7 @@ async def test_an_immediate_claim_takes_the_smallest_volume_that_fits(tmp_path: 
         assert set(world.names(VOLUMES)) == {"large", "right", "small"}
 
 
-async def test_a_claim_that_names_its_volume_is_confirmed(tmp_path: Path) -> None:
+async def test_a_claim_that_names_its_volume_is_bound(tmp_path: Path) -> None:
     async with running_world(volumes=tmp_path) as world:
         spec = {
             "capacity": {"storage": "2Gi"},
@@ -160,7 +160,7 @@ async def test_a_claim_that_names_its_volume_is_confirmed(tmp_path: Path) -> Non
         assert volume["spec"]["claimRef"]["name"] == "data"
 
 
-async def test_claims_that_race_for_one_volume_do_not_share_it(tmp_path: Path) -> None:
+async def test_concurrent_claims_never_share_a_volume(tmp_path: Path) -> None:
     async with running_world(volumes=tmp_path) as world:
         for name in ("a", "b", "c", "d"):
             await world.create(CLAIMS, claim(name, storageClassName="by-hand"))

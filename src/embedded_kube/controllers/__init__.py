@@ -1,4 +1,4 @@
-"""The controllers of the local cluster: loops that bring the world to what objects say, all in one process."""
+"""Controllers of the local cluster, the kube-controller-manager: all run in one process."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["ControllerSettings", "run_controllers"]
 
 
 def _controllers(context: ControllerContext) -> list[Controller[Any]]:
-    """All of them; those that need whole objects come before those that are content with headers."""
-    whole = (
+    """Returns all controllers. Those that need full objects come before those that need only metadata."""
+    kinds = (
         DeploymentController,
         ReplicaSetController,
         StatefulSetController,
@@ -47,13 +47,13 @@ def _controllers(context: ControllerContext) -> list[Controller[Any]]:
         ServiceAccountController,
         CrdFinalizer,
     )
-    made: list[Controller[Any]] = [controller(context) for controller in whole]
-    resources = RestMapper(context)
-    return [*made, NamespaceController(context, resources), GarbageCollector(context, resources)]
+    made: list[Controller[Any]] = [controller(context) for controller in kinds]
+    mapper = RestMapper(context)
+    return [*made, NamespaceController(context, mapper), GarbageCollector(context, mapper)]
 
 
 async def run_controllers(client: ClusterClient, settings: ControllerSettings) -> None:
-    """Runs every controller until cancelled. One that fails is logged and started again, the others go on."""
+    """Runs all controllers until cancelled. A controller that fails is logged and restarted."""
     async with asyncio.TaskGroup() as group:
 
         def start(informer: LocalInformer[Any]) -> asyncio.Task[None]:
@@ -61,7 +61,7 @@ async def run_controllers(client: ClusterClient, settings: ControllerSettings) -
 
         context = ControllerContext(client, settings, InformerFactory(client, start))
         controllers = _controllers(context)
-        group.create_task(keep_running("the recorder of Events", context.recorder.run))
+        group.create_task(keep_running("the event recorder", context.recorder.run))
         for controller in controllers:
             group.create_task(keep_running(controller.name, controller.run))
         try:

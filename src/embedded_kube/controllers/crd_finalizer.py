@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions that are being deleted: their objects go first."""
+"""CRD finalizer: deletes the objects of a CRD before the CRD itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REQUEUE_DELAY = 0.2
 
 
 class CrdFinalizer(Controller[Key]):
-    """Holds every CRD until its last object is gone, so that none of them comes back with a namesake."""
+    """Keeps every CRD until its last object is gone, so that a new CRD of its name starts empty."""
 
     name = "crd-finalizer"
 
@@ -38,14 +38,14 @@ class CrdFinalizer(Controller[Key]):
         resource = mapping_of(found).name
         items = [read_object(one) for one in await self.context.client.list(resource)]
         if items:
-            await self._say(found)
+            await self._report(found)
             to_delete = [item for item in items if not item.meta.deleting]
             await slow_start_batch([partial(self.context.delete, resource, item) for item in to_delete])
             return _REQUEUE_DELAY
         await self.context.edit(CRDS, found, partial(without_finalizer, name=FINALIZER))
         return None
 
-    async def _say(self, found: FullObject) -> None:
+    async def _report(self, found: FullObject) -> None:
         status = copy_json(found.status)
         text = "CustomResource deletion is in progress"
         set_condition(status, condition("Terminating", True, "InstanceDeletionInProgress", text))

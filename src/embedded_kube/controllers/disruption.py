@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods may be evicted right now."""
+"""Disruption controller: how many pods a PodDisruptionBudget allows to evict."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 BUDGETS = "poddisruptionbudgets.policy"
-_EVICTION_LASTS = 120.0
-"""How long an eviction that was allowed counts although the pod has not begun to go."""
+_EVICTION_TIMEOUT = 120.0
+"""Seconds that an allowed eviction counts while the pod is not being deleted yet."""
 
 _SCALED = {"ReplicaSet": "replicasets.apps", "StatefulSet": "statefulsets.apps", "Deployment": "deployments.apps"}
 
 
 class BudgetCounts(NamedTuple):
-    """What a budget allows."""
+    """The counters of a budget."""
 
     expected: int
     desired: int
@@ -31,19 +31,19 @@ class BudgetCounts(NamedTuple):
 
     @property
     def allowed(self) -> int:
-        """How many more pods may go."""
+        """How many more pods may be evicted."""
         return max(0, self.healthy - self.desired) if self.expected > 0 else 0
 
 
 def count_budget(
     spec: Json, pods: Sequence[PodView], scale: int | None, disrupted: Iterable[str]
 ) -> BudgetCounts | None:
-    """What a budget allows; None when it needs to know how many pods are wanted and nobody can say.
+    """Counts a budget; None if it depends on the scale and the scale is unknown.
 
-    `scale` is how many pods the controllers of these pods want; `disrupted` are pods whose eviction was just allowed.
+    `scale` is the number of replicas of the pods' controllers, `disrupted` are pods whose eviction was just allowed.
     """
-    leaving = set(disrupted)
-    healthy = sum(pod.ready and not pod.meta.deleting and pod.meta.name not in leaving for pod in pods)
+    evicted = set(disrupted)
+    healthy = sum(pod.ready and not pod.meta.deleting and pod.meta.name not in evicted for pod in pods)
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     if most is None and isinstance(least, int):
         return BudgetCounts(len(pods), least, healthy)
@@ -55,12 +55,12 @@ def count_budget(
 
 
 def pending_disruptions(status: Json, pods: Iterable[PodView], now: float) -> tuple[dict[str, str], float | None]:
-    """The evictions that were allowed and have not shown yet, and when the first of them stops counting."""
+    """Returns the allowed evictions whose pods are not deleting yet, and the seconds until the first one expires."""
     left: dict[str, str] = {}
     waits: list[float] = []
     names = {pod.meta.name for pod in pods if not pod.meta.deleting}
     for name, since in (status.get("disruptedPods") or {}).items():
-        wait = seconds(since) + _EVICTION_LASTS - now
+        wait = seconds(since) + _EVICTION_TIMEOUT - now
         if name in names and wait > 0:
             left[name] = since
             waits.append(wait)
@@ -68,7 +68,7 @@ def pending_disruptions(status: Json, pods: Iterable[PodView], now: float) -> tu
 
 
 class DisruptionController(Controller[Key]):
-    """Keeps the status of every budget."""
+    """Updates the status of every PodDisruptionBudget."""
 
     name = "disruption-controller"
 
@@ -86,16 +86,16 @@ class DisruptionController(Controller[Key]):
             informer.add_event_handler(self._scale_changed)
 
     def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
-        some: Any = after or before
-        for budget in self._by_namespace.get(some.meta.namespace):
+        either: Any = after or before
+        for budget in self._by_namespace.get(either.meta.namespace):
             selector = budget.spec.get("selector")
             if any(pod is not None and matches(selector, pod.meta.labels) for pod in (before, after)):
                 self.queue.add_after(budget.meta.key, 0.05)
 
     def _scale_changed(self, before: FullObject | None, after: FullObject | None) -> None:
-        some: Any = after or before
+        either: Any = after or before
         if before is None or after is None or before.spec.get("replicas") != after.spec.get("replicas"):
-            for budget in self._by_namespace.get(some.meta.namespace):
+            for budget in self._by_namespace.get(either.meta.namespace):
                 self.queue.add_after(budget.meta.key, 0.05)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -109,36 +109,36 @@ class DisruptionController(Controller[Key]):
             if not pod.ended and matches(selector, pod.meta.labels)
         ]
         disrupted, again = pending_disruptions(budget.status, pods, time.time())
-        allowance = count_budget(budget.spec, pods, self._scale(pods), disrupted)
-        if allowance is None:
-            text = "cannot tell how many pods are wanted: some have no controller with replicas"
+        counts = count_budget(budget.spec, pods, self._scale(pods), disrupted)
+        if counts is None:
+            text = "the expected number of pods is unknown: some pods have no controller with replicas"
             self.warning(
                 InvolvedObject("policy/v1", "PodDisruptionBudget", budget.meta), "CalculateExpectedPodCountFailed", text
             )
-        status = self._status(budget, allowance, disrupted)
+        status = self._status(budget, counts, disrupted)
         if status != budget.status:
-            # An eviction that was allowed meanwhile wrote to this status too, and must not be forgotten.
+            # Pinned: an eviction that was allowed meanwhile wrote to this status too.
             await self.context.set_status(BUDGETS, budget, status, pinned=True)
         return again
 
-    def _status(self, budget: FullObject, allowance: BudgetCounts | None, disrupted: dict[str, str]) -> Json:
+    def _status(self, budget: FullObject, counts: BudgetCounts | None, disrupted: dict[str, str]) -> Json:
         status = copy_json(budget.status)
         status.pop("disruptedPods", None)
-        if allowance is None:
+        if counts is None:
             status["disruptionsAllowed"] = 0
             for name in ("currentHealthy", "desiredHealthy", "expectedPods"):
                 status.setdefault(name, 0)
-            text = "the number of wanted pods is unknown"
+            text = "the expected number of pods is unknown"
             set_condition(status, condition("DisruptionAllowed", False, "SyncFailed", text))
         else:
             status |= {
-                "currentHealthy": allowance.healthy,
-                "desiredHealthy": allowance.desired,
-                "expectedPods": allowance.expected,
-                "disruptionsAllowed": allowance.allowed,
+                "currentHealthy": counts.healthy,
+                "desiredHealthy": counts.desired,
+                "expectedPods": counts.expected,
+                "disruptionsAllowed": counts.allowed,
             }
-            reason = "SufficientPods" if allowance.allowed else "InsufficientPods"
-            set_condition(status, condition("DisruptionAllowed", bool(allowance.allowed), reason, ""))
+            reason = "SufficientPods" if counts.allowed else "InsufficientPods"
+            set_condition(status, condition("DisruptionAllowed", bool(counts.allowed), reason, ""))
         for one in status["conditions"]:
             one["observedGeneration"] = budget.meta.generation
         if disrupted:
@@ -147,7 +147,7 @@ class DisruptionController(Controller[Key]):
         return status
 
     def _scale(self, pods: Iterable[PodView]) -> int | None:
-        """How many pods the controllers of these want; None when one of them cannot say."""
+        """Returns the replicas of the pods' controllers; None if one of the pods has no such controller."""
         totals: dict[str, int] = {}
         for pod in pods:
             found = self._scaling_owner(pod)

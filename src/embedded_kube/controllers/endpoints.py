@@ -1,4 +1,4 @@
-"""Where a Service's pods can be reached: Endpoints and EndpointSlices."""
+"""Endpoints controller: Endpoints and EndpointSlices of Services."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from embedded_kube.storage.store import Json
 SERVICES = "services"
 ENDPOINTS = "endpoints"
 SLICES = "endpointslices.discovery.k8s.io"
-_LARGEST_SLICE = 100
-_MOST_ADDRESSES = 1000
-_BATCH = 0.1
-"""Pods of one service that change within this time make one write."""
+_MAX_SLICE_ENDPOINTS = 100
+_MAX_ADDRESSES = 1000
+_BATCH_DELAY = 0.1
+"""Changes of a Service's pods within this time, in seconds, cause one write."""
 
 _MANAGED = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
 _SLICE_MANAGER = "endpointslice-controller.k8s.io"
 
 
 class ServiceEndpoint(NamedTuple):
-    """A pod behind a service: whether traffic may go to it, and at which port numbers."""
+    """A pod behind a Service: whether it is ready, and its ports as (name, number, protocol)."""
 
     pod: PodView
     ready: bool
@@ -33,16 +33,16 @@ class ServiceEndpoint(NamedTuple):
 
 
 def find_endpoints(service: FullObject, pods: Iterable[PodView]) -> list[ServiceEndpoint]:
-    """The pods that a service selects and that have an address, in a steady order."""
-    everything = bool(service.spec.get("publishNotReadyAddresses"))
+    """Returns the pods that a Service selects and that have an address, in a stable order."""
+    publish_all = bool(service.spec.get("publishNotReadyAddresses"))
     selector = service.spec.get("selector") or {}
-    places = []
+    endpoints = []
     for pod in pods:
         if not pod.ip or pod.ended or any(pod.meta.labels.get(name) != value for name, value in selector.items()):
             continue
-        ready = everything or (pod.ready and not pod.meta.deleting)
-        places.append(ServiceEndpoint(pod, ready, _ports(service, pod)))
-    return sorted(places, key=lambda place: (place.ports, place.pod.meta.name))
+        ready = publish_all or (pod.ready and not pod.meta.deleting)
+        endpoints.append(ServiceEndpoint(pod, ready, _ports(service, pod)))
+    return sorted(endpoints, key=lambda endpoint: (endpoint.ports, endpoint.pod.meta.name))
 
 
 def _ports(service: FullObject, pod: PodView) -> tuple[tuple[str, int, str], ...]:
@@ -61,11 +61,11 @@ def _ports(service: FullObject, pod: PodView) -> tuple[tuple[str, int, str], ...
 
 
 def _by_ports(
-    places: Sequence[ServiceEndpoint],
+    endpoints: Sequence[ServiceEndpoint],
 ) -> list[tuple[tuple[tuple[str, int, str], ...], list[ServiceEndpoint]]]:
     groups: dict[tuple[tuple[str, int, str], ...], list[ServiceEndpoint]] = {}
-    for place in places:
-        groups.setdefault(place.ports, []).append(place)
+    for endpoint in endpoints:
+        groups.setdefault(endpoint.ports, []).append(endpoint)
     return list(groups.items())
 
 
@@ -73,8 +73,8 @@ def _target(pod: PodView) -> Json:
     return {"kind": "Pod", "namespace": pod.meta.namespace, "name": pod.meta.name, "uid": pod.meta.uid}
 
 
-def _address(service: FullObject, place: ServiceEndpoint) -> Json:
-    pod = place.pod
+def _address(service: FullObject, endpoint: ServiceEndpoint) -> Json:
+    pod = endpoint.pod
     found: Json = {"ip": pod.ip, "targetRef": _target(pod)}
     if pod.node:
         found["nodeName"] = pod.node
@@ -87,15 +87,15 @@ def _port(name: str, number: int, protocol: str) -> Json:
     return {**({"name": name} if name else {}), "port": number, "protocol": protocol}
 
 
-def endpoints_of(service: FullObject, places: Sequence[ServiceEndpoint]) -> Json:
-    """The Endpoints object of a service. Like upstream's it is cut at a thousand addresses."""
+def endpoints_of(service: FullObject, endpoints: Sequence[ServiceEndpoint]) -> Json:
+    """Returns the Endpoints object of a Service, truncated to 1000 addresses as in Kubernetes."""
     subsets = []
     headless = service.spec.get("clusterIP") == "None"
-    for ports, group in _by_ports(places[:_MOST_ADDRESSES]):
+    for ports, group in _by_ports(endpoints[:_MAX_ADDRESSES]):
         if not ports and not headless:
             continue
-        ready = [_address(service, place) for place in group if place.ready]
-        others = [_address(service, place) for place in group if not place.ready]
+        ready = [_address(service, endpoint) for endpoint in group if endpoint.ready]
+        others = [_address(service, endpoint) for endpoint in group if not endpoint.ready]
         subset: Json = {}
         if ready:
             subset["addresses"] = ready
@@ -108,26 +108,26 @@ def endpoints_of(service: FullObject, places: Sequence[ServiceEndpoint]) -> Json
     if headless:
         labels["service.kubernetes.io/headless"] = ""
     meta: Json = {"name": service.meta.name, "namespace": service.meta.namespace, "labels": labels}
-    if len(places) > _MOST_ADDRESSES:
+    if len(endpoints) > _MAX_ADDRESSES:
         meta["annotations"] = {"endpoints.kubernetes.io/over-capacity": "truncated"}
     return {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, **({"subsets": subsets} if subsets else {})}
 
 
-def slices_of(service: FullObject, places: Sequence[ServiceEndpoint]) -> list[Json]:
-    """The EndpointSlices of a service, named so that the same ones come out every time."""
+def slices_of(service: FullObject, endpoints: Sequence[ServiceEndpoint]) -> list[Json]:
+    """Returns the EndpointSlices of a Service, with stable names."""
     pieces = [
-        (ports, group[first : first + _LARGEST_SLICE])
-        for ports, group in _by_ports(places)
-        for first in range(0, len(group), _LARGEST_SLICE)
+        (ports, group[first : first + _MAX_SLICE_ENDPOINTS])
+        for ports, group in _by_ports(endpoints)
+        for first in range(0, len(group), _MAX_SLICE_ENDPOINTS)
     ]
-    # A service without pods has one empty slice, so that those who watch see it.
+    # A Service without pods has one empty slice.
     return [_slice(service, number, piece) for number, piece in enumerate(pieces or [((), [])])]
 
 
 def _slice(
     service: FullObject, number: int, piece: tuple[tuple[tuple[str, int, str], ...], list[ServiceEndpoint]]
 ) -> Json:
-    ports, places = piece
+    ports, endpoints = piece
     labels = {
         **service.meta.labels,
         "kubernetes.io/service-name": service.meta.name,
@@ -146,23 +146,23 @@ def _slice(
             "ownerReferences": [owner_reference("v1", "Service", service)],
         },
         "addressType": "IPv4",
-        "endpoints": [_endpoint(service, place) for place in places],
+        "endpoints": [_endpoint(service, endpoint) for endpoint in endpoints],
         "ports": [{"name": name, "port": port, "protocol": protocol} for name, port, protocol in ports],
     }
 
 
-def _endpoint(service: FullObject, place: ServiceEndpoint) -> Json:
-    address = _address(service, place)
-    pod = place.pod
+def _endpoint(service: FullObject, endpoint: ServiceEndpoint) -> Json:
+    address = _address(service, endpoint)
+    pod = endpoint.pod
     return {
         "addresses": [address.pop("ip")],
-        "conditions": {"ready": place.ready, "serving": pod.ready, "terminating": bool(pod.meta.deleting)},
+        "conditions": {"ready": endpoint.ready, "serving": pod.ready, "terminating": bool(pod.meta.deleting)},
         **address,
     }
 
 
 class EndpointsController(Controller[Key]):
-    """Keeps the Endpoints and EndpointSlices of every Service that selects pods."""
+    """Updates the Endpoints and EndpointSlices of every Service with a selector."""
 
     name = "endpoint-controller"
 
@@ -180,27 +180,27 @@ class EndpointsController(Controller[Key]):
         self.informers.pods.add_event_handler(self._pod_changed)
 
     def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
-        if before is not None and after is not None and _same_place(before, after):
+        if before is not None and after is not None and _same_endpoint(before, after):
             return
         namespace = (after or before).meta.namespace  # type: ignore[union-attr]
         for service in self._by_namespace.get(namespace):
             selector = (service.spec.get("selector") or {}).items()
             if any(pod is not None and selector <= pod.meta.labels.items() for pod in (before, after)):
-                self.queue.add_after(service.meta.key, _BATCH)
+                self.queue.add_after(service.meta.key, _BATCH_DELAY)
 
     async def reconcile(self, key: Key) -> float | None:
         service = self._services.get(key)
         if service is None or service.meta.deleting:
-            # Slices go with their owner; Endpoints have none, but bear the name of their service.
+            # Slices are deleted with their owner. Endpoints have no owner, but the name of their Service.
             held = self._endpoints.get(key)
             if service is None and held is not None and _MANAGED.items() <= held.meta.labels.items():
                 await self.context.delete(ENDPOINTS, held)
             return None
         if not service.spec.get("selector") or service.spec.get("type") == "ExternalName":
             return None
-        places = find_endpoints(service, self.informers.pods_of_namespace.get(key[0]))
-        await self._put(ENDPOINTS, self._endpoints.get(key), endpoints_of(service, places))
-        wanted = {one["metadata"]["name"]: one for one in slices_of(service, places)}
+        endpoints = find_endpoints(service, self.informers.pods_of_namespace.get(key[0]))
+        await self._put(ENDPOINTS, self._endpoints.get(key), endpoints_of(service, endpoints))
+        wanted = {one["metadata"]["name"]: one for one in slices_of(service, endpoints)}
         present = {one.meta.name: one for one in self._slices_of.get("/".join(key))}
         for name, one in wanted.items():
             await self._put(SLICES, present.get(name), one)
@@ -237,7 +237,7 @@ def _service_of(found: FullObject) -> tuple[str, ...]:
     return (f"{found.meta.namespace}/{found.meta.labels.get(_NAME, '')}",) if managed else ()
 
 
-def _same_place(before: PodView, after: PodView) -> bool:
+def _same_endpoint(before: PodView, after: PodView) -> bool:
     return (before.ip, before.ready, before.ended, before.node, bool(before.meta.deleting), before.meta.labels) == (
         after.ip,
         after.ready,

@@ -1,4 +1,4 @@
-"""Garbage collection: what has lost its owners goes, and owners wait for what they asked to wait for."""
+"""Garbage collector: deletes objects whose owners are gone; foreground deletion waits for dependents."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from embedded_kube.storage.store import Json
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
-_UNCOLLECTED = ("events",)
-_REMEMBERED_GONE = 20_000
+_IGNORED_RESOURCES = ("events",)
+_ABSENT_OWNER_CACHE_SIZE = 20_000
 
 
 class GraphNode(NamedTuple):
-    """An object and the resource it is of."""
+    """An object in the owner graph, and its resource."""
 
     resource: RestMapping
     item: ObjectView
 
     @property
     def meta(self) -> MetaView:
-        """Who it is."""
+        """The metadata of the object."""
         return self.item.meta
 
 
 class GcAction(NamedTuple):
-    """What becomes of an object: the owners it must forget, or that it must go (and wait for its own dependents)."""
+    """What to do with an object: remove owner references, or delete it, in the foreground if it has dependents."""
 
-    forget: tuple[str, ...] = ()
+    remove_owners: tuple[str, ...] = ()
     delete: bool = False
     foreground: bool = False
 
 
 def decide_gc_action(meta: MetaView, gone: Collection[str], waiting: Collection[str], has_dependents: bool) -> GcAction:
-    """The fate of an object, by which of its owners are gone and which wait for it before they go."""
+    """Decides by which owners are gone, and which wait for their dependents (foreground deletion)."""
     uids = [owner.uid for owner in meta.owners]
     if any(uid not in gone and uid not in waiting for uid in uids):
-        return GcAction(forget=tuple(uid for uid in uids if uid in gone or uid in waiting))
+        return GcAction(remove_owners=tuple(uid for uid in uids if uid in gone or uid in waiting))
     if not any(uid in gone for uid in uids) and not waiting:
         return GcAction()
     return GcAction(delete=True, foreground=bool(waiting) and has_dependents)
 
 
 class GarbageCollector(Controller[str]):
-    """Follows every resource, and keeps who owns whom by uid."""
+    """Watches every resource and keeps the owner graph by uid."""
 
     name = "garbage-collector-controller"
     workers = 8
@@ -63,18 +63,18 @@ class GarbageCollector(Controller[str]):
         self._mapper = mapper
         self._objects: dict[str, GraphNode] = {}
         self._dependents: dict[str, set[str]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._absent_owners: OrderedDict[str, None] = OrderedDict()
         self.cache_syncs.append(mapper.crds)
         mapper.add_listener(self._resource_changed)
 
-    async def begin(self) -> None:
+    async def prepare(self) -> None:
         for resource in self._mapper:
             informer = self.informers.find(resource.name)
             if informer is not None:
                 await informer.synced.wait()
 
     def _resource_changed(self, resource: RestMapping, exists: bool) -> None:
-        if resource.name in _UNCOLLECTED:
+        if resource.name in _IGNORED_RESOURCES:
             return
         if exists:
             self.informers.metadata(resource.name).add_event_handler(partial(self._changed, resource))
@@ -84,11 +84,11 @@ class GarbageCollector(Controller[str]):
     def _changed(self, resource: RestMapping, before: ObjectView | None, after: ObjectView | None) -> None:
         if after is None:
             if before is not None:
-                self._forget(before.meta)
+                self._remove(before.meta)
             return
         meta = after.meta
         self._objects[meta.uid] = GraphNode(resource, after)
-        if before is not None and _standing(before.meta) == _standing(meta):
+        if before is not None and _gc_fields(before.meta) == _gc_fields(meta):
             return
         for owner in before.meta.owners if before is not None else ():
             if owner not in meta.owners:
@@ -100,11 +100,11 @@ class GarbageCollector(Controller[str]):
         if meta.deleting and FOREGROUND in meta.finalizers:
             self._enqueue_dependents(meta.uid)
 
-    def _forget(self, meta: MetaView) -> None:
+    def _remove(self, meta: MetaView) -> None:
         self._objects.pop(meta.uid, None)
-        self._gone[meta.uid] = None
-        if len(self._gone) > _REMEMBERED_GONE:
-            self._gone.popitem(last=False)
+        self._absent_owners[meta.uid] = None
+        if len(self._absent_owners) > _ABSENT_OWNER_CACHE_SIZE:
+            self._absent_owners.popitem(last=False)
         for owner in meta.owners:
             self._unlink(owner, meta.uid)
         self._enqueue_dependents(meta.uid)
@@ -116,7 +116,7 @@ class GarbageCollector(Controller[str]):
         held.discard(uid)
         if not held:
             del self._dependents[owner.uid]
-        # An owner that waits for its dependents may have lost the last one.
+        # The owner may wait for its last dependent.
         if owner.uid in self._objects and self._objects[owner.uid].meta.deleting:
             self.queue.add(owner.uid)
 
@@ -147,21 +147,21 @@ class GarbageCollector(Controller[str]):
                 gone.append(owner.uid)
             elif state == "waiting":
                 waiting.append(owner.uid)
-        fate = decide_gc_action(meta, gone, waiting, bool(self._dependents.get(key)))
-        await self._act(found, fate)
+        action = decide_gc_action(meta, gone, waiting, bool(self._dependents.get(key)))
+        await self._act(found, action)
         return None
 
-    async def _act(self, found: GraphNode, fate: GcAction) -> None:
-        if fate.forget:
-            await self._edit(found, partial(without_owners, uids=frozenset(fate.forget)))
-        if not fate.delete:
+    async def _act(self, found: GraphNode, action: GcAction) -> None:
+        if action.remove_owners:
+            await self._edit(found, partial(without_owners, uids=frozenset(action.remove_owners)))
+        if not action.delete:
             return
-        if fate.foreground:
+        if action.foreground:
             await self._edit(found, partial(with_finalizer, name=FOREGROUND))
         await self.context.delete(found.resource.name, found.item)
 
     async def _state_of(self, found: GraphNode, owner: OwnerView) -> str:
-        """present, waiting (for its dependents, before it goes), gone, or unknown (no such kind here)."""
+        """Returns present, waiting (for its dependents), gone, or unknown (the kind is not served)."""
         known = self._objects.get(owner.uid)
         resource = self._mapper.mapping_for(owner.api_version, owner.kind)
         if resource is not None and resource.namespaced and not found.meta.namespace:
@@ -173,11 +173,11 @@ class GarbageCollector(Controller[str]):
         if known is not None and known.meta.namespace in ("", found.meta.namespace):
             waits = known.meta.deleting and FOREGROUND in known.meta.finalizers
             return "waiting" if waits else "present"
-        if known is None and owner.uid in self._gone:
+        if known is None and owner.uid in self._absent_owners:
             return "gone"
         if resource is None:
             return "unknown"
-        # The cache may be behind, and a wrong answer here deletes somebody's work: ask.
+        # The cache may be stale, and a wrong answer deletes data: ask the API.
         try:
             live = await self.context.client.get(resource.name, namespace, owner.name)
         except StatusError as error:
@@ -187,7 +187,7 @@ class GarbageCollector(Controller[str]):
         return "present" if live["metadata"]["uid"] == owner.uid else "gone"
 
     async def _orphan(self, found: GraphNode) -> None:
-        """Makes the dependents ownerless, then lets the owner go."""
+        """Removes the owner reference from the dependents, then the finalizer from the owner."""
         dependents = [self._objects[uid] for uid in self._dependents.get(found.meta.uid, ()) if uid in self._objects]
         release = partial(without_owners, uids=frozenset((found.meta.uid,)))
         await slow_start_batch([partial(self._edit, dependent, release) for dependent in dependents])
@@ -207,6 +207,6 @@ class GarbageCollector(Controller[str]):
                 raise
 
 
-def _standing(meta: MetaView) -> tuple[object, ...]:
-    """What decides over an object's fate, beside the fate of its owners."""
+def _gc_fields(meta: MetaView) -> tuple[object, ...]:
+    """Returns the fields that decide about an object's collection, besides the state of its owners."""
     return meta.owners, meta.finalizers, bool(meta.deleting)

@@ -1,4 +1,4 @@
-"""Namespaces that are being deleted: their contents first, then they themselves."""
+"""Namespace controller: deletes the contents of a terminating namespace, then finalizes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REQUEUE_DELAY = 5.0
 
 
 class RemainingContent(NamedTuple):
-    """What is still in a namespace: objects by resource, and by the finalizer that holds them."""
+    """What is left in a namespace: objects by resource and by finalizer, and failed deletions."""
 
     resources: Counter[str]
     finalizers: Counter[str]
@@ -28,8 +28,8 @@ class RemainingContent(NamedTuple):
 
 
 def deletion_conditions(left: RemainingContent) -> list[Json]:
-    """What a namespace says about its deletion."""
-    no_failure = condition(
+    """Returns the deletion conditions of a namespace."""
+    failure = condition(
         "NamespaceDeletionContentFailure",
         bool(left.failures),
         "ContentDeletionFailed" if left.failures else "ContentDeleted",
@@ -42,7 +42,7 @@ def deletion_conditions(left: RemainingContent) -> list[Json]:
         f"{name} in {count} resource instances" for name, count in sorted(left.finalizers.items())
     )
     return [
-        no_failure,
+        failure,
         condition(
             "NamespaceContentRemaining",
             bool(left.resources),
@@ -59,7 +59,7 @@ def deletion_conditions(left: RemainingContent) -> list[Json]:
 
 
 class NamespaceController(Controller[Key]):
-    """Empties every namespace that is being deleted."""
+    """Deletes the contents of every terminating namespace."""
 
     name = "namespace-controller"
 
@@ -78,24 +78,24 @@ class NamespaceController(Controller[Key]):
     def _content_changed(self, before: ObjectView | None, after: ObjectView | None) -> None:
         if after is not None or before is None:
             return
-        home = self._namespaces.get(("", before.meta.namespace))
-        if home is not None and home.meta.deleting:
-            # One look for all that goes in the same moment.
-            self.queue.add_after(home.meta.key, 0.05)
+        namespace = self._namespaces.get(("", before.meta.namespace))
+        if namespace is not None and namespace.meta.deleting:
+            # One reconcile for all deletions of the same moment.
+            self.queue.add_after(namespace.meta.key, 0.05)
 
     async def reconcile(self, key: Key) -> float | None:
         found = self._namespaces.get(key)
         if found is None or not found.meta.deleting or FINALIZER not in (found.spec.get("finalizers") or ()):
             return None
-        left = await self._empty(key[1])
+        left = await self._delete_content(key[1])
         if left.resources or left.failures:
             await self._report(found, left)
             return _REQUEUE_DELAY
         await self._finalize(found)
         return None
 
-    async def _empty(self, namespace: str) -> RemainingContent:
-        """Deletes what is there, and says what is still there afterwards."""
+    async def _delete_content(self, namespace: str) -> RemainingContent:
+        """Deletes the objects of a namespace, and returns what is left."""
         left = RemainingContent(Counter(), Counter(), [])
         for resource in self._mapper:
             if not resource.namespaced:

@@ -1,4 +1,4 @@
-"""Nodes that fall silent: they become Unknown, get taints, and their pods stop being ready."""
+"""Node lifecycle controller: marks silent nodes Unknown, sets taints, and sets their pods to not ready."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PRESSURES = {
     "PIDPressure": "node.kubernetes.io/pid-pressure",
     "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
 }
-_OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURES.values()}
-_REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+_MANAGED_TAINTS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURES.values()}
+_NODE_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 def wanted_taints(node: NodeView) -> set[tuple[str, str]]:
-    """The taints (key, effect) that follow from what a node says of itself."""
+    """Returns the taints (key, effect) that follow from a node's conditions."""
     wanted: set[tuple[str, str]] = set()
     if node.ready != "True":
         key = UNREACHABLE if node.ready == "Unknown" else NOT_READY
         wanted.add((key, "NoSchedule"))
-        # A node that has not spoken yet has no pods to drive away.
+        # A node without a Ready condition has no pods to evict.
         if node.ready:
             wanted.add((key, "NoExecute"))
     if node.unschedulable:
@@ -44,31 +44,31 @@ def wanted_taints(node: NodeView) -> set[tuple[str, str]]:
 
 
 def plan_taints(node: NodeView) -> tuple[list[TaintView], list[TaintView]]:
-    """The taints to add to a node and to take away; those of others are left alone."""
+    """Returns the taints to add to a node and to remove; other taints are left alone."""
     present = {(taint.key, taint.effect): taint for taint in node.taints}
     wanted = wanted_taints(node)
     add = [TaintView(key, effect) for key, effect in sorted(wanted - present.keys())]
-    remove = [taint for name, taint in present.items() if taint.key in _OURS and name not in wanted]
+    remove = [taint for name, taint in present.items() if taint.key in _MANAGED_TAINTS and name not in wanted]
     return add, remove
 
 
 def mark_unknown(found: Json) -> Json | None:
-    """A node's status when nothing has been heard of it for too long."""
+    """Sets a node's conditions to Unknown; None if they are already."""
     status = found.setdefault("status", {})
     if find_condition(status, "Ready").get("status") == "Unknown":
         return None
-    for kind in _REPORTED:
+    for kind in _NODE_CONDITIONS:
         if find_condition(status, kind):
             new = condition(kind, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
         else:
             new = condition(kind, "Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
-        heard = find_condition(status, kind).get("lastHeartbeatTime")
-        set_condition(status, {**new, **({"lastHeartbeatTime": heard} if heard else {})})
+        heartbeat = find_condition(status, kind).get("lastHeartbeatTime")
+        set_condition(status, {**new, **({"lastHeartbeatTime": heartbeat} if heartbeat else {})})
     return found
 
 
 class NodeLifecycleController(Controller[Key]):
-    """Watches over the nodes."""
+    """Monitors the heartbeats of nodes."""
 
     name = "node-controller"
 
@@ -85,10 +85,10 @@ class NodeLifecycleController(Controller[Key]):
     def period(self) -> float:
         return self.settings.node_check
 
-    async def begin(self) -> None:
-        # Nobody is late on the day we open: after a restart every node gets its full grace.
+    async def prepare(self) -> None:
+        # After a restart every node gets its full grace period.
         now = time.monotonic()
-        self._last_seen = {name: (said, now) for name, (said, _) in self._last_seen.items()}
+        self._last_seen = {name: (sign, now) for name, (sign, _) in self._last_seen.items()}
 
     def _node_changed(self, _: NodeView | None, after: NodeView | None) -> None:
         if after is not None:
@@ -98,12 +98,12 @@ class NodeLifecycleController(Controller[Key]):
         if after is not None and after.meta.namespace == LEASE_NAMESPACE:
             self._on_heartbeat(after.meta.name, f"lease {after.renewed}")
 
-    def _on_heartbeat(self, name: str, said: str) -> None:
-        """Our own clock says when a node spoke, not the node's: theirs may be wrong."""
-        kind = said.split(" ", 1)[0]
+    def _on_heartbeat(self, name: str, sign: str) -> None:
+        """Records when a heartbeat changed, by the controller's clock: a node's clock may be wrong."""
+        kind = sign.split(" ", 1)[0]
         known = self._last_seen.get(f"{kind}/{name}")
-        if known is None or known[0] != said:
-            self._last_seen[f"{kind}/{name}"] = (said, time.monotonic())
+        if known is None or known[0] != sign:
+            self._last_seen[f"{kind}/{name}"] = (sign, time.monotonic())
 
     def _last_heartbeat(self, name: str) -> float:
         return max(self._last_seen.get(f"{kind}/{name}", ("", 0.0))[1] for kind in ("node", "lease"))
@@ -127,12 +127,12 @@ class NodeLifecycleController(Controller[Key]):
             await self.context.edit("nodes", node, partial(_taint, add=add, remove=remove))
         if node.ready in ("False", "Unknown"):
             pods = [pod for pod in self.informers.pods_of_node.get(node.meta.name) if pod.ready]
-            await slow_start_batch([partial(self._unready, pod) for pod in pods])
+            await slow_start_batch([partial(self._set_not_ready, pod) for pod in pods])
         return None
 
-    async def _unready(self, pod: PodView) -> None:
+    async def _set_not_ready(self, pod: PodView) -> None:
         try:
-            await self.context.edit("pods", pod, _unready, "status")
+            await self.context.edit("pods", pod, _not_ready, "status")
         except StatusError as error:
             if error.code != 404:
                 raise
@@ -150,7 +150,7 @@ def _taint(found: Json, add: list[TaintView], remove: list[TaintView]) -> Json:
     return found
 
 
-def _unready(found: Json) -> Json | None:
+def _not_ready(found: Json) -> Json | None:
     status = found.setdefault("status", {})
     ready = find_condition(status, "Ready")
     if ready.get("status") != "True":

@@ -1,6 +1,6 @@
-"""Persistent volumes: claims are bound to volumes, and folders are made for those of our own classes.
+"""Persistent volume controllers: bind claims to volumes, and provision folders for the local storage class.
 
-Left out: the protection finalizers (a claim that a pod still uses is deleted at once), resizing and snapshots.
+Left out: protection finalizers (a claim that a pod still uses is deleted at once), resizing and snapshots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
 from embedded_kube.controllers.machinery.objects import FullObject, Key
 from embedded_kube.controllers.volume_binding import (
     BIND_COMPLETED,
-    BOUND_BY_US,
+    BOUND_BY_CONTROLLER,
     PROVISIONED_BY,
     SELECTED_NODE,
     claim_reference,
@@ -34,7 +34,7 @@ PROVISIONER = "gpu-scheduler.io/local"
 
 
 class VolumeClaimController(Controller[Key]):
-    """Binds every claim, making a volume where its class is ours."""
+    """Binds every claim; provisions a volume for claims of the local storage class."""
 
     name = "persistentvolume-controller"
 
@@ -63,7 +63,7 @@ class VolumeClaimController(Controller[Key]):
         if claim is None or claim.meta.deleting:
             return None
         if claim.spec.get("volumeName"):
-            await self._complete(claim)
+            await self._complete_binding(claim)
             return None
         class_name = class_of(claim, self._classes)
         storage_class = self._classes.get(("", class_name)) if class_name else None
@@ -74,17 +74,21 @@ class VolumeClaimController(Controller[Key]):
         if volume is not None:
             await self._bind(claim, volume, class_name)
             return None
-        await self._pend(claim, waits, class_name)
+        await self._set_pending(claim, waits, class_name)
         return None
 
     def _candidates(self, claim: FullObject, waits: bool) -> list[FullObject]:
-        """The volumes that may be taken: once a node was chosen those near it, before that those set aside."""
+        """Returns the volumes that may be bound to a claim.
+
+        After a node is selected: the volumes that it can use. Before that, if the class waits for it: only volumes
+        reserved for the claim.
+        """
         node = self.informers.nodes.get(("", claim.annotations.get(SELECTED_NODE, "")))
         if node is not None:
             return [one for one in self._volumes if is_reachable_from(one, node.meta.labels)]
-        return [one for one in self._volumes if not waits or _belongs(one, claim)]
+        return [one for one in self._volumes if not waits or _is_reserved_for(one, claim)]
 
-    async def _pend(self, claim: FullObject, waits: bool, class_name: str) -> None:
+    async def _set_pending(self, claim: FullObject, waits: bool, class_name: str) -> None:
         about = InvolvedObject("v1", "PersistentVolumeClaim", claim.meta)
         if waits:
             text = "waiting for first consumer to be created before binding"
@@ -122,36 +126,36 @@ class VolumeClaimController(Controller[Key]):
         return self._volumes.get(("", name))
 
     async def _bind(self, claim: FullObject, volume: FullObject, class_name: str) -> None:
-        def claimed(found: Json) -> Json | None:
+        def set_claim(found: Json) -> Json | None:
             reference = found["spec"].get("claimRef")
             if reference and reference.get("uid") == claim.meta.uid:
                 return None
             if reference and (
                 reference.get("uid") or (reference.get("namespace"), reference["name"]) != claim.meta.key
             ):
-                raise conflict(VOLUMES, "", volume.meta.name, "another claim was faster")
+                raise conflict(VOLUMES, "", volume.meta.name, "the volume was bound to another claim")
             found["spec"]["claimRef"] = claim_reference(claim)
-            found["metadata"].setdefault("annotations", {})[BOUND_BY_US] = "yes"
+            found["metadata"].setdefault("annotations", {})[BOUND_BY_CONTROLLER] = "yes"
             return found
 
-        def bound(found: Json) -> Json | None:
+        def set_volume(found: Json) -> Json | None:
             spec = found["spec"]
             if spec.get("volumeName"):
                 return None
             spec["volumeName"] = volume.meta.name
             if "storageClassName" not in spec and class_name:
                 spec["storageClassName"] = class_name
-            found["metadata"].setdefault("annotations", {}).update({BIND_COMPLETED: "yes", BOUND_BY_US: "yes"})
+            found["metadata"].setdefault("annotations", {}).update({BIND_COMPLETED: "yes", BOUND_BY_CONTROLLER: "yes"})
             return found
 
-        await self.context.edit(VOLUMES, volume, claimed)
-        await self.context.edit(CLAIMS, claim, bound)
+        await self.context.edit(VOLUMES, volume, set_claim)
+        await self.context.edit(CLAIMS, claim, set_volume)
         fresh = self._claims.get(claim.meta.key)
         if fresh is not None:
-            await self._complete(fresh)
+            await self._complete_binding(fresh)
 
-    async def _complete(self, claim: FullObject) -> None:
-        """Says in the status what the spec has settled."""
+    async def _complete_binding(self, claim: FullObject) -> None:
+        """Updates the status of a claim that has a volume."""
         volume = self._volumes.get(("", claim.spec["volumeName"]))
         if volume is None:
             if claim.status.get("phase") == "Bound":
@@ -172,8 +176,8 @@ class VolumeClaimController(Controller[Key]):
                 await self.context.set_status(CLAIMS, claim, {"phase": "Pending"})
             return
         if BIND_COMPLETED not in claim.annotations:
-            # Its user named the volume; schedulers go by the word of the controller.
-            await self.context.edit(CLAIMS, claim, _confirm)
+            # The user named the volume: schedulers wait for the controller's annotation.
+            await self.context.edit(CLAIMS, claim, _mark_bind_completed)
         status = {
             "phase": "Bound",
             "accessModes": list(volume.spec.get("accessModes") or ()),
@@ -184,7 +188,7 @@ class VolumeClaimController(Controller[Key]):
 
 
 class PersistentVolumeController(Controller[Key]):
-    """Says what became of every volume, and removes those whose claim is gone."""
+    """Updates the phase of every volume, and reclaims released volumes."""
 
     name = "persistentvolume-binder"
 
@@ -220,7 +224,7 @@ class PersistentVolumeController(Controller[Key]):
         claim = self._claims.get(key)
         uid = (volume.spec.get("claimRef") or {}).get("uid")
         if claim is None or (uid and claim.meta.uid != uid):
-            # Reserved for a claim that has not come yet, or left behind by one that is gone.
+            # With a uid its claim is gone; without one it is reserved for a claim that does not exist yet.
             return "Released" if uid else "Available"
         return "Bound" if claim.spec.get("volumeName") == volume.meta.name else "Available"
 
@@ -228,13 +232,13 @@ class PersistentVolumeController(Controller[Key]):
         folder = self.settings.volumes
         path = Path((volume.spec.get("hostPath") or {}).get("path", ""))
         ours = volume.annotations.get(PROVISIONED_BY) == PROVISIONER
-        # Only a folder that we made: directly below ours and named as the volume.
+        # Only a provisioned folder: directly in the volumes folder, with the name of the volume.
         if ours and folder is not None and path == folder / volume.meta.name:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
             await self.context.delete(VOLUMES, volume)
 
 
-def _confirm(found: Json) -> Json:
+def _mark_bind_completed(found: Json) -> Json:
     found["metadata"].setdefault("annotations", {})[BIND_COMPLETED] = "yes"
     return found
 
@@ -248,6 +252,6 @@ def _claim_key(volume: FullObject) -> Key | None:
     return (reference.get("namespace", ""), reference["name"]) if reference else None
 
 
-def _belongs(volume: FullObject, claim: FullObject) -> bool:
-    """Whether a volume was set aside for a claim; others must wait for the scheduler's choice of node."""
+def _is_reserved_for(volume: FullObject, claim: FullObject) -> bool:
+    """Whether a volume is reserved for a claim. Other volumes must wait until the scheduler selects a node."""
     return bool(volume.spec.get("claimRef")) and is_claimed_by(volume, claim)

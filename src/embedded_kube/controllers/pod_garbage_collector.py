@@ -1,4 +1,4 @@
-"""What nobody will ever tidy up otherwise: pods on nodes that are gone, ended pods, old Events."""
+"""Pod garbage collector: deletes pods on missing nodes, surplus terminated pods, and old Events."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 def pick_terminated(pods: Iterable[PodView], keep: int) -> list[PodView]:
-    """The ended pods to delete so that only so many are left: the oldest."""
+    """Returns the oldest terminated pods beyond the number to keep."""
     ended = [pod for pod in pods if pod.ended and not pod.meta.deleting]
     surplus = max(0, len(ended) - keep)
     return sorted(ended, key=lambda pod: (pod.meta.created, pod.meta.key))[:surplus] if surplus else []
 
 
 class PodGarbageCollector(Controller[Key]):
-    """Deletes pods that can never end by themselves or ended long ago, and Events that are old.
+    """Deletes orphaned and surplus terminated pods, and expired Events.
 
-    Keys are nodes: ("", name) asks to look after the pods of a node that is not there.
+    A key ("", name) stands for the pods of a node; ("", "") for deleted pods without a node.
     """
 
     name = "pod-garbage-collector"
@@ -36,8 +36,8 @@ class PodGarbageCollector(Controller[Key]):
         super().__init__(context)
         self._nodes = self.informers.nodes
         self._pods = self.informers.pods
-        self._homeless = self._pods.index(_homeless)
-        self._missing: dict[str, float] = {}
+        self._unscheduled = self._pods.index(_unscheduled_deleting)
+        self._missing_since: dict[str, float] = {}
         self._ended: dict[Key, PodView] = {}
         self.cache_syncs += [self._nodes, self._pods, self.informers.events, self.informers.leases]
         self._nodes.add_event_handler(self._node_changed)
@@ -51,7 +51,7 @@ class PodGarbageCollector(Controller[Key]):
         if after is None and before is not None:
             self.queue.add(before.meta.key)
         elif after is not None:
-            self._missing.pop(after.meta.name, None)
+            self._missing_since.pop(after.meta.name, None)
             if any(taint.key == OUT_OF_SERVICE for taint in after.taints):
                 self.queue.add(after.meta.key)
 
@@ -72,21 +72,21 @@ class PodGarbageCollector(Controller[Key]):
     async def reconcile(self, key: Key) -> float | None:
         name = key[1]
         if not name:
-            # A pod that never had a node has no kubelet that would confirm its end.
-            await self._end_all(self._homeless.get(""), "PodGC: pod has no node")
+            # A pod without a node has no kubelet that would remove it.
+            await self._fail_all(self._unscheduled.get(""), "PodGC: pod has no node")
             return None
         node = self._nodes.get(key)
         pods = self.informers.pods_of_node.get(name)
         if node is not None:
             if node.ready != "True" and any(taint.key == OUT_OF_SERVICE for taint in node.taints):
-                leaving = [pod for pod in pods if pod.meta.deleting]
-                await self._end_all(leaving, "PodGC: node is out of service")
+                deleting = [pod for pod in pods if pod.meta.deleting]
+                await self._fail_all(deleting, "PodGC: node is out of service")
             return None
         if not pods:
-            self._missing.pop(name, None)
-            await self._drop_lease(name)
+            self._missing_since.pop(name, None)
+            await self._delete_lease(name)
             return None
-        since = self._missing.setdefault(name, time.monotonic())
+        since = self._missing_since.setdefault(name, time.monotonic())
         left = since + self.settings.orphan_grace - time.monotonic()
         if left > 0:
             return left
@@ -95,8 +95,8 @@ class PodGarbageCollector(Controller[Key]):
         except StatusError as error:
             if error.code != 404:
                 raise
-            await self._end_all(pods, "PodGC: node no longer exists")
-            await self._drop_lease(name)
+            await self._fail_all(pods, "PodGC: node no longer exists")
+            await self._delete_lease(name)
         return None
 
     async def tick(self) -> None:
@@ -106,16 +106,16 @@ class PodGarbageCollector(Controller[Key]):
         old = [event for event in self.informers.events if event.last < limit]
         await slow_start_batch([partial(self.context.delete, "events", event) for event in old])
 
-    async def _drop_lease(self, name: str) -> None:
+    async def _delete_lease(self, name: str) -> None:
         lease = self.informers.leases.get((LEASE_NAMESPACE, name))
         if lease is not None and not lease.meta.owners:
             await self.context.delete("leases.coordination.k8s.io", lease)
 
-    async def _end_all(self, pods: Iterable[PodView], why: str) -> None:
-        await slow_start_batch([partial(self._end, pod, why) for pod in pods])
+    async def _fail_all(self, pods: Iterable[PodView], why: str) -> None:
+        await slow_start_batch([partial(self._fail, pod, why) for pod in pods])
 
-    async def _end(self, pod: PodView, why: str) -> None:
-        """Marks a pod as failed, for those who count, and deletes it without waiting for anyone."""
+    async def _fail(self, pod: PodView, why: str) -> None:
+        """Sets phase Failed, which its controller counts, and deletes the pod with grace period 0."""
         try:
             if not pod.ended:
                 await self.context.edit("pods", pod, partial(_failed, why=why), "status")
@@ -125,7 +125,7 @@ class PodGarbageCollector(Controller[Key]):
                 raise
 
 
-def _homeless(pod: PodView) -> tuple[str, ...]:
+def _unscheduled_deleting(pod: PodView) -> tuple[str, ...]:
     return ("",) if pod.meta.deleting and not pod.node and not pod.ended else ()
 
 

@@ -1,4 +1,4 @@
-"""What every namespace has: a default ServiceAccount and the certificate to check the API server by."""
+"""Service account controller: every namespace has a default ServiceAccount and the API server's CA certificate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from embedded_kube.storage.store import Json
 ACCOUNTS = "serviceaccounts"
 CONFIG_MAPS = "configmaps"
 ROOT_CA = "kube-root-ca.crt"
-_WHY = {
+_CA_ANNOTATIONS = {
     "kubernetes.io/description": "Contains a CA bundle that can be used to verify the kube-apiserver when using "
     "internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across "
     "distributions of Kubernetes clusters."
@@ -18,7 +18,7 @@ _WHY = {
 
 
 class ServiceAccountController(Controller[Key]):
-    """Gives every namespace its default ServiceAccount and kube-root-ca.crt."""
+    """Creates the default ServiceAccount and the ConfigMap kube-root-ca.crt in every namespace."""
 
     name = "serviceaccount-controller"
 
@@ -28,8 +28,8 @@ class ServiceAccountController(Controller[Key]):
         self._accounts = self.informers.metadata(ACCOUNTS)
         self._maps = self.informers.metadata(CONFIG_MAPS)
         self.enqueue_on_change(self._namespaces, object_key)
-        self.enqueue_on_change(self._accounts, lambda found: _home(found, "default"))
-        self.enqueue_on_change(self._maps, lambda found: _home(found, ROOT_CA))
+        self.enqueue_on_change(self._accounts, lambda found: _namespace_key(found, "default"))
+        self.enqueue_on_change(self._maps, lambda found: _namespace_key(found, ROOT_CA))
 
     async def reconcile(self, key: Key) -> float | None:
         found = self._namespaces.get(key)
@@ -43,7 +43,7 @@ class ServiceAccountController(Controller[Key]):
         held = self._maps.get((namespace, ROOT_CA))
         data = {"ca.crt": self.settings.root_ca}
         if held is None:
-            meta = {"name": ROOT_CA, "namespace": namespace, "annotations": dict(_WHY)}
+            meta = {"name": ROOT_CA, "namespace": namespace, "annotations": dict(_CA_ANNOTATIONS)}
             await self._create(CONFIG_MAPS, {"metadata": meta, "data": data})
         else:
             await self.context.edit(CONFIG_MAPS, held, lambda found: _with_data(found, data))
@@ -57,7 +57,7 @@ class ServiceAccountController(Controller[Key]):
                 raise
 
 
-def _home(found: ObjectView, name: str) -> Key | None:
+def _namespace_key(found: ObjectView, name: str) -> Key | None:
     return ("", found.meta.namespace) if found.meta.name == name else None
 
 

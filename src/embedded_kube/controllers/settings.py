@@ -1,4 +1,4 @@
-"""What can be chosen about the controllers."""
+"""Settings of the controllers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from embedded_kube.registry.kinds import ServedKind
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Times are in seconds. The defaults are those of a Kubernetes control plane."""
+    """Settings of all controllers. Times are in seconds. The defaults are those of a Kubernetes control plane."""
 
     kinds: Iterable[ServedKind]
-    """The kinds that are served; those of CRDs are found as they appear and need not be in here."""
+    """The built-in kinds. Kinds of CRDs are found as they appear."""
 
     volumes: Path | None = None
-    """The folder below which claims get their folders; without one nothing is provisioned."""
+    """The folder in which volumes are provisioned; without it nothing is provisioned."""
 
     root_ca: str = ""
-    """The PEM text that every namespace finds in the ConfigMap kube-root-ca.crt."""
+    """The PEM text of the ConfigMap kube-root-ca.crt in every namespace."""
 
     node_grace: float = 40.0
-    """How long a node may be silent before it counts as lost."""
+    """How long a node may send no heartbeat before it becomes Unknown."""
 
     node_check: float = 5.0
-    """How often the nodes are looked at."""
+    """How often the nodes are checked."""
 
     orphan_grace: float = 40.0
-    """How long a node must have been gone before the pods on it are deleted."""
+    """How long a node must have been missing before its pods are deleted."""
 
     cleanup_period: float = 20.0
-    """How often ended pods and old Events are looked for."""
+    """How often terminated pods and expired Events are collected."""
 
     terminated_pods: int = 12_500
-    """How many ended pods are kept."""
+    """How many terminated pods are kept."""
 
     event_ttl: float = 3600.0
     """How long an Event is kept after it last happened."""
 
     job_backoff: float = 10.0
-    """How long a job waits after its first failed pod; twice as long after each further one."""
+    """How long a Job waits after its first failed pod; the delay doubles with each further failure."""
 
     job_backoff_limit: float = 600.0
-    """The longest such wait."""
+    """The maximum of that delay."""

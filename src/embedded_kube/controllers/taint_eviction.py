@@ -1,4 +1,4 @@
-"""NoExecute taints: pods that do not bear them leave, the others stay as long as they said."""
+"""Taint eviction controller: deletes pods that do not tolerate their node's NoExecute taints, or no longer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedded_kube.storage.store import Json
 
 
 def tolerates(toleration: TolerationView, taint: TaintView) -> bool:
-    """Whether a toleration is about a taint."""
+    """Whether a toleration matches a taint."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator == "Exists":
@@ -22,19 +22,19 @@ def tolerates(toleration: TolerationView, taint: TaintView) -> bool:
 
 
 def eviction_time(pod: PodView, taints: Iterable[TaintView]) -> float | None:
-    """When a pod must leave because of its node's NoExecute taints: 0 for at once, None for never."""
-    moments: list[float] = []
+    """Returns when a pod is evicted because of its node's NoExecute taints: 0 for at once, None for never."""
+    times: list[float] = []
     for taint in taints:
-        borne = [toleration for toleration in pod.tolerations if tolerates(toleration, taint)]
-        if not borne:
+        matching = [toleration for toleration in pod.tolerations if tolerates(toleration, taint)]
+        if not matching:
             return 0.0
         since = max(seconds(taint.added), pod.meta.created)
-        moments += [since + max(0, one.seconds) for one in borne if one.seconds is not None]
-    return min(moments, default=None)
+        times += [since + max(0, one.seconds) for one in matching if one.seconds is not None]
+    return min(times, default=None)
 
 
 class TaintEvictionController(Controller[Key]):
-    """Deletes pods that a taint drives from their node."""
+    """Evicts pods because of NoExecute taints."""
 
     name = "taint-eviction-controller"
 
@@ -48,14 +48,14 @@ class TaintEvictionController(Controller[Key]):
         self._pods.add_event_handler(self._pod_changed)
 
     def _node_changed(self, before: NodeView | None, after: NodeView | None) -> None:
-        if after is not None and _driving(before) != _driving(after):
+        if after is not None and _no_execute_taints(before) != _no_execute_taints(after):
             for pod in self.informers.pods_of_node.get(after.meta.name):
                 self.queue.add(pod.meta.key)
 
     def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         if after is None or not after.node or (before is not None and before.node == after.node):
             return
-        if _driving(self._nodes.get(("", after.node))):
+        if _no_execute_taints(self._nodes.get(("", after.node))):
             self.queue.add(after.meta.key)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -63,31 +63,31 @@ class TaintEvictionController(Controller[Key]):
         if pod is None or not pod.active:
             self._scheduled.discard(key)
             return None
-        moment = eviction_time(pod, _driving(self._nodes.get(("", pod.node))))
-        if moment is None:
+        due = eviction_time(pod, _no_execute_taints(self._nodes.get(("", pod.node))))
+        if due is None:
             if key in self._scheduled:
                 self._scheduled.discard(key)
-                self._tell(pod, f"Cancelling deletion of Pod {key[0]}/{key[1]}")
+                self._record(pod, f"Cancelling deletion of Pod {key[0]}/{key[1]}")
             return None
-        left = moment - time.time()
+        left = due - time.time()
         if left > 0:
             self._scheduled.add(key)
             return left
         self._scheduled.discard(key)
-        self._tell(pod, f"Marking for deletion Pod {key[0]}/{key[1]}")
-        await self.context.edit("pods", pod, _disrupted, "status")
+        self._record(pod, f"Marking for deletion Pod {key[0]}/{key[1]}")
+        await self.context.edit("pods", pod, _mark_disrupted, "status")
         await self.context.delete("pods", pod)
         return None
 
-    def _tell(self, pod: PodView, message: str) -> None:
+    def _record(self, pod: PodView, message: str) -> None:
         self.event(InvolvedObject("v1", "Pod", pod.meta), "TaintManagerEviction", message)
 
 
-def _driving(node: NodeView | None) -> tuple[TaintView, ...]:
+def _no_execute_taints(node: NodeView | None) -> tuple[TaintView, ...]:
     return tuple(taint for taint in node.taints if taint.effect == "NoExecute") if node is not None else ()
 
 
-def _disrupted(found: Json) -> Json:
+def _mark_disrupted(found: Json) -> Json:
     text = "Taint manager: deleting due to NoExecute taint"
     set_condition(found.setdefault("status", {}), condition("DisruptionTarget", True, "DeletionByTaintManager", text))
     return found

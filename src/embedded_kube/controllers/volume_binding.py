@@ -1,4 +1,4 @@
-"""Which volume a claim gets: claims, volumes and classes in, a choice out."""
+"""Chooses volumes for claims: which ones match, which is best, and what a provisioned one looks like."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpu_scheduler.k8s.quantity import parse_value
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 
 
 def class_of(claim: FullObject, classes: Iterable[FullObject]) -> str:
-    """The name of a claim's class: the default one where the claim names none."""
+    """Returns the name of a claim's storage class: the default one if the claim names none."""
     named = claim.spec.get("storageClassName")
     if named is not None:
         return str(named)
@@ -29,14 +29,14 @@ def class_of(claim: FullObject, classes: Iterable[FullObject]) -> str:
 
 
 def is_claimed_by(volume: FullObject, claim: FullObject) -> bool:
-    """Whether a volume names this claim, and not a namesake that is gone."""
+    """Whether a volume's claimRef is this claim, and not an earlier one of its name."""
     reference = volume.spec.get("claimRef") or {}
     same = (reference.get("namespace"), reference.get("name")) == claim.meta.key
     return same and reference.get("uid") in (None, "", claim.meta.uid)
 
 
 def fits(volume: FullObject, claim: FullObject, class_name: str) -> bool:
-    """Whether a free volume is what a claim asks for."""
+    """Whether a volume is free and matches a claim."""
     if volume.meta.deleting or volume.status.get("phase") in ("Released", "Failed"):
         return False
     if volume.spec.get("claimRef") and not is_claimed_by(volume, claim):
@@ -54,30 +54,30 @@ def fits(volume: FullObject, claim: FullObject, class_name: str) -> bool:
 
 
 def capacity(volume: FullObject) -> int:
-    """How many bytes a volume holds."""
+    """Returns the capacity of a volume in bytes."""
     return _bytes((volume.spec.get("capacity") or {}).get("storage"))
 
 
 def requested(claim: FullObject) -> int:
-    """How many bytes a claim asks for."""
+    """Returns the bytes that a claim requests."""
     return _bytes(((claim.spec.get("resources") or {}).get("requests") or {}).get("storage"))
 
 
 def pick_volume(claim: FullObject, volumes: Iterable[FullObject], class_name: str) -> FullObject | None:
-    """The volume for a claim: one made for it, else the smallest that fits."""
+    """Returns the volume for a claim: one reserved for it, else the smallest that matches."""
     fitting = [volume for volume in volumes if fits(volume, claim, class_name)]
     return min(fitting, key=lambda one: (not one.spec.get("claimRef"), capacity(one), one.meta.key), default=None)
 
 
 def is_reachable_from(volume: FullObject, labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels can use a volume."""
+    """Whether the volume's node affinity allows a node with these labels."""
     required = (volume.spec.get("nodeAffinity") or {}).get("required") or {}
     terms = required.get("nodeSelectorTerms")
     return not terms or any(matches({"matchExpressions": term.get("matchExpressions")}, labels) for term in terms)
 
 
 def claim_reference(claim: FullObject) -> Json:
-    """How a volume names its claim."""
+    """Returns the claimRef of a volume."""
     reference = owner_reference("v1", "PersistentVolumeClaim", claim)
     return {
         **{name: reference[name] for name in ("apiVersion", "kind", "name", "uid")},
@@ -87,7 +87,7 @@ def claim_reference(claim: FullObject) -> Json:
 
 
 def new_volume(claim: FullObject, storage_class: FullObject, folder: Path, host: str) -> Json:
-    """A volume made for a claim; `host` is the hostname label of the node it must stay on, if it is known."""
+    """Returns a provisioned volume for a claim; `host` is the hostname label of its node, if known."""
     name = f"pvc-{claim.meta.uid}"
     spec: Json = {
         "capacity": {"storage": claim.spec["resources"]["requests"]["storage"]},

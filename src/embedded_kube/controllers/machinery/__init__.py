@@ -1,1 +1,1 @@
-"""What every controller uses: informers, work queue, Events, typed objects, the run loop."""
+"""Common to all controllers: informers, work queue, event recorder, typed views of objects, the reconcile loop."""

@@ -1,4 +1,4 @@
-"""Conditions in a status: what holds, since when, and why."""
+"""Reads and writes status conditions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from embedded_kube.storage.store import Json
 
 
 def find_condition(status: Json, kind: str) -> Json:
-    """The condition of a type, or an empty one."""
+    """Returns the condition of a type, or an empty one."""
     found: Json = next((c for c in status.get("conditions") or () if c.get("type") == kind), {})
     return found
 
 
 def is_true(status: Json, kind: str) -> bool:
-    """Whether a condition holds."""
+    """Whether a condition has status True."""
     return find_condition(status, kind).get("status") == "True"
 
 
 def set_condition(status: Json, new: Json, *, probed: str = "") -> None:
-    """Puts a condition in place; the time of its last change stays unless its status changed.
+    """Adds or replaces a condition. lastTransitionTime changes only with its status.
 
-    `probed` names a field (lastUpdateTime, lastProbeTime) that is set with every change of the condition.
+    `probed` names a time field (lastUpdateTime, lastProbeTime) that is set with every change of the condition.
     """
     conditions: list[dict[str, Any]] = list(status.get("conditions") or ())
     old = find_condition(status, new["type"])
@@ -40,7 +40,7 @@ def set_condition(status: Json, new: Json, *, probed: str = "") -> None:
 
 
 def drop_condition(status: Json, kind: str) -> None:
-    """Takes a condition away."""
+    """Removes a condition."""
     conditions = [c for c in status.get("conditions") or () if c.get("type") != kind]
     if conditions:
         status["conditions"] = conditions
@@ -49,6 +49,6 @@ def drop_condition(status: Json, kind: str) -> None:
 
 
 def condition(kind: str, status: bool | str, reason: str, message: str) -> Json:
-    """A condition, without times."""
-    said = status if isinstance(status, str) else str(status)
-    return {"type": kind, "status": said, "reason": reason, "message": message}
+    """Returns a condition without times."""
+    value = status if isinstance(status, str) else str(status)
+    return {"type": kind, "status": value, "reason": reason, "message": message}

@@ -1,4 +1,4 @@
-"""How a controller runs: a queue of keys, workers that reconcile them, and what all controllers share."""
+"""Base class of controllers: a work queue of keys, workers that reconcile them, and the controllers' context."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ async def keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
 
 
 def copy_json(found: Json) -> Json:
-    """A copy that shares nothing."""
+    """Returns a deep copy."""
     copied: Json = msgspec.json.decode(msgspec.json.encode(found))
     return copied
 
 
 class ControllerContext:
-    """What all controllers have in common: settings, caches, Events, and writes that the caches learn of at once."""
+    """Settings, informers and event recorder of all controllers, and writes that update the informers' caches."""
 
     def __init__(self, client: ClusterClient, settings: ControllerSettings, informers: InformerFactory) -> None:
         self.client = client
@@ -61,7 +61,7 @@ class ControllerContext:
         self.recorder = LocalEventRecorder(client)
 
     async def create(self, resource: str, found: Json) -> Json:
-        """A new object, in the cache when this returns."""
+        """Creates an object; it is in the cache when this returns."""
         made = await self.client.create(resource, found)
         self._on_written(resource, made)
         return made
@@ -69,7 +69,7 @@ class ControllerContext:
     async def edit(
         self, resource: str, item: ObjectView, change: Callable[[Json], Json | None], subresource: str = ""
     ) -> Json:
-        """Changes the very object we looked at, not a namesake; a change of None leaves it alone."""
+        """Edits an object with a uid precondition. A change that returns None leaves it as it is."""
         key, uid = item.meta.key, item.meta.uid
 
         def checked(found: Json) -> Json:
@@ -88,7 +88,7 @@ class ControllerContext:
         return found
 
     async def set_status(self, resource: str, item: ObjectView, status: Json, *, pinned: bool = False) -> Json:
-        """Writes a status whole; a pinned one fails with a conflict when the object is no longer as we saw it."""
+        """Replaces the status. If `pinned`, it conflicts unless the object has the cached resourceVersion."""
         key, revision = item.meta.key, item.meta.revision
 
         def change(found: Json) -> Json:
@@ -99,12 +99,12 @@ class ControllerContext:
         return await self.edit(resource, item, change, "status")
 
     async def delete(self, resource: str, item: ObjectView, grace: int | None = None) -> None:
-        """Deletes the very object we looked at; in the cache it is deleting when this returns."""
+        """Deletes an object with a uid precondition; the cache shows it as deleting when this returns."""
         meta = item.meta
         try:
             await self.client.delete(resource, *meta.key, uid=meta.uid, grace=grace)
         except StatusError as error:
-            # Another object of that name stands there: ours is gone, which is what was wanted.
+            # Another object has the name now: the one to delete is gone.
             if error.reason != "Conflict":
                 raise
         informer = self.informers.find(resource)
@@ -118,19 +118,20 @@ class ControllerContext:
 
 
 class _Unchanged(Exception):  # noqa: N818
-    # Not an error: the way out of an edit that has nothing to change.
+    """Control flow: leaves an edit that has nothing to change."""
+
     def __init__(self, found: Json) -> None:
         super().__init__()
         self.found = found
 
 
 def is_terminating_namespace(error: StatusError) -> bool:
-    """Whether a create failed because its namespace is going away: nothing to report, nothing to retry."""
+    """Whether a create failed because its namespace is terminating; that is neither reported nor retried."""
     return error.code == 403 and "being terminated" in error.message
 
 
 class Controller(ABC, Generic[K]):
-    """A loop that brings the world to what the spec of an object says. Subclasses add keys and reconcile them."""
+    """A reconcile loop. Subclasses add keys to the queue and implement `reconcile`."""
 
     name: ClassVar[str] = ""
     workers: ClassVar[int] = 4
@@ -144,43 +145,43 @@ class Controller(ABC, Generic[K]):
 
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
-        """Looks at one object; returns after how many seconds it wants to look again, if at all."""
+        """Reconciles one key; returns the delay in seconds after which to requeue it, if any."""
 
-    async def begin(self) -> None:
-        """What is done once, when the caches are filled and before any work."""
+    async def prepare(self) -> None:
+        """Runs once, after the caches have synced and before the workers start."""
 
     async def tick(self) -> None:
-        """What is done every `period` seconds."""
+        """Runs every `period` seconds."""
 
     @property
     def period(self) -> float | None:
-        """How often `tick` is called; None for never."""
+        """Seconds between two calls of `tick`; None for never."""
         return None
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Waits for the caches, then runs the workers until cancelled."""
         for informer in self.cache_syncs:
             await informer.synced.wait()
-        await self.begin()
+        await self.prepare()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run(self._process))
             if self.period is not None:
-                group.create_task(keep_running(f"the timer of {self.name}", self._tick))
+                group.create_task(keep_running(f"the ticker of {self.name}", self._run_ticks))
 
-    def enqueue_on_change(self, informer: LocalInformer[T], name: Callable[[T], K | None]) -> None:
-        """Waits for a cache before work begins, and looks at the key that every change in it names."""
+    def enqueue_on_change(self, informer: LocalInformer[T], key_of: Callable[[T], K | None]) -> None:
+        """Enqueues the key of every object that changes in a cache. The workers wait for the cache to sync."""
         self.cache_syncs.append(informer)
 
-        def changed(before: T | None, after: T | None) -> None:
+        def on_change(before: T | None, after: T | None) -> None:
             for item in (before, after):
-                key = name(item) if item is not None else None
+                key = key_of(item) if item is not None else None
                 if key is not None:
                     self.queue.add(key)
 
-        informer.add_event_handler(changed)
+        informer.add_event_handler(on_change)
 
     async def create_pod(self, pod: Json, about: InvolvedObject) -> None:
-        """Makes a pod and says so on its owner; that a namespace is going away is no news."""
+        """Creates a pod and records an Event on its owner, except for failures in a terminating namespace."""
         try:
             made = await self.context.create("pods", pod)
         except StatusError as error:
@@ -190,14 +191,14 @@ class Controller(ABC, Generic[K]):
         self.event(about, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
 
     def event(self, about: InvolvedObject, reason: str, message: str) -> None:
-        """Records that something happened as it should."""
+        """Records a Normal Event."""
         self.context.recorder.event(self.name, about, reason, message)
 
     def warning(self, about: InvolvedObject, reason: str, message: str) -> None:
-        """Records that something needs a look."""
+        """Records a Warning Event."""
         self.context.recorder.warning(self.name, about, reason, message)
 
-    async def _tick(self) -> None:
+    async def _run_ticks(self) -> None:
         while self.period is not None:
             await asyncio.sleep(self.period)
             await self.tick()
@@ -206,12 +207,12 @@ class Controller(ABC, Generic[K]):
         try:
             again = await self.reconcile(key)
         except StatusError as error:
-            # A conflict means that our cache was behind: the next look, a moment later, will have caught up.
+            # A conflict means that the cache was stale: the retry uses a newer one.
             level = logging.DEBUG if error.code in (404, 409) else logging.WARNING
-            _log.log(level, "%s %s: %s", self.name, key, error.message)
+            _log.log(level, "%s: reconcile of %s failed, retrying: %s", self.name, key, error.message)
             self.queue.add_rate_limited(key)
         except Exception:
-            _log.exception("%s failed on %s", self.name, key)
+            _log.exception("%s: reconcile of %s failed, retrying", self.name, key)
             self.queue.add_rate_limited(key)
         else:
             self.queue.forget(key)
@@ -220,12 +221,12 @@ class Controller(ABC, Generic[K]):
 
 
 def object_key(item: ObjectView) -> Key:
-    """The key of an object itself."""
+    """Returns the key of an object."""
     return item.meta.key
 
 
 def controller_key(item: ObjectView, kind: str, group: str) -> Key | None:
-    """The key of an object's controller, if that is of this kind."""
+    """Returns the key of the object's controller, if it is of this kind."""
     owner = item.meta.controller
     if owner is None or owner.kind != kind or owner.api_version.rpartition("/")[0] != group:
         return None

@@ -1,4 +1,4 @@
-"""Events for `kubectl describe`: repeats raise a count, floods are combined, and nobody waits for them."""
+"""Event recorder of the local cluster: counts repeats, combines similar Events, writes in the background."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from embedded_kube.storage.store import Json
 _log = logging.getLogger(__name__)
 
 MAX_PENDING = 5_000
-"""Beyond this Events are dropped: they are news, not state."""
+"""How many Events may be pending; further ones are dropped."""
 
 MAX_SIMILAR = 10
-"""How many different messages of one reason an object gets before further ones share one Event."""
+"""How many different messages of one reason an object gets before further ones are combined in one Event."""
 
-_REMEMBERED = 4_096
+_CACHE_SIZE = 4_096
 
 
 class InvolvedObject(msgspec.Struct, frozen=True):
@@ -47,15 +47,15 @@ class LocalEventRecorder:
         self._wake = asyncio.Event()
 
     def event(self, component: str, about: InvolvedObject, reason: str, message: str) -> None:
-        """Says that something happened as it should."""
+        """Records a Normal Event."""
         self._record(component, about, ("Normal", reason, message))
 
     def warning(self, component: str, about: InvolvedObject, reason: str, message: str) -> None:
-        """Says that something needs a look."""
+        """Records a Warning Event."""
         self._record(component, about, ("Warning", reason, message))
 
     async def run(self) -> None:
-        """Writes what is recorded until cancelled."""
+        """Writes recorded Events until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -69,7 +69,7 @@ class LocalEventRecorder:
         known = message
         similar = self._similar.setdefault((about.meta.uid, reason), set())
         self._similar.move_to_end((about.meta.uid, reason))
-        if len(self._similar) > _REMEMBERED:
+        if len(self._similar) > _CACHE_SIZE:
             self._similar.popitem(last=False)
         if message not in similar and len(similar) >= MAX_SIMILAR:
             known = ""
@@ -87,14 +87,16 @@ class LocalEventRecorder:
         self._wake.set()
 
     def _name(self, prefix: str, what: tuple[str, ...]) -> str:
-        """The name of an Event: a repeat has the one it had before. Names sort by time, because kubectl lists what
-        happened within one second in the order of its names."""
+        """Returns the name of an Event; a repeat keeps its name.
+
+        Names sort by time, because kubectl lists Events of the same second by name.
+        """
         name = self._names.get(what)
         if name is None:
             self._last = max(self._last + 1, time.time_ns())
             name = self._names[what] = f"{prefix}.{self._last:016x}"
         self._names.move_to_end(what)
-        if len(self._names) > _REMEMBERED:
+        if len(self._names) > _CACHE_SIZE:
             self._names.popitem(last=False)
         return name
 
@@ -113,7 +115,7 @@ class LocalEventRecorder:
                     raise
                 await self._client.edit("events", meta["namespace"], meta["name"], repeat)
         except StatusError as error:
-            _log.debug("an Event about %s was not written: %s", event["involvedObject"].get("name"), error.message)
+            _log.debug("event write failed: %s: %s", event["involvedObject"].get("name"), error.message)
 
 
 def _event(name: str, component: str, about: InvolvedObject, what: tuple[str, str, str]) -> Json:

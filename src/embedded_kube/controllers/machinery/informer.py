@@ -1,7 +1,8 @@
-"""Caches of what the API holds, fed by watches and by our own writes, with indexes and change handlers.
+"""Informers: caches fed by watches and by the controllers' own writes, with indexes and event handlers.
 
-A controller's own writes are put into the cache when the API acknowledges them, so no decision is ever made on a cache
-that has not seen an earlier decision carried out. That is why nothing is created twice, however slow a watch is.
+A controller's own write enters the cache when the API acknowledges it. So no controller decides on a cache that misses
+its own earlier writes, and nothing is created twice, however slow a watch is. This replaces the expectations of
+kube-controller-manager.
 """
 
 from __future__ import annotations
@@ -36,47 +37,47 @@ from embedded_kube.storage.store import Json
 
 T = TypeVar("T", bound=ObjectView)
 Handler = Callable[[T | None, T | None], None]
-"""StatusMessage of a change as (before, after): None before means new, None after means gone."""
+"""Called for a change with (before, after): before is None for a new object, after is None for a deleted one."""
 
 _log = logging.getLogger(__name__)
-_BREATH = 100
-"""How many events are taken in one go before others get their turn on the loop."""
+_EVENTS_PER_TURN = 100
+"""How many watch events are handled before other tasks get a turn on the event loop."""
 
 
 class CacheIndex(Generic[T]):
-    """The objects of a cache by something other than their name."""
+    """The objects of a cache by computed index values."""
 
-    def __init__(self, words: Callable[[T], tuple[str, ...]]) -> None:
-        self._words = words
-        self._found: dict[str, dict[Key, T]] = {}
+    def __init__(self, values: Callable[[T], tuple[str, ...]]) -> None:
+        self._values = values
+        self._objects: dict[str, dict[Key, T]] = {}
 
-    def change(self, before: T | None, after: T | None) -> None:
-        """Follows the cache."""
-        words = self._words(after) if after is not None else ()
+    def update(self, before: T | None, after: T | None) -> None:
+        """Applies a change of the cache."""
+        values = self._values(after) if after is not None else ()
         if before is not None:
-            for word in self._words(before):
-                if word in words:
+            for value in self._values(before):
+                if value in values:
                     continue
-                held = self._found.get(word)
-                if held is not None:
-                    held.pop(before.meta.key, None)
-                    if not held:
-                        del self._found[word]
+                objects = self._objects.get(value)
+                if objects is not None:
+                    objects.pop(before.meta.key, None)
+                    if not objects:
+                        del self._objects[value]
         if after is not None:
-            for word in words:
-                self._found.setdefault(word, {})[after.meta.key] = after
+            for value in values:
+                self._objects.setdefault(value, {})[after.meta.key] = after
 
-    def get(self, word: str) -> list[T]:
-        """The objects under a word."""
-        return list(self._found.get(word, {}).values())
+    def get(self, value: str) -> list[T]:
+        """Returns the objects with an index value."""
+        return list(self._objects.get(value, {}).values())
 
-    def count(self, word: str) -> int:
-        """How many there are under a word."""
-        return len(self._found.get(word, ()))
+    def count(self, value: str) -> int:
+        """Returns the number of objects with an index value."""
+        return len(self._objects.get(value, ()))
 
 
 class LocalInformer(Generic[T]):
-    """A cache of one resource."""
+    """Watches one resource and caches its objects."""
 
     def __init__(self, client: ClusterClient, resource: str, read: Callable[[Json], T]) -> None:
         self.resource = resource
@@ -89,22 +90,22 @@ class LocalInformer(Generic[T]):
         self._deleted_uids: set[str] = set()
         self._seen = 0
 
-    def index(self, words: Callable[[T], tuple[str, ...]]) -> CacheIndex[T]:
-        """A new index; words are computed from an object alone."""
-        index = CacheIndex(words)
+    def index(self, values: Callable[[T], tuple[str, ...]]) -> CacheIndex[T]:
+        """Adds an index; its values are computed from an object alone."""
+        index = CacheIndex(values)
         for item in self._items.values():
-            index.change(None, item)
+            index.update(None, item)
         self._indexes.append(index)
         return index
 
     def add_event_handler(self, handler: Handler[T]) -> None:
-        """Calls a handler for what there is and for every change from now on."""
+        """Calls a handler for every cached object and for every later change."""
         for item in list(self._items.values()):
-            self._tell(handler, None, item)
+            self._notify(handler, None, item)
         self._handlers.append(handler)
 
     def get(self, key: Key) -> T | None:
-        """One object."""
+        """Returns an object by key."""
         return self._items.get(key)
 
     def __iter__(self) -> Iterator[T]:
@@ -114,22 +115,22 @@ class LocalInformer(Generic[T]):
         return len(self._items)
 
     def on_written(self, found: Json) -> T:
-        """Takes in what the API answered to a write, unless the watch is already past it."""
+        """Puts the result of an own write into the cache, unless the watch is already past it."""
         item = self._read(found)
         if item.meta.revision > self._seen:
             self._put(item)
         return item
 
-    def on_deleted(self, meta_uid: str, key: Key) -> None:
-        """Marks an object whose deletion the API has acknowledged, until the watch says so too."""
+    def on_deleted(self, uid: str, key: Key) -> None:
+        """Marks an object as deleting after an own delete, until the watch shows it."""
         item = self._items.get(key)
-        if item is None or item.meta.uid != meta_uid or item.meta.deleting:
+        if item is None or item.meta.uid != uid or item.meta.deleting:
             return
-        self._deleted_uids.add(meta_uid)
-        self._replace(item, self._mark(item))
+        self._deleted_uids.add(uid)
+        self._replace(item, self._mark_deleting(item))
 
     async def run(self) -> None:
-        """Follows the API until cancelled; a broken watch raises, and the next run repairs what was missed."""
+        """Watches until cancelled. A broken watch raises; the next run lists again and repairs the cache."""
         listed: set[Key] | None = set()
         count = 0
         async for kind, found in self._client.watch(self.resource):
@@ -138,20 +139,20 @@ class LocalInformer(Generic[T]):
                 listed = None
                 self.synced.set()
             else:
-                self._follow(kind, found)
+                self._on_event(kind, found)
                 if listed is not None:
                     listed.add((found["metadata"].get("namespace", ""), found["metadata"]["name"]))
             count += 1
-            if count % _BREATH == 0:
+            if count % _EVENTS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        raise RuntimeError(f"the watch of {self.resource} ended")
+        raise RuntimeError(f"the watch of {self.resource} has ended")
 
     def clear(self) -> None:
-        """Forgets everything, as if all of it had been deleted."""
+        """Empties the cache, as if all objects had been deleted."""
         for item in list(self._items.values()):
             self._replace(item, None)
 
-    def _follow(self, kind: str, found: Json) -> None:
+    def _on_event(self, kind: str, found: Json) -> None:
         if kind == "DELETED":
             meta = read_meta(found)
             self._seen = max(self._seen, meta.revision)
@@ -164,12 +165,12 @@ class LocalInformer(Generic[T]):
         revision = int(meta["resourceVersion"])
         self._seen = max(self._seen, revision)
         known = self._items.get((meta.get("namespace", ""), meta["name"]))
-        # What we wrote ourselves is here already.
+        # The result of an own write is in the cache already.
         if known is None or known.meta.revision < revision:
             self._put(self._read(found))
 
     async def _drop_missing(self, listed: set[Key]) -> None:
-        """Removes what a new list no longer has; asked again, because we may have made it since."""
+        """Removes objects that a new list does not have. Gets each once more: it may have been created since."""
         for key, item in list(self._items.items()):
             if key in listed:
                 continue
@@ -188,10 +189,10 @@ class LocalInformer(Generic[T]):
         if held is not None and held.meta.revision >= item.meta.revision:
             return
         if item.meta.uid in self._deleted_uids:
-            item = item if item.meta.deleting else self._mark(item)
+            item = item if item.meta.deleting else self._mark_deleting(item)
         self._replace(held, item)
 
-    def _mark(self, item: T) -> T:
+    def _mark_deleting(self, item: T) -> T:
         return msgspec.structs.replace(item, meta=msgspec.structs.replace(item.meta, deleting=time.time()))
 
     def _replace(self, before: T | None, after: T | None) -> None:
@@ -204,15 +205,15 @@ class LocalInformer(Generic[T]):
             self._deleted_uids.discard(before.meta.uid)
             del self._items[before.meta.key]
         for index in self._indexes:
-            index.change(before, after)
+            index.update(before, after)
         for handler in self._handlers:
-            self._tell(handler, before, after)
+            self._notify(handler, before, after)
 
-    def _tell(self, handler: Handler[T], before: T | None, after: T | None) -> None:
+    def _notify(self, handler: Handler[T], before: T | None, after: T | None) -> None:
         try:
             handler(before, after)
         except Exception:
-            _log.exception("a handler of %s failed", self.resource)
+            _log.exception("event handler failed: %s", self.resource)
 
 
 def _controller(item: ObjectView) -> tuple[str, ...]:
@@ -225,7 +226,7 @@ def _orphan_namespace(item: ObjectView) -> tuple[str, ...]:
 
 
 class InformerFactory:
-    """The caches that all controllers share: one watch per resource, however many look."""
+    """Shared informers: one watch per resource for all controllers."""
 
     def __init__(self, client: ClusterClient, start: Callable[[LocalInformer[Any]], asyncio.Task[None]]) -> None:
         self._client = client
@@ -242,15 +243,15 @@ class InformerFactory:
         self.orphan_pods = self.pods.index(_orphan_namespace)
 
     def full(self, resource: str) -> LocalInformer[FullObject]:
-        """Objects with their bodies. Ask for these before anyone asks for headers of the same resource."""
+        """Returns the informer of full objects. Must be called before `metadata` for the same resource."""
         return self._informer(resource, read_full_object)
 
     def metadata(self, resource: str) -> LocalInformer[Any]:
-        """At least the metadata of the objects."""
+        """Returns an informer that has at least the metadata of the objects."""
         return self._all.get(resource) or self._informer(resource, read_object)
 
     def forget(self, resource: str) -> None:
-        """Stops the watch of a resource that is served no more."""
+        """Stops the watch of a resource that is no longer served."""
         informer, task = self._all.pop(resource, None), self._tasks.pop(resource, None)
         if task is not None:
             task.cancel()
@@ -258,7 +259,7 @@ class InformerFactory:
             informer.clear()
 
     def find(self, resource: str) -> LocalInformer[Any] | None:
-        """The cache of a resource, if anyone looks at it."""
+        """Returns the informer of a resource, if there is one."""
         return self._all.get(resource)
 
     def __iter__(self) -> Iterator[LocalInformer[Any]]:

@@ -1,4 +1,4 @@
-"""Changes to an object's metadata that several controllers make; None means that there was nothing to change."""
+"""Edits of owner references and finalizers; None means that there is nothing to change."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from embedded_kube.storage.store import Json
 
 
 def without_owners(found: Json, uids: Collection[str]) -> Json | None:
-    """The object without its references to some owners."""
+    """Removes the references to some owners."""
     owners = found["metadata"].get("ownerReferences") or []
     left = [owner for owner in owners if owner["uid"] not in uids]
     return _put(found, "ownerReferences", left) if len(left) < len(owners) else None
 
 
 def without_finalizer(found: Json, name: str) -> Json | None:
-    """The object without a finalizer."""
+    """Removes a finalizer."""
     finalizers = found["metadata"].get("finalizers") or []
     return _put(found, "finalizers", [one for one in finalizers if one != name]) if name in finalizers else None
 
 
 def with_finalizer(found: Json, name: str) -> Json | None:
-    """The object with a finalizer, unless it is being deleted already."""
+    """Adds a finalizer, unless the object is being deleted."""
     finalizers = found["metadata"].get("finalizers") or []
     if name in finalizers or found["metadata"].get("deletionTimestamp"):
         return None

@@ -1,4 +1,4 @@
-"""What controllers keep of the objects they watch: small typed values, because ten thousand pods must fit in memory."""
+"""Views of watched objects: the fields that controllers need, small, so that ten thousand pods fit in memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import msgspec
 from embedded_kube.storage.store import Json
 
 Key = tuple[str, str]
-"""Namespace ("" for cluster-scoped objects) and name: what work queues and caches are keyed by."""
+"""Namespace ("" for cluster-scoped objects) and name: the key of work queues and caches."""
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _KEPT_ANNOTATIONS = (COMPLETION_INDEX, INDEX_FAILURES, DELETION_COST)
-_ENDED = ("Succeeded", "Failed")
+_TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 class OwnerView(msgspec.Struct, frozen=True, gc=False):
-    """An ownerReference."""
+    """An owner reference."""
 
     api_version: str
     kind: str
@@ -33,7 +33,7 @@ class OwnerView(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetaView(msgspec.Struct, frozen=True, gc=False):
-    """Who an object is and whom it belongs to. `deleting` is the second of its deletionTimestamp, or 0."""
+    """The metadata of an object. `deleting` is its deletionTimestamp in seconds, or 0."""
 
     namespace: str
     name: str
@@ -46,43 +46,43 @@ class MetaView(msgspec.Struct, frozen=True, gc=False):
     owners: tuple[OwnerView, ...] = ()
     finalizers: tuple[str, ...] = ()
     controller: OwnerView | None = None
-    """The one of its owners that decides over it."""
+    """The owner that is its controller."""
 
     @property
     def key(self) -> Key:
-        """How caches and queues name it."""
+        """The key of the object."""
         return self.namespace, self.name
 
 
 class ObjectView(msgspec.Struct, frozen=True, gc=False):
-    """An object of which only the metadata matters."""
+    """The metadata of an object; base class of all views."""
 
     meta: MetaView
 
 
 class FullObject(ObjectView, frozen=True, gc=False):
-    """An object kept as it came. The body is shared: do not modify it."""
+    """A whole object. The body is shared: do not modify it."""
 
     body: Json
 
     @property
     def spec(self) -> Json:
-        """What is wanted."""
+        """The spec, or an empty one."""
         return self.body.get("spec") or {}
 
     @property
     def status(self) -> Json:
-        """What was last found."""
+        """The status, or an empty one."""
         return self.body.get("status") or {}
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The annotations, perhaps none."""
+        """The annotations, or none."""
         return self.body["metadata"].get("annotations") or {}
 
 
 class TolerationView(msgspec.Struct, frozen=True, gc=False):
-    """Which taints a pod bears, and for how many seconds (None: for ever)."""
+    """A toleration of a pod; `seconds` limits how long it tolerates the taint (None: no limit)."""
 
     key: str = ""
     operator: str = "Equal"
@@ -100,7 +100,7 @@ class NamedPort(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodView(ObjectView, frozen=True, gc=False):
-    """What controllers ask of a pod."""
+    """The fields of a pod that controllers use."""
 
     phase: str = "Pending"
     node: str = ""
@@ -120,23 +120,23 @@ class PodView(ObjectView, frozen=True, gc=False):
 
     @property
     def ended(self) -> bool:
-        """Whether it will never run again."""
-        return self.phase in _ENDED
+        """Whether the pod has Succeeded or Failed."""
+        return self.phase in _TERMINAL_PHASES
 
     @property
     def active(self) -> bool:
-        """Whether it counts as one of the replicas that are wanted."""
+        """Whether the pod counts as a replica: it has not ended and is not being deleted."""
         return not self.ended and not self.meta.deleting
 
     def available(self, minimum_ready: float, now: float) -> bool:
-        """Whether it has been ready for long enough."""
+        """Whether the pod has been ready for minReadySeconds."""
         return self.ready and (not minimum_ready or now - self.ready_since >= minimum_ready)
 
     @property
     def index(self) -> int | None:
-        """Its completion index, if it belongs to an indexed job."""
-        said = self.annotations.get(COMPLETION_INDEX, "")
-        return int(said) if said.isdecimal() else None
+        """The completion index of a pod of an Indexed Job."""
+        text = self.annotations.get(COMPLETION_INDEX, "")
+        return int(text) if text.isdecimal() else None
 
 
 class TaintView(msgspec.Struct, frozen=True, gc=False):
@@ -149,7 +149,7 @@ class TaintView(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeView(ObjectView, frozen=True, gc=False):
-    """What controllers ask of a node."""
+    """The fields of a node that controllers use."""
 
     unschedulable: bool = False
     taints: tuple[TaintView, ...] = ()
@@ -158,25 +158,25 @@ class NodeView(ObjectView, frozen=True, gc=False):
 
     @property
     def ready(self) -> str:
-        """True, False or Unknown; "" when nobody has said yet."""
+        """The status of the Ready condition: True, False or Unknown; "" without the condition."""
         return self.conditions.get("Ready", "")
 
 
 class NodeLeaseView(ObjectView, frozen=True, gc=False):
-    """A lease and when it was last renewed."""
+    """The Lease of a node and when it was last renewed."""
 
     renewed: str = ""
 
 
 class EventView(ObjectView, frozen=True, gc=False):
-    """An Event, of which only its age matters."""
+    """An Event and when it last happened."""
 
     last: float = 0.0
 
 
 @functools.lru_cache(maxsize=8192)
 def seconds(stamp: str | None) -> float:
-    """A time of the API as seconds since the epoch; 0 when there is none."""
+    """Converts an API timestamp to seconds since the epoch; 0 for None."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
@@ -186,13 +186,13 @@ def _owner(api_version: str, kind: str, name: str, uid: str, flags: tuple[bool, 
 
 
 def read_owner(found: Json) -> OwnerView:
-    """An ownerReference."""
+    """Reads an owner reference."""
     flags = bool(found.get("controller")), bool(found.get("blockOwnerDeletion"))
     return _owner(found.get("apiVersion", ""), found.get("kind", ""), found.get("name", ""), found["uid"], flags)
 
 
 def read_meta(found: Json) -> MetaView:
-    """The metadata of an object."""
+    """Reads the metadata of an object."""
     meta: dict[str, Any] = found["metadata"]
     labels: dict[str, str] = meta.get("labels") or {}
     owners = tuple([read_owner(owner) for owner in meta.get("ownerReferences") or ()])
@@ -212,22 +212,22 @@ def read_meta(found: Json) -> MetaView:
 
 
 def read_object(found: Json) -> ObjectView:
-    """Only who it is."""
+    """Reads only the metadata."""
     return ObjectView(read_meta(found))
 
 
 def read_full_object(found: Json) -> FullObject:
-    """All of it."""
+    """Keeps the whole object."""
     return FullObject(read_meta(found), found)
 
 
 @functools.lru_cache(maxsize=1024)
-def _toleration(key: str, operator: str, value: str, effect: str, borne: int | None) -> TolerationView:
-    return TolerationView(key, operator, value, effect, borne)
+def _toleration(key: str, operator: str, value: str, effect: str, limit: int | None) -> TolerationView:
+    return TolerationView(key, operator, value, effect, limit)
 
 
 def read_toleration(found: Json) -> TolerationView:
-    """A toleration."""
+    """Reads a toleration."""
     operator = found.get("operator") or "Equal"
     return _toleration(
         found.get("key", ""), operator, found.get("value", ""), found.get("effect", ""), found.get("tolerationSeconds")
@@ -244,8 +244,8 @@ def _read_ports(spec: Json) -> tuple[NamedPort, ...]:
     )
 
 
-def _endings(status: Json) -> tuple[tuple[tuple[str, int], ...], float]:
-    """Which containers ended with which code, and when the last one did."""
+def _exit_codes(status: Json) -> tuple[tuple[tuple[str, int], ...], float]:
+    """Returns the exit codes of terminated containers, and when the last one terminated."""
     exits, last = [], 0.0
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         ended = (container.get("state") or {}).get("terminated")
@@ -256,13 +256,13 @@ def _endings(status: Json) -> tuple[tuple[tuple[str, int], ...], float]:
 
 
 def read_pod(found: Json) -> PodView:
-    """What matters of a pod."""
+    """Reads a pod."""
     meta, spec, status = read_meta(found), found.get("spec") or {}, found.get("status") or {}
     conditions = status.get("conditions") or ()
     ready: Json = next((c for c in conditions if c.get("type") == "Ready"), {})
-    exits, finished = _endings(status)
+    exits, finished = _exit_codes(status)
     phase = intern(status.get("phase") or "Pending")
-    if phase in _ENDED and not finished:
+    if phase in _TERMINAL_PHASES and not finished:
         finished = seconds(ready.get("lastTransitionTime")) or meta.created
     annotations = found["metadata"].get("annotations") or {}
     return PodView(
@@ -286,7 +286,7 @@ def read_pod(found: Json) -> PodView:
 
 
 def read_node(found: Json) -> NodeView:
-    """What matters of a node."""
+    """Reads a node."""
     spec, conditions = found.get("spec") or {}, (found.get("status") or {}).get("conditions") or ()
     ready: Json = next((c for c in conditions if c.get("type") == "Ready"), {})
     return NodeView(
@@ -302,12 +302,12 @@ def read_node(found: Json) -> NodeView:
 
 
 def read_lease(found: Json) -> NodeLeaseView:
-    """A lease."""
+    """Reads a Lease."""
     return NodeLeaseView(read_meta(found), (found.get("spec") or {}).get("renewTime") or "")
 
 
 def read_event(found: Json) -> EventView:
-    """An Event."""
+    """Reads an Event."""
     series = found.get("series") or {}
     stamps = (found.get("lastTimestamp"), found.get("eventTime"), series.get("lastObservedTime"))
     meta = read_meta(found)

@@ -1,4 +1,4 @@
-"""Which resources exist now: the built-in ones, and those of CRDs as they come and go."""
+"""RestMapper: the resources that exist now, built-in and of CRDs, by name and by kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class RestMapping(NamedTuple):
-    """A resource as owner references and namespaces know it."""
+    """A resource with its kind and scope."""
 
     name: str
     group: str
@@ -21,10 +21,10 @@ class RestMapping(NamedTuple):
 
 
 class RestMapper:
-    """The resources that hold objects. Listeners hear of every one, also of those that come later."""
+    """Knows the existing resources. Listeners are called for each of them, and for resources added or removed later."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._found: dict[str, RestMapping] = {}
+        self._by_name: dict[str, RestMapping] = {}
         self._by_kind: dict[tuple[str, str], RestMapping] = {}
         self._listeners: list[Callable[[RestMapping, bool], None]] = []
         for kind in context.settings.kinds:
@@ -33,42 +33,42 @@ class RestMapper:
         self.crds.add_event_handler(self._crd_changed)
 
     def __iter__(self) -> Iterator[RestMapping]:
-        return iter(list(self._found.values()))
+        return iter(list(self._by_name.values()))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._by_name
 
     def add_listener(self, listener: Callable[[RestMapping, bool], None]) -> None:
-        """Tells of every resource with True, and with False when it goes."""
+        """Calls the listener with True for every resource, and with False when a resource is removed."""
         for resource in self:
             listener(resource, True)
         self._listeners.append(listener)
 
     def mapping_for(self, api_version: str, kind: str) -> RestMapping | None:
-        """The resource that an owner reference means."""
+        """Returns the resource of an owner reference."""
         return self._by_kind.get((api_version.rpartition("/")[0], kind))
 
     def _crd_changed(self, before: FullObject | None, after: FullObject | None) -> None:
         if after is not None:
             self._add(mapping_of(after))
         elif before is not None:
-            gone = mapping_of(before)
-            if self._found.pop(gone.name, None) is not None:
-                self._by_kind.pop((gone.group, gone.kind), None)
+            removed = mapping_of(before)
+            if self._by_name.pop(removed.name, None) is not None:
+                self._by_kind.pop((removed.group, removed.kind), None)
                 for listener in self._listeners:
-                    listener(gone, False)
+                    listener(removed, False)
 
     def _add(self, resource: RestMapping) -> None:
-        # Two groups may show the same objects (events): the first name stands for both.
+        # Two groups may serve the same objects (events): the first name stands for both.
         self._by_kind[resource.group, resource.kind] = resource
-        if resource.name in self._found:
+        if resource.name in self._by_name:
             return
-        self._found[resource.name] = resource
+        self._by_name[resource.name] = resource
         for listener in self._listeners:
             listener(resource, True)
 
 
 def mapping_of(crd: FullObject) -> RestMapping:
-    """The resource that a CRD defines."""
+    """Returns the resource that a CRD defines."""
     names, group = crd.spec["names"], crd.spec["group"]
     return RestMapping(f"{names['plural']}.{group}", group, names["kind"], crd.spec.get("scope") != "Cluster")

@@ -1,4 +1,4 @@
-"""Which objects belong to a controller: owner references decide, labels say what to adopt and what to let go."""
+"""Adoption: owner references decide what a controller owns, its selector what it adopts and releases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=ObjectView)
 
 
 def owner_reference(api_version: str, kind: str, item: ObjectView) -> Json:
-    """The reference by which an object says that `item` controls it."""
+    """Returns the owner reference of objects that `item` controls."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -28,45 +28,45 @@ def owner_reference(api_version: str, kind: str, item: ObjectView) -> Json:
 
 
 class ControllerRefManager:
-    """What a controller object owns of one resource, after adopting and releasing by its selector."""
+    """Adopts and releases objects of one resource for a controller object."""
 
     def __init__(
-        self, context: ControllerContext, resource: str, home: str, owner: FullObject, reference: Json
+        self, context: ControllerContext, resource: str, owner_resource: str, owner: FullObject, reference: Json
     ) -> None:
         self._context = context
         self._resource = resource
-        self._home = home
+        self._owner_resource = owner_resource
         self._owner = owner
         self._reference = reference
         self._selector: Json | None = owner.spec.get("selector")
 
     async def claim(
-        self, owned: Iterable[T], loose: Iterable[T], accept: Callable[[T], bool] = lambda _: True
+        self, owned: Iterable[T], orphans: Iterable[T], accept: Callable[[T], bool] = lambda _: True
     ) -> list[T]:
-        """Lets go of what no longer matches, adopts what does, and returns what is left."""
-        mine: list[T] = []
+        """Releases owned objects that no longer match, adopts orphans that do, and returns what is owned then."""
+        claimed: list[T] = []
         for item in owned:
             if item.meta.deleting or matches(self._selector, item.meta.labels):
-                mine.append(item)
+                claimed.append(item)
             elif not self._owner.meta.deleting:
                 await self._context.edit(self._resource, item, partial(without_owners, uids=(self._owner.meta.uid,)))
         if self._owner.meta.deleting:
-            return mine
-        wanted = [
+            return claimed
+        matching = [
             item
-            for item in loose
+            for item in orphans
             if not item.meta.deleting and matches(self._selector, item.meta.labels) and accept(item)
         ]
-        if wanted:
-            # What an owner that is gone adopts would be collected with it, so ask whether it is still there.
-            live = await self._context.client.get(self._home, *self._owner.meta.key)
+        if matching:
+            # The garbage collector deletes what a deleted owner adopts: ask the API whether the owner still exists.
+            live = await self._context.client.get(self._owner_resource, *self._owner.meta.key)
             if live["metadata"]["uid"] != self._owner.meta.uid or live["metadata"].get("deletionTimestamp"):
-                return mine
-        for item in wanted:
+                return claimed
+        for item in matching:
             await self._context.edit(self._resource, item, self._adopted)
         informer = self._context.informers.find(self._resource)
-        fresh = (informer.get(item.meta.key) for item in wanted) if informer is not None else ()
-        return mine + [item for item in fresh if item is not None]
+        fresh = (informer.get(item.meta.key) for item in matching) if informer is not None else ()
+        return claimed + [item for item in fresh if item is not None]
 
     def _adopted(self, found: Json) -> Json | None:
         meta = found["metadata"]

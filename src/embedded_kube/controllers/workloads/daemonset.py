@@ -1,6 +1,6 @@
-"""DaemonSets: one pod on every node that may have it.
+"""DaemonSet controller: one pod on every eligible node.
 
-Left out: maxSurge (an old pod is always gone before its successor comes) and the back-off between failed pods.
+Left out: maxSurge (an old pod is always gone before its replacement is created) and the backoff of failed pods.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from embedded_kube.registry.label_selectors import matches
 from embedded_kube.storage.store import Json
 
 DAEMONSETS = "daemonsets.apps"
-_BORNE = (
+_DAEMON_TOLERATIONS = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
     ("node.kubernetes.io/disk-pressure", "NoSchedule"),
@@ -46,14 +46,14 @@ _BORNE = (
     ("node.kubernetes.io/pid-pressure", "NoSchedule"),
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 )
-"""What the pods of every DaemonSet bear, so that they stay where others leave."""
+"""Tolerations that the pods of every DaemonSet get."""
 
 
 class DaemonGoal(NamedTuple):
-    """What a DaemonSet wants: where its pods belong, where they may stay, and how many may be missing meanwhile."""
+    """Desired state: nodes that need a pod, nodes where pods may stay, and how many pods may be unavailable."""
 
     nodes: frozenset[str]
-    stays: frozenset[str]
+    may_stay: frozenset[str]
     update: str
     unavailable: int = 1
     on_delete: bool = False
@@ -68,7 +68,7 @@ class DaemonPlan(NamedTuple):
 
 
 def may_run(template: Json, node: NodeView) -> tuple[bool, bool]:
-    """Whether a pod of this template may come to a node, and whether it may stay there."""
+    """Returns whether a pod of this template may be placed on a node, and whether it may stay there."""
     spec = template.get("spec") or {}
     selector = spec.get("nodeSelector") or {}
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
@@ -76,10 +76,10 @@ def may_run(template: Json, node: NodeView) -> tuple[bool, bool]:
     terms = required.get("nodeSelectorTerms")
     fits = selector.items() <= node.meta.labels.items() and (not terms or any(_selects(term, node) for term in terms))
     tolerations = [read_toleration(one) for one in spec.get("tolerations") or ()]
-    tolerations += [TolerationView(key, "Exists", "", effect) for key, effect in _BORNE]
-    refused = [taint for taint in node.taints if not any(tolerates(one, taint) for one in tolerations)]
-    comes = fits and not any(taint.effect in ("NoSchedule", "NoExecute") for taint in refused)
-    return comes, fits and not any(taint.effect == "NoExecute" for taint in refused)
+    tolerations += [TolerationView(key, "Exists", "", effect) for key, effect in _DAEMON_TOLERATIONS]
+    untolerated = [taint for taint in node.taints if not any(tolerates(one, taint) for one in tolerations)]
+    may_place = fits and not any(taint.effect in ("NoSchedule", "NoExecute") for taint in untolerated)
+    return may_place, fits and not any(taint.effect == "NoExecute" for taint in untolerated)
 
 
 def _selects(term: Json, node: NodeView) -> bool:
@@ -88,20 +88,20 @@ def _selects(term: Json, node: NodeView) -> bool:
 
 
 def plan_daemons(goal: DaemonGoal, pods: Mapping[str, list[PodView]], now: float) -> DaemonPlan:
-    """What brings the pods, by node, to the goal."""
+    """Plans the creations and deletions that bring the pods, by node, to the goal."""
     create, delete, old = [], [], []
     missing = 0
     for name in sorted(goal.nodes | pods.keys()):
         here = sorted(pods.get(name, ()), key=lambda pod: (pod.meta.created, pod.meta.name))
         alive = [pod for pod in here if pod.active]
         delete += [pod for pod in here if pod.ended and not pod.meta.deleting]
-        delete += alive[1:] if name in goal.stays else alive
+        delete += alive[1:] if name in goal.may_stay else alive
         if name not in goal.nodes:
             continue
         first = alive[0] if alive else None
         if first is None:
             missing += 1
-            # The successor bears the same name, so it has to wait until the last one is gone.
+            # The replacement has the same name, so it waits until the old pod is gone.
             if not here:
                 create.append(name)
         elif first.meta.labels.get(REVISION_LABEL) != goal.update:
@@ -114,14 +114,14 @@ def plan_daemons(goal: DaemonGoal, pods: Mapping[str, list[PodView]], now: float
 
 
 def _outdated(old: list[PodView], goal: DaemonGoal, missing: int, now: float) -> list[PodView]:
-    """The old pods to replace now: those that serve nobody, and as many others as may be missing."""
-    idle = [pod for pod in old if not pod.available(goal.minimum_ready, now)]
-    serving = [pod for pod in old if pod not in idle]
-    return idle + serving[: max(0, goal.unavailable - missing - len(idle))]
+    """Returns the old pods to replace now: unavailable ones, and as many available ones as maxUnavailable allows."""
+    unavailable = [pod for pod in old if not pod.available(goal.minimum_ready, now)]
+    available = [pod for pod in old if pod not in unavailable]
+    return unavailable + available[: max(0, goal.unavailable - missing - len(unavailable))]
 
 
 def daemon_status(found: FullObject, goal: DaemonGoal, pods: Mapping[str, list[PodView]], now: float) -> Json:
-    """The counters."""
+    """Returns the status of a DaemonSet."""
     alive = {name: [pod for pod in here if pod.active] for name, here in pods.items()}
     placed = [alive[name][0] for name in goal.nodes if alive.get(name)]
     available = sum(pod.available(goal.minimum_ready, now) for pod in placed)
@@ -141,7 +141,7 @@ def daemon_status(found: FullObject, goal: DaemonGoal, pods: Mapping[str, list[P
 
 
 def daemon_pod(found: FullObject, revision: TemplateRevision, node: str) -> Json:
-    """The pod for a node."""
+    """Returns the pod for a node."""
     reference = owner_reference("apps/v1", "DaemonSet", found)
     pod = pod_from_template(revision.template, found.meta.namespace, reference)
     pod["metadata"]["name"] = pod_name(found, node)
@@ -150,7 +150,7 @@ def daemon_pod(found: FullObject, revision: TemplateRevision, node: str) -> Json
     spec = pod["spec"]
     spec["tolerations"] = [
         *(spec.get("tolerations") or ()),
-        *({"key": key, "operator": "Exists", "effect": effect} for key, effect in _BORNE),
+        *({"key": key, "operator": "Exists", "effect": effect} for key, effect in _DAEMON_TOLERATIONS),
     ]
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
@@ -159,12 +159,12 @@ def daemon_pod(found: FullObject, revision: TemplateRevision, node: str) -> Json
 
 
 def pod_name(found: FullObject, node: str) -> str:
-    """The name that follows from the node, so that no node ever gets two."""
+    """Returns the pod name for a node. It is derived from the node, so that no node gets two pods."""
     return f"{found.meta.name}-{short_hash(found.meta.uid, node)}"
 
 
 class DaemonSetController(Controller[Key]):
-    """Keeps the pods of every DaemonSet."""
+    """Reconciles DaemonSets."""
 
     name = "daemonset-controller"
 
@@ -179,9 +179,9 @@ class DaemonSetController(Controller[Key]):
         self._nodes.add_event_handler(self._node_changed)
 
     def _node_changed(self, before: NodeView | None, after: NodeView | None) -> None:
-        if before is None or after is None or _eligible(before) != _eligible(after):
+        if before is None or after is None or _scheduling_fields(before) != _scheduling_fields(after):
             for found in self._sets:
-                # Many nodes that come together are looked at together.
+                # One reconcile for nodes that change at the same time.
                 self.queue.add_after(found.meta.key, 0.05)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -197,7 +197,7 @@ class DaemonSetController(Controller[Key]):
         )
         await manager.claim(self.informers.pods_of_controller.get(found.meta.uid), ())
         try:
-            await self._act(found, update, plan_daemons(goal, self._by_node(found), now))
+            await self._apply(found, update, plan_daemons(goal, self._by_node(found), now))
         except StatusError as error:
             failure = error
         pods = self._by_node(found)
@@ -205,20 +205,22 @@ class DaemonSetController(Controller[Key]):
         if status != found.status:
             await self.context.set_status(DAEMONSETS, found, status)
         in_use = {pod.meta.labels.get(REVISION_LABEL, "") for here in pods.values() for pod in here}
-        await self._history.forget(found, {update.name, *in_use})
+        await self._history.truncate(found, {update.name, *in_use})
         if failure is not None and not is_terminating_namespace(failure):
             raise failure
         waits = [goal.minimum_ready - now + pod.ready_since for here in pods.values() for pod in here if pod.ready]
         return min((wait + 0.1 for wait in waits if wait > 0), default=None)
 
     def _goal(self, found: FullObject, update: TemplateRevision) -> DaemonGoal:
-        chances = [(node.meta.name, may_run(update.template, node)) for node in self._nodes if not node.meta.deleting]
-        nodes = frozenset(name for name, (comes, _) in chances if comes)
+        eligibility = [
+            (node.meta.name, may_run(update.template, node)) for node in self._nodes if not node.meta.deleting
+        ]
+        nodes = frozenset(name for name, (may_place, _) in eligibility if may_place)
         strategy = found.spec.get("updateStrategy") or {}
         rolling = strategy.get("rollingUpdate") or {}
         return DaemonGoal(
             nodes=nodes,
-            stays=nodes | {name for name, (_, stays) in chances if stays},
+            may_stay=nodes | {name for name, (_, may_stay) in eligibility if may_stay},
             update=update.name,
             unavailable=max(1, scaled_value(rolling.get("maxUnavailable", 1), len(nodes), up=True)),
             on_delete=strategy.get("type") == "OnDelete",
@@ -227,14 +229,14 @@ class DaemonSetController(Controller[Key]):
 
     def _by_node(self, found: FullObject) -> dict[str, list[PodView]]:
         names = {pod_name(found, node.meta.name): node.meta.name for node in self._nodes}
-        sorted_out: dict[str, list[PodView]] = {}
+        by_node: dict[str, list[PodView]] = {}
         for pod in self.informers.pods_of_controller.get(found.meta.uid):
-            sorted_out.setdefault(pod.node or names.get(pod.meta.name, ""), []).append(pod)
-        return sorted_out
+            by_node.setdefault(pod.node or names.get(pod.meta.name, ""), []).append(pod)
+        return by_node
 
-    async def _act(self, found: FullObject, update: TemplateRevision, plan: DaemonPlan) -> None:
+    async def _apply(self, found: FullObject, update: TemplateRevision, plan: DaemonPlan) -> None:
         about = InvolvedObject("apps/v1", "DaemonSet", found.meta)
-        await slow_start_batch([partial(self._delete, pod, about) for pod in _each_once(plan.delete)])
+        await slow_start_batch([partial(self._delete, pod, about) for pod in _unique(plan.delete)])
         await slow_start_batch([partial(self._create, found, update, node, about) for node in plan.create])
 
     async def _create(self, found: FullObject, update: TemplateRevision, node: str, about: InvolvedObject) -> None:
@@ -245,9 +247,9 @@ class DaemonSetController(Controller[Key]):
         self.event(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
 
 
-def _each_once(pods: Iterable[PodView]) -> list[PodView]:
+def _unique(pods: Iterable[PodView]) -> list[PodView]:
     return list({pod.meta.uid: pod for pod in pods}.values())
 
 
-def _eligible(node: NodeView) -> tuple[object, ...]:
+def _scheduling_fields(node: NodeView) -> tuple[object, ...]:
     return node.meta.labels, [(taint.key, taint.effect, taint.value) for taint in node.taints]

@@ -1,4 +1,4 @@
-"""Deployments: a ReplicaSet for every template, and the way from one to the next."""
+"""Deployment controller: one ReplicaSet per template, and rollouts between them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOT_COPIED = (REVISION, HISTORY, DESIRED, CEILING, "kubectl.kubernetes.io/last-
 
 
 class DeploymentRollout(NamedTuple):
-    """A deployment with its ReplicaSets: the one of its template, if there is one, and the others."""
+    """A Deployment with its ReplicaSets: the new one, which has its template, and the old ones."""
 
     found: FullObject
     new: FullObject | None
@@ -55,17 +55,17 @@ class DeploymentRollout(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """How many pods are wanted."""
+        """The desired number of pods."""
         return int(self.found.spec.get("replicas", 1))
 
     @property
     def recreates(self) -> bool:
-        """Whether old pods must be gone before new ones start."""
+        """Whether the strategy is Recreate."""
         return bool((self.found.spec.get("strategy") or {}).get("type") == "Recreate")
 
     @property
     def bounds(self) -> RolloutBounds:
-        """How many more or fewer pods there may be."""
+        """How many pods there may be during the rollout."""
         if self.recreates:
             return RolloutBounds(self.replicas, 0, 0)
         rolling = (self.found.spec.get("strategy") or {}).get("rollingUpdate") or {}
@@ -73,13 +73,13 @@ class DeploymentRollout(NamedTuple):
 
 
 def revision_of(found: FullObject) -> int:
-    """The number of a revision, 0 when it has none."""
-    said = found.annotations.get(REVISION, "0")
-    return int(said) if said.isdecimal() else 0
+    """Returns the revision number of an object; 0 if it has none."""
+    text = found.annotations.get(REVISION, "0")
+    return int(text) if text.isdecimal() else 0
 
 
 def plain_template(template: Json) -> Json:
-    """A template without the label that says which ReplicaSet it belongs to."""
+    """Returns a template without the pod-template-hash label."""
     copied = copy_json(template)
     labels = copied.get("metadata", {}).get("labels")
     if labels:
@@ -88,7 +88,7 @@ def plain_template(template: Json) -> Json:
 
 
 def sizes_of(found: FullObject) -> ReplicaSetSize:
-    """A ReplicaSet as the plan of a rollout sees it."""
+    """Returns the sizes of a ReplicaSet for the rollout plan."""
     ceiling = found.annotations.get(CEILING, "0")
     return ReplicaSetSize(
         found.meta.name,
@@ -100,7 +100,7 @@ def sizes_of(found: FullObject) -> ReplicaSetSize:
 
 
 def needs_scaling(rollout: DeploymentRollout) -> bool:
-    """Whether the wanted number changed since the ReplicaSets were last told."""
+    """Whether the desired number of pods changed since the ReplicaSets were annotated."""
     return any(
         one.spec.get("replicas", 1) and one.annotations.get(DESIRED) not in (None, str(rollout.replicas))
         for one in rollout.all
@@ -108,7 +108,7 @@ def needs_scaling(rollout: DeploymentRollout) -> bool:
 
 
 def plan_scaling(rollout: DeploymentRollout) -> dict[str, int]:
-    """New sizes when only the wanted number changed."""
+    """Returns new sizes when only the desired number of pods changed."""
     active = [one for one in rollout.all if one.spec.get("replicas", 1)]
     latest = active[0] if len(active) == 1 else rollout.new if not active else None
     if latest is not None:
@@ -122,7 +122,7 @@ def plan_scaling(rollout: DeploymentRollout) -> dict[str, int]:
 
 
 def plan_history(limit: int, old: Sequence[FullObject]) -> list[FullObject]:
-    """Which old ReplicaSets to delete: the oldest revisions beyond the limit that have no pods left."""
+    """Returns the old ReplicaSets to delete: the oldest ones without pods beyond the history limit."""
     empty = [
         one
         for one in old
@@ -135,7 +135,7 @@ def plan_history(limit: int, old: Sequence[FullObject]) -> list[FullObject]:
 
 
 class DeploymentController(Controller[Key]):
-    """Keeps the ReplicaSets of every Deployment."""
+    """Reconciles Deployments."""
 
     name = "deployment-controller"
 
@@ -153,7 +153,7 @@ class DeploymentController(Controller[Key]):
         self.informers.pods.add_event_handler(self._pod_changed)
 
     def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
-        # A Recreate waits for the last old pod to go, which no ReplicaSet's status tells.
+        # Recreate waits until the last old pod is gone, which no ReplicaSet status shows.
         if before is None or (after is not None and not after.ended):
             return
         for found in self._by_namespace.get(before.meta.namespace):
@@ -174,25 +174,25 @@ class DeploymentController(Controller[Key]):
         manager = ControllerRefManager(self.context, REPLICASETS, DEPLOYMENTS, found, reference)
         sets = await manager.claim(self._sets_of.get(found.meta.uid), self._orphan_sets.get(key[0]))
         if not found.meta.deleting:
-            rollout = self._arrange(found, sets)
+            rollout = self._read_rollout(found, sets)
             if found.spec.get("paused") or needs_scaling(rollout):
                 await self._scale_all(rollout, plan_scaling(rollout))
             elif rollout.recreates:
                 await self._recreate(rollout, reference)
             else:
-                await self._roll(rollout, reference)
-            await self._forget_history(found)
+                await self._roll_out(rollout, reference)
+            await self._delete_old_sets(found)
         return await self._report(key)
 
-    def _arrange(self, found: FullObject, sets: Sequence[FullObject]) -> DeploymentRollout:
+    def _read_rollout(self, found: FullObject, sets: Sequence[FullObject]) -> DeploymentRollout:
         template = plain_template(found.spec.get("template") or {})
         ordered = sorted(sets, key=lambda one: (one.meta.created, one.meta.name))
         same = (one for one in ordered if plain_template(one.spec.get("template") or {}) == template)
         new = next(same, None)
         return DeploymentRollout(found, new, [one for one in ordered if one is not new])
 
-    async def _roll(self, rollout: DeploymentRollout, reference: Json) -> None:
-        rollout = await self._with_new(rollout, reference)
+    async def _roll_out(self, rollout: DeploymentRollout, reference: Json) -> None:
+        rollout = await self._ensure_new_set(rollout, reference)
         assert rollout.new is not None
         new, old = sizes_of(rollout.new), [sizes_of(one) for one in rollout.old]
         size = scale_up_new(rollout.bounds, new, old)
@@ -209,13 +209,13 @@ class DeploymentController(Controller[Key]):
         left = (pod for one in rollout.old for pod in self.informers.pods_of_controller.get(one.meta.uid))
         if any(not pod.ended for pod in left):
             return
-        rollout = await self._with_new(rollout, reference)
+        rollout = await self._ensure_new_set(rollout, reference)
         assert rollout.new is not None
         if rollout.new.spec.get("replicas", 1) != rollout.replicas:
             await self._scale(rollout, rollout.new, rollout.replicas)
 
-    async def _with_new(self, rollout: DeploymentRollout, reference: Json) -> DeploymentRollout:
-        """The rollout with a ReplicaSet for its template, which carries the highest revision."""
+    async def _ensure_new_set(self, rollout: DeploymentRollout, reference: Json) -> DeploymentRollout:
+        """Ensures that the new ReplicaSet exists and has the highest revision."""
         found = rollout.found
         revision = str(max((revision_of(one) for one in rollout.old), default=0) + 1)
         new = rollout.new
@@ -224,33 +224,33 @@ class DeploymentController(Controller[Key]):
         else:
             wait = found.spec.get("minReadySeconds", 0)
             if revision_of(new) < int(revision) or new.spec.get("minReadySeconds", 0) != wait:
-                await self.context.edit(REPLICASETS, new, partial(_renew, revision=revision, wait=wait))
+                await self.context.edit(REPLICASETS, new, partial(_promote, revision=revision, wait=wait))
                 new = self._sets.get(new.meta.key) or new
         revision = new.annotations.get(REVISION, revision)
         if found.annotations.get(REVISION) != revision:
-            # With the status: an annotation that came otherwise would be a new generation.
+            # Through the status subresource: it does not change the generation.
             await self.context.edit(DEPLOYMENTS, found, partial(_annotate, values={REVISION: revision}), "status")
         return DeploymentRollout(found, new, rollout.old)
 
     async def _create_set(self, rollout: DeploymentRollout, reference: Json, revision: str) -> FullObject:
         found = rollout.found
         collisions = found.status.get("collisionCount", 0)
-        letters = short_hash(plain_template(found.spec["template"]), collisions)
-        made = _new_set(found, reference, letters)
+        hash_ = short_hash(plain_template(found.spec["template"]), collisions)
+        made = _new_set(found, reference, hash_)
         size = rollout.replicas if rollout.recreates else self._first_size(rollout)
         made["spec"]["replicas"] = size
-        made["metadata"]["annotations"] |= _told(rollout) | {REVISION: revision}
+        made["metadata"]["annotations"] |= _size_annotations(rollout) | {REVISION: revision}
         try:
             made = await self.context.create(REPLICASETS, made)
         except StatusError as error:
             if error.reason == "AlreadyExists":
-                # Something else has that name, so the next look uses other letters.
+                # Another object has that name: the next reconcile uses another hash.
                 status = {**found.status, "collisionCount": collisions + 1}
                 await self.context.set_status(DEPLOYMENTS, found, status)
             raise
         if size:
             about = InvolvedObject("apps/v1", "Deployment", found.meta)
-            self.event(about, "ScalingReplicaSet", _scaled(made["metadata"]["name"], 0, size))
+            self.event(about, "ScalingReplicaSet", _scaling_message(made["metadata"]["name"], 0, size))
         created = self._sets.get((found.meta.namespace, made["metadata"]["name"]))
         assert created is not None
         return created
@@ -263,21 +263,23 @@ class DeploymentController(Controller[Key]):
             await self._scale(rollout, one, sizes.get(one.meta.name, int(one.spec.get("replicas", 1))))
 
     async def _scale(self, rollout: DeploymentRollout, one: FullObject, size: int) -> None:
-        before, told = one.spec.get("replicas", 1), _told(rollout)
-        if before == size and (not size or all(one.annotations.get(name) == text for name, text in told.items())):
+        before, annotations = one.spec.get("replicas", 1), _size_annotations(rollout)
+        if before == size and (
+            not size or all(one.annotations.get(name) == text for name, text in annotations.items())
+        ):
             return
 
         def change(found: Json) -> Json:
             found["spec"]["replicas"] = size
-            return _annotate(found, told)
+            return _annotate(found, annotations)
 
         await self.context.edit(REPLICASETS, one, change)
         if before != size:
             about = InvolvedObject("apps/v1", "Deployment", rollout.found.meta)
-            self.event(about, "ScalingReplicaSet", _scaled(one.meta.name, before, size))
+            self.event(about, "ScalingReplicaSet", _scaling_message(one.meta.name, before, size))
 
-    async def _forget_history(self, found: FullObject) -> None:
-        rollout = self._arrange(found, self._sets_of.get(found.meta.uid))
+    async def _delete_old_sets(self, found: FullObject) -> None:
+        rollout = self._read_rollout(found, self._sets_of.get(found.meta.uid))
         limit = found.spec.get("revisionHistoryLimit", 10)
         if rollout.new is not None:
             for one in plan_history(limit, rollout.old):
@@ -287,7 +289,7 @@ class DeploymentController(Controller[Key]):
         found = self._deployments.get(key)
         if found is None:
             return None
-        rollout = self._arrange(found, self._sets_of.get(found.meta.uid))
+        rollout = self._read_rollout(found, self._sets_of.get(found.meta.uid))
         now = time.time()
         status = deployment_status(found, rollout.new, rollout.old, rollout.bounds, now)
         if status != found.status:
@@ -295,13 +297,13 @@ class DeploymentController(Controller[Key]):
         return seconds_to_deadline(found, status, now)
 
 
-def _told(rollout: DeploymentRollout) -> dict[str, str]:
+def _size_annotations(rollout: DeploymentRollout) -> dict[str, str]:
     return {DESIRED: str(rollout.replicas), CEILING: str(rollout.replicas + rollout.bounds.surge)}
 
 
-def _scaled(name: str, before: int, after: int) -> str:
-    way = "up" if after > before else "down"
-    return f"Scaled {way} replica set {name} from {before} to {after}"
+def _scaling_message(name: str, before: int, after: int) -> str:
+    direction = "up" if after > before else "down"
+    return f"Scaled {direction} replica set {name} from {before} to {after}"
 
 
 def _annotate(found: Json, values: dict[str, str]) -> Json:
@@ -309,8 +311,8 @@ def _annotate(found: Json, values: dict[str, str]) -> Json:
     return found
 
 
-def _renew(found: Json, revision: str, wait: int) -> Json:
-    """A ReplicaSet that is the new one, perhaps once more after an undo."""
+def _promote(found: Json, revision: str, wait: int) -> Json:
+    """Makes a ReplicaSet the new one; after an undo it was an old one."""
     found["spec"]["minReadySeconds"] = wait
     annotations = found["metadata"].setdefault("annotations", {})
     if int(annotations.get(REVISION, "0")) >= int(revision):
@@ -322,12 +324,12 @@ def _renew(found: Json, revision: str, wait: int) -> Json:
     return found
 
 
-def _new_set(found: FullObject, reference: Json, letters: str) -> Json:
+def _new_set(found: FullObject, reference: Json, hash_: str) -> Json:
     template = plain_template(found.spec["template"])
     labels = template.setdefault("metadata", {}).setdefault("labels", {})
-    labels[HASH] = letters
+    labels[HASH] = hash_
     selector = copy_json(found.spec.get("selector") or {})
-    selector.setdefault("matchLabels", {})[HASH] = letters
+    selector.setdefault("matchLabels", {})[HASH] = hash_
     spec: Json = {"selector": selector, "template": template}
     if found.spec.get("minReadySeconds"):
         spec["minReadySeconds"] = found.spec["minReadySeconds"]
@@ -335,7 +337,7 @@ def _new_set(found: FullObject, reference: Json, letters: str) -> Json:
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
         "metadata": {
-            "name": f"{found.meta.name}-{letters}",
+            "name": f"{found.meta.name}-{hash_}",
             "namespace": found.meta.namespace,
             "labels": dict(labels),
             "annotations": {name: text for name, text in found.annotations.items() if name not in _NOT_COPIED},

@@ -1,4 +1,4 @@
-"""What a Deployment says of itself: counters, and whether it is available, progressing or failing."""
+"""Status of a Deployment: counters, and the conditions Available, Progressing and ReplicaFailure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from embedded_kube.controllers.machinery.objects import FullObject, seconds
 from embedded_kube.controllers.workloads.rollout import RolloutBounds
 from embedded_kube.storage.store import Json
 
-_NEVER = 2**31 - 1
+_NO_DEADLINE = 2**31 - 1
 _COUNTERS = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas")
 
 
 def deployment_status(
     found: FullObject, new: FullObject | None, old: Sequence[FullObject], bounds: RolloutBounds, now: float
 ) -> Json:
-    """The status that follows from the ReplicaSets."""
+    """Returns the status of a Deployment, from its ReplicaSets."""
     sets = [*old, new] if new is not None else list(old)
     status = _counters(sets, new)
     if found.status.get("collisionCount"):
@@ -36,10 +36,10 @@ def deployment_status(
 
 
 def seconds_to_deadline(found: FullObject, status: Json, now: float) -> float | None:
-    """When to look again because a rollout that stands still will have missed its deadline."""
+    """Returns the seconds until a rollout without progress misses its deadline."""
     progress = find_condition(status, "Progressing")
     limit = found.spec.get("progressDeadlineSeconds", 600)
-    if limit == _NEVER or found.spec.get("paused") or _complete(found, status) or not progress:
+    if limit == _NO_DEADLINE or found.spec.get("paused") or _complete(found, status) or not progress:
         return None
     if progress.get("reason") == "ProgressDeadlineExceeded":
         return None
@@ -84,52 +84,52 @@ def _complete(found: FullObject, status: Json) -> bool:
 
 def _set_progressing(status: Json, found: FullObject, new: FullObject | None, now: float) -> None:
     limit = found.spec.get("progressDeadlineSeconds", 600)
-    if limit == _NEVER:
+    if limit == _NO_DEADLINE:
         drop_condition(status, "Progressing")
         return
     current = find_condition(status, "Progressing")
     if found.spec.get("paused"):
-        _progress(status, "Unknown", "DeploymentPaused", "Deployment is paused")
+        _set_progress(status, "Unknown", "DeploymentPaused", "Deployment is paused")
         return
     if current.get("reason") == "DeploymentPaused":
-        _progress(status, "Unknown", "DeploymentResumed", "Deployment is resumed")
+        _set_progress(status, "Unknown", "DeploymentResumed", "Deployment is resumed")
     name = f'ReplicaSet "{new.meta.name}"' if new is not None else f'Deployment "{found.meta.name}"'
-    arrived = f"{name} has successfully progressed."
+    done = f"{name} has successfully progressed."
     if _complete(found, status):
         if new is not None:
-            _progress(status, "True", "NewReplicaSetAvailable", arrived)
+            _set_progress(status, "True", "NewReplicaSetAvailable", done)
         return
-    if not current or (current.get("reason") == "NewReplicaSetAvailable" and current.get("message") != arrived):
+    if not current or (current.get("reason") == "NewReplicaSetAvailable" and current.get("message") != done):
         created = f'Created new replica set "{new.meta.name}"' if new is not None else f"{name} is progressing."
-        _progress(status, "True", "NewReplicaSetCreated", created, again=True)
-    elif _moved(status, found):
-        _progress(status, "True", "ReplicaSetUpdated", f"{name} is progressing.", again=True)
+        _set_progress(status, "True", "NewReplicaSetCreated", created, touch=True)
+    elif _has_progressed(status, found):
+        _set_progress(status, "True", "ReplicaSetUpdated", f"{name} is progressing.", touch=True)
     elif current.get("reason") != "ProgressDeadlineExceeded":
         since = seconds(current.get("lastUpdateTime"))
-        # A rollout that was complete has no deadline until it moves again.
+        # A complete rollout has no deadline until it progresses again.
         if current.get("reason") != "NewReplicaSetAvailable" and now - since > limit:
-            _progress(status, "False", "ProgressDeadlineExceeded", f"{name} has timed out progressing.")
+            _set_progress(status, "False", "ProgressDeadlineExceeded", f"{name} has timed out progressing.")
 
 
-def _progress(status: Json, state: str, reason: str, message: str, *, again: bool = False) -> None:
-    """Sets the condition; `again` renews its lastUpdateTime although nothing else in it changed."""
-    if again:
+def _set_progress(status: Json, state: str, reason: str, message: str, *, touch: bool = False) -> None:
+    """Sets the condition; `touch` updates lastUpdateTime although nothing else changed."""
+    if touch:
         current = find_condition(status, "Progressing")
         current.pop("lastUpdateTime", None)
         current.pop("message", None)
     set_condition(status, condition("Progressing", state, reason, message), probed="lastUpdateTime")
 
 
-def _moved(status: Json, found: FullObject) -> bool:
-    """Whether more pods are new, ready or available than before, or fewer are old."""
+def _has_progressed(status: Json, found: FullObject) -> bool:
+    """Whether more pods are updated, ready or available than before, or fewer are old."""
     before = found.status
 
-    def old_ones(one: Json) -> int:
+    def old_replicas(one: Json) -> int:
         return int(one.get("replicas", 0) - one.get("updatedReplicas", 0))
 
     return (
         status.get("updatedReplicas", 0) > before.get("updatedReplicas", 0)
-        or old_ones(status) < old_ones(before)
+        or old_replicas(status) < old_replicas(before)
         or status.get("readyReplicas", 0) > before.get("readyReplicas", 0)
         or status.get("availableReplicas", 0) > before.get("availableReplicas", 0)
     )

@@ -1,4 +1,4 @@
-"""Jobs: pods that run to their end, a given number of times."""
+"""Job controller: runs pods to completion."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from embedded_kube.errors import StatusError
 from embedded_kube.storage.store import Json
 
 JOBS = "jobs.batch"
-OURS = "kubernetes.io/job-controller"
-_NOBODYS: Key = ("", "")
-"""The key under which tracked pods are found that no Job controls."""
+MANAGED_BY = "kubernetes.io/job-controller"
+_ORPHANS: Key = ("", "")
+"""The key of tracked pods that no Job controls."""
 
 
 def _tracked_by(pod: PodView) -> tuple[str, ...]:
-    """Under which Job's key a pod that still has our finalizer is found."""
+    """Returns the Job key under which a pod with the tracking finalizer is indexed."""
     if FINALIZER not in pod.meta.finalizers:
         return ()
-    return ("/".join(controller_key(pod, "Job", "batch") or _NOBODYS),)
+    return ("/".join(controller_key(pod, "Job", "batch") or _ORPHANS),)
 
 
 def job_pod(found: FullObject, index: int | None, failures: int) -> Json:
-    """A pod of a Job, without a name yet."""
+    """Returns a pod of a Job, without a name."""
     reference = owner_reference("batch/v1", "Job", found)
     pod = pod_from_template(found.spec.get("template") or {}, found.meta.namespace, reference)
     meta, spec = pod["metadata"], pod["spec"]
@@ -86,7 +86,7 @@ def job_pod(found: FullObject, index: int | None, failures: int) -> Json:
 
 
 class JobController(Controller[Key]):
-    """Runs every Job, and deletes it when its time after the end is over."""
+    """Reconciles Jobs, and deletes them ttlSecondsAfterFinished after their end."""
 
     name = "job-controller"
 
@@ -106,7 +106,7 @@ class JobController(Controller[Key]):
             if key is not None and pod.meta.controller is not None:
                 self.queue.add_after(key, self.informers.pods_of_controller.count(pod.meta.controller.uid) / 20_000)
             elif FINALIZER in pod.meta.finalizers:
-                self.queue.add(_NOBODYS)
+                self.queue.add(_ORPHANS)
 
     async def reconcile(self, key: Key) -> float | None:
         found = self._jobs.get(key)
@@ -117,12 +117,12 @@ class JobController(Controller[Key]):
             if pod.meta.controller is None or pod.meta.controller.uid != uid
         ]
         await self._release(orphans)
-        if found is None or found.meta.deleting or found.spec.get("managedBy", OURS) != OURS:
+        if found is None or found.meta.deleting or found.spec.get("managedBy", MANAGED_BY) != MANAGED_BY:
             return None
         if is_finished(found.status):
             await self._release(self.informers.pods_of_controller.get(uid))
             return await self._expire(found)
-        return await self._advance(found)
+        return await self._sync(found)
 
     async def _expire(self, found: FullObject) -> float | None:
         wait = found.spec.get("ttlSecondsAfterFinished")
@@ -134,7 +134,7 @@ class JobController(Controller[Key]):
         await self.context.delete(JOBS, found)
         return None
 
-    async def _advance(self, found: FullObject) -> float | None:
+    async def _sync(self, found: FullObject) -> float | None:
         goal = read_goal(found, self.settings.job_backoff, self.settings.job_backoff_limit)
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         status = copy_json(found.status)
@@ -144,7 +144,7 @@ class JobController(Controller[Key]):
         plan = plan_job(goal, status, tally, pods, time.time())
         failure: StatusError | None = None
         try:
-            await self._act(found, plan, tally)
+            await self._apply(found, plan, tally)
         except StatusError as error:
             failure = error
         about = InvolvedObject("batch/v1", "Job", found.meta)
@@ -153,12 +153,12 @@ class JobController(Controller[Key]):
         await self._report(found, goal, plan, status)
         if failure is not None and not is_terminating_namespace(failure):
             raise failure
-        return plan.again
+        return plan.requeue_after
 
-    async def _act(self, found: FullObject, plan: JobPlan, tally: JobTally) -> None:
+    async def _apply(self, found: FullObject, plan: JobPlan, tally: JobTally) -> None:
         about = InvolvedObject("batch/v1", "Job", found.meta)
         await slow_start_batch([partial(self._delete, pod, about) for pod in plan.kill])
-        # Without its finalizer a pod is not counted as failed: it was we who had one too many.
+        # Without its finalizer a surplus pod is not counted as failed.
         await self._release(plan.drop)
         await slow_start_batch([partial(self._delete, pod, about) for pod in plan.drop])
         failures = tally.index_failures
@@ -179,11 +179,11 @@ class JobController(Controller[Key]):
         self.event(about, "SuccessfulDelete", f"Deleted pod: {pod.meta.name}")
 
     async def _release(self, pods: Iterable[PodView]) -> None:
-        """Lets pods go for good."""
+        """Removes the tracking finalizer from pods."""
         held = [pod for pod in pods if FINALIZER in pod.meta.finalizers]
-        await slow_start_batch([partial(self._unpin, pod) for pod in held])
+        await slow_start_batch([partial(self._remove_finalizer, pod) for pod in held])
 
-    async def _unpin(self, pod: PodView) -> None:
+    async def _remove_finalizer(self, pod: PodView) -> None:
         try:
             await self.context.edit("pods", pod, partial(without_finalizer, name=FINALIZER))
         except StatusError as error:
@@ -191,11 +191,11 @@ class JobController(Controller[Key]):
                 raise
 
     async def _report(self, found: FullObject, goal: JobGoal, plan: JobPlan, status: Json) -> None:
-        """Writes down what ended, then lets those pods go; the next look counts them."""
+        """Writes the status with the terminated pods, then releases them; the next reconcile counts them."""
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         tally = tally_job(goal, status, pods)
-        if plan.outcome is not None and plan.outcome.good:
-            # Pods that were still running when enough had succeeded did not fail.
+        if plan.outcome is not None and plan.outcome.succeeded:
+            # Pods that were still running when the success criteria were met did not fail.
             stopped = [pod for pod in tally.new_failed if pod.phase != "Failed"]
             tally.ignored += stopped
             tally.new_failed = [pod for pod in tally.new_failed if pod not in stopped]
@@ -206,7 +206,7 @@ class JobController(Controller[Key]):
             await self.context.set_status(JOBS, found, status)
         if ended and plan.outcome is not None:
             about = InvolvedObject("batch/v1", "Job", found.meta)
-            if plan.outcome.good:
+            if plan.outcome.succeeded:
                 self.event(about, "Completed", "Job completed")
             else:
                 self.warning(about, plan.outcome.reason, plan.outcome.message)

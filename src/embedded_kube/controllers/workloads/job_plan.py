@@ -1,4 +1,4 @@
-"""What a Job does next: its spec, what was counted and its pods in, creations, deletions and a outcome out."""
+"""Plans the next step of a Job: pods to create and delete, and its outcome. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
-UNCOUNTED_AT_ONCE = 500
+MAX_UNCOUNTED = 500
 
 
 class JobGoal(NamedTuple):
-    """What a Job wants."""
+    """Desired state of a Job, from its spec."""
 
     parallelism: int = 1
     completions: int | None = 1
     indexed: bool = False
     backoff_limit: int = 6
-    per_index: int | None = None
-    most_failed_indexes: int | None = None
+    backoff_limit_per_index: int | None = None
+    max_failed_indexes: int | None = None
     deadline: float | None = None
     suspended: bool = False
     failure_policy: Json | None = None
@@ -36,16 +36,16 @@ class JobGoal(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """How a Job ends: whether well, and in what words."""
+    """How a Job ends: whether it succeeded, reason and message."""
 
-    good: bool
+    succeeded: bool
     reason: str
     message: str
 
 
 @dataclass(slots=True)
 class JobTally:
-    """What is known of the pods that ended, counted or not yet, and of those that have not."""
+    """The pods of a Job by state, and the totals of ended pods, counted in the status or not yet."""
 
     succeeded: int = 0
     failed: int = 0
@@ -62,17 +62,17 @@ class JobTally:
 
 
 class JobPlan(NamedTuple):
-    """New pods by index (None: without), pods to delete uncounted, pods to delete because the job is over."""
+    """Indexes of pods to create (None: not indexed), pods to delete uncounted, pods to delete because the Job ends."""
 
     create: tuple[int | None, ...] = ()
     drop: tuple[PodView, ...] = ()
     kill: tuple[PodView, ...] = ()
     outcome: JobOutcome | None = None
-    again: float | None = None
+    requeue_after: float | None = None
 
 
 def read_goal(found: FullObject, backoff: float, backoff_cap: float) -> JobGoal:
-    """What the spec asks for."""
+    """Reads the goal from a Job's spec."""
     spec = found.spec
     per_index = spec.get("backoffLimitPerIndex")
     completions, parallelism = spec.get("completions"), spec.get("parallelism")
@@ -84,8 +84,8 @@ def read_goal(found: FullObject, backoff: float, backoff_cap: float) -> JobGoal:
         completions=completions,
         indexed=spec.get("completionMode") == "Indexed",
         backoff_limit=spec.get("backoffLimit", 6 if per_index is None else 2**31 - 1),
-        per_index=per_index,
-        most_failed_indexes=spec.get("maxFailedIndexes"),
+        backoff_limit_per_index=per_index,
+        max_failed_indexes=spec.get("maxFailedIndexes"),
         deadline=spec.get("activeDeadlineSeconds"),
         suspended=bool(spec.get("suspend")),
         failure_policy=policy,
@@ -97,7 +97,7 @@ def read_goal(found: FullObject, backoff: float, backoff_cap: float) -> JobGoal:
 
 
 def tally_job(goal: JobGoal, status: Json, pods: Iterable[PodView]) -> JobTally:
-    """Sorts a Job's pods into what has ended, what runs and what is leaving."""
+    """Classifies a Job's pods: ended, active, terminating."""
     uncounted = status.get("uncountedTerminatedPods") or {}
     waiting = {*(uncounted.get("succeeded") or ()), *(uncounted.get("failed") or ())}
     tally = JobTally(
@@ -107,30 +107,30 @@ def tally_job(goal: JobGoal, status: Json, pods: Iterable[PodView]) -> JobTally:
         failed_indexes=read_indexes(status.get("failedIndexes")),
     )
     for pod in pods:
-        _sort(goal, tally, pod, waiting)
+        _classify(goal, tally, pod, waiting)
     if goal.indexed:
         valid = range(goal.completions or 0)
         tally.completed.update(pod.index for pod in tally.new_succeeded if pod.index is not None and pod.index in valid)
         tally.succeeded = len(tally.completed)
-        if goal.per_index is not None:
-            spent = (index for index, count in tally.index_failures.items() if count > goal.per_index)
+        if goal.backoff_limit_per_index is not None:
+            spent = (index for index, count in tally.index_failures.items() if count > goal.backoff_limit_per_index)
             tally.failed_indexes.update(spent)
         tally.failed_indexes -= tally.completed
     return tally
 
 
-def _sort(goal: JobGoal, tally: JobTally, pod: PodView, waiting: set[str]) -> None:
+def _classify(goal: JobGoal, tally: JobTally, pod: PodView, waiting: set[str]) -> None:
     tracked = FINALIZER in pod.meta.finalizers
     gone = pod.meta.deleting and not pod.ended
     failed = pod.phase == "Failed" or (gone and not goal.replaces_failed_only)
     if failed and pod.index is not None:
-        said = pod.annotations.get(INDEX_FAILURES, "0")
-        count = (int(said) if said.isdecimal() else 0) + 1
+        text = pod.annotations.get(INDEX_FAILURES, "0")
+        count = (int(text) if text.isdecimal() else 0) + 1
         tally.index_failures[pod.index] = max(count, tally.index_failures.get(pod.index, 0))
     if gone:
         tally.terminating.append(pod)
     elif not pod.ended:
-        # A pod that is not tracked was about to be deleted uncounted when we were interrupted.
+        # An untracked pod was about to be deleted uncounted when the controller was interrupted.
         (tally.active if tracked else tally.stale).append(pod)
         return
     if not tracked or pod.meta.uid in waiting:
@@ -152,29 +152,29 @@ def _sort(goal: JobGoal, tally: JobTally, pod: PodView, waiting: set[str]) -> No
 
 
 def plan_job(goal: JobGoal, status: Json, tally: JobTally, pods: Sequence[PodView], now: float) -> JobPlan:
-    """The next step of a Job that has not ended."""
-    outcome = recorded_outcome(status) or _judge(goal, status, tally, now)
+    """Plans the next step of a Job that has not ended."""
+    outcome = recorded_outcome(status) or _decide_outcome(goal, status, tally, now)
     if outcome is not None:
         return JobPlan(drop=tuple(tally.stale), kill=tuple(tally.active), outcome=outcome)
-    again = _seconds_left(goal, status, now)
+    deadline = _seconds_left(goal, status, now)
     if goal.suspended:
         return JobPlan(drop=(*tally.stale, *tally.active))
     surplus = _surplus(goal, tally)
-    leaving = len(tally.terminating) if goal.replaces_failed_only else 0
-    missing = _wanted(goal, tally) - len(tally.active) - leaving
+    terminating = len(tally.terminating) if goal.replaces_failed_only else 0
+    missing = _wanted(goal, tally) - len(tally.active) - terminating
     if surplus or missing <= 0:
-        return JobPlan(drop=(*tally.stale, *surplus), again=again)
+        return JobPlan(drop=(*tally.stale, *surplus), requeue_after=deadline)
     wait = backoff_left(goal, pods, now)
     if wait > 0:
-        return JobPlan(drop=tuple(tally.stale), again=min(wait, again) if again is not None else wait)
-    create = _fresh_indexes(goal, tally, missing) if goal.indexed else [None] * missing
+        return JobPlan(drop=tuple(tally.stale), requeue_after=min(wait, deadline) if deadline is not None else wait)
+    create = _free_indexes(goal, tally, missing) if goal.indexed else [None] * missing
     if len(create) > BURST:
-        create, again = create[:BURST], 0.0
-    return JobPlan(create=tuple(create), drop=tuple(tally.stale), again=again)
+        create, deadline = create[:BURST], 0.0
+    return JobPlan(create=tuple(create), drop=tuple(tally.stale), requeue_after=deadline)
 
 
 def recorded_outcome(status: Json) -> JobOutcome | None:
-    """The outcome that was written before."""
+    """Returns the outcome that the status already has."""
     for kind in ("SuccessCriteriaMet", "FailureTarget"):
         found = find_condition(status, kind)
         if found.get("status") == "True":
@@ -182,7 +182,7 @@ def recorded_outcome(status: Json) -> JobOutcome | None:
     return None
 
 
-def _judge(goal: JobGoal, status: Json, tally: JobTally, now: float) -> JobOutcome | None:
+def _decide_outcome(goal: JobGoal, status: Json, tally: JobTally, now: float) -> JobOutcome | None:
     if tally.fatal:
         return JobOutcome(False, "PodFailurePolicy", tally.fatal)
     if tally.failed > goal.backoff_limit or _restarted_too_often(goal, tally):
@@ -190,7 +190,7 @@ def _judge(goal: JobGoal, status: Json, tally: JobTally, now: float) -> JobOutco
     left = _seconds_left(goal, status, now)
     if left is not None and left <= 0 and not goal.suspended:
         return JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")
-    if goal.most_failed_indexes is not None and len(tally.failed_indexes) > goal.most_failed_indexes:
+    if goal.max_failed_indexes is not None and len(tally.failed_indexes) > goal.max_failed_indexes:
         message = "Job has exceeded the specified maximal number of failed indexes"
         return JobOutcome(False, "MaxFailedIndexesExceeded", message)
     ended = len(tally.completed) + len(tally.failed_indexes)
@@ -224,7 +224,7 @@ def _wanted(goal: JobGoal, tally: JobTally) -> int:
 
 
 def _surplus(goal: JobGoal, tally: JobTally) -> list[PodView]:
-    """Pods whose index is taken or not wanted, and those beyond the parallelism."""
+    """Returns pods whose index is in use, done or out of range, and pods beyond the parallelism."""
     extra: list[PodView] = []
     if goal.indexed:
         seen: set[int] = set()
@@ -239,7 +239,7 @@ def _surplus(goal: JobGoal, tally: JobTally) -> list[PodView]:
     return extra + pick_victims(left, max(0, len(left) - _wanted(goal, tally)))
 
 
-def _fresh_indexes(goal: JobGoal, tally: JobTally, count: int) -> list[int | None]:
+def _free_indexes(goal: JobGoal, tally: JobTally, count: int) -> list[int | None]:
     taken = {pod.index for pod in tally.active} | tally.completed | tally.failed_indexes
     if goal.replaces_failed_only:
         taken |= {pod.index for pod in tally.terminating}
@@ -253,15 +253,15 @@ def _fresh_indexes(goal: JobGoal, tally: JobTally, count: int) -> list[int | Non
 
 
 def backoff_left(goal: JobGoal, pods: Iterable[PodView], now: float) -> float:
-    """How long to wait before the next pod: longer with every failure since the last success."""
+    """Returns the backoff before the next pod: doubled with every failure since the last success."""
     last_success, failures = 0.0, []
     for pod in pods:
         if pod.phase == "Succeeded":
             last_success = max(last_success, pod.finished)
         elif pod.phase == "Failed":
             failures.append(pod.finished)
-    late = [when for when in failures if when >= last_success]
-    if not late:
+    recent = [when for when in failures if when >= last_success]
+    if not recent:
         return 0.0
-    delay = backoff.exponential(len(late) - 1, goal.backoff_cap, goal.backoff)
-    return max(late) + delay - now
+    delay = backoff.exponential(len(recent) - 1, goal.backoff_cap, goal.backoff)
+    return max(recent) + delay - now

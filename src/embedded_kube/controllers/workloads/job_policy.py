@@ -1,4 +1,4 @@
-"""The parts of a Job's spec that judge single pods and indexes."""
+"""podFailurePolicy, successPolicy and completion indexes of Jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embedded_kube.storage.store import Json
 
 
 def read_indexes(text: str | None) -> set[int]:
-    """Indexes as a status writes them: "0-2,5"."""
+    """Parses indexes as in a status: "0-2,5"."""
     found: set[int] = set()
     for part in filter(None, (text or "").split(",")):
         first, _, last = part.partition("-")
@@ -18,7 +18,7 @@ def read_indexes(text: str | None) -> set[int]:
 
 
 def write_indexes(indexes: Iterable[int]) -> str:
-    """The shortest text for some indexes."""
+    """Formats indexes as in a status: "0-2,5"."""
     parts: list[list[int]] = []
     for index in sorted(indexes):
         if parts and parts[-1][1] == index - 1:
@@ -32,7 +32,7 @@ def write_indexes(indexes: Iterable[int]) -> str:
 
 
 def match_failure_policy(policy: Json | None, pod: PodView) -> tuple[str, str]:
-    """What the first matching rule of a podFailurePolicy says of a failed pod (Count when none does), and why."""
+    """Returns the action of the first podFailurePolicy rule that matches a failed pod, or Count, and a message."""
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         why = _matches_exit(rule.get("onExitCodes"), pod) or _matches_condition(rule.get("onPodConditions"), pod)
         if why:
@@ -59,7 +59,7 @@ def _matches_condition(patterns: Collection[Json] | None, pod: PodView) -> str:
 
 
 def met_success_rule(policy: Json | None, succeeded: Collection[int]) -> int | None:
-    """The number of the first rule of a successPolicy that is met."""
+    """Returns the index of the first successPolicy rule that is met."""
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         named = read_indexes(rule.get("succeededIndexes")) if rule.get("succeededIndexes") else None
         done = len(named & set(succeeded)) if named is not None else len(succeeded)

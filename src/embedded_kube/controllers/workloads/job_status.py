@@ -1,4 +1,4 @@
-"""What a Job says of itself: counters that survive a kill at any moment, and conditions."""
+"""Status of a Job: counters that stay correct when the controller is killed at any moment, and conditions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from embedded_kube.controllers.machinery.conditions import condition, find_condition, is_true, set_condition
 from embedded_kube.controllers.machinery.objects import PodView, seconds
-from embedded_kube.controllers.workloads.job_plan import FINALIZER, UNCOUNTED_AT_ONCE, JobGoal, JobOutcome, JobTally
+from embedded_kube.controllers.workloads.job_plan import FINALIZER, MAX_UNCOUNTED, JobGoal, JobOutcome, JobTally
 from embedded_kube.controllers.workloads.job_policy import write_indexes
 from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.storage.store import Json
 
 
 def count_released(status: Json, pods: Iterable[PodView]) -> None:
-    """Moves pods that have lost their finalizer from "uncounted" to the counters.
+    """Moves pods without finalizer from uncountedTerminatedPods to the counters.
 
-    A pod is first written down by uid, then loses its finalizer, then is counted: whichever of these a kill follows, it
-    is counted exactly once.
+    A pod's uid is written to the status first, then the pod loses its finalizer, then it is counted. A kill after any
+    of these steps leaves it counted exactly once.
     """
     uncounted = status.get("uncountedTerminatedPods") or {}
     tracked = {pod.meta.uid for pod in pods if FINALIZER in pod.meta.finalizers}
@@ -32,26 +32,26 @@ def count_released(status: Json, pods: Iterable[PodView]) -> None:
 
 
 def record_terminated(status: Json, goal: JobGoal, tally: JobTally) -> None:
-    """Writes down the pods that ended since the last look."""
+    """Adds newly terminated pods to the status."""
     uncounted = status.setdefault("uncountedTerminatedPods", {})
-    room = UNCOUNTED_AT_ONCE
+    free = MAX_UNCOUNTED
     for name, pods in (("succeeded", tally.new_succeeded), ("failed", tally.new_failed)):
-        new = [pod.meta.uid for pod in pods][:room]
-        room -= len(new)
+        new = [pod.meta.uid for pod in pods][:free]
+        free -= len(new)
         if new:
             uncounted[name] = [*uncounted.get(name, ()), *new]
     if goal.indexed:
         if tally.completed:
             status["completedIndexes"] = write_indexes(tally.completed)
-        if goal.per_index is not None or tally.failed_indexes:
+        if goal.backoff_limit_per_index is not None or tally.failed_indexes:
             status["failedIndexes"] = write_indexes(tally.failed_indexes)
 
 
 def count_active(status: Json, goal: JobGoal, tally: JobTally) -> None:
-    """The counters of pods that have not ended."""
+    """Sets the counters of pods that have not ended."""
     counters = {"active": len(tally.active)}
     if goal.indexed:
-        # Indexes, not pods, are what succeeds: two pods of one index count once.
+        # Indexes succeed, not pods: two pods of one index count once.
         counters["succeeded"] = len(tally.completed) - len(status["uncountedTerminatedPods"].get("succeeded", ()))
     for name, value in counters.items():
         if value > 0:
@@ -63,7 +63,7 @@ def count_active(status: Json, goal: JobGoal, tally: JobTally) -> None:
 
 
 def set_suspended(status: Json, goal: JobGoal) -> str:
-    """Follows spec.suspend; returns the reason of the Event it is worth, if any."""
+    """Applies spec.suspend; returns the reason of an Event to record, if any."""
     if goal.suspended:
         status.pop("startTime", None)
         if is_true(status, "Suspended"):
@@ -79,24 +79,24 @@ def set_suspended(status: Json, goal: JobGoal) -> str:
 
 
 def set_outcome(status: Json, outcome: JobOutcome, tally: JobTally) -> bool:
-    """Writes the outcome, and the end itself once every pod has ended and was counted; returns whether it has."""
-    kind = "SuccessCriteriaMet" if outcome.good else "FailureTarget"
+    """Sets the outcome condition, and the final condition once all pods are counted; returns whether it did."""
+    kind = "SuccessCriteriaMet" if outcome.succeeded else "FailureTarget"
     set_condition(status, condition(kind, True, outcome.reason, outcome.message), probed="lastProbeTime")
     if tally.active or tally.terminating or status.get("uncountedTerminatedPods"):
         return False
-    end = "Complete" if outcome.good else "Failed"
+    end = "Complete" if outcome.succeeded else "Failed"
     set_condition(status, condition(end, True, outcome.reason, outcome.message), probed="lastProbeTime")
-    if outcome.good:
+    if outcome.succeeded:
         status.setdefault("completionTime", timestamp())
     return True
 
 
 def is_finished(status: Json) -> bool:
-    """Whether a Job has ended."""
+    """Whether a Job is Complete or Failed."""
     return is_true(status, "Complete") or is_true(status, "Failed")
 
 
 def finished_at(status: Json) -> float:
-    """When it ended."""
+    """Returns when a Job ended."""
     ended = find_condition(status, "Complete") or find_condition(status, "Failed")
     return seconds(status.get("completionTime") or ended.get("lastTransitionTime"))

@@ -1,4 +1,4 @@
-"""Pods made from templates, many at a time, and which of too many goes first."""
+"""Pod control: pods from templates, batched API calls, and the choice of pods to delete."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from embedded_kube.controllers.machinery.objects import DELETION_COST, PodView
 from embedded_kube.storage.store import Json
 
 BURST = 500
-"""How many pods are made or deleted in one look at their owner."""
+"""How many pods are created or deleted in one reconcile."""
 
-_NAME_ROOM = 58
+_MAX_PREFIX = 58
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 def pod_from_template(template: Json, namespace: str, reference: Json) -> Json:
-    """A pod as a template says, without a name yet."""
+    """Returns a pod from a template, without a name."""
     made = copy_json(template)
     head = made.get("metadata") or {}
     meta = {name: head[name] for name in ("labels", "annotations", "finalizers") if head.get(name)}
@@ -30,15 +30,15 @@ def pod_from_template(template: Json, namespace: str, reference: Json) -> Json:
 
 
 def set_random_name(context: ControllerContext, pod: Json, prefix: str) -> None:
-    """A name that no pod of the namespace has."""
+    """Sets a random name that no pod of the namespace has."""
     meta = pod["metadata"]
-    meta["generateName"] = prefix[:_NAME_ROOM]
+    meta["generateName"] = prefix[:_MAX_PREFIX]
     while "name" not in meta or context.informers.pods.get((meta["namespace"], meta["name"])) is not None:
         meta["name"] = meta["generateName"] + "".join(random.choices(ALPHABET, k=5))
 
 
 async def slow_start_batch(tasks: Sequence[Callable[[], Coroutine[Any, Any, object]]]) -> None:
-    """Does one, then two, then four, ...: what fails for all of them fails once. Raises the first failure."""
+    """Runs 1, 2, 4, ... tasks at a time, so that a common failure happens once. Raises the first failure."""
     done, size = 0, 1
     while done < len(tasks):
         batch = tasks[done : done + size]
@@ -52,7 +52,7 @@ async def slow_start_batch(tasks: Sequence[Callable[[], Coroutine[Any, Any, obje
 
 
 def pick_victims(pods: Iterable[PodView], count: int) -> list[PodView]:
-    """The pods to lose first: those that do least, then those on the fullest nodes, then the youngest."""
+    """Returns the pods to delete first: unscheduled, not running, not ready, cheap, on the fullest nodes, youngest."""
     chosen = list(pods)
     if count >= len(chosen):
         return chosen
@@ -75,8 +75,8 @@ def pick_victims(pods: Iterable[PodView], count: int) -> list[PodView]:
 
 
 def _cost(pod: PodView) -> int:
-    said = pod.annotations.get(DELETION_COST, "0")
+    text = pod.annotations.get(DELETION_COST, "0")
     try:
-        return int(said)
+        return int(text)
     except ValueError:
         return 0

@@ -1,4 +1,4 @@
-"""ReplicaSets: as many pods of a template as are wanted."""
+"""ReplicaSet controller: keeps the desired number of pods of a template."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ REPLICASETS = "replicasets.apps"
 
 
 class ReplicaPlan(NamedTuple):
-    """How many pods to make, and which to delete."""
+    """How many pods to create, and which to delete."""
 
     create: int
     delete: tuple[PodView, ...]
 
 
 def plan_replicas(wanted: int, pods: Iterable[PodView]) -> ReplicaPlan:
-    """What brings a set of pods to the wanted number."""
+    """Plans the creations and deletions that reach the desired number."""
     active = [pod for pod in pods if pod.active]
     missing = wanted - len(active)
     if missing >= 0:
@@ -50,7 +50,7 @@ def plan_replicas(wanted: int, pods: Iterable[PodView]) -> ReplicaPlan:
 
 
 def count_replicas(found: FullObject, pods: Iterable[PodView], now: float) -> tuple[Json, float | None]:
-    """The counters of a status, and when to look again because a pod will have been ready long enough."""
+    """Returns the counters of a status, and the seconds until the next pod becomes available."""
     minimum = found.spec.get("minReadySeconds") or 0
     labels = (found.spec.get("template") or {}).get("metadata", {}).get("labels") or {}
     every = [pod for pod in pods if not pod.ended]
@@ -71,7 +71,7 @@ def count_replicas(found: FullObject, pods: Iterable[PodView], now: float) -> tu
 
 
 class ReplicaSetController(Controller[Key]):
-    """Keeps the pods of every ReplicaSet."""
+    """Reconciles ReplicaSets."""
 
     name = "replicaset-controller"
 
@@ -90,7 +90,7 @@ class ReplicaSetController(Controller[Key]):
             key = controller_key(pod, "ReplicaSet", "apps")
             if key is not None:
                 owner = pod.meta.controller
-                # A large set is looked at less often, because each look costs more.
+                # A large set is reconciled less often, because each reconcile costs more.
                 size = self.informers.pods_of_controller.count(owner.uid) if owner is not None else 0
                 self.queue.add_after(key, size / 20_000)
             elif pod.meta.controller is None:
@@ -109,7 +109,7 @@ class ReplicaSetController(Controller[Key]):
         failure: StatusError | None = None
         if not found.meta.deleting:
             try:
-                await self._act(found, reference, plan_replicas(found.spec.get("replicas", 1), pods))
+                await self._apply(found, reference, plan_replicas(found.spec.get("replicas", 1), pods))
             except StatusError as error:
                 failure = error
         again = await self._report(found, failure)
@@ -117,7 +117,7 @@ class ReplicaSetController(Controller[Key]):
             raise failure
         return again
 
-    async def _act(self, found: FullObject, reference: Json, plan: ReplicaPlan) -> None:
+    async def _apply(self, found: FullObject, reference: Json, plan: ReplicaPlan) -> None:
         about = InvolvedObject("apps/v1", "ReplicaSet", found.meta)
         await slow_start_batch([partial(self._create, found, reference, about)] * plan.create)
         await slow_start_batch([partial(self._delete, pod, about) for pod in plan.delete])

@@ -1,4 +1,4 @@
-"""ControllerRevisions: the templates a StatefulSet or DaemonSet has had, so that pods can be made from an older one."""
+"""ControllerRevisions: the template history of a StatefulSet or DaemonSet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REVISIONS = "controllerrevisions.apps"
 
 
 class TemplateRevision(NamedTuple):
-    """A template and the name it goes by."""
+    """A template and the name of its revision."""
 
     name: str
     template: Json
@@ -32,11 +32,11 @@ class RevisionHistory:
         self._owned = self.informer.index(lambda found: (c.uid,) if (c := found.meta.controller) else ())
 
     def find(self, owner: FullObject, name: str) -> TemplateRevision | None:
-        """A revision by its name."""
+        """Returns a revision by name."""
         return next((_read(one) for one in self._owned.get(owner.meta.uid) if one.meta.name == name), None)
 
     async def latest(self, owner: FullObject) -> TemplateRevision:
-        """The revision of the template as it is now: made if new, numbered highest if it was there before."""
+        """Returns the revision of the current template, with the highest number; creates it if it is new."""
         template = copy_json(owner.spec.get("template") or {})
         known = sorted(self._owned.get(owner.meta.uid), key=_number)
         same = next((one for one in known if _read(one).template == template), None)
@@ -48,34 +48,34 @@ class RevisionHistory:
             await self._context.edit(REVISIONS, same, lambda found: {**found, "revision": highest + 1})
         return TemplateRevision(same.meta.name, template)
 
-    async def forget(self, owner: FullObject, in_use: Collection[str]) -> None:
-        """Deletes the oldest ones beyond the limit, never one that is in use."""
+    async def truncate(self, owner: FullObject, in_use: Collection[str]) -> None:
+        """Deletes the oldest revisions beyond the history limit, except those in use."""
         limit = owner.spec.get("revisionHistoryLimit", 10)
         unused = [one for one in sorted(self._owned.get(owner.meta.uid), key=_number) if one.meta.name not in in_use]
         for one in unused[: max(0, len(unused) - limit)]:
             await self._context.delete(REVISIONS, one)
 
     async def _create(self, owner: FullObject, template: Json, number: int) -> Json:
-        # Names that are taken by something else are stepped over; the numbers of attempts need no memory.
+        # A hash collision with another object is resolved by the next attempt number.
         attempt = 0
         while True:
-            letters = short_hash(template, attempt)
+            hash_ = short_hash(template, attempt)
             try:
-                return await self._context.create(REVISIONS, self._revision(owner, template, letters, number))
+                return await self._context.create(REVISIONS, self._revision(owner, template, hash_, number))
             except StatusError as error:
                 if error.reason != "AlreadyExists" or attempt > 20:
                     raise
                 attempt += 1
 
-    def _revision(self, owner: FullObject, template: Json, letters: str, number: int) -> Json:
+    def _revision(self, owner: FullObject, template: Json, hash_: str, number: int) -> Json:
         labels = (template.get("metadata") or {}).get("labels") or {}
         return {
             "apiVersion": "apps/v1",
             "kind": "ControllerRevision",
             "metadata": {
-                "name": f"{owner.meta.name}-{letters}",
+                "name": f"{owner.meta.name}-{hash_}",
                 "namespace": owner.meta.namespace,
-                "labels": {**labels, "controller.kubernetes.io/hash": letters},
+                "labels": {**labels, "controller.kubernetes.io/hash": hash_},
                 "ownerReferences": [owner_reference("apps/v1", self._kind, owner)],
             },
             "data": {"spec": {"template": {**copy_json(template), "$patch": "replace"}}},

@@ -1,4 +1,4 @@
-"""How far a rollout goes in one step: sizes of ReplicaSets in, new sizes out."""
+"""Plans one step of a rollout: new sizes of the ReplicaSets. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ReplicaSetSize(NamedTuple):
-    """A ReplicaSet as a rollout sees it. `ceiling` is the largest total it was last told of."""
+    """The sizes of a ReplicaSet. `ceiling` is the maximum total that it was last annotated with."""
 
     name: str
     wanted: int
@@ -18,7 +18,7 @@ class ReplicaSetSize(NamedTuple):
 
 
 class RolloutBounds(NamedTuple):
-    """How many pods are wanted, and how many more or fewer there may be meanwhile."""
+    """The desired number of pods, and how many more or fewer there may be during a rollout."""
 
     replicas: int
     surge: int
@@ -26,17 +26,17 @@ class RolloutBounds(NamedTuple):
 
     @property
     def ceiling(self) -> int:
-        """The most pods that may exist."""
+        """The maximum number of pods."""
         return self.replicas + self.surge if self.replicas else 0
 
     @property
     def floor(self) -> int:
-        """The fewest pods that must be available."""
+        """The minimum number of available pods."""
         return self.replicas - self.unavailable
 
 
 def scaled_value(value: int | str | None, total: int, *, up: bool) -> int:
-    """A number or a percentage of a total."""
+    """Resolves a number or a percentage of a total."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -47,7 +47,7 @@ def scaled_value(value: int | str | None, total: int, *, up: bool) -> int:
 
 
 def read_bounds(replicas: int, surge: int | str | None, unavailable: int | str | None) -> RolloutBounds:
-    """The bounds of a RollingUpdate; both zero would never move, so then one may be unavailable."""
+    """Returns the bounds of a RollingUpdate; if both are zero, one pod may be unavailable."""
     more, fewer = (
         scaled_value(surge, replicas, up=True),
         scaled_value(unavailable, replicas, up=False),
@@ -58,15 +58,15 @@ def read_bounds(replicas: int, surge: int | str | None, unavailable: int | str |
 
 
 def scale_up_new(bounds: RolloutBounds, new: ReplicaSetSize, old: Sequence[ReplicaSetSize]) -> int:
-    """The size the new set may have now."""
+    """Returns the size that the new ReplicaSet may have now."""
     if new.wanted >= bounds.replicas:
         return bounds.replicas
-    room = bounds.replicas + bounds.surge - new.wanted - sum(one.wanted for one in old)
-    return new.wanted + max(0, min(room, bounds.replicas - new.wanted))
+    free = bounds.replicas + bounds.surge - new.wanted - sum(one.wanted for one in old)
+    return new.wanted + max(0, min(free, bounds.replicas - new.wanted))
 
 
 def scale_down_old(bounds: RolloutBounds, new: ReplicaSetSize, old: Sequence[ReplicaSetSize]) -> dict[str, int]:
-    """The sizes of old sets that must change: first those whose pods serve nobody, then as many as can be spared."""
+    """Returns changed sizes of old ReplicaSets: unavailable pods go first, then as many as the bounds allow."""
     sizes = {one.name: one.wanted for one in old}
     total = new.wanted + sum(sizes.values())
     spare = total - bounds.floor - (new.wanted - new.available)
@@ -74,10 +74,10 @@ def scale_down_old(bounds: RolloutBounds, new: ReplicaSetSize, old: Sequence[Rep
         return {}
     oldest_first = sorted(old, key=lambda one: (one.created, one.name))
     for one in oldest_first:
-        broken = min(spare, sizes[one.name] - one.available)
-        if broken > 0:
-            sizes[one.name] -= broken
-            spare -= broken
+        unavailable = min(spare, sizes[one.name] - one.available)
+        if unavailable > 0:
+            sizes[one.name] -= unavailable
+            spare -= unavailable
     spare = new.available + sum(one.available for one in old) - bounds.floor
     for one in oldest_first:
         fewer = min(sizes[one.name], spare)
@@ -88,7 +88,7 @@ def scale_down_old(bounds: RolloutBounds, new: ReplicaSetSize, old: Sequence[Rep
 
 
 def scale_proportionally(bounds: RolloutBounds, sets: Sequence[ReplicaSetSize]) -> dict[str, int]:
-    """New sizes when the wanted number changed in the middle of a rollout: every set takes its share."""
+    """Returns new sizes when the desired number changed during a rollout: each ReplicaSet gets its share."""
     total = sum(one.wanted for one in sets)
     change = bounds.ceiling - total
     if change == 0:

@@ -1,4 +1,4 @@
-"""StatefulSets: numbered pods with names and claims of their own."""
+"""StatefulSet controller: pods with ordinals, stable names and their own volume claims."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLAIMS = "persistentvolumeclaims"
 
 
 def read_goal(found: FullObject, current: str, update: str) -> StatefulSetGoal:
-    """What the spec asks for."""
+    """Reads the goal from a StatefulSet's spec."""
     spec = found.spec
     strategy = spec.get("updateStrategy") or {}
     return StatefulSetGoal(
@@ -52,21 +52,21 @@ def read_goal(found: FullObject, current: str, update: str) -> StatefulSetGoal:
 
 
 def ordinal_of(name: str, pod: str) -> int | None:
-    """The number of a pod of this set; None when its name is not one of the set's."""
+    """Returns the ordinal of a pod; None if the name does not belong to the StatefulSet."""
     found = re.fullmatch(re.escape(name) + r"-(\d+)", pod)
     return int(found[1]) if found is not None else None
 
 
-def ordinal_pod(found: FullObject, revision: TemplateRevision, number: int) -> Json:
-    """The pod of a number."""
+def ordinal_pod(found: FullObject, revision: TemplateRevision, ordinal: int) -> Json:
+    """Returns the pod of an ordinal."""
     reference = owner_reference("apps/v1", "StatefulSet", found)
     pod = pod_from_template(revision.template, found.meta.namespace, reference)
-    name = f"{found.meta.name}-{number}"
+    name = f"{found.meta.name}-{ordinal}"
     pod["metadata"]["name"] = name
     pod["metadata"].setdefault("labels", {}).update(
         {
             "statefulset.kubernetes.io/pod-name": name,
-            "apps.kubernetes.io/pod-index": str(number),
+            "apps.kubernetes.io/pod-index": str(ordinal),
             REVISION_LABEL: revision.name,
         }
     )
@@ -84,23 +84,23 @@ def ordinal_pod(found: FullObject, revision: TemplateRevision, number: int) -> J
 
 
 def statefulset_status(found: FullObject, goal: StatefulSetGoal, pods: Mapping[int, PodView], now: float) -> Json:
-    """The counters, and which revision is the current one."""
+    """Returns the status: counters, and the current revision."""
     every = [pod for pod in pods.values() if not pod.ended]
     alive = [pod for pod in every if not pod.meta.deleting]
-    well = [pod for pod in every if pod.phase == "Running" and pod.ready]
+    ready = [pod for pod in every if pod.phase == "Running" and pod.ready]
     updated = sum(pod.meta.labels.get(REVISION_LABEL) == goal.update for pod in alive)
     current = goal.current
-    if not goal.on_delete and updated == goal.replicas == len(well):
+    if not goal.on_delete and updated == goal.replicas == len(ready):
         current = goal.update
     status = {
         "replicas": len(every),
-        "readyReplicas": len(well),
+        "readyReplicas": len(ready),
         "currentReplicas": sum(pod.meta.labels.get(REVISION_LABEL) == current for pod in alive),
         "updatedReplicas": updated,
     }
     return {
         **{name: value for name, value in status.items() if value or name == "replicas"},
-        "availableReplicas": sum(pod.available(goal.minimum_ready, now) for pod in well),
+        "availableReplicas": sum(pod.available(goal.minimum_ready, now) for pod in ready),
         "currentRevision": current,
         "updateRevision": goal.update,
         "observedGeneration": found.meta.generation,
@@ -109,7 +109,7 @@ def statefulset_status(found: FullObject, goal: StatefulSetGoal, pods: Mapping[i
 
 
 class StatefulSetController(Controller[Key]):
-    """Keeps the pods of every StatefulSet."""
+    """Reconciles StatefulSets."""
 
     name = "statefulset-controller"
 
@@ -145,16 +145,16 @@ class StatefulSetController(Controller[Key]):
         try:
             templates = {current.name: current, update.name: update}
             await slow_start_batch(
-                [partial(self._act, found, action, templates) for action in plan_statefulset(goal, pods, now)]
+                [partial(self._apply, found, action, templates) for action in plan_statefulset(goal, pods, now)]
             )
         except StatusError as error:
             failure = error
-        pods = dict(self._numbered(found))
+        pods = dict(self._by_ordinal(found))
         status = statefulset_status(found, goal, pods, now)
         if status != found.status:
             await self.context.set_status(STATEFULSETS, found, status)
         in_use = {pod.meta.labels.get(REVISION_LABEL, "") for pod in pods.values()}
-        await self._history.forget(found, {status["currentRevision"], update.name, *in_use})
+        await self._history.truncate(found, {status["currentRevision"], update.name, *in_use})
         if failure is not None and not is_terminating_namespace(failure):
             raise failure
         waits = [goal.minimum_ready - now + pod.ready_since for pod in pods.values() if pod.ready]
@@ -164,25 +164,25 @@ class StatefulSetController(Controller[Key]):
         reference = owner_reference("apps/v1", "StatefulSet", found)
         manager = ControllerRefManager(self.context, "pods", STATEFULSETS, found, reference)
         owned = self.informers.pods_of_controller.get(found.meta.uid)
-        loose = self.informers.orphan_pods.get(found.meta.namespace)
-        await manager.claim(owned, loose, lambda pod: ordinal_of(found.meta.name, pod.meta.name) is not None)
-        return dict(self._numbered(found))
+        orphans = self.informers.orphan_pods.get(found.meta.namespace)
+        await manager.claim(owned, orphans, lambda pod: ordinal_of(found.meta.name, pod.meta.name) is not None)
+        return dict(self._by_ordinal(found))
 
-    def _numbered(self, found: FullObject) -> list[tuple[int, PodView]]:
+    def _by_ordinal(self, found: FullObject) -> list[tuple[int, PodView]]:
         pods = self.informers.pods_of_controller.get(found.meta.uid)
-        numbers = ((ordinal_of(found.meta.name, pod.meta.name), pod) for pod in pods)
-        return [(number, pod) for number, pod in numbers if number is not None]
+        ordinals = ((ordinal_of(found.meta.name, pod.meta.name), pod) for pod in pods)
+        return [(ordinal, pod) for ordinal, pod in ordinals if ordinal is not None]
 
-    async def _act(
+    async def _apply(
         self, found: FullObject, action: CreateReplica | DeleteReplica, revisions: Mapping[str, TemplateRevision]
     ) -> None:
         about = InvolvedObject("apps/v1", "StatefulSet", found.meta)
         kind, name = "StatefulSet", found.meta.name
         if isinstance(action, CreateReplica):
-            pod = f"{name}-{action.number}"
+            pod = f"{name}-{action.ordinal}"
             try:
-                await self._create_claims(found, action.number, about)
-                await self.context.create("pods", ordinal_pod(found, revisions[action.revision], action.number))
+                await self._create_claims(found, action.ordinal, about)
+                await self.context.create("pods", ordinal_pod(found, revisions[action.revision], action.ordinal))
             except StatusError as error:
                 if not is_terminating_namespace(error):
                     text = f"create Pod {pod} in {kind} {name} failed error: {error.message}"
@@ -196,9 +196,9 @@ class StatefulSetController(Controller[Key]):
         await self.context.delete("pods", action.pod)
         self.event(about, "SuccessfulDelete", f"delete Pod {pod} in {kind} {name} successful")
 
-    async def _create_claims(self, found: FullObject, number: int, about: InvolvedObject) -> None:
+    async def _create_claims(self, found: FullObject, ordinal: int, about: InvolvedObject) -> None:
         labels = (found.spec.get("selector") or {}).get("matchLabels") or {}
-        pod = f"{found.meta.name}-{number}"
+        pod = f"{found.meta.name}-{ordinal}"
         for template in found.spec.get("volumeClaimTemplates") or ():
             meta = template["metadata"]
             name = f"{meta['name']}-{pod}"

@@ -1,4 +1,4 @@
-"""What a StatefulSet does next: its pods by number in, creations and deletions out."""
+"""Plans the next steps of a StatefulSet: pods to create and delete. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REVISION_LABEL = "controller-revision-hash"
 
 
 class StatefulSetGoal(NamedTuple):
-    """What a StatefulSet wants."""
+    """Desired state of a StatefulSet, from its spec."""
 
     replicas: int
     start: int = 0
@@ -23,25 +23,25 @@ class StatefulSetGoal(NamedTuple):
     minimum_ready: float = 0.0
 
     @property
-    def numbers(self) -> range:
-        """The numbers its pods have."""
+    def ordinals(self) -> range:
+        """The ordinals of its pods."""
         return range(self.start, self.start + self.replicas)
 
-    def revision_for(self, number: int) -> str:
-        """Which template a pod of this number is made from."""
-        held_back = not self.on_delete and number < self.start + self.partition
+    def revision_for(self, ordinal: int) -> str:
+        """Returns the revision for the pod of an ordinal."""
+        held_back = not self.on_delete and ordinal < self.start + self.partition
         return self.current if held_back else self.update
 
 
 class CreateReplica(NamedTuple):
-    """Make the pod of a number."""
+    """Create the pod of an ordinal."""
 
-    number: int
+    ordinal: int
     revision: str
 
 
 class DeleteReplica(NamedTuple):
-    """Delete a pod, because it is one too many, ended or outdated."""
+    """Delete a pod because it is surplus, ended or outdated."""
 
     pod: PodView
     ended: bool = False
@@ -50,30 +50,30 @@ class DeleteReplica(NamedTuple):
 def plan_statefulset(
     goal: StatefulSetGoal, pods: Mapping[int, PodView], now: float
 ) -> list[CreateReplica | DeleteReplica]:
-    """The next steps; in order one at a time, in parallel all that can be done at once."""
+    """Returns the next steps: one at a time for OrderedReady, all possible ones for Parallel."""
     actions: list[CreateReplica | DeleteReplica] = []
-    for number in goal.numbers:
-        step, settled = _tend(goal, number, pods.get(number), now)
+    for ordinal in goal.ordinals:
+        step, settled = _plan_ordinal(goal, ordinal, pods.get(ordinal), now)
         if step is not None:
             actions.append(step)
         if not settled and not goal.parallel:
             return actions
-    surplus = [pods[number] for number in sorted(pods, reverse=True) if number not in goal.numbers]
+    surplus = [pods[ordinal] for ordinal in sorted(pods, reverse=True) if ordinal not in goal.ordinals]
     if goal.parallel:
         actions += [DeleteReplica(pod) for pod in surplus if not pod.meta.deleting]
     elif surplus:
-        return [*actions, *_lose_one(surplus)]
+        return [*actions, *_scale_down_one(surplus)]
     if actions or goal.on_delete:
         return actions
     return _update_one(goal, pods, now)
 
 
-def _tend(
-    goal: StatefulSetGoal, number: int, pod: PodView | None, now: float
+def _plan_ordinal(
+    goal: StatefulSetGoal, ordinal: int, pod: PodView | None, now: float
 ) -> tuple[CreateReplica | DeleteReplica | None, bool]:
-    """What a number needs, and whether the next one may go ahead."""
+    """Returns the step for an ordinal, and whether the next ordinal may proceed."""
     if pod is None:
-        return CreateReplica(number, goal.revision_for(number)), False
+        return CreateReplica(ordinal, goal.revision_for(ordinal)), False
     if pod.meta.deleting:
         return None, False
     if pod.ended:
@@ -81,22 +81,22 @@ def _tend(
     return None, pod.phase == "Running" and pod.available(goal.minimum_ready, now)
 
 
-def _lose_one(surplus: list[PodView]) -> list[CreateReplica | DeleteReplica]:
-    """The highest goes first, and nothing else until it is gone or while a lower one is ill."""
+def _scale_down_one(surplus: list[PodView]) -> list[CreateReplica | DeleteReplica]:
+    """Deletes the highest surplus pod, unless one is being deleted, or both it and a lower one are not ready."""
     if any(pod.meta.deleting for pod in surplus):
         return []
-    ill = [pod for pod in surplus if not pod.ready]
-    if not surplus[0].ready and ill[-1] is not surplus[0]:
+    unready = [pod for pod in surplus if not pod.ready]
+    if not surplus[0].ready and unready[-1] is not surplus[0]:
         return []
     return [DeleteReplica(surplus[0])]
 
 
 def _update_one(goal: StatefulSetGoal, pods: Mapping[int, PodView], now: float) -> list[CreateReplica | DeleteReplica]:
-    """From the top: the first outdated pod is replaced once all above it are well."""
-    for number in reversed(goal.numbers):
-        if number < goal.start + goal.partition:
+    """Replaces the highest outdated pod once all pods above it are available."""
+    for ordinal in reversed(goal.ordinals):
+        if ordinal < goal.start + goal.partition:
             return []
-        pod = pods.get(number)
+        pod = pods.get(ordinal)
         if pod is None or pod.meta.deleting:
             return []
         if pod.meta.labels.get(REVISION_LABEL) != goal.update:
