@@ -111,9 +111,6 @@ class LocalInformer(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._items.values()))
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     def on_written(self, found: Json) -> T:
         """Puts the result of an own write into the cache, unless the watch is already past it."""
         item = self._read(found)
@@ -261,9 +258,6 @@ class InformerFactory:
     def find(self, resource: str) -> LocalInformer[Any] | None:
         """Returns the informer of a resource, if there is one."""
         return self._all.get(resource)
-
-    def __iter__(self) -> Iterator[LocalInformer[Any]]:
-        return iter(list(self._all.values()))
 
     def _informer(self, resource: str, read: Callable[[Json], T]) -> LocalInformer[T]:
         known: LocalInformer[Any] | None = self._all.get(resource)

@@ -35,9 +35,6 @@ class RestMapper:
     def __iter__(self) -> Iterator[RestMapping]:
         return iter(list(self._by_name.values()))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
-
     def add_listener(self, listener: Callable[[RestMapping, bool], None]) -> None:
         """Calls the listener with True for every resource, and with False when a resource is removed."""
         for resource in self:
