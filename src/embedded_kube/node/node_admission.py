@@ -126,7 +126,7 @@ class NodeAdmission:
             self._used[name] = self._used.get(name, 0) + amount
 
     def release(self, uid: str) -> None:
-        """Returns everything that a pod holds."""
+        """Releases everything that a pod holds."""
         pod = self.allocations.pop(uid, None)
         if pod is not None:
             for name, amount in pod.requests.items():

@@ -37,9 +37,8 @@ class PodBridge:
         def make() -> tuple[None, Sequence[int]]:
             linux.unshare(linux.CLONE_NEWNET)
             network = os.open("/proc/self/ns/net", os.O_RDONLY)
-            mac = b"\x02\x00" + socket.inet_aton(
-                address
-            )  # derived from the address, so ARP caches of other pods stay valid
+            # Derived from the address, so that ARP caches of other pods stay valid.
+            mac = b"\x02\x00" + socket.inet_aton(address)
             self._links.add_pair(port, self._index, "eth0", network, mac)
             links = linux.Netlink()
             links.bring_up(socket.if_nametoindex("lo"))
