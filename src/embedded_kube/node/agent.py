@@ -13,7 +13,7 @@ from typing import Any
 from embedded_kube.client import SYNCED
 from embedded_kube.node.fleet import RUNTIME, FleetNode, node_resources, unhealthy_devices
 from embedded_kube.node.node_admission import NodeAdmission, PodRejection, read_allocation
-from embedded_kube.node.pods.containers import PodState, read_containers
+from embedded_kube.node.pods.containers import LocalPodState, read_containers
 from embedded_kube.node.pods.process_pod import ProcessPod
 from embedded_kube.node.pods.sandbox import AgentContext
 from embedded_kube.node.simulated import SimulatedPod, SimulationContext
@@ -228,7 +228,7 @@ class NodeAgent:
         """Writes phase Failed for a pod that never ran here."""
         # A rejected pod has no container statuses, so `kubectl get` shows its reason.
         containers = read_containers(pod) if rejection is None else []
-        state = PodState(containers, host=node.spec.address, phase="Failed")
+        state = LocalPodState(containers, host=node.spec.address, phase="Failed")
         manager = self._context.status_manager
         if rejection is not None:
             state.reason, state.message = rejection.reason, rejection.message

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from embedded_kube.node.fleet import FleetSettings
-from embedded_kube.node.pods.containers import MAIN, PodState, read_containers
+from embedded_kube.node.pods.containers import MAIN, LocalPodState, read_containers
 from embedded_kube.node.processes.network import AddressPool
 from embedded_kube.node.status_manager import StatusManager
 from embedded_kube.node.timers import Timers
@@ -82,7 +82,7 @@ class SimulatedPod:
         for container in containers:
             container.spec = {"name": container.name, "image": container.spec.get("image", "")}
         address = host if pod["spec"].get("hostNetwork") else context.addresses.take()
-        self.state = PodState(containers, address, host)
+        self.state = LocalPodState(containers, address, host)
         for line in invalid:
             context.status_manager.event(pod, "BadSimulation", line, warning=True)
         self._resume(pod)

@@ -129,7 +129,7 @@ _LISTS = ("initContainerStatuses", "containerStatuses")
 
 
 @dataclass(slots=True)
-class PodState:
+class LocalPodState:
     """The state of one pod on its node."""
 
     containers: list[ContainerState]

@@ -17,7 +17,7 @@ from embedded_kube.node.pods.containers import (
     MAIN,
     SIDECAR,
     ContainerState,
-    PodState,
+    LocalPodState,
     read_containers,
     restore_containers,
 )
@@ -37,7 +37,7 @@ class ProcessPod:
         self._context = context
         self.pod = pod
         self.sandbox = Sandbox(context, pod, host, allocatable)
-        self.state = PodState(read_containers(pod), self.sandbox.address, host)
+        self.state = LocalPodState(read_containers(pod), self.sandbox.address, host)
         old = pod.get("status") or {}
         self._ran_before = restore_containers(self.state.containers, old)
         if old.get("startTime"):
