@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from embedded_kube.node.pods.containers import INIT, SIDECAR, ContainerState
+from embedded_kube.node.pods.containers import INIT, SIDECAR, LocalContainerState
 from embedded_kube.node.pods.environment import ContainerConfigError
 from embedded_kube.node.pods.logs import log_path, tail_text
 from embedded_kube.node.pods.probes import ProbeError, Prober, ProbeTarget, probe_once
@@ -62,7 +62,7 @@ class ContainerWorker:
 
     def __init__(
         self,
-        container: ContainerState,
+        container: LocalContainerState,
         context: AgentContext,
         sandbox: Sandbox,
         termination: PodTermination,

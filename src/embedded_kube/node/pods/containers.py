@@ -13,7 +13,7 @@ INIT, SIDECAR, MAIN = "init", "sidecar", "main"
 
 
 @dataclass(slots=True)
-class ContainerState:
+class LocalContainerState:
     """The state of one container, as in its status."""
 
     spec: Json
@@ -86,19 +86,21 @@ class ContainerState:
         return found
 
 
-def read_containers(pod: Json) -> list[ContainerState]:
+def read_containers(pod: Json) -> list[LocalContainerState]:
     """Returns a pod's containers in start order, all waiting."""
     spec = pod["spec"]
     inits = spec.get("initContainers") or []
-    found = [ContainerState(item, SIDECAR if item.get("restartPolicy") == "Always" else INIT, {}) for item in inits]
-    found += [ContainerState(item, MAIN, {}) for item in spec["containers"]]
+    found = [
+        LocalContainerState(item, SIDECAR if item.get("restartPolicy") == "Always" else INIT, {}) for item in inits
+    ]
+    found += [LocalContainerState(item, MAIN, {}) for item in spec["containers"]]
     waiting = "PodInitializing" if inits else "ContainerCreating"
     for container in found:
         container.wait(waiting)
     return found
 
 
-def restore_containers(containers: Iterable[ContainerState], status: Json) -> bool:
+def restore_containers(containers: Iterable[LocalContainerState], status: Json) -> bool:
     """Restores the containers' states from a status written before the node agent restarted.
 
     Returns whether any container had been started. Processes do not survive a restart: a container that was running
@@ -132,7 +134,7 @@ _LISTS = ("initContainerStatuses", "containerStatuses")
 class LocalPodState:
     """The state of one pod on its node."""
 
-    containers: list[ContainerState]
+    containers: list[LocalContainerState]
     address: str = ""
     host: str = ""
     started: str = field(default_factory=timestamp)
@@ -161,7 +163,9 @@ class LocalPodState:
             found |= {"podIP": self.address, "podIPs": [{"ip": self.address}]}
         return found
 
-    def _conditions(self, inits: list[ContainerState], mains: list[ContainerState], gates: list[str]) -> list[Json]:
+    def _conditions(
+        self, inits: list[LocalContainerState], mains: list[LocalContainerState], gates: list[str]
+    ) -> list[Json]:
         done = self.phase == "Succeeded"
         initialized = all(item.succeeded or (item.role == SIDECAR and item.started) for item in inits)
         initialized = initialized or any(item.identity for item in mains) or done

@@ -16,7 +16,7 @@ from embedded_kube.node.pods.containers import (
     INIT,
     MAIN,
     SIDECAR,
-    ContainerState,
+    LocalContainerState,
     LocalPodState,
     read_containers,
     restore_containers,
@@ -130,7 +130,7 @@ class ProcessPod:
                 task.cancel()
             await asyncio.gather(*sidecars, return_exceptions=True)
 
-    async def _until_started(self, container: ContainerState) -> None:
+    async def _until_started(self, container: LocalContainerState) -> None:
         while not container.started:
             self._progress.clear()
             await self._progress.wait()
@@ -148,7 +148,7 @@ class ProcessPod:
         self.state.sandbox = True
         self.report()
 
-    def _containers(self, *roles: str) -> list[ContainerState]:
+    def _containers(self, *roles: str) -> list[LocalContainerState]:
         return [item for item in self.state.containers if item.role in roles]
 
     def _workers(self, *roles: str) -> list[ContainerWorker]:
