@@ -22,7 +22,7 @@ from embedded_kube.controllers.settings import ControllerSettings
 from embedded_kube.controllers.taint_eviction import TaintEvictionController
 from embedded_kube.controllers.workloads.daemonset import DaemonSetController
 from embedded_kube.controllers.workloads.deployment import DeploymentController
-from embedded_kube.controllers.workloads.job import JobController
+from embedded_kube.controllers.workloads.job import BatchJobController
 from embedded_kube.controllers.workloads.replicaset import ReplicaSetController
 from embedded_kube.controllers.workloads.statefulset import StatefulSetController
 
@@ -36,7 +36,7 @@ def _controllers(context: ControllerContext) -> list[Controller[Any]]:
         ReplicaSetController,
         StatefulSetController,
         DaemonSetController,
-        JobController,
+        BatchJobController,
         NodeLifecycleController,
         TaintEvictionController,
         EndpointsController,

@@ -85,7 +85,7 @@ def job_pod(found: FullObject, index: int | None, failures: int) -> Json:
     return pod
 
 
-class JobController(Controller[Key]):
+class BatchJobController(Controller[Key]):
     """Reconciles Jobs, and deletes them ttlSecondsAfterFinished after their end."""
 
     name = "job-controller"
