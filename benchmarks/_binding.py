@@ -12,22 +12,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import gpu_scheduler
 from gpu_scheduler.gangs.contract import DEVICES, VISIBLE_DEVICES
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import Conflict, NotFound
 from gpu_scheduler.k8s.informer import Informer, ObjectChange
-from gpu_scheduler.k8s.objects import Object, PodObject
+from gpu_scheduler.k8s.objects import Json, Object, PodObject
 from gpu_scheduler.k8s.resources import PODS, Resource
 
 NAMESPACE = "benchmark"
 GPU = "nvidia.com/gpu"
 PATIENCE = 300.0
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
-
-Json = dict[str, Any]
 
 
 class Pods:

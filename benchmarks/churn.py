@@ -22,14 +22,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from gpu_scheduler.gangs.contract import GANG, GANG_MIN, GROUP, PLACEMENTS, SYSTEM
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
 from gpu_scheduler.k8s.errors import Conflict, NotFound
 from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
-from gpu_scheduler.k8s.objects import Object, PodObject
+from gpu_scheduler.k8s.objects import Json, Object, PodObject
 from gpu_scheduler.k8s.resources import LEASES, PODS, Resource
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 
@@ -39,8 +38,6 @@ GROUP_NAME = "scheduling.k8s.io/group-name"
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
 PATIENCE = 600.0
-
-Json = dict[str, Any]
 
 
 class Ended:

@@ -25,7 +25,6 @@ from benchmarks._binding import (
     GPU,
     NAMESPACE,
     PROGRAM,
-    Json,
     compile_program,
     describe_pod,
     make_pods,
@@ -37,7 +36,7 @@ from benchmarks._binding import (
 from gpu_scheduler.gangs.contract import GANG, GANG_MIN
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
-from gpu_scheduler.k8s.objects import NodeObject
+from gpu_scheduler.k8s.objects import Json, NodeObject
 from gpu_scheduler.k8s.resources import NAMESPACES, NODES, PODS
 
 SIZES = (8, 64)

@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -42,6 +41,7 @@ from embedded_kube.server.tokens import Tokens
 from embedded_kube.storage.store import Store
 from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.base import certificates
+from gpu_scheduler.k8s.objects import Json
 
 IN_FLIGHT = 32
 VERSION = "1.35"
@@ -49,8 +49,6 @@ TOKEN = "benchmark"
 PATIENCE = 120.0
 """How long watchers wait for the last event, in seconds."""
 REVISION = re.compile(rb'"resourceVersion":"(\d+)"')
-
-Json = dict[str, Any]
 
 
 # -- the server's process

@@ -36,7 +36,6 @@ from benchmarks._binding import (
     GPU,
     NAMESPACE,
     PATIENCE,
-    Json,
     compile_program,
     describe_pod,
     make_pods,
@@ -53,7 +52,7 @@ from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
 from gpu_scheduler.k8s.errors import NotFound
-from gpu_scheduler.k8s.objects import Object
+from gpu_scheduler.k8s.objects import Json, Object
 from gpu_scheduler.k8s.resources import NAMESPACES, NODES, PODS, Resource
 from tests.kubernetes.control_plane import ControlPlane
 

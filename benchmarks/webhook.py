@@ -15,10 +15,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from gpu_scheduler.base.certificates import issue, make_authority
 from gpu_scheduler.cli.scheduler import run_loop
+from gpu_scheduler.k8s.objects import Json
 
 SIZE = 6 * 1024
 KUBECONFIG = {
@@ -30,8 +31,6 @@ KUBECONFIG = {
 """Nobody answers where the API server should be, and it does not matter."""
 WARM = 1.0
 """Seconds that are not counted: connections are made, and the interpreter specialises its code."""
-
-Json = dict[str, Any]
 
 
 # -- the client

@@ -14,7 +14,7 @@ from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING
 from embedded_kube.client import ClusterClient
 from embedded_kube.errors import StatusError
 from embedded_kube.node.fleet import CONTROL_PLANE
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 NAMESPACE = "gpu-scheduler-system"
 DEPLOYMENTS = "deployments.apps"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from embedded_kube.addons import NAMESPACE, create_or_update
 from embedded_kube.client import ClusterClient
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", NAMESPACE)
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"

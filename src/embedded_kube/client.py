@@ -9,7 +9,7 @@ from embedded_kube.errors import StatusError
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from embedded_kube.registry.registry import ObjectRegistry
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 SYNCED = "SYNCED"
 """The watch event that follows the initial objects."""

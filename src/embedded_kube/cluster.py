@@ -35,9 +35,10 @@ from embedded_kube.server.metrics import ApiServerMetrics
 from embedded_kube.server.server import ADMIN, ApiServerConfig, make_app
 from embedded_kube.server.tokens import Tokens
 from embedded_kube.storage.change_tracker import ChangeTracker
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
 from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.base import certificates
+from gpu_scheduler.k8s.objects import Json
 
 SERVER_NAMES = (*certificates.LOOPBACK, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 """Names in the API server's certificate."""

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from gpu_scheduler.k8s.objects import Json
 from tests.chaos.judge import Judge
 from tests.integration.commits import Replica, Step
 from tests.integration.fault_proxy import (
@@ -28,7 +29,7 @@ from tests.integration.fault_proxy import (
     misreport,
 )
 from tests.integration.live import Operator, Program
-from tests.integration.running import Cluster, Json, eventually
+from tests.integration.running import Cluster, eventually
 
 COMMIT_WAIT = 3.0
 """How long a fault waits for a commit to hit, in seconds."""

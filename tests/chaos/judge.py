@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.integration.running import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import NodeState, PodState, read_node, read_pod
 
 HALF_TIMEOUT = 60.0

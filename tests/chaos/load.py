@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from gpu_scheduler.k8s.objects import Json
 from tests.chaos.judge import OTHERS, ExpectedGang, Judge
 from tests.integration import running
 from tests.integration.gangs import NATIVE, gang_job, group, join, member, merge, priority_class
 from tests.integration.gangs import gang as gang_objects
 from tests.integration.jobs import SLEEP, torch_job
 from tests.integration.live import Live
-from tests.integration.running import TIMEOUT, Json
+from tests.integration.running import TIMEOUT
 from tests.integration.scenes import PREFIX, stateful
 from tests.worlds.gangs import GANG
 

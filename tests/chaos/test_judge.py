@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.chaos.judge import COMMITTED, EPOCH, HALF_TIMEOUT, LAG, OTHERS, ExpectedGang, Judge
-from tests.integration.running import Json
 from tests.worlds.gangs import GANG
 
 A, B = ("a-0", "a-1"), ("b-0", "b-1")

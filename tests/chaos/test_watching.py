@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.chaos.judge import Judge
 from tests.chaos.watching import Watch
-from tests.integration.running import Json
 
 
 def item(name: str, version: int) -> Json:

@@ -10,10 +10,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
+from gpu_scheduler.k8s.objects import Json
 from tests.chaos.judge import Judge
 from tests.integration.commits import PLACEMENTS
 from tests.integration.live import SYSTEM
-from tests.integration.running import TIMEOUT, Cluster, Http, Json
+from tests.integration.running import TIMEOUT, Cluster, Http
 
 WATCHED = {
     "nodes": "/api/v1/nodes",

@@ -9,7 +9,8 @@ from embedded_kube.registry.builtin_kinds import builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.registry.options import RequestOptions
 from embedded_kube.registry.registry import ObjectRegistry
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
+from gpu_scheduler.k8s.objects import Json
 
 
 class PassThrough:

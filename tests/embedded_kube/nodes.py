@@ -18,10 +18,11 @@ from embedded_kube.registry.kinds import KindTable
 from embedded_kube.registry.options import SYSTEM
 from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
 from embedded_kube.subresources.binding import bind
 from embedded_kube.subresources.kubelet import ExecSession, PodLogOptions
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
+from gpu_scheduler.k8s.objects import Json
 
 TIMEOUT = 60.0
 """Seconds after which a test fails."""

@@ -17,7 +17,8 @@ from embedded_kube.registry.options import RequestOptions
 from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.schema.schemas import Schemas
 from embedded_kube.server.server import ApiServerConfig, make_app
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
+from gpu_scheduler.k8s.objects import Json
 
 PODS = "/api/v1/namespaces/default/pods"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

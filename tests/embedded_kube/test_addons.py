@@ -17,9 +17,9 @@ from embedded_kube.cluster import ClusterSettings, EmbeddedCluster
 from embedded_kube.data_dir import DataDir
 from embedded_kube.errors import StatusError
 from embedded_kube.node import FleetSettings
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.nodes import processes_with
 
-Json = dict[str, Any]
 WIDGETS: Json = {
     "metadata": {"name": "widgets.gpu-scheduler.io"},
     "spec": {

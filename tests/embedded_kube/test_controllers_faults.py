@@ -15,7 +15,7 @@ from embedded_kube.controllers import run_controllers
 from embedded_kube.controllers.workloads import replicaset
 from embedded_kube.errors import internal_error
 from embedded_kube.registry.options import SYSTEM
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.world import World, deployment, job, running_world, stateful_set
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from embedded_kube.schema.crds import kinds_of
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.world import World, deployment, running_world
 
 MAPS = "configmaps"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embedded_kube.controllers.workloads.job_plan import FINALIZER
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.world import World, job, running_world
 
 JOBS = "jobs.batch"

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.world import World, deployment, job, running_world
 
 DEPLOYMENTS = "deployments.apps"

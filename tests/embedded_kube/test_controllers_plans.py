@@ -49,7 +49,7 @@ from embedded_kube.controllers.workloads.statefulset_plan import (
     plan_statefulset,
 )
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 NOW = 1_000_000.0
 

@@ -15,9 +15,8 @@ from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.crds import accept, kinds_of, version_rank
 from embedded_kube.schema.schemas import Schemas
 from gpu_scheduler.gangs.definitions import load_definitions, load_gang_definitions
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.api_harness import find_kind
-
-Json = dict[str, Any]
 
 SCHEMAS = Schemas("1.35")
 NOW = "2025-01-01T00:00:00Z"

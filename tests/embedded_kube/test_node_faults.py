@@ -22,8 +22,8 @@ from embedded_kube.node.processes.launcher_client import LauncherClient, Process
 from embedded_kube.node.processes.message_socket import Message
 from embedded_kube.node.processes.network import AddressPool
 from embedded_kube.node.timers import Timers
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.kubelet import ExecSession
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.nodes import TIMEOUT, Nodes, nodes, processes_with
 
 

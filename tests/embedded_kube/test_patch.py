@@ -25,9 +25,8 @@ from embedded_kube.registry.builtin_kinds import builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema import jsontext
 from embedded_kube.schema.schemas import Schemas
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.api_harness import find_kind
-
-Json = dict[str, Any]
 
 SCHEMAS = Schemas("1.35")
 KINDS = KindTable(builtin_kinds("1.35"))

@@ -15,9 +15,8 @@ from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.quantities import canonical, is_equal
 from embedded_kube.schema.schemas import Schemas, parse_object
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.api_harness import find_kind
-
-Json = dict[str, Any]
 
 SCHEMAS = {version: Schemas(version) for version in VERSIONS}
 KINDS = {version: KindTable(builtin_kinds(version)) for version in VERSIONS}

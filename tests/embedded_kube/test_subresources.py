@@ -24,9 +24,9 @@ from embedded_kube.subresources.binding import bind
 from embedded_kube.subresources.eviction import evict
 from embedded_kube.subresources.kubelet import ExecSession, Kubelets, PodLogOptions
 from embedded_kube.subresources.subresources import make_subresources
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.api_harness import ApiHarness, make_pod
 
-Json = dict[str, Any]
 BUDGETS = "poddisruptionbudgets.policy"
 POD = "/api/v1/namespaces/default/pods/train-0"
 AUTHORIZATION = {"Authorization": "Bearer secret"}

@@ -12,9 +12,9 @@ from embedded_kube.errors import StatusError
 from embedded_kube.registry.builtin_kinds import VERSIONS, builtin_kinds
 from embedded_kube.registry.kinds import KindTable
 from embedded_kube.schema.schemas import Schemas
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.api_harness import find_kind
 
-Json = dict[str, Any]
 Edit = Callable[[Json], Any]
 
 SCHEMAS = {version: Schemas(version) for version in VERSIONS}

@@ -12,7 +12,7 @@ import pytest
 
 from embedded_kube.server import watch
 from embedded_kube.storage import store
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.servers import CONFIGMAPS, ApiClient, api_server, config_map
 
 TIMEOUT = 60.0

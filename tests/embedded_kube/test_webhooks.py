@@ -17,10 +17,10 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from embedded_kube.subresources.binding import bind
 from gpu_scheduler.base.certificates import issue, make_authority, server_context
+from gpu_scheduler.k8s.objects import Json
 from tests.embedded_kube.api_harness import ApiHarness, make_pod
 from tests.tls_server import serving
 
-Json = dict[str, Any]
 Answer = Callable[[Json], Json | Awaitable[Json]]
 
 AUTHORITY = make_authority()

@@ -19,8 +19,9 @@ from embedded_kube.registry.options import SYSTEM, DeleteOptions, RequestOptions
 from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.schemas import Schemas
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
 from embedded_kube.subresources.binding import bind
+from gpu_scheduler.k8s.objects import Json
 
 PATIENCE = 60.0
 """Seconds after which a test fails."""

@@ -3,7 +3,8 @@ error."""
 
 from __future__ import annotations
 
-from tests.fuzz.seeds import Json, dump, groups, nodes, pods
+from gpu_scheduler.k8s.objects import Json
+from tests.fuzz.seeds import dump, groups, nodes, pods
 from tests.fuzz.target import Input, Refused, Target
 from tests.worlds.server import ApiServer, Request
 

@@ -17,8 +17,9 @@ from gpu_scheduler.base.certificates import Certificate, issue, make_authority
 from gpu_scheduler.k8s.connection import Connection, load_connection
 from gpu_scheduler.k8s.credentials import ExecPlugin
 from gpu_scheduler.k8s.errors import ConfigError
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import FIELDS, Settings, SettingsError, load_settings
-from tests.fuzz.seeds import Json, dump
+from tests.fuzz.seeds import dump
 from tests.fuzz.target import LONGEST_LINE, Input, Refused, Target
 
 _VERSION = "client.authentication.k8s.io/v1"

@@ -8,13 +8,13 @@ import msgspec
 
 from gpu_scheduler.k8s.codec import read_page
 from gpu_scheduler.k8s.errors import Undecided
-from gpu_scheduler.k8s.objects import Object, RawObject
+from gpu_scheduler.k8s.objects import Json, Object, RawObject
 from gpu_scheduler.operator.actions import Plan
 from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
 from gpu_scheduler.operator.jobs import BadSpecError
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import Observed
-from tests.fuzz.seeds import Json, dump, examples, groups, stored
+from tests.fuzz.seeds import dump, examples, groups, stored
 from tests.fuzz.target import Input, Target
 from tests.unit.operator.test_wrong_types import SPECS
 

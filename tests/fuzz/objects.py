@@ -19,13 +19,14 @@ from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.pods.annotations import bind_annotations
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.informer import Informer
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.messages import describe
 from gpu_scheduler.scheduler.translate import Translator
 from gpu_scheduler.scheduler.watcher import make_translator, optional_kinds, required_kinds
 from tests.fuzz import seeds
 from tests.fuzz.canned import Canned, Reply
-from tests.fuzz.seeds import Json, dump, stored
+from tests.fuzz.seeds import dump, stored
 from tests.fuzz.target import Input, Target
 from tests.unit.webhook.reviewing import container, pod
 

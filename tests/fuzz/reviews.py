@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.reviews import BadReview, answer
 from gpu_scheduler.webhook.server import ReviewPath
-from tests.fuzz.seeds import Json, dump, examples, groups, pods
+from tests.fuzz.seeds import dump, examples, groups, pods
 from tests.fuzz.target import Input, Target
 from tests.unit.webhook.reviewing import NODES, STRICT, mapped, pod, review
 

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from gpu_scheduler.gangs.contract import GROUP
+from gpu_scheduler.k8s.objects import Json
 from tests.unit.webhook.reviewing import MAP, THREE, container, pod
 
-Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 _BORN = "2025-01-02T03:04:05Z"
 

@@ -12,10 +12,10 @@ from gpu_scheduler.k8s.codec import read_error
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import ApiError
 from gpu_scheduler.k8s.informer import Informer, ObjectChange
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import PODS
 from tests.fuzz.canned import Canned, Reply
-from tests.fuzz.seeds import Json, dump, pods
+from tests.fuzz.seeds import dump, pods
 from tests.fuzz.target import Input, Refused, Target
 
 _BOOKMARK = {"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": "2000"}}}

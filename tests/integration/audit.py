@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 from gpu_scheduler.cli.checks.permissions import Permission
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import member
 from tests.integration.live import SYSTEM, Live
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.kubernetes.charts import render
 
 POLICIES = {

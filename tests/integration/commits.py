@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import yaml
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.dialect_user import OBJECTS
 from tests.integration.fault_proxy import Fault, FaultProxy, Rule, Seen, after, before, drop
 from tests.integration.gangs import gang, priority_class
 from tests.integration.live import SYSTEM, Live, Scheduler, devices_of, double_devices
-from tests.integration.running import Cluster, Json, eventually
+from tests.integration.running import Cluster, eventually
 from tests.integration.scenes import stateful
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/gpu-scheduler"

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration import running
 from tests.integration.commits import Pair, make_home
 from tests.integration.dialect_user import DialectUser
 from tests.integration.gangs import NATIVE, member
 from tests.integration.live import Live, Scheduler, World
-from tests.integration.running import Binder, Cluster, Json, Kube, eventually, opened
+from tests.integration.running import Binder, Cluster, Kube, eventually, opened
 
 NODES = 4
 """The number of nodes of a cluster by default."""

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import NATIVE, gang, group, join, member
 from tests.integration.live import Live
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import annotation
 
 DIALECTS = ("annotation", "volcano", "scheduler-plugins", *NATIVE)

@@ -33,7 +33,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from tests.integration.running import TIMEOUT, Cluster, Json
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import TIMEOUT, Cluster
 
 _NOT_PASSED_ON = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"}
 _GLANCE = 0.05

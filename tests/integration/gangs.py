@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.integration.running import Json, container
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import container
 
 GPU = "nvidia.com/gpu"
 NATIVE = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.live import Operator
-from tests.integration.running import Cluster, Json, Kube, container, eventually
+from tests.integration.running import Cluster, Kube, container, eventually
 
 SLEEP = "sleep 600"
 

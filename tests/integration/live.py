@@ -22,8 +22,9 @@ from typing import Self
 from urllib.request import urlopen
 
 from gpu_scheduler.cli.local_cluster import SCHEDULER_NAMES
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.fault_proxy import FaultProxy
-from tests.integration.running import PROGRAM, TIMEOUT, Cluster, Http, Json, eventually
+from tests.integration.running import PROGRAM, TIMEOUT, Cluster, Http, eventually
 
 DEVICES = "gpu-scheduler.io/devices"
 SYSTEM = "gpu-scheduler-system"

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.live import Live, devices_of
-from tests.integration.running import TIMEOUT, Http, Json
+from tests.integration.running import TIMEOUT, Http
 
 JOB_NAME, REPLICA_TYPE = "training.kubeflow.org/job-name", "training.kubeflow.org/replica-type"
 END = "the-end"

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-Json = dict[str, Any]
+from gpu_scheduler.k8s.objects import Json
+
 Found = TypeVar("Found")
 
 TIMEOUT = 180.0

@@ -7,9 +7,10 @@ import json
 import re
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import member
 from tests.integration.live import Live
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 
 PREFIX = "gpu-scheduler.io/"
 HOSTNAME = "kubernetes.io/hostname"

@@ -13,7 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.integration.running import PROGRAM, TIMEOUT, Json, Kube, eventually, pod, run_program
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import PROGRAM, TIMEOUT, Kube, eventually, pod, run_program
 
 PLACE = {"POD_NAME": "web-0", "POD_NAMESPACE": "team", "NODE_NAME": "node1", "CUDA_VISIBLE_DEVICES": "0,1"}
 

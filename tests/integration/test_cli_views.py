@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang, gang_job, member, queue
 from tests.integration.live import Live, World, free_port
-from tests.integration.running import PROGRAM, TIMEOUT, Follower, Json, eventually, run_program
+from tests.integration.running import PROGRAM, TIMEOUT, Follower, eventually, run_program
 from tests.integration.scenes import metadata
 from tests.integration.test_commands import assert_one_line
 

@@ -14,7 +14,8 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream as untyped_stream
 
-from tests.integration.running import TIMEOUT, Cluster, Json, Kube, container, eventually, opened, pod, workload
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import TIMEOUT, Cluster, Kube, container, eventually, opened, pod, workload
 
 connect: Any = config.new_client_from_config
 Watch: Any = watch.Watch

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.running import (
     PROGRAM,
     TIMEOUT,
     Cluster,
     Http,
-    Json,
     Kube,
     eventually,
     pod,

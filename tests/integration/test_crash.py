@@ -17,7 +17,8 @@ from functools import partial
 
 import pytest
 
-from tests.integration.running import TIMEOUT, Cluster, Http, Json, eventually
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import TIMEOUT, Cluster, Http, eventually
 
 pytestmark = pytest.mark.local("the local cluster's own store")
 

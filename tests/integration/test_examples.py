@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.running import TIMEOUT, Cluster, Json, Kube, eventually, opened
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import TIMEOUT, Cluster, Kube, eventually, opened
 
 pytestmark = pytest.mark.local("the examples")
 

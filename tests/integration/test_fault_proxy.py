@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.fault_proxy import FaultProxy, after, answer, before, delay, drop, lose_reply, misreport, stall
-from tests.integration.running import Cluster, Json, Kube, eventually
+from tests.integration.running import Cluster, Kube, eventually
 
 pytestmark = pytest.mark.local("the tests' own broken wire")
 

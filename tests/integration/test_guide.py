@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.running import Cluster, Json, Kube, eventually, opened
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import Cluster, Kube, eventually, opened
 
 pytestmark = pytest.mark.local("the pages are about the local cluster")
 

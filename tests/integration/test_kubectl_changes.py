@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.running import TIMEOUT, Json, Kube, as_list, container, eventually, pod, workload
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import TIMEOUT, Kube, as_list, container, eventually, pod, workload
 
 WAIT = f"--timeout={TIMEOUT:g}s"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.dialect_user import DIALECTS, GPUS, KEPT, LATE, NODES, OBJECTS, TIMEOUT, WITH_OBJECT, DialectUser
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import wait_gone
 
 in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)

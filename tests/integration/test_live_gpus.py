@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang, member
 from tests.integration.live import DeviceGuard, Live, devices_of, double_devices, no_double_devices
-from tests.integration.running import Json, container, eventually
+from tests.integration.running import container, eventually
 from tests.integration.scenes import annotated, annotation, mapped, metadata, on, wait_phase
 
 GPU = "nvidia.com/gpu"

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.gangs.definitions import load_gang_definitions
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.dialect_user import GPUS, WITH_OBJECT, DialectUser
 from tests.integration.gangs import gang_job, group, join, member
 from tests.integration.live import Live, World
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import evict, uids
 
 MIN = "gpu-scheduler.io/gang-min"

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.commits import (
     BINDS,
     COMMIT,
@@ -35,7 +36,7 @@ from tests.integration.commits import (
 from tests.integration.fault_proxy import Seen, answer, before
 from tests.integration.gangs import gang
 from tests.integration.live import DeviceGuard, Live
-from tests.integration.running import TIMEOUT, Json, eventually
+from tests.integration.running import TIMEOUT, eventually
 
 MERGE = "application/merge-patch+json"
 

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration import running
 from tests.integration.commits import make_home
 from tests.integration.dialect_user import DIALECTS, GPUS, DialectUser
 from tests.integration.gangs import NATIVE, group, join, member, merge, queue
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import annotation
 
 in_every_dialect = pytest.mark.parametrize("dialect", DIALECTS)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.dialect_user import GPUS, NODES, OBJECTS
 from tests.integration.gangs import gang, member, queue
 from tests.integration.live import Live
-from tests.integration.running import Json, container, eventually
+from tests.integration.running import container, eventually
 from tests.integration.scenes import annotated, mapped, on, wait_any_event
 
 GPU = "nvidia.com/gpu"

@@ -12,6 +12,7 @@ from gpu_scheduler.cli.checks.permissions import needed_permissions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import load_connection
 from gpu_scheduler.k8s.discovery import Served, find_served
+from gpu_scheduler.k8s.objects import Json
 from tests.integration import running
 from tests.integration.audit import Audit, guard
 from tests.integration.commits import BINDS, CREATE, Preempt, Replica, make_home, wait_settled
@@ -19,7 +20,7 @@ from tests.integration.dialect_user import DialectUser
 from tests.integration.fault_proxy import answer, before, lose_reply
 from tests.integration.gangs import gang, group, member, queue
 from tests.integration.live import SYSTEM, Live, World
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import stateful
 
 JOBS = {("batch.volcano.sh", "v1alpha1"): ("Job", "jobs"), ("kubeflow.org", "v1"): ("PyTorchJob", "pytorchjobs")}

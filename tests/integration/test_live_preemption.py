@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang, group, member, priority_class, queue
 from tests.integration.live import DeviceGuard, Live, no_double_devices
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import (
     annotated,
     metadata,

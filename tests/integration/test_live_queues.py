@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang, group, member, queue
 from tests.integration.live import Live
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import annotated, metadata, on, uids, wait_phase
 
 GPU = "nvidia.com/gpu"

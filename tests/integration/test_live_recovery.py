@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.fault_proxy import answer
 from tests.integration.gangs import DIALECTS, gang, group, join, member
 from tests.integration.live import Live, World, no_double_devices
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 from tests.integration.scenes import (
     FORSAKE,
     annotated,

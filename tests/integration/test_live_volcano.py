@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.dialect_user import GPUS, NODES, DialectUser
 from tests.integration.gangs import GPU, group, join, member
 from tests.integration.live import Live, World
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.jobs import SLEEP, operating, torch_job, wait_for_kinds
 from tests.integration.live import Live
 from tests.integration.observing import JOB_NAME, REPLICA_TYPE, Ledger, Observer
-from tests.integration.running import TIMEOUT, Json, Kube, eventually
+from tests.integration.running import TIMEOUT, Kube, eventually
 
 GPUS = 32
 JOBS = 50

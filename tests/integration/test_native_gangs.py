@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.running import Cluster, Json, Kube, eventually, opened, pod
+from gpu_scheduler.k8s.objects import Json
+from tests.integration.running import Cluster, Kube, eventually, opened, pod
 
 Versions = Callable[[str], Cluster]
 GROUP = "scheduling.k8s.io"

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration import running
 from tests.integration.jobs import SLEEP, replicas, tf_job, torch_job
 from tests.integration.live import SYSTEM, Operator, Scheduler, processes_of
-from tests.integration.running import Cluster, Json, Kube, container, eventually, opened, pod
+from tests.integration.running import Cluster, Kube, container, eventually, opened, pod
 
 reads_logs = pytest.mark.local("logs and exec need a kubelet")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang
 from tests.integration.live import Live, Scheduler, World, leader
-from tests.integration.running import Json, eventually, run_program
+from tests.integration.running import eventually, run_program
 from tests.integration.test_commands import assert_one_line
 
 CONFIG = "scheduler.yaml"

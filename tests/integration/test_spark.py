@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import GPU, member
 from tests.integration.live import Live, World
-from tests.integration.running import Json, eventually
+from tests.integration.running import eventually
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 MEMORY = "1408Mi"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang
 from tests.integration.live import SYSTEM
-from tests.integration.running import Cluster, Json, Kube, container, eventually, opened, pod, run_program, workload
+from tests.integration.running import Cluster, Kube, container, eventually, opened, pod, run_program, workload
 
 pytestmark = pytest.mark.local("the webhook inside of the local cluster")
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.running import (
     TIMEOUT,
     Cluster,
     Http,
-    Json,
     Kube,
     container,
     eventually,

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-Json = dict[str, Any]
+from gpu_scheduler.k8s.objects import Json
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.kubernetes.api import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.binaries import BuildError, cache, go_build, only_one
 
 CHARTS = Path(__file__).parents[2] / "charts"

@@ -21,8 +21,9 @@ from pathlib import Path
 from embedded_kube.node.fleet import FleetSettings
 from gpu_scheduler.base import certificates
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes import binaries
-from tests.kubernetes.api import Api, Json
+from tests.kubernetes.api import Api
 from tests.kubernetes.control_plane import ControlPlane, StartError
 from tests.kubernetes.initial_store import write_initial_store
 from tests.kubernetes.nodes import HttpClient, running_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from tests.kubernetes.api import Json
+from gpu_scheduler.k8s.objects import Json
 
 SYSTEM = "gpu-scheduler-system"
 CA = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nno one's\n-----END CERTIFICATE-----\n").decode()

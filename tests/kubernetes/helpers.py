@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tests.kubernetes.api import Answer, Api, Json
+from gpu_scheduler.k8s.objects import Json
+from tests.kubernetes.api import Answer, Api
 
 Found = TypeVar("Found")
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from embedded_kube.bootstrap import bootstrap, first_objects
 from embedded_kube.errors import StatusError
 from gpu_scheduler.gangs.definitions import first_gang_objects, load_definitions
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes import binaries
-from tests.kubernetes.api import Access, Api, Json
+from tests.kubernetes.api import Access, Api
 from tests.kubernetes.charts import CHARTS, render
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.helpers import eventually

@@ -22,7 +22,8 @@ from embedded_kube.errors import StatusError
 from embedded_kube.node.fleet import FleetSettings, read_fleet
 from embedded_kube.node.runner import FleetRunner
 from gpu_scheduler.gangs.pods.device_claim import read_device_claim
-from tests.kubernetes.api import Api, Json
+from gpu_scheduler.k8s.objects import Json
+from tests.kubernetes.api import Api
 
 _TIMEOUT = 180.0
 _FAREWELL = 20.0

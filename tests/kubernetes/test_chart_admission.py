@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_scheduler.k8s.objects import Json
 from tests.integration.live import free_port
-from tests.kubernetes.api import MERGE, Access, Answer, Api, Json
+from tests.kubernetes.api import MERGE, Access, Answer, Api
 from tests.kubernetes.charts import CHARTS, run_helm
 from tests.kubernetes.cluster import sign_in
 from tests.kubernetes.combinations import SYSTEM

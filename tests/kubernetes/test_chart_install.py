@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.api import MERGE, STRATEGIC, Api, Json
+from gpu_scheduler.k8s.objects import Json
+from tests.kubernetes.api import MERGE, STRATEGIC, Api
 from tests.kubernetes.charts import CHARTS, run_helm
 from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
 from tests.kubernetes.control_plane import ControlPlane

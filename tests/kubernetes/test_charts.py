@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from gpu_scheduler.cli.main import cli
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import FIELDS, load_settings
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
 from gpu_scheduler.webhook.policy import AdmissionPolicy
-from tests.kubernetes.api import Json
 from tests.kubernetes.charts import CHARTS, HelmError, render, run_helm
 from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
 

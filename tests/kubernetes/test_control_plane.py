@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kubernetes.api import MERGE, Api, Json
+from gpu_scheduler.k8s.objects import Json
+from tests.kubernetes.api import MERGE, Api
 from tests.kubernetes.helpers import Pods, eventually, pod
 
 GANG_API = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}

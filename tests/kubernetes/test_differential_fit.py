@@ -7,13 +7,13 @@ import json
 from random import Random
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.api import Api
 from tests.kubernetes.fitting.fit import compare
 from tests.kubernetes.fitting.helper import KubeFit
 from tests.kubernetes.fitting.pods import PodGenerator
 from tests.kubernetes.fitting.shrink import shrink
 
-Json = dict[str, Any]
 CASES = 400
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.kubernetes.api import Api, Json, read_access
+from gpu_scheduler.k8s.objects import Json
+from tests.kubernetes.api import Api, read_access
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.helpers import Pods, eventually, pod
 from tests.kubernetes.nodes import simulated_nodes

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.configuration import make_configurations
 from gpu_scheduler.webhook.policy import AdmissionPolicy
-from tests.kubernetes.api import MERGE, Api, Json
+from tests.kubernetes.api import MERGE, Api
 from tests.kubernetes.helpers import binding, eventually, pod
 
 OURS = "gpu-scheduler"

@@ -11,7 +11,7 @@ from embedded_kube.controllers.machinery.objects import read_full_object
 from embedded_kube.controllers.persistent_volumes import CLAIMS, CLASSES, PROVISIONER, VOLUMES
 from embedded_kube.controllers.volume_binding import PROVISIONED_BY, SELECTED_NODE, new_volume
 from embedded_kube.errors import StatusError
-from tests.kubernetes.api import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.nodes import HttpClient
 
 _ASKED_OF = "volume.kubernetes.io/storage-provisioner"

@@ -14,8 +14,9 @@ from pathlib import Path
 from aiohttp import web
 
 from gpu_scheduler.base import certificates
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.rotation import make_pair
-from tests.kubernetes.api import Api, Json
+from tests.kubernetes.api import Api
 from tests.kubernetes.combinations import SYSTEM
 from tests.tls_server import serving
 

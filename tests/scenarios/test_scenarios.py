@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from embedded_kube.node.fleet import FleetSettings, node_object, node_resources, read_fleet
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.determinism import deterministic
 from tests.worlds.faults import KINDS, FaultInjector
 from tests.worlds.loop import WorldLoop
@@ -24,7 +24,6 @@ from tests.worlds.programs import Programs
 from tests.worlds.server import ApiServer, prepare
 from tests.worlds.trace import Trace
 
-Json = dict[str, Any]
 HERE = Path(__file__).parent
 SECONDS = 10.0
 """How long a step waits unless it sets `seconds`; the slot of a lost member is held for 15 s here."""

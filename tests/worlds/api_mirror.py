@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from embedded_kube.storage.store import Json, Store, StoreChange
+from embedded_kube.storage.store import Store, StoreChange
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.gangs import GANG
 
 ENDED = ("Succeeded", "Failed")

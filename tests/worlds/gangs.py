@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 GANG = "sim/gang"
 """The label by which the observer finds the pods of a gang in every dialect."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import GPU, ApiMirror, NodeState, PodState
 from tests.worlds.gangs import Gang
 from tests.worlds.server import ApiServer

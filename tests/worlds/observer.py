@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror, PodState, most_since
 from tests.worlds.gangs import JOBS, OURS, Gang
 from tests.worlds.loop import Process

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror, LeaseState, PodState
 from tests.worlds.gangs import OURS, Gang
 from tests.worlds.loop import Process

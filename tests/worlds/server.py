@@ -25,9 +25,10 @@ from embedded_kube.server.request_info import RequestInfo
 from embedded_kube.server.server import ApiServerConfig, ApiServerHandler
 from embedded_kube.server.tokens import Tokens
 from embedded_kube.server.watch import WatchEventCache, WatchServer, WatchStream
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
 from embedded_kube.subresources.subresources import make_subresources
 from gpu_scheduler.gangs.definitions import as_objects, first_gang_objects, load_definitions
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.definitions import load_definitions as load_job_definitions
 
 VERSION = "1.35"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror, NodeState, PodState, most_since
 from tests.worlds.gangs import OURS, PLUGINS, VOLCANO, WORKLOADS, Gang
 from tests.worlds.server import ApiServer

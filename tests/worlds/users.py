@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.binding import bind
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror, NodeState, PodState
 from tests.worlds.gangs import OTHERS, VOLCANO, Gang, make_object, make_owner, make_pod
 from tests.worlds.plan import Action, Plan

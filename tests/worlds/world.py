@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror
 from tests.worlds.determinism import deterministic
 from tests.worlds.faults import FaultInjector

@@ -23,10 +23,11 @@ from embedded_kube.registry.registry import Strategy
 from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.defaulting import qos_class
 from embedded_kube.storage.change_tracker import ChangeTracker
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
 from embedded_kube.subresources.binding import add_topology
 from embedded_kube.validation.kind_rules import SYSTEM_PRIORITIES
 from embedded_kube.validation.pod_warnings import pod_warnings
+from gpu_scheduler.k8s.objects import Json
 
 OWN_NODES = "system:nodes"
 """The user that creates the nodes of this cluster."""

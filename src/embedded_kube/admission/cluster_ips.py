@@ -7,7 +7,8 @@ import ipaddress
 from embedded_kube import errors
 from embedded_kube.errors import Cause
 from embedded_kube.storage.change_tracker import ChangeTracker
-from embedded_kube.storage.store import Json, Store, StoreEntry
+from embedded_kube.storage.store import Store, StoreEntry
+from gpu_scheduler.k8s.objects import Json
 
 RANGE = ipaddress.IPv4Network("10.96.0.0/16")
 

@@ -14,7 +14,7 @@ from embedded_kube.admission.match_conditions import MatchConditionError, Variab
 from embedded_kube.errors import Cause
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 GROUP = "admissionregistration.k8s.io"
 MUTATING = f"mutatingwebhookconfigurations.{GROUP}"

@@ -29,7 +29,8 @@ from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.registry.options import RequestOptions
 from embedded_kube.registry.registry import Strategy
 from embedded_kube.storage.change_tracker import ChangeTracker
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
+from gpu_scheduler.k8s.objects import Json
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode

@@ -13,7 +13,7 @@ from embedded_kube.controllers.machinery.informer import LocalInformer
 from embedded_kube.controllers.machinery.objects import FullObject, Key, PodView, seconds
 from embedded_kube.controllers.workloads.rollout import scaled_value
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 BUDGETS = "poddisruptionbudgets.policy"
 _EVICTION_TIMEOUT = 120.0

@@ -14,7 +14,7 @@ from embedded_kube.controllers.machinery.objects import MetaView, ObjectView, Ow
 from embedded_kube.controllers.machinery.rest_mapper import RestMapper, RestMapping
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

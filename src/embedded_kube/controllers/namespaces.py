@@ -12,7 +12,7 @@ from embedded_kube.controllers.machinery.objects import FullObject, Key, ObjectV
 from embedded_kube.controllers.machinery.rest_mapper import RestMapper, RestMapping
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 NAMESPACES = "namespaces"
 FINALIZER = "kubernetes"

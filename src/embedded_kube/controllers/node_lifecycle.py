@@ -12,7 +12,7 @@ from embedded_kube.controllers.machinery.objects import Key, NodeLeaseView, Node
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import StatusError
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 LEASE_NAMESPACE = "kube-node-lease"
 NOT_READY = "node.kubernetes.io/not-ready"

@@ -25,7 +25,7 @@ from embedded_kube.controllers.volume_binding import (
     pick_volume,
 )
 from embedded_kube.errors import StatusError, conflict
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 CLAIMS = "persistentvolumeclaims"
 VOLUMES = "persistentvolumes"

@@ -12,7 +12,7 @@ from embedded_kube.controllers.machinery.objects import Key, NodeView, PodView
 from embedded_kube.controllers.node_lifecycle import LEASE_NAMESPACE
 from embedded_kube.controllers.workloads.pod_control import slow_start_batch
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from embedded_kube.controllers.machinery.controller import Controller, ControllerContext, object_key
 from embedded_kube.controllers.machinery.objects import Key, ObjectView
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 ACCOUNTS = "serviceaccounts"
 CONFIG_MAPS = "configmaps"

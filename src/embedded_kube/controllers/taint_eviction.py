@@ -9,7 +9,7 @@ from embedded_kube.controllers.machinery.conditions import condition, set_condit
 from embedded_kube.controllers.machinery.controller import Controller, ControllerContext
 from embedded_kube.controllers.machinery.event_recorder import InvolvedObject
 from embedded_kube.controllers.machinery.objects import Key, NodeView, PodView, TaintView, TolerationView, seconds
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 def tolerates(toleration: TolerationView, taint: TaintView) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from embedded_kube.controllers.machinery.objects import FullObject
 from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import parse_value
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"

@@ -17,7 +17,7 @@ from embedded_kube.node.pods.containers import LocalPodState, read_containers
 from embedded_kube.node.pods.process_pod import ProcessPod
 from embedded_kube.node.pods.sandbox import AgentContext
 from embedded_kube.node.simulated import SimulatedPod, SimulationContext
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.requests import read_amounts
 
 _TERMINAL_PHASES = ("Succeeded", "Failed")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from embedded_kube.node.node_admission import DeviceClaimReader, no_device_claim
-from embedded_kube.storage.store import Json
 from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
 
 RUNTIMES = ("process", "simulated")

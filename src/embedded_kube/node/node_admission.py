@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import ContainerRequest, pod_request, read_container, read_exactly
 

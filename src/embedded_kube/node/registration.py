@@ -13,7 +13,7 @@ from embedded_kube.errors import StatusError
 from embedded_kube.node.agent import NodeState, apply_annotations
 from embedded_kube.node.fleet import FLEET_LABEL, node_labels, node_object, node_resources
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 LEASES = "leases.coordination.k8s.io"
 LEASE_NAMESPACE = "kube-node-lease"

@@ -23,8 +23,8 @@ from embedded_kube.node.registration import NodeRegistrar
 from embedded_kube.node.simulated import SimulationContext
 from embedded_kube.node.status_manager import StatusManager
 from embedded_kube.node.timers import Timers
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.kubelet import ExecSession, Kubelets, PodLogOptions
+from gpu_scheduler.k8s.objects import Json
 
 _SHUTDOWN_GRACE = 2.0
 """Seconds that processes have to stop when the cluster stops."""

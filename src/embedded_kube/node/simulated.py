@@ -21,8 +21,8 @@ from embedded_kube.node.pods.containers import MAIN, LocalPodState, read_contain
 from embedded_kube.node.processes.network import AddressPool
 from embedded_kube.node.status_manager import StatusManager
 from embedded_kube.node.timers import Timers
-from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
+from gpu_scheduler.k8s.objects import Json
 
 PREFIX = "gpu-scheduler.io/simulate-"
 _FIELDS = ("start-delay", "ready-delay", "duration", "exit-code", "fail-after", "stop-delay")

@@ -12,7 +12,7 @@ from embedded_kube.controllers.machinery.event_recorder import InvolvedObject, L
 from embedded_kube.controllers.machinery.objects import MetaView
 from embedded_kube.errors import StatusError
 from embedded_kube.node.pods.containers import merge_status
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _BATCH_SIZE = 32
 _RETRY_INTERVAL = 2.0

@@ -16,7 +16,7 @@ from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.defaults import DEFAULTS
 from embedded_kube.schema.quantities import is_equal
 from embedded_kube.schema.type_schema import ANY, TypeSchema
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import QuantityError
 
 FieldSet = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 class JsonPatchError(Exception):

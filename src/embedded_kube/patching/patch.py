@@ -12,7 +12,7 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.schema.jsontext import load, load_yaml
 from embedded_kube.schema.schemas import Schemas
 from embedded_kube.schema.type_schema import TypeSchema
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

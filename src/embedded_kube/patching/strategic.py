@@ -7,7 +7,7 @@ from typing import Any
 
 from embedded_kube import errors
 from embedded_kube.schema.type_schema import ANY, TypeSchema
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"

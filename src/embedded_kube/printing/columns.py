@@ -8,7 +8,7 @@ from typing import Any
 
 from embedded_kube.printing.durations import age, human_duration, parse_time
 from embedded_kube.printing.pod_columns import POD_CELL_FUNCTIONS
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 CellFunction = Callable[[Json, datetime], Any]
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from embedded_kube.printing.durations import human_duration, parse_time
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 class PodSummary(NamedTuple):

@@ -11,7 +11,7 @@ from embedded_kube.printing.columns import CELL_FUNCTIONS
 from embedded_kube.printing.durations import age
 from embedded_kube.printing.jsonpath import compile_path
 from embedded_kube.registry.kinds import PrinterColumn, ServedKind
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 Cell = Callable[[Json, datetime], Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from embedded_kube import errors
 from embedded_kube.registry.kinds import ServedKind
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 def check_preconditions(plural: str, group: str, meta: dict[str, Any], uid: str | None, revision: str | None) -> None:

@@ -27,7 +27,8 @@ from embedded_kube.registry.metadata import (
 from embedded_kube.registry.name_cooldown import NameCooldown
 from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json, Store, StoreEntry
+from embedded_kube.storage.store import Store, StoreEntry
+from gpu_scheduler.k8s.objects import Json
 
 
 class Strategy(Protocol):

@@ -9,7 +9,7 @@ from embedded_kube.errors import Cause
 from embedded_kube.registry.kinds import KindTable, PrinterColumn, ServedKind
 from embedded_kube.schema.decoding import FieldPath, format_path
 from embedded_kube.schema.structural import StructuralSchema
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 _NAME = PrinterColumn("Name", ".metadata.name", "name")

@@ -9,7 +9,7 @@ import base64
 
 from embedded_kube.schema.decoding import Defaulter
 from embedded_kube.schema.defaults import DEFAULTS, RBAC
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import QuantityError, parse_nano
 
 

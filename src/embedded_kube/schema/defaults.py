@@ -6,7 +6,7 @@ shows. Defaults that depend on other fields are in defaulting.py.
 
 from __future__ import annotations
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _FILE_MODE = {"defaultMode": 0o644}
 _ROLLING = {"type": "RollingUpdate"}

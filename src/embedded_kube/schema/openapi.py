@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from embedded_kube.registry.kinds import KindTable, ServedKind
 from embedded_kube.schema.type_schema import TypeSchema, TypeTable
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _PACKAGES = {
     "meta": "io.k8s.apimachinery.pkg.apis.meta",

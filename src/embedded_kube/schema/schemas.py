@@ -11,8 +11,8 @@ from embedded_kube.schema.defaults import DEFAULTS
 from embedded_kube.schema.jsontext import DuplicateFields, load
 from embedded_kube.schema.structural import StructuralSchema
 from embedded_kube.schema.type_schema import ANY, TypeSchema, TypeTable, crd_type_schema, load_types
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.validator import ObjectValidator
+from gpu_scheduler.k8s.objects import Json
 
 _METADATA = "meta.v1.ObjectMeta"
 

@@ -14,7 +14,7 @@ import jsonschema_rs
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 Visitor = Callable[[Any, FieldPath, list[str]], None]
 

@@ -12,8 +12,8 @@ from embedded_kube import errors
 from embedded_kube.errors import StatusError
 from embedded_kube.schema.jsontext import parse_yaml
 from embedded_kube.server.protobuf import CONTENT_TYPE, decode_protobuf
-from embedded_kube.storage.store import Json
 from gpu_scheduler.base import documents
+from gpu_scheduler.k8s.objects import Json
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
 

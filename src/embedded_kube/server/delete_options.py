@@ -13,7 +13,7 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.options import DeleteOptions
 from embedded_kube.server.codec import content_type, decode_body, read_body
 from embedded_kube.server.request_info import RequestInfo, is_dry_run
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _POLICIES = ("Foreground", "Background", "Orphan")
 _OPTIONS = "DeleteOptions"

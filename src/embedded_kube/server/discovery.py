@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from embedded_kube.registry.kinds import VERBS, KindTable, ServedKind
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 class _CreateOnlyResource(NamedTuple):

@@ -11,7 +11,8 @@ from embedded_kube.printing.tables import RowPrinter, column_definitions, partia
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.server.codec import JSON, AcceptHeader, decode, encode
 from embedded_kube.server.versions import served_bytes, to_served
-from embedded_kube.storage.store import Json, StoreEntry
+from embedded_kube.storage.store import StoreEntry
+from gpu_scheduler.k8s.objects import Json
 
 _OBJECT_FORMS = ("Table", "PartialObjectMetadata")
 _LIST_FORMS = ("Table", "PartialObjectMetadataList")

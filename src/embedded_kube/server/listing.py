@@ -17,7 +17,8 @@ from embedded_kube import errors
 from embedded_kube.errors import Cause, StatusError
 from embedded_kube.server.request_info import RequestInfo
 from embedded_kube.server.selectors import SelectionPredicate
-from embedded_kube.storage.store import Json, NamespacedName, Store, StoreEntry
+from embedded_kube.storage.store import NamespacedName, Store, StoreEntry
+from gpu_scheduler.k8s.objects import Json
 
 
 class ListPage(NamedTuple):

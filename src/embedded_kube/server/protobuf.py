@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from embedded_kube.errors import bad_request, unsupported_media_type
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 

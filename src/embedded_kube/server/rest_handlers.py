@@ -32,7 +32,7 @@ from embedded_kube.server.listing import forbidden_parameter, list_page
 from embedded_kube.server.request_info import RequestInfo
 from embedded_kube.server.versions import stored_kind, to_served, to_stored
 from embedded_kube.server.watch import WatchServer
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 class RestHandlers:

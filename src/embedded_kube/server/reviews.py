@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from embedded_kube.server.request_info import UserInfo
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 TokenUsers = Mapping[str, UserInfo]
 """Users by their bearer token."""

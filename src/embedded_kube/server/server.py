@@ -20,8 +20,8 @@ from embedded_kube.server.request_info import RequestInfo, SubresourceHandler, U
 from embedded_kube.server.rest_handlers import RestHandlers
 from embedded_kube.server.reviews import REVIEWS, find_review
 from embedded_kube.server.watch import WatchServer
-from embedded_kube.storage.store import Json
 from gpu_scheduler.k8s.logs import shorten_bad_requests
+from gpu_scheduler.k8s.objects import Json
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ADMIN = UserInfo("kubernetes-admin")

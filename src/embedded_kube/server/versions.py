@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from embedded_kube.registry.kinds import KindTable, ServedKind
-from embedded_kube.storage.store import Json, StoreEntry
+from embedded_kube.storage.store import StoreEntry
+from gpu_scheduler.k8s.objects import Json
 
 # Two groups serve the same Events with different field names; they are stored in the form of the core group.
 _EVENT_NAMES = {

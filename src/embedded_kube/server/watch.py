@@ -22,7 +22,8 @@ from embedded_kube.server.encoders import ResponseEncoder
 from embedded_kube.server.listing import forbidden_parameter, make_predicate, parse_revision, resource_version_too_large
 from embedded_kube.server.request_info import RequestInfo
 from embedded_kube.server.selectors import SelectionPredicate
-from embedded_kube.storage.store import Json, Store, StoreChange, StoreEntry, Subscription
+from embedded_kube.storage.store import Store, StoreChange, StoreEntry, Subscription
+from gpu_scheduler.k8s.objects import Json
 
 MIN_WRITE_INTERVAL = 0.01
 """Seconds between two writes of one watch, at least."""

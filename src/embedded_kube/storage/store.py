@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from embedded_kube.errors import expired
+from gpu_scheduler.k8s.objects import Json
 
-Json = dict[str, Any]
 NamespacedName = tuple[str, str]
 """Namespace ("" for cluster-scoped objects) and name."""
 

@@ -9,7 +9,8 @@ from embedded_kube.registry.metadata import check_preconditions
 from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.schema.decoding import json_type
-from embedded_kube.storage.store import Json, Store
+from embedded_kube.storage.store import Store
+from gpu_scheduler.k8s.objects import Json
 
 _TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 

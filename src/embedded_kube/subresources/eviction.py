@@ -10,8 +10,8 @@ from embedded_kube.registry.options import DeleteOptions, RequestOptions
 from embedded_kube.registry.registry import ObjectRegistry
 from embedded_kube.registry.timestamps import timestamp
 from embedded_kube.server.delete_options import parse_options, validate_options
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.binding import set_condition
+from gpu_scheduler.k8s.objects import Json
 
 BUDGETS = "poddisruptionbudgets.policy"
 MAX_DISRUPTED_PODS = 2000

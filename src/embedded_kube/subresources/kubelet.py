@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 @dataclass(frozen=True, slots=True)

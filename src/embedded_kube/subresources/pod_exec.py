@@ -13,9 +13,9 @@ from aiohttp import WSMsgType, web
 
 from embedded_kube import errors
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.kubelet import ExecSession, Kubelet, PodLogOptions
 from embedded_kube.subresources.pod_logs import container_status, find_container, is_true
+from gpu_scheduler.k8s.objects import Json
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from embedded_kube import errors
 from embedded_kube.errors import Cause, StatusError
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.kubelet import Kubelet, Kubelets, PodLogOptions
+from gpu_scheduler.k8s.objects import Json
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")

@@ -12,7 +12,7 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.metadata import check_name
 from embedded_kube.registry.options import RequestOptions
 from embedded_kube.registry.registry import ObjectRegistry
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _PATHS = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
 _SCALE_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")

@@ -25,13 +25,13 @@ from embedded_kube.schema.schemas import Schemas
 from embedded_kube.server.codec import read_body, read_object, send
 from embedded_kube.server.request_info import RequestInfo, SubresourceHandler
 from embedded_kube.server.tokens import Tokens
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.binding import add_topology, bind, check_types
 from embedded_kube.subresources.eviction import evict
 from embedded_kube.subresources.kubelet import Kubelets
 from embedded_kube.subresources.pod_exec import PodExecOptions, check_upgrade, run_attach, run_exec
 from embedded_kube.subresources.pod_logs import find_kubelet, send_logs
 from embedded_kube.subresources.scale import read_scale, update_scale
+from gpu_scheduler.k8s.objects import Json
 
 __all__ = ["bind", "evict", "make_subresources", "read_scale", "update_scale"]
 

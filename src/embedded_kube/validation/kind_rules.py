@@ -8,7 +8,6 @@ from typing import Any
 from embedded_kube.errors import Cause
 from embedded_kube.schema.crds import crd_causes
 from embedded_kube.schema.decoding import FieldPath
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     Check,
     add_duplicate,
@@ -19,6 +18,7 @@ from embedded_kube.validation.constraints import (
     amount,
     dns_label,
 )
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import parse_nano
 
 HIGHEST_USER_PRIORITY = 1_000_000_000

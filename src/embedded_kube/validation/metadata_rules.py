@@ -6,7 +6,6 @@ from embedded_kube.errors import Cause
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.metadata import has_generation
 from embedded_kube.schema.decoding import FieldPath
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     Check,
     add_forbidden,
@@ -21,6 +20,7 @@ from embedded_kube.validation.constraints import (
     path_segment,
     show,
 )
+from gpu_scheduler.k8s.objects import Json
 
 _RBAC = "rbac.authorization.k8s.io"
 _NAMES: dict[tuple[str, str], Check] = {

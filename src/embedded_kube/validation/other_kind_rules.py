@@ -8,7 +8,6 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     EFFECTS,
     Check,
@@ -22,6 +21,7 @@ from embedded_kube.validation.constraints import (
     key_problems,
     label_value,
 )
+from gpu_scheduler.k8s.objects import Json
 
 _SYSCTL = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
 _TAINTS: FieldPath = ((None, "metadata"), "taints")

@@ -7,7 +7,6 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     Check,
     add_forbidden,
@@ -16,6 +15,7 @@ from embedded_kube.validation.constraints import (
     add_unsupported,
     label_value,
 )
+from gpu_scheduler.k8s.objects import Json
 
 _FIELDS = re.compile(
     r"metadata\.(name|namespace|uid|labels(\['.*'\])?|annotations(\['.*'\])?)|spec\.(nodeName|serviceAccountName|host"

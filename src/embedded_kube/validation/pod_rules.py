@@ -6,7 +6,6 @@ from typing import Any
 
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import (
     add_duplicate,
     add_forbidden,
@@ -19,6 +18,7 @@ from embedded_kube.validation.constraints import (
 )
 from embedded_kube.validation.other_kind_rules import claims_of_containers
 from embedded_kube.validation.pod_part_rules import container_parts, whole_pod
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import parse_nano
 
 _UNIT = 10**9

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from embedded_kube.registry.kinds import ServedKind
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _TEMPLATES = frozenset(
     ("deployments.apps", "replicasets.apps", "statefulsets.apps", "daemonsets.apps", "jobs.batch", "podtemplates")

@@ -8,9 +8,9 @@ from typing import Any
 from embedded_kube.errors import Cause
 from embedded_kube.schema.crds import crd_causes
 from embedded_kube.schema.decoding import FieldPath
-from embedded_kube.storage.store import Json
 from embedded_kube.validation.constraints import add_forbidden, add_invalid
 from embedded_kube.validation.pod_rules import pod_update
+from gpu_scheduler.k8s.objects import Json
 
 Update = Callable[[Json, Json, list[Cause], str], None]
 """(object, old object, causes, Kubernetes version): appends a cause for each forbidden change."""

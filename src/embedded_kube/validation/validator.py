@@ -12,12 +12,12 @@ from embedded_kube.errors import Cause
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.schema.type_schema import TypeSchema, TypeTable
-from embedded_kube.storage.store import Json
 from embedded_kube.validation import kind_rules, other_kind_rules, pod_part_rules, pod_rules
 from embedded_kube.validation.constraints import Check, add_required, each
 from embedded_kube.validation.field_rules import FIELDS
 from embedded_kube.validation.metadata_rules import metadata_causes
 from embedded_kube.validation.update_rules import UPDATES
+from gpu_scheduler.k8s.objects import Json
 
 STRUCTS: dict[str, Check] = {
     "core.v1.PodSpec": pod_rules.pod_spec,

@@ -14,8 +14,9 @@ import click
 from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, ask, cluster_options, output_option
 
 if TYPE_CHECKING:
-    from gpu_scheduler.cli.validation.comparison import Json, Validation
+    from gpu_scheduler.cli.validation.comparison import Validation
     from gpu_scheduler.k8s.client import Client
+    from gpu_scheduler.k8s.objects import Json
     from gpu_scheduler.scheduler.settings import Settings
 
 TEXT, JSON = "validation-results.txt", "validation-results.json"

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 Json = dict[str, Any]
+"""A JSON object."""
 
 MAX_DEPTH = 100
 """How deep an object may be nested. No field that is read lies deeper; an API server accepts 10,000 levels."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.differential import bodies as b
-from tests.kubernetes.differential.bodies import Json, named, pod, pod_with, post
+from tests.kubernetes.differential.bodies import named, pod, pod_with, post
 from tests.kubernetes.differential.steps import Step
 
 Entries = Mapping[str, Sequence[Step]]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.differential import bodies as b
-from tests.kubernetes.differential.bodies import Json, apply, get, json_patch, merge, named, pod, post, put, strategic
+from tests.kubernetes.differential.bodies import apply, get, json_patch, merge, named, pod, post, put, strategic
 from tests.kubernetes.differential.steps import Step
 
 Entries = Mapping[str, Sequence[Step]]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.differential import bodies as b
-from tests.kubernetes.differential.bodies import Json, get, merge, named, post, widget
+from tests.kubernetes.differential.bodies import get, merge, named, post, widget
 from tests.kubernetes.differential.definitions import WIDGETS
 from tests.kubernetes.differential.steps import Step
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.api import MERGE, STRATEGIC
 from tests.kubernetes.differential.steps import Step
-
-Json = dict[str, Any]
 
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"

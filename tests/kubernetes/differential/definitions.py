@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpu_scheduler.gangs.definitions import load_definitions, load_gang_definitions
-
-Json = dict[str, Any]
+from gpu_scheduler.k8s.objects import Json
 
 _WIDGET: Json = {
     "type": "object",

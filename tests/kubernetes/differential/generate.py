@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.differential import bodies as b
-from tests.kubernetes.differential.bodies import Json
 from tests.kubernetes.differential.objects import Sample, samples
 from tests.kubernetes.differential.steps import JSON, Step
 

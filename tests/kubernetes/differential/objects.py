@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.differential import bodies as b
-from tests.kubernetes.differential.bodies import Json
 
 Luck = random.Random
 Make = Callable[[Luck], Json]

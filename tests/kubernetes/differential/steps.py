@@ -19,7 +19,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.kubernetes.api import Api, Json
+from gpu_scheduler.k8s.objects import Json
+from tests.kubernetes.api import Api
 
 JSON = "application/json"
 TIMEOUT = 40.0

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.fitting.pods import (
     EFFECTS,
     GPUS,
@@ -27,7 +27,6 @@ from tests.kubernetes.fitting.pods import (
     PodGenerator,
 )
 
-Json = dict[str, Any]
 PODS_EACH = 4
 """Pods to place in each cluster, one at a time."""
 

@@ -13,14 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.fitting import ours
 from tests.kubernetes.fitting.clusters import PODS_EACH, Case, is_narrow, make_case
 from tests.kubernetes.fitting.helper import HelperError, KubeFit
 from tests.kubernetes.fitting.shrink import shrink
-
-Json = dict[str, Any]
 
 
 @dataclass

@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
+from gpu_scheduler.k8s.objects import Json
 from tests.kubernetes.binaries import build
-
-Json = dict[str, Any]
 
 
 class HelperError(Exception):

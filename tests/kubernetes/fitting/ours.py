@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -12,11 +11,11 @@ from gpu_scheduler.core.events import Commit, TookOver
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.placement.fit import refusals
 from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import CLAIMS, NAMESPACES, NODES, PODS, STORAGE_CLASSES, VOLUMES, Resource
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import make_translator, required_kinds
 
-Json = dict[str, Any]
 NAMES: dict[Resource, str] = {
     NAMESPACES: "namespaces",
     CLAIMS: "claims",

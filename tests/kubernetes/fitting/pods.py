@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-Json = dict[str, Any]
+from gpu_scheduler.k8s.objects import Json
 
 NAMESPACES = ("alpha", "beta", "gamma")
 HOSTNAME, ZONE, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "gpu-scheduler.io/rack"

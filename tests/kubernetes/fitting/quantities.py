@@ -14,16 +14,14 @@ import sys
 import time
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from embedded_kube.schema.quantities import canonical
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_milli, parse_nano, parse_value
 from tests.kubernetes.fitting import ours
 from tests.kubernetes.fitting.clusters import resize
 from tests.kubernetes.fitting.helper import KubeFit
 from tests.kubernetes.fitting.pods import PodGenerator
-
-Json = dict[str, Any]
 
 SUFFIXES = ("", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _WORDS = """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Json = dict[str, Any]
+from gpu_scheduler.k8s.objects import Json
+
 _KEPT = ("metadata", "uid", "status", "schedulerName", "capacity")
 """Fields that every object of a real server has, and complete conditions."""
 

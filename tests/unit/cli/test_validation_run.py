@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_scheduler.cli.validation.comparison import NAMESPACE, Json, ObservedCluster, load_manifest
+from gpu_scheduler.cli.validation.comparison import NAMESPACE, ObservedCluster, load_manifest
 from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, look_at_cluster, look_at_scheduler
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import Settings
 from tests.embedded_kube.servers import ApiClient, api_server
 

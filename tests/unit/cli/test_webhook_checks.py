@@ -14,10 +14,10 @@ from gpu_scheduler.cli.checks.webhook import WebhookStatus, check_webhook, read_
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import MUTATING, VALIDATING
 from tests.embedded_kube.servers import ApiClient, api_server
 
-Json = dict[str, Any]
 SERVICE = {"service": {"name": WEBHOOK, "namespace": SYSTEM, "path": "/mutate"}}
 Verdict = tuple[CheckLevel, str]
 

@@ -11,10 +11,9 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
 from gpu_scheduler.gangs.dialects import DIALECTS, GangContext, Patch, StatusMessage, Telling, dialect_of
 from gpu_scheduler.gangs.pods.shapes import read_shape
-from gpu_scheduler.k8s.objects import Meta, PodObject, PodSpec, RawObject
+from gpu_scheduler.k8s.objects import Json, Meta, PodObject, PodSpec, RawObject
 from tests.unit.gangs.pods import GPUS, as_sent
 
-Json = dict[str, Any]
 Subject = TypeVar("Subject", RawObject, PodObject)
 
 NOW = 1_750_000_000.0

@@ -9,12 +9,11 @@ import msgspec
 from gpu_scheduler.core.model import Pod
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.shapes import Shaped, read_shape
-from gpu_scheduler.k8s.objects import NodeObject, PodObject
+from gpu_scheduler.k8s.objects import Json, NodeObject, PodObject
 from gpu_scheduler.scheduler.decoding.decode import DecodeOptions, decode_pod
 from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
 
 T = TypeVar("T")
-Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"

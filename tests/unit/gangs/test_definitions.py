@@ -20,9 +20,9 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import Conflict, Refused
-from gpu_scheduler.k8s.objects import RawObject
+from gpu_scheduler.k8s.objects import Json, RawObject
 from tests.embedded_kube.servers import api_server
-from tests.unit.gangs.gang_parts import LATER, NOW, Json, context, status
+from tests.unit.gangs.gang_parts import LATER, NOW, context, status
 from tests.unit.gangs.pods import GPU, GPUS
 
 

@@ -8,9 +8,9 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Notes, OnMemberLost
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import Membership, read_membership
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import PODS
-from tests.unit.gangs.gang_parts import Json, decode, said, status, tell
+from tests.unit.gangs.gang_parts import decode, said, status, tell
 from tests.unit.gangs.pods import pod
 
 KEY = GangKey("annotation", "x", "train")

@@ -10,20 +10,8 @@ from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import Membership, StatusMessage, dialect_of, read_membership
 from gpu_scheduler.gangs.dialects.podgroup import BELOW_MINIMUM, TIMED_OUT
-from gpu_scheduler.k8s.objects import RawObject
-from tests.unit.gangs.gang_parts import (
-    LATER,
-    THEN,
-    Json,
-    conditions,
-    context,
-    decode,
-    group,
-    patched,
-    said,
-    status,
-    tell,
-)
+from gpu_scheduler.k8s.objects import Json, RawObject
+from tests.unit.gangs.gang_parts import LATER, THEN, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import pod
 
 KEY = GangKey("podgroup", "x", "train")

@@ -11,8 +11,8 @@ from gpu_scheduler.core.model import GangKey, Notes, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import GangContext, Membership, StatusMessage, dialect_of, read_membership
-from gpu_scheduler.k8s.objects import OwnerReference, PodObject
-from tests.unit.gangs.gang_parts import THEN, Json, conditions, context, decode, group, patched, said, status, tell
+from gpu_scheduler.k8s.objects import Json, OwnerReference, PodObject
+from tests.unit.gangs.gang_parts import THEN, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import GPU, asking, container, pod
 
 KEY = GangKey("volcano", "x", "train")

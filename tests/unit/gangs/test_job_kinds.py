@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpu_scheduler.gangs.jobs import JOB_KINDS, VOLCANO_JOBS, JobKind, find_job_kind, find_owner_kind
 from gpu_scheduler.gangs.jobs.job_kind import SingleTemplateKind
-from gpu_scheduler.k8s.objects import OwnerReference
-
-Json = dict[str, Any]
+from gpu_scheduler.k8s.objects import Json, OwnerReference
 
 TEMPLATE: Json = {"spec": {"schedulerName": "a"}}
 BODIES: dict[str, Json] = {

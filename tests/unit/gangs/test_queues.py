@@ -8,7 +8,8 @@ from gpu_scheduler.core.events import QueueGone, QueueSeen
 from gpu_scheduler.core.model import Queue
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse, format_amount
-from tests.unit.gangs.gang_parts import Json, group, patched, said
+from gpu_scheduler.k8s.objects import Json
+from tests.unit.gangs.gang_parts import group, patched, said
 from tests.unit.gangs.pods import GPU, GPUS
 
 

@@ -15,9 +15,9 @@ from gpu_scheduler.core.state import Config
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.registry import GangRegistry
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.objects import Json, PodObject
 from tests.unit.core.effort import effort_of
-from tests.unit.gangs.gang_parts import NOW, SHORT, Json, context, group, patched, status
+from tests.unit.gangs.gang_parts import NOW, SHORT, context, group, patched, status
 from tests.unit.gangs.pods import GPU, pod
 
 NATIVE = GangKey("podgroup", "x", "train")

@@ -22,8 +22,8 @@ from gpu_scheduler.core.model import (
 from gpu_scheduler.core.selectors import LabelSelector, NodeTerm, PodMatch, Requirement, SelectorOperator
 from gpu_scheduler.gangs.pods.device_map import map_group
 from gpu_scheduler.gangs.pods.shapes import find_gates, read_shape
-from gpu_scheduler.k8s.objects import Meta, PodSpec
-from tests.unit.gangs.pods import AMD, GPU, GPUS, Json, asking, container, pod, shape
+from gpu_scheduler.k8s.objects import Json, Meta, PodSpec
+from tests.unit.gangs.pods import AMD, GPU, GPUS, asking, container, pod, shape
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -14,10 +13,9 @@ import yaml
 from gpu_scheduler import __version__
 from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.gangs.pods.device_map import parse_map
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import FIELDS
 from scripts.write_chart_files import make_files
-
-Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[3]
 CHARTS = ROOT / "charts"

@@ -12,10 +12,10 @@ from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import GangKey, GateKind, PodPhase, Taint, TaintEffect
 from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.gangs.dialects import Membership
-from gpu_scheduler.k8s.objects import ClaimObject, NodeObject, PodObject, VolumeObject
+from gpu_scheduler.k8s.objects import ClaimObject, Json, NodeObject, PodObject, VolumeObject
 from gpu_scheduler.scheduler.decoding.decode import decode_node, decode_pod
 from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
-from tests.unit.gangs.pods import AMD, GPU, READING, Json, as_sent, asking, decode, node, pod
+from tests.unit.gangs.pods import AMD, GPU, READING, as_sent, asking, decode, node, pod
 
 DEVICES = "gpu-scheduler.io/devices"
 ATTEMPT = "gpu-scheduler.io/attempt"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.gangs.pods import GPU, Json, container, decode, pod
+from gpu_scheduler.k8s.objects import Json
+from tests.unit.gangs.pods import GPU, container, decode, pod
 
 
 def given(name: str = "main", allocated: Json | None = None, **requests: str) -> Json:

@@ -9,9 +9,9 @@ import pytest
 from gpu_scheduler.core.cluster.node_table import NodeTable
 from gpu_scheduler.core.model import GateKind, Node
 from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
-from gpu_scheduler.k8s.objects import ClaimObject, PodObject, StorageClassObject, VolumeObject
+from gpu_scheduler.k8s.objects import ClaimObject, Json, PodObject, StorageClassObject, VolumeObject
 from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims, VolumeConstraints, claims_of
-from tests.unit.gangs.pods import Json, as_sent, pod
+from tests.unit.gangs.pods import as_sent, pod
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"

@@ -8,11 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.pods import KnownNodes
 from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
 from gpu_scheduler.webhook.reviews import answer
-
-Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 POLICY = AdmissionPolicy(frozenset({"gpu-scheduler"}), (GPU, "amd.com/gpu"))

@@ -9,8 +9,9 @@ import pytest
 
 from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING, Webhook, configuration_causes
 from embedded_kube.registry.kinds import ServedKind
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies
-from tests.unit.webhook.reviewing import GROUP, MAP, POLICY, SCHEDULER, Json, ask, pod, review
+from tests.unit.webhook.reviewing import GROUP, MAP, POLICY, SCHEDULER, ask, pod, review
 
 SERVICE = {"service": {"name": "gpu-scheduler-webhook", "namespace": "gpu-scheduler-system", "port": 443}}
 SYSTEM = "gpu-scheduler-system"

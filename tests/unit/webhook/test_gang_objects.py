@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.webhook.reviewing import GROUP, SCHEDULER, Json, validate
+from gpu_scheduler.k8s.objects import Json
+from tests.unit.webhook.reviewing import GROUP, SCHEDULER, validate
 
 VOLCANO = "scheduling.volcano.sh/v1beta1/podgroups"
 PLUGINS = "scheduling.x-k8s.io/v1alpha1/podgroups"

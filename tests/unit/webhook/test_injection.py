@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.unit.webhook.reviewing import (
     CUDA,
@@ -16,7 +17,6 @@ from tests.unit.webhook.reviewing import (
     MAP,
     POLICY,
     THREE,
-    Json,
     Said,
     apply,
     ask,

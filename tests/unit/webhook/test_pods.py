@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.pods import KnownNodes
 from gpu_scheduler.webhook.policy import Denial
 from tests.unit.webhook.reviewing import (
@@ -17,7 +18,6 @@ from tests.unit.webhook.reviewing import (
     POLICY,
     STRICT,
     THREE,
-    Json,
     container,
     mapped,
     pod,

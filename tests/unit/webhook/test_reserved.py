@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.webhook.reviewing import GROUP, SCHEDULER, Json, pod, validate
+from gpu_scheduler.k8s.objects import Json
+from tests.unit.webhook.reviewing import GROUP, SCHEDULER, pod, validate
 
 RESERVED = [
     *(f"{GROUP}/{name}" for name in ("devices", "visible-devices", "attempt", "notes", "status")),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, parse_map
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview, answer
 from tests.unit.webhook.reviewing import (
     GROUP,
@@ -20,7 +21,6 @@ from tests.unit.webhook.reviewing import (
     STRICT,
     THREE,
     UID,
-    Json,
     container,
     mapped,
     mutate,

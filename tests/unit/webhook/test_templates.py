@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.webhook.reviewing import (
-    GROUP,
-    MAP,
-    STRICT,
-    THREE,
-    Json,
-    apply,
-    container,
-    mutate,
-    validate,
-)
+from gpu_scheduler.k8s.objects import Json
+from tests.unit.webhook.reviewing import GROUP, MAP, STRICT, THREE, apply, container, mutate, validate
 
 GANG, GANG_MIN = f"{GROUP}/gang", f"{GROUP}/gang-min"
 KINDS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from embedded_kube.storage.store import Json
 from embedded_kube.subresources.binding import bind
+from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror
 from tests.worlds.gangs import Gang, make_object, make_owner, make_pod
 from tests.worlds.nodes import Nodes

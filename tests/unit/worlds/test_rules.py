@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from tests.unit.worlds.scene import LEASES, Scene
 from tests.worlds.__main__ import find_never_happened
 from tests.worlds.api_mirror import GPU

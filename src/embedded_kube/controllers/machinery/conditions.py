@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 def find_condition(status: Json, kind: str) -> Json:

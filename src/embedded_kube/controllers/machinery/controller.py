@@ -16,8 +16,8 @@ from embedded_kube.controllers.machinery.informer import InformerFactory, LocalI
 from embedded_kube.controllers.machinery.objects import Key, ObjectView
 from embedded_kube.controllers.settings import ControllerSettings
 from embedded_kube.errors import MODIFIED, StatusError, conflict
-from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.workqueue import WorkQueue
 
 K = TypeVar("K", bound=Hashable)

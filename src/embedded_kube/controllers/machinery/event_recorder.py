@@ -14,7 +14,7 @@ from embedded_kube.client import ClusterClient
 from embedded_kube.controllers.machinery.objects import MetaView
 from embedded_kube.errors import StatusError
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from embedded_kube.controllers.machinery.objects import (
     read_pod,
 )
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 T = TypeVar("T", bound=ObjectView)
 Handler = Callable[[T | None, T | None], None]

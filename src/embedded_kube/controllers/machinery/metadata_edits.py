@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 def without_owners(found: Json, uids: Collection[str]) -> Json | None:

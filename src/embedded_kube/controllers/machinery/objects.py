@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 Key = tuple[str, str]
 """Namespace ("" for cluster-scoped objects) and name: the key of work queues and caches."""

@@ -10,7 +10,7 @@ from embedded_kube.controllers.machinery.controller import ControllerContext
 from embedded_kube.controllers.machinery.metadata_edits import without_owners
 from embedded_kube.controllers.machinery.objects import FullObject, ObjectView
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 T = TypeVar("T", bound=ObjectView)
 

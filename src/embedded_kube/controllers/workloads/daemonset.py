@@ -35,7 +35,7 @@ from embedded_kube.controllers.workloads.rollout import scaled_value
 from embedded_kube.controllers.workloads.statefulset_plan import REVISION_LABEL
 from embedded_kube.errors import StatusError
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 DAEMONSETS = "daemonsets.apps"
 _DAEMON_TOLERATIONS = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from embedded_kube.controllers.machinery.conditions import condition, drop_condition, find_condition, set_condition
 from embedded_kube.controllers.machinery.objects import FullObject, seconds
 from embedded_kube.controllers.workloads.rollout import RolloutBounds
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _NO_DEADLINE = 2**31 - 1
 _COUNTERS = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas")

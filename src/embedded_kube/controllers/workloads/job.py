@@ -42,7 +42,7 @@ from embedded_kube.controllers.workloads.pod_control import (
     slow_start_batch,
 )
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 JOBS = "jobs.batch"
 MANAGED_BY = "kubernetes.io/job-controller"

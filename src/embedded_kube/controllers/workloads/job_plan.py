@@ -10,8 +10,8 @@ from embedded_kube.controllers.machinery.conditions import find_condition
 from embedded_kube.controllers.machinery.objects import INDEX_FAILURES, FullObject, PodView, seconds
 from embedded_kube.controllers.workloads.job_policy import match_failure_policy, met_success_rule, read_indexes
 from embedded_kube.controllers.workloads.pod_control import BURST, pick_victims
-from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
+from gpu_scheduler.k8s.objects import Json
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 MAX_UNCOUNTED = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from embedded_kube.controllers.machinery.objects import PodView
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 def read_indexes(text: str | None) -> set[int]:

@@ -9,7 +9,7 @@ from embedded_kube.controllers.machinery.objects import PodView, seconds
 from embedded_kube.controllers.workloads.job_plan import FINALIZER, MAX_UNCOUNTED, JobGoal, JobOutcome, JobTally
 from embedded_kube.controllers.workloads.job_policy import write_indexes
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 
 def count_released(status: Json, pods: Iterable[PodView]) -> None:

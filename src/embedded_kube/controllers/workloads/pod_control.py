@@ -11,7 +11,7 @@ from typing import Any
 from embedded_kube.controllers.machinery.controller import ControllerContext, copy_json
 from embedded_kube.controllers.machinery.hashes import ALPHABET
 from embedded_kube.controllers.machinery.objects import DELETION_COST, PodView
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 BURST = 500
 """How many pods are created or deleted in one reconcile."""

@@ -28,7 +28,7 @@ from embedded_kube.controllers.workloads.pod_control import (
 )
 from embedded_kube.errors import StatusError
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 REPLICASETS = "replicasets.apps"
 

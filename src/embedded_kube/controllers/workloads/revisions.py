@@ -10,7 +10,7 @@ from embedded_kube.controllers.machinery.hashes import short_hash
 from embedded_kube.controllers.machinery.objects import FullObject
 from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.errors import StatusError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 REVISIONS = "controllerrevisions.apps"
 

@@ -29,7 +29,7 @@ from embedded_kube.controllers.workloads.statefulset_plan import (
 )
 from embedded_kube.errors import StatusError
 from embedded_kube.registry.label_selectors import matches
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 STATEFULSETS = "statefulsets.apps"
 CLAIMS = "persistentvolumeclaims"

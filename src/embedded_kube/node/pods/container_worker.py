@@ -15,8 +15,8 @@ from embedded_kube.node.pods.logs import log_path, tail_text
 from embedded_kube.node.pods.probes import ProbeError, Prober, ProbeTarget, probe_once
 from embedded_kube.node.pods.sandbox import AgentContext, Sandbox
 from embedded_kube.node.processes.launcher_client import LaunchedProcess, ProcessExit, ProcessStartError
-from embedded_kube.storage.store import Json
 from gpu_scheduler.base import backoff
+from gpu_scheduler.k8s.objects import Json
 
 _CONFIG_RETRY_INTERVAL = 1.0
 _BACKOFF_RESET = 600.0

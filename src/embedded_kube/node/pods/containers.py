@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embedded_kube.registry.timestamps import timestamp
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
 

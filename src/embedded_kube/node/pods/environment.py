@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from embedded_kube.client import ClusterClient
 from embedded_kube.errors import StatusError
 from embedded_kube.node.processes.network import HostNames
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.quantity import parse_nano
 
 _INHERITED = re.compile(

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 Execute = Callable[[list[str], float], Awaitable[tuple[int, bytes]]]
 """Runs a command in the container with a timeout in seconds; returns exit code and output."""

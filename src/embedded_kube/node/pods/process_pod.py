@@ -23,7 +23,7 @@ from embedded_kube.node.pods.containers import (
 )
 from embedded_kube.node.pods.sandbox import AgentContext, Sandbox
 from embedded_kube.node.processes.launcher_client import ProcessStartError
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _SANDBOX_RETRY_INTERVAL = 1.0
 

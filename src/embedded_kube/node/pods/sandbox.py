@@ -23,7 +23,7 @@ from embedded_kube.node.processes.launcher_client import LaunchedProcess, Launch
 from embedded_kube.node.processes.message_socket import Message
 from embedded_kube.node.processes.network import PODS, AddressPool, HostNames, host_name
 from embedded_kube.node.status_manager import StatusManager
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 _MAX_EXEC_OUTPUT = 64 * 1024
 _TERMINATION_PATH = "/dev/termination-log"

@@ -17,7 +17,7 @@ from embedded_kube.node.pods.environment import (
     read_data,
     resource_value,
 )
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embedded_kube.storage.store import Json
+from gpu_scheduler.k8s.objects import Json
 
 PODS = ipaddress.IPv4Network("10.244.0.0/16")
 SHARED = ipaddress.IPv4Network("127.77.0.0/16")

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GANG, GANG_MIN
+from gpu_scheduler.k8s.objects import Json
 
 NAMESPACE = "default"
 JOB = "demo/job"
 """The label that says whose a pod is."""
 
 GPU = "nvidia.com/gpu"
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

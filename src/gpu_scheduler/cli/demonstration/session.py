@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_scheduler.cli.demonstration.jobs import GPU, NAMESPACE, DemoJob, Json
+from gpu_scheduler.cli.demonstration.jobs import GPU, NAMESPACE, DemoJob
 from gpu_scheduler.cli.demonstration.observer import Observations, PodObservation, PodState, observe_pod
 from gpu_scheduler.cli.demonstration.screen import DemoScreen
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import NotFound
 from gpu_scheduler.k8s.informer import ChangeKind, Informer, ObjectChange
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
 
 POLL_INTERVAL = 0.1

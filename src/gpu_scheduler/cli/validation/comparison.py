@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.gangs.contract import DEVICE_MAP, WEBHOOK
 from gpu_scheduler.gangs.pods.device_map import parse_map, pod_index
-from gpu_scheduler.k8s.objects import Meta
+from gpu_scheduler.k8s.objects import Json, Meta
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 NODE_LABEL = "gpu-node-name"
 NAMESPACE = "gpu-scheduler-tests"
 REFUSED = "refused"
 GUIDE = "docs/troubleshooting.md"
-
-Json = dict[str, Any]
 
 
 def load_manifest() -> list[Json]:

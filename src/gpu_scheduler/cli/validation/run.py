@@ -17,7 +17,6 @@ from gpu_scheduler.cli.validation.comparison import (
     NAMESPACE,
     NODE_LABEL,
     REFUSED,
-    Json,
     ObservedCluster,
     ObservedNode,
     ObservedPod,
@@ -29,6 +28,7 @@ from gpu_scheduler.cli.validation.comparison import (
 )
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused, Undecided
+from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import LEASES, NAMESPACES, NODES, PODS
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
