@@ -74,18 +74,18 @@ class RestHandlers:
 
     async def _create(self, request: web.Request, info: RequestInfo, encoder: ResponseEncoder) -> web.StreamResponse:
         kind = stored_kind(self._registry.kinds, info.kind)
-        found, warnings = await _read(request, info)
+        obj, warnings = await _read(request, info)
         options = info.options()
-        found, more = await self._registry.create(kind, info.namespace, to_stored(kind, info.kind, found), options)
-        return self._respond_written(info, encoder, found, [*warnings, *more], 201)
+        obj, more = await self._registry.create(kind, info.namespace, to_stored(kind, info.kind, obj), options)
+        return self._respond_written(info, encoder, obj, [*warnings, *more], 201)
 
     async def _update(self, request: web.Request, info: RequestInfo, encoder: ResponseEncoder) -> web.StreamResponse:
         kind = stored_kind(self._registry.kinds, info.kind)
-        found, warnings = await _read(request, info)
-        found = to_stored(kind, info.kind, found)
+        obj, warnings = await _read(request, info)
+        obj = to_stored(kind, info.kind, obj)
         known = self._registry.store.get(kind.resource, info.namespace if kind.namespaced else "", info.name)
-        found, more = await self._registry.update(kind, info.namespace, info.name, found, info.options())
-        return self._respond_written(info, encoder, found, [*warnings, *more], 200 if known is not None else 201)
+        obj, more = await self._registry.update(kind, info.namespace, info.name, obj, info.options())
+        return self._respond_written(info, encoder, obj, [*warnings, *more], 200 if known is not None else 201)
 
     async def _patch(self, request: web.Request, info: RequestInfo, encoder: ResponseEncoder) -> web.StreamResponse:
         kind = stored_kind(self._registry.kinds, info.kind)
@@ -110,7 +110,7 @@ class RestHandlers:
             return last[0]
 
         try:
-            found, warnings = await self._registry.change(kind, info.namespace, info.name, recording, options)
+            obj, warnings = await self._registry.change(kind, info.namespace, info.name, recording, options)
             status = 200
         except DecodingError as error:
             text = f"Invalid value: {json.dumps(encode(last[0]).decode())}: {error.problem}"
@@ -125,19 +125,19 @@ class RestHandlers:
                 why = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
                 raise errors.conflict(kind.plural, kind.group, info.name, why) from None
             meta.pop("resourceVersion", None)
-            found, warnings = await self._registry.create(kind, info.namespace, made, options)
+            obj, warnings = await self._registry.create(kind, info.namespace, made, options)
             status = 201
-        return self._respond_written(info, encoder, found, warnings, status)
+        return self._respond_written(info, encoder, obj, warnings, status)
 
     async def _delete(self, request: web.Request, info: RequestInfo, encoder: ResponseEncoder) -> web.StreamResponse:
         options, warnings = await read_delete_options(request, info)
         with add_warnings(warnings):
-            found = await self._registry.delete(info.kind, info.namespace, info.name, options, info.options())
-        if found.get("kind") == "Status":
-            return send(found, 200, warnings)
+            obj = await self._registry.delete(info.kind, info.namespace, info.name, options, info.options())
+        if obj.get("kind") == "Status":
+            return send(obj, 200, warnings)
         # A real server answers 202 to a delete with orphanDependents: false that is not complete.
-        accepted = options.legacy_background and "deletionTimestamp" in found["metadata"]
-        return _respond(encoder, encoder.encode(found), 202 if accepted else 200, warnings)
+        accepted = options.legacy_background and "deletionTimestamp" in obj["metadata"]
+        return _respond(encoder, encoder.encode(obj), 202 if accepted else 200, warnings)
 
     async def _delete_collection(
         self, request: web.Request, info: RequestInfo, encoder: ResponseEncoder
@@ -185,17 +185,17 @@ async def _read(request: web.Request, info: RequestInfo) -> tuple[Json, list[str
     try:
         if media == JSON and asked in ("Strict", "Warn"):
             parsed, warnings = parse_object(data, kind, asked)
-            found = as_object(parsed)
+            obj = as_object(parsed)
         else:
-            found, warnings = as_object(decode_body(data, media)), []
+            obj, warnings = as_object(decode_body(data, media)), []
     except MalformedBodyError as error:
         why = f"couldn't get version/kind; json parse error: {error}"
         raise errors.bad_request(f"the object provided is unrecognized (must be of type {kind.kind}): {why}") from None
     if kind.crd_schema is not None:
         for name in ("kind", "apiVersion"):
-            if not found.get(name):
+            if not obj.get(name):
                 raise _missing_type_meta(kind.kind, name[0].upper() + name[1:] if name == "kind" else name, data)
-    return found, warnings
+    return obj, warnings
 
 
 def _missing_type_meta(kind: str, name: str, data: bytes) -> StatusError:

@@ -70,27 +70,27 @@ class _Subresources:
     async def binding(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """POST pods/NAME/binding, or POST bindings, which ignores the uid in the body."""
         _require_verb(info, "create")
-        found, options = await read_object(request), info.options()
-        check_types(found)
+        obj, options = await read_object(request), info.options()
+        check_types(obj)
         if request.path.endswith("/bindings"):
-            (found.get("metadata") or {}).pop("uid", None)
-        elif (target := found.get("target") or {}).get("kind") == "Node":
-            add_topology(self.registry.store, target.get("name") or "", found.setdefault("metadata", {}))
-        found, warnings = await self._admit_new(info, found, "v1", "Binding", options)
-        status = bind(self.registry, info.namespace, info.name, found, options.dry_run)
+            (obj.get("metadata") or {}).pop("uid", None)
+        elif (target := obj.get("target") or {}).get("kind") == "Node":
+            add_topology(self.registry.store, target.get("name") or "", obj.setdefault("metadata", {}))
+        obj, warnings = await self._admit_new(info, obj, "v1", "Binding", options)
+        status = bind(self.registry, info.namespace, info.name, obj, options.dry_run)
         return send(status, 201, warnings)
 
     async def eviction(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """POST pods/NAME/eviction"""
         _require_verb(info, "create")
-        found, options = await read_object(request), info.options()
-        if (found.get("metadata") or {}).get("name") != info.name:
+        obj, options = await read_object(request), info.options()
+        if (obj.get("metadata") or {}).get("name") != info.name:
             raise errors.bad_request("name in URL does not match name in Eviction object")
-        if found.get("apiVersion") == "policy/v1beta1":
-            found["apiVersion"] = "policy/v1"
-        found, warnings = await self._admit_new(info, found, "policy/v1", "Eviction", options)
+        if obj.get("apiVersion") == "policy/v1beta1":
+            obj["apiVersion"] = "policy/v1"
+        obj, warnings = await self._admit_new(info, obj, "policy/v1", "Eviction", options)
         # For webhooks, the delete is a separate request without a subresource.
-        status = await evict(self.registry, info.namespace, info.name, found, replace(options, subresource=""))
+        status = await evict(self.registry, info.namespace, info.name, obj, replace(options, subresource=""))
         return send(status, 201, warnings)
 
     async def _admit_new(
@@ -124,7 +124,7 @@ class _Subresources:
             return lambda _: sent
         check_content_type(info.kind, request.content_type)
         patch = PatchRequest(request.content_type, await read_body(request), subresource=info.subresource)
-        return lambda found: apply_patch(patch, found, kind, self.schemas)
+        return lambda obj: apply_patch(patch, obj, kind, self.schemas)
 
     async def log(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         """GET pods/NAME/log"""
@@ -153,9 +153,9 @@ class _Subresources:
         check_upgrade(request)
         # The options have no metadata; it is added for admission, which needs the name of the pod.
         about = {"metadata": {"name": info.name, "namespace": info.namespace}}
-        found = {**options.describe("PodAttachOptions" if attach else "PodExecOptions"), **about}
-        found, _ = await self.registry.admit("CONNECT", info.kind, found, None, info.options())
-        await self.registry.validate_admission("CONNECT", info.kind, found, None, info.options())
+        obj = {**options.describe("PodAttachOptions" if attach else "PodExecOptions"), **about}
+        obj, _ = await self.registry.admit("CONNECT", info.kind, obj, None, info.options())
+        await self.registry.validate_admission("CONNECT", info.kind, obj, None, info.options())
         return pod, options
 
     async def ephemeral_containers(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
@@ -178,8 +178,8 @@ class _Subresources:
         """POST serviceaccounts/NAME/token"""
         _require_verb(info, "create")
         account = self.registry.get(info.kind, info.namespace, info.name)
-        found = await read_object(request)
-        spec = found.setdefault("spec", {})
+        obj = await read_object(request)
+        spec = obj.setdefault("spec", {})
         seconds = spec.setdefault("expirationSeconds", 3600)
         if not isinstance(seconds, int) or not _MIN_TOKEN_SECONDS <= seconds <= _MAX_TOKEN_SECONDS:
             why = "may not specify a duration less than 10 minutes or larger than 2^32 seconds"
@@ -187,10 +187,10 @@ class _Subresources:
             raise errors.invalid("TokenRequest", "authentication.k8s.io", info.name, [cause])
         token = self.tokens.issue(info.namespace, info.name, account["metadata"]["uid"], seconds)
         ends = datetime.fromtimestamp(datetime.now(UTC).timestamp() + seconds, UTC)
-        found |= {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
-        found["metadata"] = {"name": info.name, "namespace": info.namespace, "creationTimestamp": timestamp()}
-        found["status"] = {"token": token, "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
-        return send(found, 201)
+        obj |= {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+        obj["metadata"] = {"name": info.name, "namespace": info.namespace, "creationTimestamp": timestamp()}
+        obj["status"] = {"token": token, "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return send(obj, 201)
 
 
 def _require_verb(info: RequestInfo, *verbs: str) -> None:
