@@ -9,17 +9,17 @@ import msgspec
 from gpu_scheduler.k8s.codec import read_page
 from gpu_scheduler.k8s.errors import Undecided
 from gpu_scheduler.k8s.objects import Json, Object, RawObject
-from gpu_scheduler.operator.actions import Plan
-from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
-from gpu_scheduler.operator.jobs import BadSpecError
+from gpu_scheduler.operator.actions import JobPlan
+from gpu_scheduler.operator.frameworks import FRAMEWORKS, JobFramework
+from gpu_scheduler.operator.managed_job import BadSpecError
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
-from gpu_scheduler.operator.reconcile import Observed
+from gpu_scheduler.operator.reconcile import ObservedJob
 from tests.fuzz.seeds import dump, examples, groups, stored
 from tests.fuzz.target import Input, Target
 from tests.unit.operator.test_wrong_types import SPECS
 
 _NOW = 1_750_000_000.0
-_KINDS: dict[str, JobController] = {one.resources[0].kind: one for one in JOB_CONTROLLERS}
+_KINDS: dict[str, JobFramework] = {one.resources[0].kind: one for one in FRAMEWORKS}
 
 
 def _read(given: Input) -> str:
@@ -37,17 +37,17 @@ def _read(given: Input) -> str:
         _carry(kind.reject(kind.resources[0].kind, raw, str(error), _NOW))
         raise
     plans = [
-        kind.plan(job, Observed(gang=GPU_SCHEDULER), _NOW),
-        kind.plan(job, Observed(gang=GPU_SCHEDULER, group=group), _NOW),
-        kind.plan(job, Observed(rest[1:], services, group, GPU_SCHEDULER), _NOW),
-        kind.plan(job, Observed(rest[1:], services), _NOW + 1e6),
+        kind.plan(job, ObservedJob(groups=GPU_SCHEDULER), _NOW),
+        kind.plan(job, ObservedJob(groups=GPU_SCHEDULER, group=group), _NOW),
+        kind.plan(job, ObservedJob(rest[1:], services, group, GPU_SCHEDULER), _NOW),
+        kind.plan(job, ObservedJob(rest[1:], services), _NOW + 1e6),
     ]
     for plan in plans:
         _carry(plan)
     return " ".join(sorted({type(action).__name__ for plan in plans for action in plan.actions})) or "nothing to do"
 
 
-def _carry(plan: Plan) -> None:
+def _carry(plan: JobPlan) -> None:
     """Every action for a job can be encoded."""
     assert len(plan.actions) < 100_000
     for action in plan.actions:

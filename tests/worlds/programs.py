@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.leader_election import Candidate
-from gpu_scheduler.operator.loop import LEASE, Options, run_operator
+from gpu_scheduler.operator.operator import LEASE, OperatorOptions, run_operator
 from gpu_scheduler.operator.pod_groups import POD_GROUP_APIS
 from gpu_scheduler.scheduler.scheduler import run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
@@ -90,7 +90,7 @@ class Programs:
                 await run_scheduler(connection, _settings(process.name), program.stop, program.compare)
             else:
                 candidate = Candidate(SYSTEM, LEASE, process.name)
-                options = Options(candidate, POD_GROUP_APIS["gpu-scheduler"], listen=LISTEN)
+                options = OperatorOptions(candidate, POD_GROUP_APIS["gpu-scheduler"], listen=LISTEN)
                 await run_operator(connection, options, program.stop)
         except Exception as error:
             self._report_failure(f"{process.name} ended: {error!r}")

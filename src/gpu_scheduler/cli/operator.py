@@ -11,7 +11,7 @@ from gpu_scheduler.cli.scheduler import begin_service, run_loop
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection
-    from gpu_scheduler.operator.loop import Options
+    from gpu_scheduler.operator.operator import OperatorOptions
     from gpu_scheduler.scheduler.settings import Settings
 
 GANGS = ("gpu-scheduler", "volcano", "scheduler-plugins", "none")
@@ -72,26 +72,27 @@ def choose_gangs(name: str | None, enabled: bool | None) -> str:
     return name or GANGS[0]
 
 
-def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> Options:
+def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> OperatorOptions:
     """How the operator is set up by its settings, its flags, and who places gangs."""
     from gpu_scheduler.k8s.leader_election import Candidate
-    from gpu_scheduler.operator.loop import LEASE, Options
+    from gpu_scheduler.operator.operator import LEASE, OperatorOptions
     from gpu_scheduler.operator.pod_groups import POD_GROUP_APIS
 
     candidate = Candidate(
         settings.namespace, LEASE, settings.identity, duration=settings.lease_duration, renew=settings.renew
     )
-    return Options(
+    return OperatorOptions(
         candidate,
         POD_GROUP_APIS.get(gangs),
         tuple(flags["namespaces"]),
         elect=flags["leader_elect"],
         install=flags["install_crds"],
         listen=settings.listen,
+        scheduler_lease=settings.lease_name,
     )
 
 
-async def _run_until_signalled(connection: Connection, settings: Settings, options: Options) -> None:
-    from gpu_scheduler.operator.loop import run_operator
+async def _run_until_signalled(connection: Connection, settings: Settings, options: OperatorOptions) -> None:
+    from gpu_scheduler.operator.operator import run_operator
 
     await run_operator(connection, options, begin_service(settings))

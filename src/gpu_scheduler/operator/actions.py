@@ -1,4 +1,4 @@
-"""What has to be done about a job. Every action may be carried out twice, and nothing is done twice by it."""
+"""Actions on a job. Each is idempotent: executing it twice has the same effect as once."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ from gpu_scheduler.k8s.objects import Json
 
 
 class CreateGroup(NamedTuple):
-    """Makes the job's PodGroup."""
+    """Creates the job's PodGroup."""
 
     body: Json
 
 
 class PatchGroup(NamedTuple):
-    """Brings the job's PodGroup up to date, by a merge patch."""
+    """Updates the job's PodGroup by a merge patch."""
 
     name: str
     body: Json
 
 
 class DeleteGroup(NamedTuple):
-    """Deletes the job's PodGroup, that one only."""
+    """Deletes the job's PodGroup, if it still has this uid."""
 
     name: str
     uid: str
 
 
 class CreateService(NamedTuple):
-    """Makes the headless Service of a replica."""
+    """Creates a headless Service."""
 
     body: Json
 
 
 class DeleteService(NamedTuple):
-    """Deletes the Service of a replica, that one only."""
+    """Deletes a Service, if it still has this uid."""
 
     name: str
     uid: str
 
 
 class CreateConfigMap(NamedTuple):
-    """Makes a ConfigMap of the job's."""
+    """Creates a ConfigMap of the job."""
 
     body: Json
 
 
 class CreatePod(NamedTuple):
-    """Makes the pod of a replica."""
+    """Creates the pod of a replica."""
 
     body: Json
 
 
 class DeletePod(NamedTuple):
-    """Deletes the pod of a replica, that one only."""
+    """Deletes the pod of a replica, if it still has this uid."""
 
     name: str
     uid: str
 
 
 class RecordRestarts(NamedTuple):
-    """Writes on the job how often its pods have been made anew, before any of them is deleted."""
+    """Writes the restart counts on the job, before any of the pods is deleted."""
 
     annotations: dict[str, str]
 
 
 class UpdateStatus(NamedTuple):
-    """Changes the job's status, by a merge patch; refused when the job has changed meanwhile."""
+    """Updates the job's status by a merge patch; a conflict if the job has changed."""
 
     status: Json
 
 
 class DeleteJob(NamedTuple):
-    """Deletes the job, that one only."""
+    """Deletes the job, if it still has the same uid."""
 
 
-class Tell(NamedTuple):
+class RecordEvent(NamedTuple):
     """Writes an Event about the job."""
 
     kind: Literal["Normal", "Warning"]
@@ -96,13 +96,13 @@ Action = (
     | RecordRestarts
     | UpdateStatus
     | DeleteJob
-    | Tell
+    | RecordEvent
 )
 
 
 @dataclass(slots=True)
-class Plan:
-    """What to do now, in this order, and when to look again though nothing has changed."""
+class JobPlan:
+    """The actions of one reconciliation, in this order, and when to reconcile again without a change."""
 
     actions: list[Action] = field(default_factory=list)
-    again: float | None = None
+    requeue_at: float | None = None

@@ -1,4 +1,4 @@
-"""The kinds of jobs and of their gangs as CustomResourceDefinitions, for clusters that have none of their own."""
+"""Installation of missing CustomResourceDefinitions: of job kinds and their PodGroups."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import ApiError, Conflict, Refused
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
+from gpu_scheduler.operator.frameworks import FRAMEWORKS
 from gpu_scheduler.operator.pod_groups import PodGroupApi
 
-_LOOKS, _PAUSE = 50, 0.2
-_AGAIN = 2.0
+_MAX_CHECKS, _CHECK_INTERVAL = 50, 0.2
+_RETRY_INTERVAL = 2.0
 _log = structlog.get_logger(__name__)
 
 
 def load_definitions() -> list[Json]:
-    """The definitions of all kinds of jobs, ready to be created."""
-    return [_load(controller.definition) for controller in JOB_CONTROLLERS]
+    """Loads the definitions of all job kinds that the operator runs."""
+    return [_load(controller.definition) for controller in FRAMEWORKS]
 
 
-def load_group_definition(gang: PodGroupApi) -> Json:
-    """The definition of the PodGroups that gangs are made with."""
-    return load_definition(gang.dialect.definition)
+def load_group_definition(groups: PodGroupApi) -> Json:
+    """Loads the definition of the PodGroups that the operator creates."""
+    return load_definition(groups.dialect.definition)
 
 
-async def install_definitions(client: Client, gang: PodGroupApi | None) -> None:
-    """Creates those that are not served, and waits a while until they are; one that is there is left as it is."""
-    definitions = load_definitions() + ([load_group_definition(gang)] if gang is not None else [])
+async def install_definitions(client: Client, groups: PodGroupApi | None) -> None:
+    """Creates the definitions that are not served, and waits until they are; existing ones are left unchanged."""
+    definitions = load_definitions() + ([load_group_definition(groups)] if groups is not None else [])
     wanted = {found["metadata"]["name"]: found for found in definitions}
-    looks, tried = 0, set[str]()
-    while looks < _LOOKS:
+    checks, created = 0, set[str]()
+    while checks < _MAX_CHECKS:
         try:
             missing = wanted.keys() - await _find_served_names(client)
             if not missing:
                 return
-            for name in sorted(missing - tried):
+            for name in sorted(missing - created):
                 await _create(client, wanted[name])
-                tried.add(name)
-            looks += 1
-            await asyncio.sleep(_PAUSE)
+                created.add(name)
+            checks += 1
+            await asyncio.sleep(_CHECK_INTERVAL)
         except Refused as error:
-            # Those that are there work all the same, and those that somebody else brings are noticed.
-            _log.error("definitions cannot be installed", error=error.message)
+            # The kinds that are served work nevertheless, and kinds that are installed later are discovered.
+            _log.error("installing definitions failed", error=error.message)
             return
         except ApiError as error:
-            _log.warning("definitions are not installed yet", error=error.message)
-            await asyncio.sleep(_AGAIN)
+            _log.warning("installing definitions failed, retrying", error=error.message)
+            await asyncio.sleep(_RETRY_INTERVAL)
 
 
 async def _find_served_names(client: Client) -> set[str]:
@@ -63,9 +63,9 @@ async def _create(client: Client, definition: Json) -> None:
     name = definition["metadata"]["name"]
     try:
         await client.create(DEFINITIONS, definition)
-        _log.info("a definition was installed", name=name)
+        _log.info("definition installed", name=name)
     except Conflict:
-        _log.info("a definition is there already", name=name)
+        _log.info("definition exists", name=name)
 
 
 def _load(name: str) -> Json:

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus about the operator."""
+"""The operator's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from prometheus_client import CollectorRegistry, Counter, ProcessCollector, gene
 PREFIX = "gpu_scheduler_operator"
 
 
-class Metrics:
-    """What is counted, in a registry of its own."""
+class OperatorMetrics:
+    """Counters, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._looks = self._counter("looks", "Looks at a job, by how they ended.", "outcome")
-        self._actions = self._counter("actions", "Requests that change something, by what they do.", "action")
-        self._dropped = self._counter("events_dropped", "Events that nobody will see, by why.", "why")
+        self._reconciles = self._counter("looks", "Reconciliations of a job, by outcome.", "outcome")
+        self._actions = self._counter("actions", "Requests that change an object, by action.", "action")
+        self._dropped = self._counter("events_dropped", "Events that were not written, by reason.", "why")
         ProcessCollector(registry=self._registry)
 
-    def count_look(self, outcome: str) -> None:
-        """One more look at a job."""
-        self._looks.labels(outcome).inc()
+    def count_reconcile(self, outcome: str) -> None:
+        """Counts a reconciliation of a job."""
+        self._reconciles.labels(outcome).inc()
 
     def count_action(self, action: str) -> None:
-        """One more request."""
+        """Counts a request that changes an object."""
         self._actions.labels(action).inc()
 
     def count_dropped_event(self, why: str) -> None:
-        """One more Event that nobody will see."""
+        """Counts an Event that was not written."""
         self._dropped.labels(why).inc()
 
     def text(self) -> bytes:
-        """Everything, in the format that Prometheus reads."""
+        """Returns all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, about: str, label: str) -> Counter:

@@ -11,9 +11,9 @@ from gpu_scheduler.gangs.options import OPTIONS
 from gpu_scheduler.gangs.roles import LEADERS
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.operator.jobs import Job
-from gpu_scheduler.operator.pods import owner_of
-from gpu_scheduler.operator.reading import sum_request
+from gpu_scheduler.operator.decoding import sum_request
+from gpu_scheduler.operator.managed_job import ManagedJob
+from gpu_scheduler.operator.pods import owner_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class PodGroupApi:
         """The kind of the PodGroups."""
         return self.dialect.resources[0]
 
-    def make_group(self, job: Job) -> Json:
+    def make_group(self, job: ManagedJob) -> Json:
         """Returns the PodGroup of a job."""
-        meta: Json = {"name": job.meta.name, "namespace": job.meta.namespace, "ownerReferences": [owner_of(job)]}
+        meta: Json = {"name": job.meta.name, "namespace": job.meta.namespace, "ownerReferences": [owner_reference(job)]}
         if annotations := self._annotations(job):
             meta["annotations"] = annotations
         spec = self.dialect.new_group_spec(_request_group(job))
         return {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": meta, "spec": spec}
 
-    def group_spec(self, job: Job) -> Json:
+    def group_spec(self, job: ManagedJob) -> Json:
         """Returns the fields of a PodGroup's spec that follow the job for as long as it exists."""
         return self.dialect.group_spec(_request_group(job))
 
-    def _annotations(self, job: Job) -> dict[str, str]:
+    def _annotations(self, job: ManagedJob) -> dict[str, str]:
         """Returns the gang options among the job's annotations, and what the dialect adds."""
         given = job.meta.annotations or {}
         found = self.dialect.group_annotations(_request_group(job))
@@ -50,11 +50,11 @@ class PodGroupApi:
             found[MADE_BY] = "operator"
         return found
 
-    def schedulers(self, job: Job) -> set[str]:
+    def schedulers(self, job: ManagedJob) -> set[str]:
         """Returns the schedulers that the job's pods will name."""
         return {role.template["spec"].get("schedulerName") or job.scheduler or self.scheduler for role in job.roles}
 
-    def join(self, pod: Json, job: Job, role: str) -> Json:
+    def join(self, pod: Json, job: ManagedJob, role: str) -> Json:
         """Makes a pod a member of its job's group."""
         self.dialect.join(pod, job.meta.name, role)
         pod["spec"].setdefault("schedulerName", self.scheduler)
@@ -73,20 +73,20 @@ SCHEDULER_PLUGINS = PodGroupApi("scheduler-plugins", dialects.SCHEDULER_PLUGINS,
 POD_GROUP_APIS = {api.name: api for api in (GPU_SCHEDULER, VOLCANO, SCHEDULER_PLUGINS)}
 
 
-def _request_group(job: Job) -> GroupRequest:
+def _request_group(job: ManagedJob) -> GroupRequest:
     policy = job.policy.scheduling
     resources = policy.min_resources if policy.min_resources is not None else sum_resources(job)
     return GroupRequest(
         minimum=job.gang_minimum,
         min_resources=resources,
-        minimum_by_role=job.role_minimums,
+        minimum_by_role=job.minimum_by_role,
         queue=policy.queue,
         priority_class=policy.priority_class,
         timeout=policy.timeout,
     )
 
 
-def sum_resources(job: Job) -> dict[str, str]:
+def sum_resources(job: ManagedJob) -> dict[str, str]:
     """Returns what the minimum of a job's pods requests, leaders first."""
     total: dict[str, int] = {}
     left = job.gang_minimum
@@ -98,7 +98,7 @@ def sum_resources(job: Job) -> dict[str, str]:
     return {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in sorted(total.items())}
 
 
-def patch_group_spec(api: PodGroupApi, job: Job, group: RawObject) -> Json:
+def patch_group_spec(api: PodGroupApi, job: ManagedJob, group: RawObject) -> Json:
     """Returns the merge patch for the spec of a PodGroup that differs from what the job asks for; {} if none does."""
     found: Json = {}
     for name, value in api.group_spec(job).items():

@@ -9,11 +9,11 @@ import msgspec
 
 from gpu_scheduler.k8s.objects import Json, Meta, Object, OwnerReference, RawObject
 from gpu_scheduler.k8s.times import format_time
-from gpu_scheduler.operator.actions import Action, Plan, UpdateStatus
+from gpu_scheduler.operator.actions import Action, JobPlan, UpdateStatus
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
-from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, PodGroupApi
-from gpu_scheduler.operator.reconcile import Observed, reconcile
+from gpu_scheduler.operator.reconcile import ObservedJob, reconcile
 
 NOW = 1_000_000.0
 UID = "job-uid"
@@ -43,7 +43,7 @@ def raw(spec: Json, *, name: str = "train", status: Json | None = None, **meta: 
 
 def torch(
     workers: int | None = 3, *, restart: str = "", run: Json | None = None, meta: Json | None = None, **spec: Any
-) -> Job:
+) -> ManagedJob:
     """A PyTorchJob of a master and workers."""
     specs = {"Master": replicas(1, restart=restart)}
     if workers is not None:
@@ -53,7 +53,7 @@ def torch(
     return pytorch.decode(raw(full, status=status, **(meta or {})))
 
 
-def tf(*, run: Json | None = None, status: Json | None = None, spec: Json | None = None, **roles: int) -> Job:
+def tf(*, run: Json | None = None, status: Json | None = None, spec: Json | None = None, **roles: int) -> ManagedJob:
     """A TFJob with so many of each."""
     specs = {name: replicas(number, "tensorflow") for name, number in roles.items()}
     return tensorflow.decode(raw({"tfReplicaSpecs": specs, "runPolicy": run or {}, **(spec or {})}, status=status))
@@ -76,30 +76,30 @@ def service(name: str) -> Object:
 
 
 def group(
-    job: Job, phase: str = "Inqueue", *, api: PodGroupApi = GPU_SCHEDULER, uid: str = UID, **meta: Any
+    job: ManagedJob, phase: str = "Inqueue", *, api: PodGroupApi = GPU_SCHEDULER, uid: str = UID, **meta: Any
 ) -> RawObject:
     """The PodGroup of a job."""
     made = Meta(name=job.meta.name, namespace="team", uid="group", owner_references=[OwnerReference(uid=uid)], **meta)
     return RawObject(made, api.make_group(job)["spec"], {"phase": phase} if phase else {})
 
 
-def names_of(job: Job) -> list[str]:
+def names_of(job: ManagedJob) -> list[str]:
     """The names of all its pods."""
     return [job.pod_name(role, index) for role in job.roles for index in range(role.replicas)]
 
 
-def seen(job: Job, phases: dict[str, RawObject | str], **more: Any) -> Observed:
+def seen(job: ManagedJob, phases: dict[str, RawObject | str], **more: Any) -> ObservedJob:
     """What is there: some pods by name, with all Services."""
     pods = [found if isinstance(found, RawObject) else pod(name, found) for name, found in phases.items()]
-    return Observed(pods=pods, services=[service(name) for name in names_of(job)], **more)
+    return ObservedJob(pods=pods, services=[service(name) for name in names_of(job)], **more)
 
 
-def look(job: Job, observed: Observed, now: float = NOW) -> Plan:
+def look(job: ManagedJob, observed: ObservedJob, now: float = NOW) -> JobPlan:
     """What has to be done."""
     return reconcile(job, observed, now)
 
 
-def status_after(job: Job, plan: Plan) -> Json:
+def status_after(job: ManagedJob, plan: JobPlan) -> Json:
     """The job's status once the plan has been carried out."""
     status = deepcopy(job.status)
     for action in plan.actions:
@@ -127,7 +127,7 @@ def conditions(status: Json) -> dict[str, tuple[str, str]]:
     return {item["type"]: (item["status"], item["reason"]) for item in status.get("conditions", [])}
 
 
-def of_kind(plan: Plan, *kinds: type) -> list[Action]:
+def of_kind(plan: JobPlan, *kinds: type) -> list[Action]:
     """The actions of some kinds."""
     return [action for action in plan.actions if isinstance(action, kinds)]
 

@@ -15,20 +15,20 @@ from gpu_scheduler.k8s.errors import Conflict, NotFound, Undecided
 from gpu_scheduler.k8s.event_recorder import EventRecorder
 from gpu_scheduler.k8s.objects import Json, Object
 from gpu_scheduler.k8s.resources import PODS, SERVICES, Resource
-from gpu_scheduler.operator.carry import ActionExecutor, TakenError
-from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
+from gpu_scheduler.operator.executor import ActionExecutor, NameTakenError
+from gpu_scheduler.operator.frameworks import FRAMEWORKS, JobFramework
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
-from gpu_scheduler.operator.reconcile import Observed
+from gpu_scheduler.operator.reconcile import ObservedJob
 from tests.unit.operator.made import NOW, UID, as_raw, conditions, merge, replicas, template
 
-TORCH, _, VOLCANO = JOB_CONTROLLERS
+TORCH, _, VOLCANO = FRAMEWORKS
 WANTED = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
 
 
 class Api:
     """A small API server. It stops answering after so many requests, the last of which has landed or has not."""
 
-    def __init__(self, kind: JobController = TORCH) -> None:
+    def __init__(self, kind: JobFramework = TORCH) -> None:
         self.kind = kind
         self.jobs = kind.resources[0]
         self.objects: dict[tuple[str, str], Json] = {}
@@ -110,16 +110,16 @@ class Api:
     def names(self, resource: Resource) -> list[str]:
         return sorted(name for plural, name in self.objects if plural == resource.plural)
 
-    def observe(self) -> Observed:
+    def observe(self) -> ObservedJob:
         def owned(resource: Resource) -> list[Json]:
             return [found for (plural, _), found in sorted(self.objects.items()) if plural == resource.plural]
 
         groups = owned(GPU_SCHEDULER.resource)
-        return Observed(
+        return ObservedJob(
             pods=[as_raw(found) for found in owned(PODS)],
             services=[_typed(found) for found in owned(SERVICES)],
             group=as_raw(groups[0]) if groups else None,
-            gang=GPU_SCHEDULER,
+            groups=GPU_SCHEDULER,
         )
 
 
@@ -139,8 +139,8 @@ async def look(api: Api, now: float = NOW) -> bool:
     """One look at the job, by an operator that has just started; whether there was anything to do."""
     job = api.job()
     plan = api.kind.plan(job, api.observe(), now)
-    carrier = ActionExecutor(cast("Client", api), api.jobs, job.meta, GPU_SCHEDULER, cast("EventRecorder", Silent()))
-    await carrier.carry(plan.actions)
+    executor = ActionExecutor(cast("Client", api), api.jobs, job.meta, GPU_SCHEDULER, cast("EventRecorder", Silent()))
+    await executor.execute(plan.actions)
     return bool(plan.actions)
 
 
@@ -295,13 +295,13 @@ async def test_a_namesake_of_somebody_else_is_neither_taken_nor_touched() -> Non
     other = api.put(PODS, {"metadata": {"name": "train-worker-1", "namespace": "team"}, "spec": {}})
 
     observed = api.observe
-    api.observe = lambda: Observed(  # type: ignore[method-assign]
+    api.observe = lambda: ObservedJob(  # type: ignore[method-assign]
         [found for found in observed().pods if found.metadata.owner_references],
         observed().services,
         observed().group,
         GPU_SCHEDULER,
     )
-    with pytest.raises(TakenError, match="train-worker-1"):
+    with pytest.raises(NameTakenError, match="train-worker-1"):
         await settle(api)
     assert api.objects["pods", "train-worker-1"] == other
 

@@ -14,7 +14,7 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.objects import Object
 from gpu_scheduler.operator.definitions import install_definitions, load_definitions, load_group_definition
-from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
+from gpu_scheduler.operator.frameworks import FRAMEWORKS
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, PodGroupApi
 from tests.embedded_kube.servers import api_server
 
@@ -25,7 +25,7 @@ def test_every_kind_that_is_read_is_defined_in_every_version() -> None:
         for found in load_definitions()
         for version in found["spec"]["versions"]
     }
-    assert defined == {tuple(one)[:4] for kind in JOB_CONTROLLERS for one in kind.resources}
+    assert defined == {tuple(one)[:4] for kind in FRAMEWORKS for one in kind.resources}
     for found in load_definitions():
         assert found["metadata"]["name"] == f"{found['spec']['names']['plural']}.{found['spec']['group']}"
 
@@ -55,8 +55,8 @@ async def test_what_is_served_already_is_left_as_it_is() -> None:
 
 
 def test_the_scheduler_reads_the_templates_of_every_kind() -> None:
-    readable = {(kind.group, kind.plural) for kind in JOB_KINDS if kind.owns_pod_groups}
-    assert {(one.group, one.plural) for kind in JOB_CONTROLLERS for one in kind.resources} <= readable
+    without_wrong_types = {(kind.group, kind.plural) for kind in JOB_KINDS if kind.owns_pod_groups}
+    assert {(one.group, one.plural) for kind in FRAMEWORKS for one in kind.resources} <= without_wrong_types
 
 
 def test_what_the_operator_may_do() -> None:

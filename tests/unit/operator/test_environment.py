@@ -8,12 +8,12 @@ import pytest
 
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
-from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pods import make_pod, make_service
 from tests.unit.operator.made import raw, replicas, torch
 
 
-def env_of(job: Job, role: str, index: int, container: int = 0) -> dict[str, str]:
+def env_of(job: ManagedJob, role: str, index: int, container: int = 0) -> dict[str, str]:
     found = job.role(role)
     assert found is not None
     made = make_pod(job, found, index)["spec"]["containers"][container]
@@ -22,7 +22,7 @@ def env_of(job: Job, role: str, index: int, container: int = 0) -> dict[str, str
     return dict(listed)
 
 
-def elastic(workers: int = 3, *, master: bool = False, nproc: str | None = None, **policy: object) -> Job:
+def elastic(workers: int = 3, *, master: bool = False, nproc: str | None = None, **policy: object) -> ManagedJob:
     specs: Json = {"Worker": replicas(workers)}
     if master:
         specs["Master"] = replicas(1)
@@ -136,7 +136,7 @@ def test_a_port_of_ones_own_is_kept_and_told() -> None:
 # -- TFJobs
 
 
-def tf_job(spec: Json | None = None, **roles: int) -> Job:
+def tf_job(spec: Json | None = None, **roles: int) -> ManagedJob:
     specs = {name: replicas(number, "tensorflow") for name, number in roles.items()}
     return tensorflow.decode(raw({"tfReplicaSpecs": specs, **(spec or {})}))
 

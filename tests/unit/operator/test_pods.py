@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
-from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, VOLCANO, PodGroupApi
 from gpu_scheduler.operator.pods import make_pod, make_service
 from tests.unit.operator.made import UID, raw, replicas, tf, torch
@@ -47,7 +47,7 @@ def test_a_service_has_its_pods_name_and_no_address() -> None:
     assert made["metadata"]["ownerReferences"] == [OWNER]
 
 
-def leaders(job: Job) -> list[str]:
+def leaders(job: ManagedJob) -> list[str]:
     made = [make_pod(job, role, index) for role in job.roles for index in range(role.replicas)]
     mark = "training.kubeflow.org/job-role"
     return [pod["metadata"]["name"] for pod in made if pod["metadata"]["labels"].get(mark) == "master"]
@@ -62,7 +62,7 @@ def leaders(job: Job) -> list[str]:
         pytest.param(tf(PS=1, Worker=2), ["train-worker-0"], id="neither"),
     ],
 )
-def test_one_replica_is_called_master(job: Job, expected: list[str]) -> None:
+def test_one_replica_is_called_master(job: ManagedJob, expected: list[str]) -> None:
     assert leaders(job) == expected
 
 
@@ -82,7 +82,7 @@ def test_the_restart_policy_of_a_pod_is(case: str) -> None:
     kind, replica, inside, expected = POLICIES[case]
     more = {"restartPolicy": inside} if inside else {}
     spec = replicas(1, kind, restart=replica, **more)
-    job: Job
+    job: ManagedJob
     if kind == "pytorch":
         job = pytorch.decode(raw({"pytorchReplicaSpecs": {"Worker": spec}}))
     else:
@@ -107,7 +107,7 @@ def test_the_scheduler_of_a_pod_is(kind: str, case: str) -> None:
     api, level, inside, expected = SCHEDULERS[case]
     more = {"schedulerName": inside} if inside else {}
     spec: Json = {"schedulerName": level} if level else {}
-    job: Job
+    job: ManagedJob
     if kind == "pytorch":
         job = pytorch.decode(raw({"pytorchReplicaSpecs": {"Worker": replicas(1, kind, **more)}, **spec}))
     else:

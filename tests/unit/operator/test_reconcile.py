@@ -16,16 +16,16 @@ from gpu_scheduler.operator.actions import (
     DeleteJob,
     DeletePod,
     DeleteService,
+    JobPlan,
     PatchGroup,
-    Plan,
+    RecordEvent,
     RecordRestarts,
-    Tell,
     UpdateStatus,
 )
 from gpu_scheduler.operator.frameworks import pytorch
-from gpu_scheduler.operator.jobs import Job
+from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
-from gpu_scheduler.operator.reconcile import Observed, reconcile, reject
+from gpu_scheduler.operator.reconcile import ObservedJob, reconcile, reject
 from tests.unit.operator.made import (
     NOW,
     conditions,
@@ -48,23 +48,23 @@ from tests.unit.operator.made import (
 ALL = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
 
 
-def made(plan: Plan, kind: type) -> list[str]:
+def made(plan: JobPlan, kind: type) -> list[str]:
     return [action.body["metadata"]["name"] for action in plan.actions if isinstance(action, kind)]  # type: ignore[union-attr]
 
 
-def gone(plan: Plan, kind: type) -> list[str]:
+def gone(plan: JobPlan, kind: type) -> list[str]:
     return [action.name for action in plan.actions if isinstance(action, kind)]  # type: ignore[union-attr]
 
 
-def reasons(plan: Plan) -> list[str]:
-    return [action.reason for action in plan.actions if isinstance(action, Tell)]
+def reasons(plan: JobPlan) -> list[str]:
+    return [action.reason for action in plan.actions if isinstance(action, RecordEvent)]
 
 
 # -- how it begins
 
 
 def test_without_gangs_pods_are_made_at_once() -> None:
-    plan = look(torch(3), Observed())
+    plan = look(torch(3), ObservedJob())
     assert made(plan, CreateService) == made(plan, CreatePod) == ALL
     order = [type(action) for action in plan.actions]
     assert order[-8:] == [CreateService] * 4 + [CreatePod] * 4
@@ -76,7 +76,7 @@ def test_without_gangs_pods_are_made_at_once() -> None:
 
 def test_a_gangs_group_comes_first_and_nothing_else() -> None:
     job = torch(3)
-    plan = look(job, Observed(gang=GPU_SCHEDULER))
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER))
     assert made(plan, CreateGroup) == ["train"]
     assert not of_kind(plan, CreatePod, CreateService)
     assert "startTime" not in status_after(job, plan), "waiting for room must not use up a deadline"
@@ -88,7 +88,7 @@ def test_a_gangs_group_comes_first_and_nothing_else() -> None:
 )
 def test_pods_are_made_when_the_group_is(phase: str, opens: bool) -> None:
     job = torch(3)
-    plan = look(job, Observed(gang=GPU_SCHEDULER, group=group(job, phase)))
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=group(job, phase)))
     assert made(plan, CreatePod) == (ALL if opens else [])
 
 
@@ -97,29 +97,29 @@ def test_a_job_says_what_its_gang_waits_for() -> None:
     waits = group(job, "Pending")
     waits.status["conditions"] = [{"type": "Unschedulable", "status": "True", "message": "8 GPUs are short."}]
     assert (
-        Tell("Warning", "Unschedulable", "No pods yet: 8 GPUs are short.")
-        in look(job, Observed(gang=GPU_SCHEDULER, group=waits)).actions
+        RecordEvent("Warning", "Unschedulable", "No pods yet: 8 GPUs are short.")
+        in look(job, ObservedJob(groups=GPU_SCHEDULER, group=waits)).actions
     )
     waits.status["conditions"][0]["status"] = "False"
-    assert not any("No pods" in one.message for one in look(job, Observed(gang=GPU_SCHEDULER, group=waits)).actions
-                   if isinstance(one, Tell))  # fmt: skip
+    assert not any("No pods" in one.message for one in look(job, ObservedJob(groups=GPU_SCHEDULER, group=waits)).actions
+                   if isinstance(one, RecordEvent))  # fmt: skip
 
 
 def test_what_is_missing_is_made_though_the_group_waits_again() -> None:
     job = torch(3)
-    there = seen(job, {"train-master-0": "Pending"}, gang=GPU_SCHEDULER, group=group(job, "Pending"))
+    there = seen(job, {"train-master-0": "Pending"}, groups=GPU_SCHEDULER, group=group(job, "Pending"))
     assert made(look(job, there), CreatePod) == ALL[1:]
 
 
 def test_a_group_that_is_being_deleted_lets_nobody_in() -> None:
     job = torch(3)
     going = group(job, "Running", deletion_timestamp="2026-01-01T00:00:00Z")
-    assert not of_kind(look(job, Observed(gang=GPU_SCHEDULER, group=going)), CreatePod, CreateGroup)
+    assert not of_kind(look(job, ObservedJob(groups=GPU_SCHEDULER, group=going)), CreatePod, CreateGroup)
 
 
 def test_a_group_of_somebody_else_lets_nobody_in_and_is_told_of() -> None:
     job = torch(3)
-    plan = look(job, Observed(gang=GPU_SCHEDULER, group=group(job, "Running", uid="other")))
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=group(job, "Running", uid="other")))
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
     assert "FailedCreatePodGroup" in reasons(plan)
 
@@ -128,7 +128,7 @@ def test_a_group_of_an_earlier_job_of_this_name_is_waited_for() -> None:
     job = torch(3)
     earlier = group(job, "Running")
     earlier.metadata.owner_references = [OwnerReference(kind="PyTorchJob", name="train", uid="earlier")]
-    plan = look(job, Observed(gang=GPU_SCHEDULER, group=earlier))
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=earlier))
     assert reasons(plan) == ["PyTorchJobCreated"], "nobody has to delete anything"
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
 
@@ -137,16 +137,16 @@ def test_what_a_job_no_longer_asks_for_leaves_its_group() -> None:
     job = torch(3)
     old = group(job)
     old.spec["minResources"] |= {"memory": "1Gi", "cpu": 2000}
-    (patch,) = of_kind(look(job, Observed(gang=GPU_SCHEDULER, group=old)), PatchGroup)
+    (patch,) = of_kind(look(job, ObservedJob(groups=GPU_SCHEDULER, group=old)), PatchGroup)
     assert isinstance(patch, PatchGroup)
     assert patch.body["spec"] == {"minResources": {"memory": None, "cpu": "2000m"}}
     merge(old.spec, patch.body["spec"])
-    assert not of_kind(look(job, Observed(gang=GPU_SCHEDULER, group=old)), PatchGroup)
+    assert not of_kind(look(job, ObservedJob(groups=GPU_SCHEDULER, group=old)), PatchGroup)
 
 
 def test_a_group_follows_its_job() -> None:
     old, job = torch(3), torch(5)
-    plan = look(job, Observed(gang=GPU_SCHEDULER, group=group(old)))
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=group(old)))
     (patch,) = of_kind(plan, PatchGroup)
     assert isinstance(patch, PatchGroup)
     assert patch.body == {
@@ -155,21 +155,35 @@ def test_a_group_follows_its_job() -> None:
     }
 
 
-def test_a_template_that_names_another_scheduler_is_kept_and_told_of() -> None:
-    plan = look(torch(1, schedulerName="other"), Observed(gang=GPU_SCHEDULER))
-    assert "PodTemplateSchedulerName" in reasons(plan)
+def test_a_scheduler_name_that_our_scheduler_does_not_serve_is_kept_with_a_warning() -> None:
+    job = torch(1, schedulerName="other")
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER, served_names=frozenset({"gpu-scheduler", "volcano"})))
+    (warning,) = [one for one in plan.actions if isinstance(one, RecordEvent) and one.kind == "Warning"]
+    assert warning == RecordEvent(
+        "Warning",
+        "PodTemplateSchedulerName",
+        "schedulerName: the pods name other, which gpu-scheduler is not known to serve; "
+        "write gpu-scheduler, leave it out, or run a scheduler for that name",
+    )
+
+
+def test_a_scheduler_name_that_our_scheduler_serves_gives_no_warning() -> None:
+    job = torch(1, schedulerName="volcano")
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER, served_names=frozenset({"gpu-scheduler", "volcano"})))
+    assert "PodTemplateSchedulerName" not in reasons(plan)
+    assert of_kind(plan, CreateGroup)
 
 
 def test_nothing_is_done_twice() -> None:
     job = torch(3)
-    first = seen(job, dict.fromkeys(ALL, "Running"), gang=GPU_SCHEDULER, group=group(job, "Running"))
+    first = seen(job, dict.fromkeys(ALL, "Running"), groups=GPU_SCHEDULER, group=group(job, "Running"))
     status = status_after(job, look(job, first))
     assert look(torch(3, status=status), first, NOW + 60).actions == []
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     job = torch(3, meta={"deletion_timestamp": "2026-01-01T00:00:00Z"})
-    assert look(job, Observed(gang=GPU_SCHEDULER)).actions == []
+    assert look(job, ObservedJob(groups=GPU_SCHEDULER)).actions == []
 
 
 # -- how it goes on: what the pods do, and what is said of the job
@@ -228,7 +242,7 @@ def test_a_pytorchjob_of_which(case: str, before: str) -> None:
     if before == "restarting":
         status["conditions"][1] |= {"type": "Restarting", "reason": "PyTorchJobRestarting"}
     job = torch(3, restart=restart, status=status)
-    plan = look(job, seen(job, phases, gang=GPU_SCHEDULER, group=group(job, "Running")))
+    plan = look(job, seen(job, phases, groups=GPU_SCHEDULER, group=group(job, "Running")))
     told = conditions(status_after(job, plan))
     found = {name: value for name, value in told.items() if name != "Created"}
     if before == "new":
@@ -285,7 +299,7 @@ def test_people_are_told_of_a_job(case: str) -> None:
     plan = look(job, seen(job, phases))  # type: ignore[arg-type]
     (found,) = [one for one in status_after(job, plan)["conditions"] if one["type"] == kind]
     assert found["message"] == message
-    told = [one for one in of_kind(plan, Tell) if isinstance(one, Tell) and one.message == message]
+    told = [one for one in of_kind(plan, RecordEvent) if isinstance(one, RecordEvent) and one.message == message]
     assert [one.reason for one in told] == [f"{job.kind}{kind}"]
     assert told[0].kind == ("Warning" if kind in ("Failed", "Restarting") else "Normal")
 
@@ -300,7 +314,7 @@ def test_replicas_are_counted() -> None:
     }
 
 
-TENSORFLOW: dict[str, tuple[Job, dict[str, Any], str]] = {
+TENSORFLOW: dict[str, tuple[ManagedJob, dict[str, Any], str]] = {
     "the first worker is done": (tf(PS=1, Worker=2), {"train-worker-0": "Succeeded"}, "Succeeded"),
     "the second worker is done": (tf(PS=1, Worker=2), {"train-worker-1": "Succeeded"}, ""),
     "the first worker is not enough": (
@@ -396,7 +410,7 @@ def test_a_replica_that_fails_again_and_again_is_made_anew_later_each_time(befor
     there = seen(job, four("Running", broken, "Running", "Running"))
     if pause:
         early = look(job, there, NOW + pause - 0.5)
-        assert (gone(early, DeletePod), of_kind(early, RecordRestarts), early.again) == ([], [], NOW + pause)
+        assert (gone(early, DeletePod), of_kind(early, RecordRestarts), early.requeue_at) == ([], [], NOW + pause)
     assert gone(look(job, there, NOW + pause), DeletePod) == [ALL[1]]
 
 
@@ -431,7 +445,7 @@ def test_a_job_with_limits_and(case: str) -> None:
     assert ("Failed" in conditions(status)) is over
     if over:
         assert gone(plan, DeletePod) == gone(plan, DeleteService) == ALL, "whatever the clean-up policy"
-        assert isinstance(plan.actions[-1], Tell)
+        assert isinstance(plan.actions[-1], RecordEvent)
         assert max(i for i, one in enumerate(plan.actions) if isinstance(one, DeletePod)) < next(
             i for i, one in enumerate(plan.actions) if isinstance(one, UpdateStatus)
         ), "a job that is over keeps its pods: they must go before it is called so"
@@ -439,7 +453,7 @@ def test_a_job_with_limits_and(case: str) -> None:
 
 def test_a_deadline_is_looked_at_again_when_it_comes() -> None:
     job = torch(3, run={"activeDeadlineSeconds": 60}, status=running_status())
-    assert look(job, seen(job, dict.fromkeys(ALL, "Running"))).again == NOW + 60
+    assert look(job, seen(job, dict.fromkeys(ALL, "Running"))).requeue_at == NOW + 60
 
 
 # -- elastic
@@ -457,7 +471,7 @@ def test_replicas_beyond_what_is_asked_for_go() -> None:
 
 def test_a_suspended_job_gives_everything_back() -> None:
     job = torch(3, run={"suspend": True}, status=running_status(replicaStatuses={"Worker": {"active": 3}}))
-    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), gang=GPU_SCHEDULER, group=group(job, "Running")))
+    plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), groups=GPU_SCHEDULER, group=group(job, "Running")))
     assert gone(plan, DeletePod) == gone(plan, DeleteService) == ALL
     assert gone(plan, DeleteGroup) == ["train"]
     status = status_after(job, plan)
@@ -469,20 +483,20 @@ def test_a_suspended_job_gives_everything_back() -> None:
 
 def test_a_job_that_begins_suspended_has_no_group() -> None:
     job = torch(3, run={"suspend": True})
-    plan = look(job, Observed(gang=GPU_SCHEDULER))
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER))
     assert not of_kind(plan, CreateGroup, CreatePod)
     assert set(conditions(status_after(job, plan))) == {"Created", "Suspended"}
 
 
 def test_a_resumed_job_begins_anew() -> None:
     suspended = torch(3, run={"suspend": True}, status=running_status())
-    status = status_after(suspended, look(suspended, Observed(gang=GPU_SCHEDULER)))
+    status = status_after(suspended, look(suspended, ObservedJob(groups=GPU_SCHEDULER)))
     job = torch(3, run={"suspend": False}, status=status)
-    plan = look(job, Observed(gang=GPU_SCHEDULER), NOW + 100)
+    plan = look(job, ObservedJob(groups=GPU_SCHEDULER), NOW + 100)
     assert made(plan, CreateGroup) == ["train"]
     after = status_after(job, plan)
     assert conditions(after)["Suspended"] == ("False", "PyTorchJobResumed")
-    opened = look(torch(3, status=after), Observed(gang=GPU_SCHEDULER, group=group(job)), NOW + 200)
+    opened = look(torch(3, status=after), ObservedJob(groups=GPU_SCHEDULER, group=group(job)), NOW + 200)
     assert made(opened, CreatePod) == ALL
     assert status_after(job, opened)["startTime"] == format_time(NOW + 200)
 
@@ -491,7 +505,7 @@ def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
     job = torch(3)
     leaving = {name: pod(name, deletion_timestamp="2026-01-01T00:00:00Z") for name in ALL[:2]}
     for waiting in (None, group(job, "Pending")):
-        plan = look(job, Observed(list(leaving.values()), gang=GPU_SCHEDULER, group=waiting))
+        plan = look(job, ObservedJob(list(leaving.values()), groups=GPU_SCHEDULER, group=waiting))
         assert not of_kind(plan, CreatePod), "there need not be room for them any more"
 
 
@@ -500,7 +514,7 @@ def test_a_group_goes_before_its_pods_or_it_would_be_called_short_of_them(why: s
     run = {"suspend": why == "suspended", "activeDeadlineSeconds": 5, "cleanPodPolicy": "All"}
     job = torch(3, run=run, status=over_status("Succeeded") if why == "over" else running_status())
     plan = look(
-        job, seen(job, dict.fromkeys(ALL, "Running"), gang=GPU_SCHEDULER, group=group(job, "Running")), NOW + 10
+        job, seen(job, dict.fromkeys(ALL, "Running"), groups=GPU_SCHEDULER, group=group(job, "Running")), NOW + 10
     )
     order = [type(action) for action in plan.actions]
     assert order.index(DeleteGroup) < order.index(DeletePod)
@@ -522,7 +536,7 @@ CLEANING = {
 def test_a_job_that_is_over_is_cleaned_up_by_its_policy(clean: str, end: str) -> None:
     job = torch(3, run={"cleanPodPolicy": clean}, status=over_status(end))
     phases = four("Succeeded", "Failed", "Running", "Pending")
-    plan = look(job, seen(job, phases, gang=GPU_SCHEDULER, group=group(job, "Running")))
+    plan = look(job, seen(job, phases, groups=GPU_SCHEDULER, group=group(job, "Running")))
     assert gone(plan, DeletePod) == gone(plan, DeleteService) == CLEANING[clean, end]
     assert gone(plan, DeleteGroup) == ["train"]
     assert not of_kind(plan, CreatePod, CreateService, CreateGroup)
@@ -531,15 +545,15 @@ def test_a_job_that_is_over_is_cleaned_up_by_its_policy(clean: str, end: str) ->
 def test_replicas_that_were_active_when_the_job_succeeded_count_as_succeeded() -> None:
     status = over_status("Succeeded", replicaStatuses={"Worker": {"active": 2, "succeeded": 1}})
     job = torch(3, status=status)
-    assert status_after(job, look(job, Observed()))["replicaStatuses"] == {"Worker": {"succeeded": 3}}
+    assert status_after(job, look(job, ObservedJob()))["replicaStatuses"] == {"Worker": {"succeeded": 3}}
 
 
 @pytest.mark.parametrize(("later", "deleted"), [(59, False), (60, True)])
 def test_a_job_goes_when_its_time_to_live_is_over(later: int, deleted: bool) -> None:
     job = torch(3, run={"ttlSecondsAfterFinished": 60}, status=over_status("Failed"))
-    plan = look(job, Observed(), NOW + later)
+    plan = look(job, ObservedJob(), NOW + later)
     assert bool(of_kind(plan, DeleteJob)) is deleted
-    assert plan.again == (None if deleted else NOW + 60)
+    assert plan.requeue_at == (None if deleted else NOW + 60)
 
 
 # -- what makes no sense
@@ -551,7 +565,7 @@ def test_a_job_that_makes_no_sense_is_told_so_and_goes_on_once_it_does() -> None
     status = status_after(broken, plan)
     assert conditions(status) == {"Failed": ("True", "InvalidSpec")}
     job = torch(1, status=status)
-    after = look(job, Observed())
+    after = look(job, ObservedJob())
     assert made(after, CreatePod) == names_of(job)
     assert set(conditions(status_after(job, after))) == {"Created"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
-from gpu_scheduler.operator.jobs import BadSpecError, CleanPods, Restart, RunPolicy, SchedulingPolicy
+from gpu_scheduler.operator.managed_job import BadSpecError, CleanPodPolicy, RestartPolicy, RunPolicy, SchedulingPolicy
 from tests.unit.operator.made import raw, replicas, template
 
 MASTER = {"Master": replicas(1)}
@@ -25,12 +25,15 @@ def worker(**more: Any) -> Json:
 
 
 BAD: dict[str, tuple[Json, str]] = {
-    "no replicas": (spec({}), f"{FIELD}: names no replicas; give at least one of Master, Worker"),
+    "no replicas": (spec({}), f"{FIELD}: missing or empty; write at least one of Master, Worker"),
     "replicas that are a list": (spec([1]), f"{FIELD}: [1] must be an object"),
     "a role that there is not": (spec({"Boss": {}}), f"{FIELD}: 'Boss' must be one of Master, Worker"),
-    "a role twice": (spec({"Worker": replicas(1), "worker": replicas(1)}), f"{FIELD}: Worker is there twice"),
+    "a role twice": (
+        spec({"Worker": replicas(1), "worker": replicas(1)}),
+        f"{FIELD}: Worker is given twice; write it once",
+    ),
     "a replica that is none": (spec({"Worker": 3}), f"{FIELD}.Worker: 3 must be an object"),
-    "two masters": (spec({"Master": replicas(2)}), f"{FIELD}.Master.replicas: must be 1, there is one master"),
+    "two masters": (spec({"Master": replicas(2)}), f"{FIELD}.Master.replicas: must be 1: a job has one master"),
     "fewer than none": (worker(replicas=-1), f"{FIELD}.Worker.replicas: -1 must be a whole number, 0 or more"),
     "a number as text": (worker(replicas="2"), f"{FIELD}.Worker.replicas: '2' must be a whole number, 0 or more"),
     "no such policy": (
@@ -43,11 +46,11 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "no template": (
         worker(template=None),
-        f"{FIELD}.Worker.template.spec.containers: one of them must be called pytorch",
+        f"{FIELD}.Worker.template.spec.containers: the main container must be named pytorch",
     ),
     "a container of another name": (
         worker(template=template("main")),
-        f"{FIELD}.Worker.template.spec.containers: one of them must be called pytorch",
+        f"{FIELD}.Worker.template.spec.containers: the main container must be named pytorch",
     ),
     "containers that are none": (
         worker(template={"spec": {"containers": "x"}}),
@@ -59,11 +62,11 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "no processes": (
         spec(nprocPerNode="0"),
-        "spec.nprocPerNode: '0' must be a number from 1 up, or one of auto, cpu, gpu",
+        "spec.nprocPerNode: '0' must be a whole number, 1 or more, or one of auto, cpu, gpu",
     ),
     "a policy without workers": (
         spec(MASTER, elasticPolicy={}),
-        "spec.elasticPolicy: is about workers; give spec.pytorchReplicaSpecs.Worker, too",
+        "spec.elasticPolicy: needs workers; add spec.pytorchReplicaSpecs.Worker",
     ),
     "more than the most": (
         spec(elasticPolicy={"minReplicas": 3, "maxReplicas": 2}),
@@ -95,12 +98,12 @@ BAD: dict[str, tuple[Json, str]] = {
         spec(runPolicy={"schedulingPolicy": {"minResources": {"cpu": "much"}}}),
         "spec.runPolicy.schedulingPolicy.minResources['cpu']:",
     ),
-    "a scheduler that is none": (spec(schedulerName=3), "spec.schedulerName: 3 must be a text"),
+    "a scheduler that is none": (spec(schedulerName=3), "spec.schedulerName: 3 must be a string"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_pytorchjob_with(case: str) -> None:
+def test_an_invalid_pytorchjob_is_refused_with_the_field(case: str) -> None:
     found, message = BAD[case]
     with pytest.raises(BadSpecError) as error:
         pytorch.decode(raw(found))
@@ -109,20 +112,20 @@ def test_a_pytorchjob_with(case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["1st", "Train", "a" * 55, "a.b", "", "a\0b\n"])
-def test_a_name_that_no_service_could_have_is_refused(name: str) -> None:
+def test_a_name_that_is_invalid_for_services_is_refused(name: str) -> None:
     with pytest.raises(BadSpecError, match=r"^metadata\.name: ") as error:
         pytorch.decode(raw(spec(), name=name))
     assert str(error.value).isprintable()
 
 
-def test_the_longest_name_is_taken() -> None:
+def test_the_longest_valid_name_is_accepted() -> None:
     assert pytorch.decode(raw(spec(), name="a" * 54)).pod_name(pytorch.decode(raw(spec())).roles[1], 0)
 
 
 BAD_TF: dict[str, tuple[Json, str]] = {
     "two chiefs": (
         {"tfReplicaSpecs": {"Chief": replicas(1, "tensorflow"), "Master": replicas(1, "tensorflow")}},
-        "spec.tfReplicaSpecs: there is one chief; give either Chief or Master, with one replica",
+        "spec.tfReplicaSpecs: a job has one chief; write either Chief or Master, with one replica",
     ),
     "no such success": (
         {"tfReplicaSpecs": {"Worker": replicas(1, "tensorflow")}, "successPolicy": "Half"},
@@ -130,13 +133,13 @@ BAD_TF: dict[str, tuple[Json, str]] = {
     ),
     "PyTorch inside": (
         {"tfReplicaSpecs": {"Worker": replicas(1)}},
-        "spec.tfReplicaSpecs.Worker.template.spec.containers: one of them must be called tensorflow",
+        "spec.tfReplicaSpecs.Worker.template.spec.containers: the main container must be named tensorflow",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_TF)
-def test_a_tfjob_with(case: str) -> None:
+def test_an_invalid_tfjob_is_refused_with_the_field(case: str) -> None:
     found, message = BAD_TF[case]
     with pytest.raises(BadSpecError) as error:
         tensorflow.decode(raw(found))
@@ -165,7 +168,7 @@ def test_a_run_policy_is_read() -> None:
         },
     }
     assert pytorch.decode(raw(spec(runPolicy=policy))).policy == RunPolicy(
-        CleanPods.RUNNING, 60, 3600, 3, True, "x/y", SchedulingPolicy(2, "q", "high", {"cpu": "2"}, 30)
+        CleanPodPolicy.RUNNING, 60, 3600, 3, True, "x/y", SchedulingPolicy(2, "q", "high", {"cpu": "2"}, 30)
     )
 
 
@@ -178,9 +181,9 @@ def test_an_old_tfjob_has_its_policy_in_the_spec() -> None:
         "backoffLimit": 1,
     }
     job = tensorflow.decode(raw(old), tensorflow.RESOURCES[1])
-    assert job.policy == RunPolicy(CleanPods.ALL, 10, 20, 1)
+    assert job.policy == RunPolicy(CleanPodPolicy.ALL, 10, 20, 1)
     assert [(role.name, role.restart) for role in job.roles] == [
-        ("Worker", Restart.ON_FAILURE),
-        ("PS", Restart.NEVER),
+        ("Worker", RestartPolicy.ON_FAILURE),
+        ("PS", RestartPolicy.NEVER),
     ]
     assert job.resource.api_version == "kubeflow.org/v1beta1"

@@ -16,13 +16,13 @@ from gpu_scheduler.operator.actions import (
     DeleteGroup,
     DeleteJob,
     DeletePod,
-    Plan,
+    JobPlan,
 )
 from gpu_scheduler.operator.frameworks.volcano import VolcanoJob, decode
-from gpu_scheduler.operator.frameworks.volcano_status import reconcile, reject
-from gpu_scheduler.operator.jobs import BadSpecError
+from gpu_scheduler.operator.frameworks.volcano_reconcile import reconcile, reject
+from gpu_scheduler.operator.managed_job import BadSpecError
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
-from gpu_scheduler.operator.reconcile import Observed
+from gpu_scheduler.operator.reconcile import ObservedJob
 from tests.unit.operator.made import NOW, group, of_kind, pod, raw, service, status_after, template
 
 ALL = ["train-ps-0", "train-worker-0", "train-worker-1"]
@@ -45,30 +45,30 @@ def member(name: str, phase: str, version: int = 0, **more: Any) -> RawObject:
     return pod(name, phase, annotations={"volcano.sh/job-version": str(version)}, **more)
 
 
-def seen(*phases: str, version: int = 0, **more: Any) -> Observed:
+def seen(*phases: str, version: int = 0, **more: Any) -> ObservedJob:
     pods = [member(name, phase, version) for name, phase in zip(ALL, phases, strict=False) if phase]
-    return Observed(pods=pods, **more)
+    return ObservedJob(pods=pods, **more)
 
 
-def look(found: VolcanoJob, observed: Observed, now: float = NOW) -> Plan:
+def look(found: VolcanoJob, observed: ObservedJob, now: float = NOW) -> JobPlan:
     return reconcile(found, observed, now)
 
 
-def phase_after(found: VolcanoJob, plan: Plan) -> str:
+def phase_after(found: VolcanoJob, plan: JobPlan) -> str:
     return str(status_after(found, plan)["state"]["phase"])
 
 
-def made(plan: Plan, kind: type) -> list[str]:
+def made(plan: JobPlan, kind: type) -> list[str]:
     return [action.body["metadata"]["name"] for action in plan.actions if isinstance(action, kind)]  # type: ignore[union-attr]
 
 
-def gone(plan: Plan) -> list[str]:
+def gone(plan: JobPlan) -> list[str]:
     return [action.name for action in plan.actions if isinstance(action, DeletePod)]
 
 
 def test_a_gangs_group_comes_first_and_its_pods_when_it_is_let_in() -> None:
     found = job(task("ps", 1), task("worker", 2, minAvailable=1), minAvailable=2, queue="research")
-    plan = look(found, Observed(gang=GPU_SCHEDULER))
+    plan = look(found, ObservedJob(groups=GPU_SCHEDULER))
     (action,) = of_kind(plan, CreateGroup)
     assert isinstance(action, CreateGroup)
     assert action.body["spec"] == {
@@ -79,12 +79,12 @@ def test_a_gangs_group_comes_first_and_its_pods_when_it_is_let_in() -> None:
     }
     assert not of_kind(plan, CreatePod)
     assert phase_after(found, plan) == "Pending"
-    assert not of_kind(look(found, Observed(gang=GPU_SCHEDULER, group=group(found, "Pending"))), CreatePod)
-    assert made(look(found, Observed(gang=GPU_SCHEDULER, group=group(found))), CreatePod) == ALL
+    assert not of_kind(look(found, ObservedJob(groups=GPU_SCHEDULER, group=group(found, "Pending"))), CreatePod)
+    assert made(look(found, ObservedJob(groups=GPU_SCHEDULER, group=group(found))), CreatePod) == ALL
 
 
 def test_a_pod_carries_the_names_that_volcano_gives_it() -> None:
-    plan = look(job(), Observed(gang=GPU_SCHEDULER, group=group(job())))
+    plan = look(job(), ObservedJob(groups=GPU_SCHEDULER, group=group(job())))
     body = next(one.body for one in plan.actions if isinstance(one, CreatePod))
     assert body["metadata"]["labels"] == {
         "volcano.sh/job-name": "train",
@@ -100,7 +100,7 @@ def test_a_pod_carries_the_names_that_volcano_gives_it() -> None:
 
 def test_the_plugins_say_which_pod_this_is_and_where_the_others_are() -> None:
     found = job(plugins={"env": [], "svc": []})
-    plan = look(found, Observed())
+    plan = look(found, ObservedJob())
     assert made(plan, CreateConfigMap) == ["train-svc"]
     assert made(plan, CreateService) == ["train"]
     kinds = [type(action) for action in plan.actions]
@@ -119,7 +119,7 @@ def test_the_plugins_say_which_pod_this_is_and_where_the_others_are() -> None:
     }
     assert (body["spec"]["hostname"], body["spec"]["subdomain"]) == ("train-worker-1", "train")
     assert body["spec"]["containers"][0]["volumeMounts"] == [{"name": "train-svc", "mountPath": "/etc/volcano"}]
-    again = look(found, Observed(services=[service("train")]))
+    again = look(found, ObservedJob(services=[service("train")]))
     assert not of_kind(again, CreateConfigMap, CreateService)
 
 
@@ -189,7 +189,7 @@ def test_a_job_of_which(case: str) -> None:
 def test_an_exit_code_decides() -> None:
     found = job(phase="Running", **by_code(3, "RestartJob"))
     ended = [member(ALL[0], "Failed", code=3), member(ALL[1], "Running"), member(ALL[2], "Running")]
-    assert phase_after(found, look(found, Observed(pods=ended))) == "Restarting"
+    assert phase_after(found, look(found, ObservedJob(pods=ended))) == "Restarting"
 
 
 def test_a_restart_raises_the_version_before_anything_goes() -> None:
@@ -200,17 +200,17 @@ def test_a_restart_raises_the_version_before_anything_goes() -> None:
     assert (status["version"], status["retryCount"]) == (1, 1)
     second = job(status=status, **on("PodFailed", "RestartJob"))
     assert gone(look(second, seen(R, F, R))) == ALL
-    third = look(second, Observed())
+    third = look(second, ObservedJob())
     assert phase_after(second, third) == "Pending"
     fresh = job(status=status_after(second, third), **on("PodFailed", "RestartJob"))
-    bodies = [one.body for one in look(fresh, Observed()).actions if isinstance(one, CreatePod)]
+    bodies = [one.body for one in look(fresh, ObservedJob()).actions if isinstance(one, CreatePod)]
     assert {body["metadata"]["annotations"]["volcano.sh/job-version"] for body in bodies} == {"1"}
 
 
 @pytest.mark.parametrize(("retries", "expected"), [(2, "Pending"), (3, "Failed")])
 def test_a_job_is_restarted_only_so_often(retries: int, expected: str) -> None:
     found = job(phase="Restarting", status={"retryCount": retries, "version": retries})
-    assert phase_after(found, look(found, Observed())) == expected
+    assert phase_after(found, look(found, ObservedJob())) == expected
 
 
 def test_a_pod_or_its_task_can_be_restarted_alone() -> None:
@@ -222,22 +222,22 @@ def test_a_pod_or_its_task_can_be_restarted_alone() -> None:
 
 def test_a_task_waits_for_those_it_depends_on() -> None:
     found = job(task("ps", 1), task("worker", 2, dependsOn={"name": ["ps"]}))
-    assert made(look(found, Observed()), CreatePod) == ["train-ps-0"]
+    assert made(look(found, ObservedJob()), CreatePod) == ["train-ps-0"]
     assert made(look(found, seen(P)), CreatePod) == []
     assert made(look(found, seen(R)), CreatePod) == ALL[1:]
 
 
 def test_a_gang_does_not_wait_for_a_task_that_waits_for_the_gang() -> None:
     found = decode(raw(spec(task("ps", 1), task("worker", 2, minAvailable=1, dependsOn={"name": ["ps"]}))))
-    assert (found.gang_minimum, found.role_minimums) == (1, {})
+    assert (found.gang_minimum, found.minimum_by_role) == (1, {})
 
 
 def test_a_job_that_is_over_gives_its_group_back_and_goes_in_time() -> None:
     found = job(phase="Completed", ttlSecondsAfterFinished=60)
-    plan = look(found, seen(S, S, S, gang=GPU_SCHEDULER, group=group(found, "Running")))
+    plan = look(found, seen(S, S, S, groups=GPU_SCHEDULER, group=group(found, "Running")))
     assert of_kind(plan, DeleteGroup)
-    assert (gone(plan), plan.again) == ([], NOW + 60)
-    assert of_kind(look(found, Observed(), NOW + 60), DeleteJob)
+    assert (gone(plan), plan.requeue_at) == ([], NOW + 60)
+    assert of_kind(look(found, ObservedJob(), NOW + 60), DeleteJob)
 
 
 def test_nothing_is_done_twice() -> None:
@@ -247,11 +247,14 @@ def test_nothing_is_done_twice() -> None:
 
 
 BAD: dict[str, tuple[Json, str]] = {
-    "no tasks": ({}, "spec.tasks: must be a list with at least one task"),
-    "a task twice": (spec(task("a", 1), task("a", 1)), 'spec.tasks[1].name: "a" is there twice'),
+    "no tasks": ({}, "spec.tasks: missing or empty; write a list with at least one task"),
+    "a task twice": (
+        spec(task("a", 1), task("a", 1)),
+        'spec.tasks[1].name: "a" is given twice; task names must differ',
+    ),
     "no containers": (
         spec({"name": "a", "template": {"spec": {}}}),
-        "spec.tasks[0].template.spec.containers: there must be at least one",
+        "spec.tasks[0].template.spec.containers: missing or empty; write at least one",
     ),
     "more than there are": (spec(minAvailable=4), "spec.minAvailable: 4 must be at most 3, the number of replicas"),
     "more than a task has": (
@@ -260,7 +263,7 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "a minimum that waits for itself": (
         spec(task("ps", 1), task("worker", 2, dependsOn={"name": ["ps"]}), minAvailable=3),
-        "spec.minAvailable: 3 must be at most 1: so many pods are made before those that depend on them",
+        "spec.minAvailable: 3 must be at most 1, the number of pods in tasks without dependsOn: the others",
     ),
     "a task that depends on none": (
         spec(task("ps", 1), task("worker", 2, dependsOn={"name": ["sp"]})),
@@ -268,11 +271,11 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "a plugin that there is not": (
         spec(plugins={"ssh": []}),
-        'spec.plugins: "ssh" is not supported; there are env, svc',
+        'spec.plugins: "ssh" is not supported; use only env, svc',
     ),
     "a policy without an event": (
         spec(policies=[{"action": "RestartJob"}]),
-        "spec.policies[0]: must name an event, events or an exitCode",
+        "spec.policies[0]: names no event; write event, events or exitCode",
     ),
     "a policy without an action": (
         spec(policies=[{"event": "PodFailed"}]),
@@ -286,7 +289,7 @@ BAD: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_job_with(case: str) -> None:
+def test_an_invalid_job_is_refused_with_the_field(case: str) -> None:
     found, message = BAD[case]
     with pytest.raises(BadSpecError) as error:
         decode(raw(found))
@@ -295,4 +298,4 @@ def test_a_job_with(case: str) -> None:
     status = status_after(job(), plan)
     assert (status["state"]["phase"], status["state"]["reason"]) == ("Failed", "InvalidSpec")
     corrected = decode(raw(spec(), status=status))
-    assert phase_after(corrected, look(corrected, Observed())) == "Pending"
+    assert phase_after(corrected, look(corrected, ObservedJob())) == "Pending"

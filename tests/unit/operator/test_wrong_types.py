@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.k8s.objects import Json, Meta, RawObject
-from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS, JobController
-from gpu_scheduler.operator.jobs import BadSpecError
+from gpu_scheduler.operator.frameworks import FRAMEWORKS, JobFramework
+from gpu_scheduler.operator.managed_job import BadSpecError
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.pods import make_pod
-from gpu_scheduler.operator.reconcile import Observed
+from gpu_scheduler.operator.reconcile import ObservedJob
 from tests.unit.operator.made import NOW, group, raw
 
-PYTORCH, TENSORFLOW, VOLCANO = JOB_CONTROLLERS
+PYTORCH, TENSORFLOW, VOLCANO = FRAMEWORKS
 WRONG: tuple[Any, ...] = (None, True, -1, 1.5, "x", [1], [None], [{}], {}, {"name": 1})
 
 
@@ -81,7 +81,7 @@ TASK = {
     "policies": [{"event": "PodFailed", "action": "RestartPod"}, {"exitCode": 3, "action": "AbortJob"}],
     "dependsOn": {"name": ["ps"]},
 }
-SPECS: dict[str, tuple[JobController, Json]] = {
+SPECS: dict[str, tuple[JobFramework, Json]] = {
     "PyTorchJob": (
         PYTORCH,
         {
@@ -139,13 +139,13 @@ def put(spec: Json, path: tuple[Any, ...], value: Any) -> Json:
     return dict(made)
 
 
-def look(kind: JobController, spec: Json) -> str:
+def look(kind: JobFramework, spec: Json) -> str:
     """Looks at a job until its pods would be made; why it is refused, if it is."""
     found = raw(spec)
     try:
         job = kind.decode(found, kind.resources[0])
-        kind.plan(job, Observed(gang=GPU_SCHEDULER), NOW)
-        kind.plan(job, Observed(gang=GPU_SCHEDULER, group=group(job)), NOW)
+        kind.plan(job, ObservedJob(groups=GPU_SCHEDULER), NOW)
+        kind.plan(job, ObservedJob(groups=GPU_SCHEDULER, group=group(job)), NOW)
     except BadSpecError as error:
         kind.reject(kind.resources[0].kind, found, str(error), NOW)
         return str(error)
@@ -206,7 +206,7 @@ def test_a_wrong_value_anywhere_in_a_status_is_as_good_as_none(name: str) -> Non
     for path in paths(STATUS):
         for value in WRONG:
             found = raw(spec, status=put(STATUS, path, value))
-            kind.plan(kind.decode(found, kind.resources[0]), Observed(gang=GPU_SCHEDULER), NOW)
+            kind.plan(kind.decode(found, kind.resources[0]), ObservedJob(groups=GPU_SCHEDULER), NOW)
             kind.reject(kind.resources[0].kind, found, "no", NOW)
 
 
@@ -218,14 +218,14 @@ def test_a_wrong_value_anywhere_in_a_pods_status_is_as_good_as_none(name: str) -
     for path in paths(ENDED):
         for value in WRONG:
             there = [RawObject(Meta(name=pod, uid=pod), {}, put(ENDED, path, value)) for pod in pods]
-            kind.plan(job, Observed(there, gang=GPU_SCHEDULER, group=group(job)), NOW)
+            kind.plan(job, ObservedJob(there, groups=GPU_SCHEDULER, group=group(job)), NOW)
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_more_replicas_than_a_gang_may_have_are_refused_before_any_is_made(name: str) -> None:
     kind, spec = SPECS[name]
     many = next(path for path in paths(spec) if path[-1] == "replicas")
-    assert "replicas are too many; give at most 20000 in all" in look(kind, put(spec, many, 2**31 - 1))
+    assert "replicas are too many; write at most 20000 in all" in look(kind, put(spec, many, 2**31 - 1))
 
 
 def test_a_number_of_processes_without_end_is_refused_in_one_line() -> None:

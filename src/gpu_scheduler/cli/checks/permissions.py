@@ -32,7 +32,7 @@ from gpu_scheduler.k8s.resources import (
     VOLUMES,
     Resource,
 )
-from gpu_scheduler.operator.frameworks import JOB_CONTROLLERS
+from gpu_scheduler.operator.frameworks import FRAMEWORKS
 
 
 class Permission(NamedTuple):
@@ -92,7 +92,7 @@ OPERATOR_EVERYWHERE = (_right(DEPLOYMENTS, *READ),)
 """Whichever namespaces it serves: it looks for other controllers of the same jobs."""
 OPERATOR_DEFINITIONS = (_right(DEFINITIONS, "create"),)
 OPERATOR_JOBS = (
-    *(right for controller in JOB_CONTROLLERS for right in controller.rights),
+    *(right for framework in FRAMEWORKS for right in framework.rights),
     _right(PODS, *WATCH, "create", "delete"),
     _right(SERVICES, *WATCH, "create", "delete"),
     _right(CONFIG_MAPS, "get", "create"),

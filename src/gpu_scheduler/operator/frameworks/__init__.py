@@ -5,9 +5,9 @@ What a kind looks like (templates, roles, minimums) belongs in `gangs.jobs`; wha
 
 from __future__ import annotations
 
-from gpu_scheduler.operator.frameworks import pytorch, tensorflow, volcano_status
-from gpu_scheduler.operator.frameworks.job_controller import JobController
+from gpu_scheduler.operator.frameworks import pytorch, tensorflow, volcano_reconcile
+from gpu_scheduler.operator.frameworks.framework import JobFramework
 
-__all__ = ["JOB_CONTROLLERS", "JobController"]
+__all__ = ["FRAMEWORKS", "JobFramework"]
 
-JOB_CONTROLLERS: tuple[JobController, ...] = (pytorch.CONTROLLER, tensorflow.CONTROLLER, volcano_status.CONTROLLER)
+FRAMEWORKS: tuple[JobFramework, ...] = (pytorch.FRAMEWORK, tensorflow.FRAMEWORK, volcano_reconcile.FRAMEWORK)

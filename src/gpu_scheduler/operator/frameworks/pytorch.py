@@ -1,4 +1,4 @@
-"""PyTorchJobs: a master and workers, or workers that find each other (elastic)."""
+"""PyTorchJobs: a master and workers, or workers that rendezvous (elastic)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from gpu_scheduler.gangs.jobs import PYTORCH_JOBS
 from gpu_scheduler.gangs.pods import device_map
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.operator.frameworks.job_controller import JobController
-from gpu_scheduler.operator.jobs import BadSpecError, Counts, Job, JobStanding, Restart, Role
+from gpu_scheduler.operator.decoding import ReplicaRules, read_common, read_number, read_object, read_roles, read_text
+from gpu_scheduler.operator.frameworks.framework import JobFramework
+from gpu_scheduler.operator.managed_job import (
+    BadSpecError,
+    JobProgress,
+    JobRole,
+    ManagedJob,
+    ReplicaCounts,
+    RestartPolicy,
+)
 from gpu_scheduler.operator.pods import JOB_NAME
-from gpu_scheduler.operator.reading import RoleRules, read_common, read_number, read_object, read_roles, read_text
 
 RESOURCES = PYTORCH_JOBS.resources("v1")
 MASTER, WORKER = "Master", "Worker"
@@ -22,11 +29,11 @@ _BACKENDS = ("c10d", "etcd", "etcd-v2")
 
 
 @dataclass(frozen=True, slots=True)
-class Elastic:
-    """How torchrun's workers find each other, and how many there may be."""
+class ElasticPolicy:
+    """The rendezvous of torchrun's workers, and how many of them there may be."""
 
-    least: int
-    most: int
+    min_workers: int
+    max_workers: int
     endpoint: str
     backend: str
     id: str = ""
@@ -36,28 +43,28 @@ class Elastic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PyTorchJob(Job):
+class PyTorchJob(ManagedJob):
     """A PyTorchJob."""
 
     container: ClassVar[str] = "pytorch"
     port_name: ClassVar[str] = "pytorchjob-port"
     port: ClassVar[int] = 23456
-    operator: ClassVar[str] = "pytorchjob-controller"
+    operator_name: ClassVar[str] = "pytorchjob-controller"
 
     nproc: str = "auto"
-    elastic: Elastic | None = None
+    elastic: ElasticPolicy | None = None
 
     @property
-    def smallest(self) -> int:
-        """An elastic job can begin with as few workers as it says."""
+    def min_replicas(self) -> int:
+        """An elastic job can start with its minReplicas."""
         if self.elastic is None:
             return self.total
         workers = self.role(WORKER)
         assert workers is not None
-        return self.total - workers.replicas + min(self.elastic.least, workers.replicas)
+        return self.total - workers.replicas + min(self.elastic.min_workers, workers.replicas)
 
-    def environment(self, role: Role, index: int, container: str) -> dict[str, str]:
-        """Where the master is and which rank this is; for torchrun, and for those who do without it."""
+    def environment(self, role: JobRole, index: int, container: str) -> dict[str, str]:
+        """Returns the address of the master and the rank, for torchrun (PET_*) and for programs without it."""
         found = {"PYTHONUNBUFFERED": "1"}
         master = self.role(MASTER)
         if master is not None:
@@ -77,7 +84,7 @@ class PyTorchJob(Job):
         found = {
             "PET_RDZV_ENDPOINT": rule.endpoint,
             "PET_RDZV_BACKEND": rule.backend,
-            "PET_NNODES": f"{rule.least}:{rule.most}",
+            "PET_NNODES": f"{rule.min_workers}:{rule.max_workers}",
         }
         if rule.max_restarts is not None:
             found["PET_MAX_RESTARTS"] = str(rule.max_restarts)
@@ -86,43 +93,43 @@ class PyTorchJob(Job):
         if rule.conf:
             found["PET_RDZV_CONF"] = rule.conf
         if rule.standalone:
-            found["PET_STANDALONE"] = ""  # it is there or it is not
+            found["PET_STANDALONE"] = ""  # a flag: its presence counts
         return found
 
-    def leads(self, role: Role, index: int) -> bool:
-        """The Master leads."""
+    def is_leader(self, role: JobRole, index: int) -> bool:
+        """Returns whether the replica is the Master."""
         return role.name == MASTER
 
-    def judge(self, counts: Mapping[str, Counts], first_worker_done: bool) -> JobStanding:
-        """By the master where there is one; else all workers must succeed, of an elastic job any."""
+    def progress(self, counts: Mapping[str, ReplicaCounts], first_worker_done: bool) -> JobProgress:
+        """Judges by the master if there is one; else all workers must succeed, or any worker of an elastic job."""
         leader = self.role(MASTER) or self.role(WORKER)
         assert leader is not None
         found = counts[leader.name]
         enough = 1 if self.elastic is not None and leader.name == WORKER else leader.replicas
-        return JobStanding(running=found.active > 0, succeeded=found.succeeded >= enough)
+        return JobProgress(running=found.active > 0, succeeded=found.succeeded >= enough)
 
-    def say(self, what: str) -> str:
-        """As the training operator says it."""
+    def describe(self, state: str) -> str:
+        """Returns the words of the training operator."""
         words = {"succeeded": "is successfully completed", "failed": "is failed"}
-        return f"PyTorchJob {self.meta.name} {words.get(what, f'is {what}')}"
+        return f"PyTorchJob {self.meta.name} {words.get(state, f'is {state}')}"
 
 
-_ROLES = RoleRules("pytorchReplicaSpecs", (MASTER, WORKER), Restart.ON_FAILURE, PyTorchJob.container)
+_ROLES = ReplicaRules("pytorchReplicaSpecs", (MASTER, WORKER), RestartPolicy.ON_FAILURE, PyTorchJob.container)
 
 
 def decode(raw: RawObject, resource: Resource = RESOURCES[0]) -> PyTorchJob:
-    """The job that an object describes, or BadSpecError."""
+    """Decodes a job; raises BadSpecError."""
     spec = raw.spec
     roles = read_roles(spec, _ROLES)
     names = [role.name for role in roles]
     if MASTER in names and roles[names.index(MASTER)].replicas != 1:
-        raise BadSpecError("spec.pytorchReplicaSpecs.Master.replicas: must be 1, there is one master")
+        raise BadSpecError("spec.pytorchReplicaSpecs.Master.replicas: must be 1: a job has one master")
     elastic = read_object(spec, "elasticPolicy", "spec")
     job = PyTorchJob(resource=resource, nproc=_read_nproc(spec, elastic), **read_common(raw, roles))
     if spec.get("elasticPolicy") is None:
         return job
     if WORKER not in names:
-        raise BadSpecError("spec.elasticPolicy: is about workers; give spec.pytorchReplicaSpecs.Worker, too")
+        raise BadSpecError("spec.elasticPolicy: needs workers; add spec.pytorchReplicaSpecs.Worker")
     return replace(job, elastic=_read_elastic(elastic, job))
 
 
@@ -134,12 +141,12 @@ def _read_nproc(spec: Json, elastic: Json) -> str:
     text = str(found)
     if text not in _WORDS and not device_map.read_number(text):
         raise BadSpecError(
-            f"spec.nprocPerNode: {text[:60]!r} must be a number from 1 up, or one of {', '.join(_WORDS)}"
+            f"spec.nprocPerNode: {text[:60]!r} must be a whole number, 1 or more, or one of {', '.join(_WORDS)}"
         )
     return text
 
 
-def _read_elastic(found: Json, job: PyTorchJob) -> Elastic:
+def _read_elastic(found: Json, job: PyTorchJob) -> ElasticPolicy:
     where = "spec.elasticPolicy"
     workers = job.role(WORKER)
     assert workers is not None
@@ -158,7 +165,7 @@ def _read_elastic(found: Json, job: PyTorchJob) -> Elastic:
     conf = found.get("rdzvConf") or []
     if not isinstance(conf, list) or not all(isinstance(one, dict) and one.get("key") for one in conf):
         raise BadSpecError(f'{where}.rdzvConf: must be a list such as [{{key: timeout, value: "60"}}]')
-    return Elastic(
+    return ElasticPolicy(
         least,
         most,
         f"{host}:{port or job.port_of(workers)}",
@@ -170,4 +177,4 @@ def _read_elastic(found: Json, job: PyTorchJob) -> Elastic:
     )
 
 
-CONTROLLER = JobController(PYTORCH_JOBS, RESOURCES, "pytorchjobs.yaml", JOB_NAME, ("training-operator",), decode)
+FRAMEWORK = JobFramework(PYTORCH_JOBS, RESOURCES, "pytorchjobs.yaml", JOB_NAME, ("training-operator",), decode)

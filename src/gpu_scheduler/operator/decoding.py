@@ -1,4 +1,4 @@
-"""Jobs of Kubeflow's kinds, read from JSON: what is wrong is said in one line that names the field."""
+"""Decoding of job specs from JSON. An error is one line with the field and what would be right."""
 
 from __future__ import annotations
 
@@ -13,38 +13,36 @@ from gpu_scheduler.gangs.pods import shapes
 from gpu_scheduler.k8s.objects import Json, Meta, PodSpec, RawObject
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
-from gpu_scheduler.operator.jobs import (
+from gpu_scheduler.operator.managed_job import (
     BadSpecError,
-    CleanPods,
-    Job,
-    Restart,
-    Role,
+    CleanPodPolicy,
+    JobRole,
+    ManagedJob,
+    RestartPolicy,
     RunPolicy,
     SchedulingPolicy,
     check_names,
     check_size,
 )
 
-"""On a job: how often each of its pods has been made anew. On a pod: how often it had been, when it was made."""
-
-_MOST = 2**31 - 1
-_OLD_NAMES = {"ttlSecondsAfterFinished": "ttlSecondsAfterFinishing"}
+_MAX_INT32 = 2**31 - 1
+_V1BETA1_NAMES = {"ttlSecondsAfterFinished": "ttlSecondsAfterFinishing"}
 
 Choice = TypeVar("Choice", bound=Enum)
 
 
 def read_number(found: Json, name: str, where: str, *, least: int = 0) -> int | None:
-    """A whole number; None where there is none."""
+    """Returns a whole number; None where the field is missing."""
     value = found.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_INT32:
         raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a whole number, {least} or more")
     return value
 
 
 def read_flag(found: Json, name: str, where: str) -> bool:
-    """True or false; false where there is neither."""
+    """Returns a boolean; False where the field is missing."""
     value = found.get(name)
     if value is not None and not isinstance(value, bool):
         raise BadSpecError(f"{where}.{name}: {_quote(value)} must be true or false")
@@ -52,15 +50,15 @@ def read_flag(found: Json, name: str, where: str) -> bool:
 
 
 def read_text(found: Json, name: str, where: str) -> str:
-    """A text; empty where there is none."""
+    """Returns a string; empty where the field is missing."""
     value = found.get(name)
     if value is not None and not isinstance(value, str):
-        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a text")
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a string")
     return value or ""
 
 
 def read_object(found: Json, name: str, where: str) -> Json:
-    """An object; {} where there is none."""
+    """Returns an object; {} where the field is missing."""
     value = found.get(name)
     if value is not None and not isinstance(value, dict):
         raise BadSpecError(f"{where}.{name}: {_quote(value)} must be an object")
@@ -68,7 +66,7 @@ def read_object(found: Json, name: str, where: str) -> Json:
 
 
 def read_choice(found: Json, name: str, where: str, default: Choice) -> Choice:
-    """One of a few words; the default where there is none."""
+    """Returns a member of an enumeration; the default where the field is missing."""
     value = found.get(name)
     if value is None or value == "":
         return default
@@ -79,10 +77,10 @@ def read_choice(found: Json, name: str, where: str, default: Choice) -> Choice:
 
 
 def read_texts(found: Json, name: str, where: str) -> list[str]:
-    """A list of texts; empty where there is none."""
+    """Returns a list of strings; empty where the field is missing."""
     value = found.get(name)
     if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a list of texts")
+        raise BadSpecError(f"{where}.{name}: {_quote(value)} must be a list of strings")
     return value or []
 
 
@@ -92,11 +90,11 @@ def _quote(value: object) -> str:
 
 
 def read_policy(spec: Json) -> RunPolicy:
-    """The run policy; a job of the old form has its parts in the spec itself."""
-    found = {**_old_policy(spec), **read_object(spec, "runPolicy", "spec")}
+    """Returns the run policy; v1beta1 has its fields in the spec itself."""
+    found = {**_v1beta1_policy(spec), **read_object(spec, "runPolicy", "spec")}
     where = "spec.runPolicy"
     return RunPolicy(
-        clean=read_choice(found, "cleanPodPolicy", where, CleanPods.NONE),
+        clean=read_choice(found, "cleanPodPolicy", where, CleanPodPolicy.NONE),
         ttl=read_number(found, "ttlSecondsAfterFinished", where),
         deadline=read_number(found, "activeDeadlineSeconds", where),
         backoff_limit=read_number(found, "backoffLimit", where),
@@ -106,9 +104,9 @@ def read_policy(spec: Json) -> RunPolicy:
     )
 
 
-def _old_policy(spec: Json) -> Json:
+def _v1beta1_policy(spec: Json) -> Json:
     names = ("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit", "schedulingPolicy")
-    values = {name: spec.get(name, spec.get(_OLD_NAMES.get(name, name))) for name in names}
+    values = {name: spec.get(name, spec.get(_V1BETA1_NAMES.get(name, name))) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -128,44 +126,44 @@ def _read_scheduling(found: Json) -> SchedulingPolicy:
     )
 
 
-class RoleRules(NamedTuple):
-    """Where a kind has its replicas, which there may be, and what goes without saying."""
+class ReplicaRules(NamedTuple):
+    """Where a kind has its replica specs, which types it knows, the default restart policy and the main container."""
 
     field: str
     known: tuple[str, ...]
-    restart: Restart
+    restart: RestartPolicy
     container: str
 
 
-def read_roles(spec: Json, rules: RoleRules) -> tuple[Role, ...]:
-    """The replicas of a job, leaders first; their names may be written in any case."""
+def read_roles(spec: Json, rules: ReplicaRules) -> tuple[JobRole, ...]:
+    """Returns the roles of a job, leaders first; the names of replica types are case-insensitive."""
     field, known = rules.field, rules.known
     found = read_object(spec, field, "spec")
-    named: dict[str, Role] = {}
+    named: dict[str, JobRole] = {}
     for given in found:
         name = next((one for one in known if one.lower() == given.lower()), None)
         if name is None:
             raise BadSpecError(f"spec.{field}: {_quote(given)} must be one of {', '.join(known)}")
         if name in named:
-            raise BadSpecError(f"spec.{field}: {name} is there twice")
+            raise BadSpecError(f"spec.{field}: {name} is given twice; write it once")
         named[name] = _read_role(name, read_object(found, given, f"spec.{field}"), f"spec.{field}.{given}", rules)
     if not named:
-        raise BadSpecError(f"spec.{field}: names no replicas; give at least one of {', '.join(known)}")
+        raise BadSpecError(f"spec.{field}: missing or empty; write at least one of {', '.join(known)}")
     roles = tuple(named[name] for name in known if name in named)
     check_size(f"spec.{field}", roles)
     return roles
 
 
-def _read_role(name: str, found: Json, where: str, rules: RoleRules) -> Role:
+def _read_role(name: str, found: Json, where: str, rules: ReplicaRules) -> JobRole:
     template = read_template(found, where)
     pod = template["spec"]
     if not any(one["name"] == rules.container for one in pod["containers"]):
-        raise BadSpecError(f"{where}.template.spec.containers: one of them must be called {rules.container}")
-    # A template's own policy counts when the replica says nothing.
+        raise BadSpecError(f"{where}.template.spec.containers: the main container must be named {rules.container}")
+    # The template's restart policy is the default.
     fallback = read_choice(pod, "restartPolicy", f"{where}.template.spec", rules.restart)
     restart = read_choice(found, "restartPolicy", where, fallback)
     replicas = read_number(found, "replicas", where)
-    return Role(name, 1 if replicas is None else replicas, template, restart)
+    return JobRole(name, 1 if replicas is None else replicas, template, restart)
 
 
 class _Variable(msgspec.Struct):
@@ -185,7 +183,7 @@ class _Container(msgspec.Struct, rename="camel"):
 
 
 class _Pod(msgspec.Struct, rename="camel"):
-    """What is added to when a pod is made of a template, so it must be what it looks like."""
+    """The fields of a template that the operator adds to, so they must have the right types."""
 
     containers: list[_Container] = []
     init_containers: list[_Container] = []
@@ -195,8 +193,8 @@ class _Pod(msgspec.Struct, rename="camel"):
 
 
 def read_template(found: Json, where: str) -> Json:
-    """A pod template that pods can be made of; whether the API server takes them is for it to judge."""
-    # A field that is null is as good as none, to Kubernetes as well.
+    """Returns a pod template with fields of the right types; everything else is left to the API server."""
+    # Null means missing, as in Kubernetes.
     template: Json = _without_nulls(read_object(found, "template", where))
     pod = read_object(template, "spec", f"{where}.template")
     if pod.get("schedulerName") == "":
@@ -222,12 +220,12 @@ def _without_nulls(found: Any) -> Any:
 
 
 def sum_request(pod: Json) -> dict[str, int]:
-    """What a pod of such a spec takes of a node, or QuantityError."""
+    """Returns what a pod with this spec requests of a node; raises QuantityError."""
     return shapes.sum_request(msgspec.convert(pod, PodSpec))
 
 
-def read_common(raw: RawObject, roles: tuple[Role, ...]) -> dict[str, Any]:
-    """The parts that all kinds have."""
+def read_common(raw: RawObject, roles: tuple[JobRole, ...]) -> dict[str, Any]:
+    """Returns the fields of a ManagedJob that all kinds of kubeflow.org share."""
     check_names(raw.metadata.name, roles)
     policy = read_policy(raw.spec)
     minimum = policy.scheduling.minimum
@@ -247,13 +245,13 @@ def read_common(raw: RawObject, roles: tuple[Role, ...]) -> dict[str, Any]:
 
 
 def read_restarts(meta: Meta) -> dict[str, int]:
-    """How often each pod of a job has been made anew; what cannot be read counts as nothing."""
+    """Returns how often each pod of a job has been recreated; {} if the annotation is invalid."""
     try:
         return msgspec.json.decode((meta.annotations or {}).get(RESTARTS, "{}"), type=dict[str, int])
     except msgspec.DecodeError:
         return {}
 
 
-def write_restarts(job: Job, more: Mapping[str, int]) -> dict[str, str]:
-    """The annotation that says so, with some counts replaced."""
+def restart_annotation(job: ManagedJob, more: Mapping[str, int]) -> dict[str, str]:
+    """Returns the annotation with the restart counts, some of them replaced."""
     return {RESTARTS: msgspec.json.encode({**job.restarts, **more}).decode()}

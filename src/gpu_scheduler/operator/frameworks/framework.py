@@ -10,11 +10,11 @@ from gpu_scheduler.gangs.rights import READ, Right
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import RawObject
 from gpu_scheduler.k8s.resources import Resource
-from gpu_scheduler.operator.actions import Plan
-from gpu_scheduler.operator.reconcile import Observed, reconcile, reject
+from gpu_scheduler.operator.actions import JobPlan
+from gpu_scheduler.operator.reconcile import ObservedJob, reconcile, reject
 
 
-class JobController(NamedTuple):
+class JobFramework(NamedTuple):
     """How one kind of job is run: a file of `frameworks` has one, and the table of `frameworks` lists them."""
 
     kind: JobKind
@@ -28,10 +28,10 @@ class JobController(NamedTuple):
     """The Deployments that run these jobs where another controller is installed."""
     decode: Callable[[RawObject, Resource], Any]
     """Returns the typed job, or raises BadSpecError."""
-    plan: Callable[[Any, Observed, float], Plan] = reconcile
-    """Returns what to do about a job."""
-    reject: Callable[[str, RawObject, str, float], Plan] = reject
-    """Returns what to do about a job that cannot be decoded."""
+    plan: Callable[[Any, ObservedJob, float], JobPlan] = reconcile
+    """Returns the actions that are due for a job."""
+    reject: Callable[[str, RawObject, str, float], JobPlan] = reject
+    """Returns the actions for a job that cannot be decoded."""
     annotates_restarts: bool = True
     """Whether restarts are counted in an annotation of the job, not in its status."""
 
