@@ -14,6 +14,7 @@ from gpu_scheduler.core.cycle.inventory import (
     QueueReport,
     member_reports,
     node_reports,
+    pod_differences,
     queue_reports,
 )
 from gpu_scheduler.core.cycle.report import GangReport, Reporter
@@ -48,6 +49,16 @@ class Engine:
     def __init__(self, config: Config | None = None, *, dry_run: bool = False) -> None:
         self.state = State(config or Config())
         self._reporter = Reporter(self.state, dry_run)
+
+    @property
+    def leading(self) -> bool:
+        """Whether it decides."""
+        return self.state.leading
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether gangs changed since the last cycle."""
+        return bool(self.state.dirty)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes in one event. What it returns carries on decisions already made; new ones are made in `run_cycle`."""
@@ -108,9 +119,13 @@ class Engine:
         """Every node with what takes its GPUs."""
         return node_reports(self.state)
 
-    def queues(self) -> list[QueueReport]:
-        """Every queue with what it uses."""
-        return list(queue_reports(self.state))
+    def queues(self, hidden: str = "") -> list[QueueReport]:
+        """Every queue with what it uses and how many gangs it has; those of the namespace `hidden` are not counted."""
+        return queue_reports(self.state, self._reporter, hidden)
+
+    def pod_differences(self, versions: Mapping[str, tuple[str, str]]) -> list[str]:
+        """What the engine knows wrongly about pods, given their names and versions by uid; every line is a bug."""
+        return list(pod_differences(self.state, versions))
 
     def totals(self) -> Mapping[str, int]:
         """What all nodes together offer of every resource."""

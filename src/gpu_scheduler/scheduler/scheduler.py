@@ -191,9 +191,9 @@ class Scheduler:
         effects += self._engine.run_cycle(now)
         self._perform(effects)
         for pod in self._watcher.translator.take_bound_pods():
-            if self._engine.state.leading:
+            if self._engine.leading:
                 self._status_writer.report_bound(pod)
-        if self._engine.state.dirty:
+        if self._engine.has_changes:
             self._wake.set()
         self._metrics.cycle.observe(time.perf_counter() - begun)
 
@@ -229,7 +229,7 @@ class Scheduler:
             try:
                 await self._watcher.catch_up()
                 self._cycle()  # the engine sees everything before it is compared
-                differences = await compare(self._clients.binds, self._watcher, self._engine.state)
+                differences = await compare(self._clients.binds, self._watcher, self._engine)
             except ApiError as error:
                 _log.warning("self-check failed", error=error.message)
                 continue
@@ -260,8 +260,8 @@ class Scheduler:
             group.create_task(self._committer.run())
             group.create_task(self._binder.run())
             group.create_task(self._status_writer.run())
-            state, system = self._engine.state, self._settings.namespace
-            group.create_task(report_queues(self._clients.status, self._watcher.queues, state, system))
+            queues = self._watcher.queues
+            group.create_task(report_queues(self._clients.status, queues, self._engine, self._settings))
             group.create_task(self._delete_void_placements())
 
     async def _sync_caches(self, newest: int) -> None:

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.model import Gang
-from gpu_scheduler.core.state import Config, State
 from gpu_scheduler.gangs.contract import QUEUES
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.objects import Json, RawObject
+from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status import queue_status
 from gpu_scheduler.scheduler.status.queue_status import count_use, report_queues
 from tests.unit.core.world import GPU, a_key, a_pod, a_world, shape_of
@@ -20,12 +21,13 @@ from tests.unit.k8s.scripted_api import written
 from tests.unit.scheduler.reporting import until
 
 
-def state_with(*gangs: tuple[str, Phase]) -> State:
-    state = State(Config())
+def engine_with(*gangs: tuple[str, Phase]) -> Engine:
+    engine = Engine()
+    state = engine.state
     for number, (queue, phase) in enumerate(gangs):
         key = a_key(f"g{number}")
         state.records[key] = GangRecord(key, Gang(key, queue=queue), phase=phase)
-    return state
+    return engine
 
 
 @pytest.mark.parametrize(
@@ -48,18 +50,18 @@ def state_with(*gangs: tuple[str, Phase]) -> State:
     ],
 )
 def test_gang_is_counted_by_its_phase(phase: Phase, column: str) -> None:
-    assert count_use(state_with(("q", phase))) == {"q": QueueUse(**{column: 1})}  # type: ignore[arg-type]
+    assert count_use(engine_with(("q", phase))) == {"q": QueueUse(**{column: 1})}  # type: ignore[arg-type]
 
 
 def test_pods_of_the_scheduler_itself_are_no_gangs_of_a_queue() -> None:
-    state = state_with(("", Phase.RUNNING))
+    engine = engine_with(("", Phase.RUNNING))
     own = a_key("webhook", namespace="gpu-scheduler-system")
-    state.records[own] = GangRecord(own, phase=Phase.RUNNING)
-    assert count_use(state, "gpu-scheduler-system") == {"": QueueUse(running=1)}
+    engine.state.records[own] = GangRecord(own, phase=Phase.RUNNING)
+    assert count_use(engine, "gpu-scheduler-system") == {"": QueueUse(running=1)}
 
 
 def test_every_phase_has_a_column() -> None:
-    uses = count_use(state_with(*[("q", phase) for phase in Phase]))["q"]
+    uses = count_use(engine_with(*[("q", phase) for phase in Phase]))["q"]
     assert uses.pending + uses.inqueue + uses.running + uses.completed == len(Phase)
 
 
@@ -70,20 +72,19 @@ def test_queues_are_counted_apart_with_what_their_pods_use() -> None:
     world.start("b", 9)
     world.create(a_pod("alone", shape_of(2)))
     world.settle()
-    state = world.engine.state
-    uses = count_use(state)
+    uses = count_use(world.engine)
     assert uses == {"": QueueUse(pending=1, running=2, allocated={"cpu": 4000, GPU: 5000})}
 
 
 async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_status, "EVERY", 0.02)
+    monkeypatch.setattr(queue_status, "STATUS_PERIOD", 0.02)
     async with wired() as (client, wire, bystander):
         book = QueueBook()
         for name in ("blue", "default"):
             made = await bystander.create(QUEUES, written(QUEUES, name, spec={}), type=RawObject)
             book.see(QUEUES, made)
-        state = state_with(("blue", Phase.WAITING), ("blue", Phase.RUNNING), ("", Phase.RUNNING))
-        state.quota.charge([a_pod("a", shape_of(2))], "blue")
+        engine = engine_with(("blue", Phase.WAITING), ("blue", Phase.RUNNING), ("", Phase.RUNNING))
+        engine.state.quota.charge([a_pod("a", shape_of(2))], "blue")
         wire.plan("PATCH", "queues/blue", answer_with(500))
 
         async def status(name: str) -> Json:
@@ -93,7 +94,7 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
         async def told() -> bool:
             return bool(await status("blue")) and bool(await status("default"))
 
-        async with running(report_queues(client, book, state, "gpu-scheduler-system")):
+        async with running(report_queues(client, book, engine, Settings())):
             await until(told)
             found = await status("blue")
             assert (found["pending"], found["running"], found["allocated"]) == (1, 1, {"cpu": "1", GPU: "2"})
@@ -104,8 +105,8 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
             before = wire.count("PATCH")
             await asyncio.sleep(0.1)
             assert wire.count("PATCH") == before
-            state.quota.refund("a")
-            state.records.clear()
+            engine.state.quota.refund("a")
+            engine.state.records.clear()
 
             async def idle() -> bool:
                 return not (await status("blue")).get("allocated")

@@ -55,7 +55,7 @@ class Watched:
     async def compare(self) -> list[str]:
         await self.feed.catch_up()
         async with asyncio.timeout(60):
-            return await compare(self._asking, self.feed, self.state)
+            return await compare(self._asking, self.feed, self.engine)
 
 
 @asynccontextmanager

@@ -5,15 +5,17 @@ What only a dry run has decided is left out: it has not happened.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.cycle.holders import GangName
+from gpu_scheduler.core.cycle.report import Reporter
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import DEFAULT_QUEUE, GangKey, Node, Pod, PodPhase, Queue
+from gpu_scheduler.core.lifecycle import GangRecord, Phase
+from gpu_scheduler.core.model import GangKey, Node, Pod, PodPhase, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
 
@@ -144,24 +146,52 @@ def _keeps_slots(state: State, record: GangRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """A queue and what it uses, GPUs in milli."""
+    """A queue, what it uses, GPUs in milli, and how many gangs of it are in each phase."""
 
-    queue: Queue
+    name: str
+    queue: Queue | None
     used: Mapping[str, int]
+    phases: Mapping[Phase, int]
 
 
-def queue_reports(state: State) -> Iterator[QueueReport]:
-    """Every queue with what it uses; the nameless one when a gang is in it."""
-    names = {state.queue_of(record) for record in state.records.values()}
-    known = dict(state.quota.queues)
-    if "" in names:
-        known.setdefault("", DEFAULT_QUEUE)
-    used = {name: dict(state.quota.used(name)) for name in names}
+def queue_reports(state: State, reporter: Reporter, hidden: str = "") -> list[QueueReport]:
+    """Every queue that exists or that a gang names. Gangs of the namespace `hidden` are not counted."""
+    phases: dict[str, Counter[Phase]] = {}
+    used: dict[str, dict[str, int]] = {}
     for record in state.records.values():
-        placed = [uid for uid in record.members if state.ledger.committed.get(uid) is False]
-        charged = used[state.queue_of(record)]
-        for uid in (*placed, *([] if _keeps_slots(state, record) else record.reserved)):
+        name = state.queue_of(record)
+        counts = phases.setdefault(name, Counter())
+        charged = used.setdefault(name, dict(state.quota.used(name)))
+        if record.key.namespace != hidden:
+            counts[reporter.phase_of(record)] += 1
+        for uid in _on_paper(state, record) if reporter.dry_run else ():
             for resource, amount in charge_of(state.cluster.usage[uid].pod.shape):
                 charged[resource] = charged.get(resource, 0) - amount
-    for name in sorted(known):
-        yield QueueReport(known[name], used.get(name, {}))
+    names = sorted({*state.quota.queues, *phases})
+    return [QueueReport(n, state.quota.queue(n), used.get(n, {}), phases.get(n, Counter())) for n in names]
+
+
+def _on_paper(state: State, record: GangRecord) -> Iterator[str]:
+    """What only a dry run has placed: members, and slots that nothing but the dry run keeps."""
+    yield from (uid for uid in record.members if state.ledger.committed.get(uid) is False)
+    if not _keeps_slots(state, record):
+        yield from record.reserved
+
+
+def pod_differences(state: State, versions: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Compares the API's pods, by uid with name and version, with the engine's pods and what it counts on nodes."""
+    for uid, (name, version) in versions.items():
+        pod = state.pods.get(uid)
+        if pod is None:
+            yield f"pod {name} is not known"
+        elif pod.version != version:
+            yield f"pod {name} is known at version {pod.version}, not {version}"
+        elif pod.live and pod.node in state.cluster.table.slots and uid not in state.cluster.usage:
+            yield f"pod {name} runs on {pod.node} and is not counted there"
+    kept = {uid for record in state.records.values() for uid in record.reserved}
+    for uid, usage in state.cluster.usage.items():
+        counted: Pod | None = state.pods.get(uid)
+        explained = uid in state.ledger.binds or uid in state.quarantined or uid in kept
+        if explained or (counted is not None and (counted.live or counted.nominated_node)):
+            continue
+        yield f"pod {usage.pod.namespace}/{usage.pod.name} is counted on {usage.node} and does not run there"

@@ -98,7 +98,7 @@ class Reporter:
 
     def __init__(self, state: State, dry_run: bool) -> None:
         self._state = state
-        self._dry_run = dry_run
+        self.dry_run = dry_run
         self._holders: dict[Scarce, tuple[float, tuple[Holder, ...]]] = {}
         self._refusals: dict[object, tuple[float, Unplaceable | None]] = {}
         self._order: tuple[float, list[GangKey], dict[GangKey, int]] = (-math.inf, [], {})
@@ -151,6 +151,10 @@ class Reporter:
             cause=next((d.delete.cause for uid in record.members if (d := state.ledger.deletes.get(uid))), None),
         )
 
+    def phase_of(self, record: GangRecord) -> Phase:
+        """The phase of a gang: as last reported, or in a dry run as it follows from what has happened."""
+        return self._status_of(record)[1].phase if self.dry_run else record.phase
+
     def is_on_paper(self, record: GangRecord) -> bool:
         """Whether only a dry run has placed a gang: nothing of it holds a node."""
         facts, _, starts, _ = self._status_of(record)
@@ -161,7 +165,7 @@ class Reporter:
     def _status_of(self, record: GangRecord) -> tuple[GangFacts, Status, bool, int]:
         """The facts and the status, and what a dry run would do: start the gang, or evict so many pods for it."""
         state = self._state
-        if not self._dry_run:
+        if not self.dry_run:
             facts = state.facts_of(record)
             told = record.reported
             if told is None:
@@ -253,7 +257,7 @@ class Reporter:
 
     def _is_placed_on_paper(self, holder: Holder) -> bool:
         record = self._state.records.get(holder.gang) if holder.gang is not None else None
-        return self._dry_run and record is not None and self.is_on_paper(record)
+        return self.dry_run and record is not None and self.is_on_paper(record)
 
 
 _OF_MAP = {Reason.DEVICE_HELD, Reason.DEVICE_MISSING}

@@ -1,18 +1,21 @@
-"""What queues say about their use: counted from the engine's state every few seconds, written when it changed."""
+"""Queue status: the use of every queue, written to its object when it changed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import structlog
 
+from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.state import State
 from gpu_scheduler.gangs.queues import QueueBook, QueueUse
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError
+from gpu_scheduler.scheduler.settings import Settings
 
-EVERY = 5.0
+STATUS_PERIOD = 5.0
+"""Seconds between two updates of all queues."""
 
 _log = structlog.get_logger(__name__)
 
@@ -29,26 +32,25 @@ _COLUMNS = {
 }
 
 
-def count_use(state: State, system: str = "") -> dict[str, QueueUse]:
-    """The use of every queue that gangs name. Pods of the namespace `system` are our own and count as no gangs."""
-    counts: dict[str, dict[str, int]] = {}
-    for record in state.records.values():
-        column = counts.setdefault(state.queue_of(record), {})
-        if record.key.namespace == system:
-            continue
-        name = _COLUMNS.get(record.phase, "pending")
-        column[name] = column.get(name, 0) + 1
-    return {name: QueueUse(**columns, allocated=dict(state.quota.used(name))) for name, columns in counts.items()}
+def count_use(engine: Engine, system: str = "") -> dict[str, QueueUse]:
+    """The use of every queue. Pods of the namespace `system` are our own and count as no gangs."""
+    found = {}
+    for report in engine.queues(hidden=system):
+        columns: Counter[str] = Counter()
+        for phase, number in report.phases.items():
+            columns[_COLUMNS.get(phase, "pending")] += number
+        found[report.name] = QueueUse(**columns, allocated=dict(report.used))
+    return found
 
 
-async def report_queues(client: Client, book: QueueBook, state: State, system: str) -> None:
-    """Keeps the status of all queues up to date, for ever."""
+async def report_queues(client: Client, book: QueueBook, engine: Engine, settings: Settings) -> None:
+    """Keeps the status of all queues up to date until it is cancelled."""
     while True:
-        await asyncio.sleep(EVERY)
-        uses = count_use(state, system)
+        await asyncio.sleep(STATUS_PERIOD)
+        uses = count_use(engine, settings.namespace)
         for name in book.names():
-            for patch in book.encode(name, uses.get(name, QueueUse()), state.config.gpu_resources):
+            for patch in book.encode(name, uses.get(name, QueueUse()), settings.core.gpu_resources):
                 try:
                     await client.patch(patch.resource, patch.name, patch.body, patch.namespace, patch.subresource)
                 except ApiError as error:
-                    _log.info("a queue's status was not written", queue=name or "default", error=error.message)
+                    _log.info("queue status write failed", queue=name or "default", error=error.message)
