@@ -1,4 +1,4 @@
-"""What live.py and side_by_side.py share: pods, a watch that counts those with a node, a bare client, a process."""
+"""Shared by live.py and side_by_side.py: pods, a watch that counts bound ones, a bare client, a scheduler process."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from gpu_scheduler.k8s.resources import PODS, Resource
 
 NAMESPACE = "benchmark"
 GPU = "nvidia.com/gpu"
-PATIENCE = 300.0
+TIMEOUT = 300.0
 PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 
 
 class Pods:
-    """The pods of the benchmark, followed by a watch: how many have a node."""
+    """The pods of the benchmark, followed by a watch: how many are bound."""
 
     def __init__(self, client: Client) -> None:
         self.bound: set[str] = set()
         self.last = 0.0
-        self.informer = Informer(client, PODS, PodObject, self._see, namespace=NAMESPACE)
+        self.informer = Informer(client, PODS, PodObject, self._on_event, namespace=NAMESPACE)
 
-    def _see(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
+    def _on_event(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
         for change in changes:
             if change.object.spec.node_name and change.object.metadata.uid not in self.bound:
                 self.bound.add(change.object.metadata.uid)
                 self.last = time.perf_counter()
 
     async def wait_bound(self, count: int, process: int | None = None) -> None:
-        """Returns once so many have a node; `process` is who binds them, and has to live."""
-        end = time.monotonic() + PATIENCE
+        """Returns once so many are bound; `process` is the scheduler that binds them, and has to stay alive."""
+        end = time.monotonic() + TIMEOUT
         while len(self.bound) < count:
             if time.monotonic() > end or (process is not None and not _is_alive(process)):
                 raise SystemExit(f"only {len(self.bound)} of {count} pods were bound")
@@ -52,7 +52,7 @@ class Pods:
 
 @asynccontextmanager
 async def watched(client: Client) -> AsyncIterator[Pods]:
-    """A pod watch that is open while the block runs."""
+    """Within the block, an open watch of pods."""
     pods = Pods(client)
     task = asyncio.create_task(pods.informer.run())
     try:
@@ -79,7 +79,7 @@ async def make_pods(client: Client, pods: Iterable[Json]) -> None:
 
 
 def describe_pod(name: str, scheduler: str, annotations: dict[str, str] | None = None, **spec: object) -> Json:
-    """A pod of one GPU; `spec` is what its spec says besides."""
+    """A pod with one GPU; `spec` is further fields of its spec."""
     resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {GPU: "1"}}
     whole = {
         "schedulerName": scheduler,
@@ -103,7 +103,7 @@ async def _remove(client: Client, resource: Resource, name: str) -> None:
 
 
 async def measure_ceiling(client: Client, nodes: Sequence[str], in_flight: int) -> float:
-    """Pods bound a second by a client that decides nothing, with a pod watch open."""
+    """Pods bound per second by a client that decides nothing, with an open watch of pods."""
     async with watched(client) as pods:
         waiting = sorted(pods.informer.objects.values(), key=lambda pod: pod.metadata.name)
         begun = time.perf_counter()
@@ -115,7 +115,7 @@ async def measure_ceiling(client: Client, nodes: Sequence[str], in_flight: int) 
 
 
 async def _bind(client: Client, pod: PodObject, node: str, device: int) -> None:
-    """Sends what the scheduler sends."""
+    """Sends the request that the scheduler sends."""
     meta = pod.metadata
     body = {
         "apiVersion": "v1",
@@ -134,7 +134,7 @@ async def _bind(client: Client, pod: PodObject, node: str, device: int) -> None:
 
 @asynccontextmanager
 async def our_scheduler(kubeconfig: Path) -> AsyncIterator[int]:
-    """The scheduler as a process, as it comes; its number."""
+    """Our scheduler as a process, with its defaults; yields its pid."""
     with tempfile.TemporaryFile() as log:
         command = [*PROGRAM, "scheduler", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0"]
         process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: ASYNC220
@@ -150,15 +150,15 @@ async def our_scheduler(kubeconfig: Path) -> AsyncIterator[int]:
 
 
 def compile_program() -> None:
-    """Compiles the scheduler's modules, as installing it does."""
+    """Compiles the scheduler's modules, as its installation does."""
     compileall.compile_dir(str(Path(gpu_scheduler.__file__).parent), quiet=2)
 
 
 async def measure_scheduler(
     client: Client, running: AbstractAsyncContextManager[int], count: int, settle: float = 0.0
 ) -> Json:
-    """Starts a scheduler on pods that wait, and waits for the last; what it took, and what it had used when it came
-    to rest within `settle` seconds after that."""
+    """Starts a scheduler on waiting pods, and waits for the last bind; returns the time that took, and the usage
+    once the process has become idle, at most `settle` seconds after that."""
     async with watched(client) as pods:
         begun = time.perf_counter()
         async with running as process:
@@ -171,7 +171,7 @@ async def measure_scheduler(
 
 
 async def _rest(process: int, longest: float) -> float:
-    """The processor time of a process once it uses next to none any more."""
+    """The processor time of a process once it is idle."""
     end = time.monotonic() + longest
     used, _ = usage(process)
     while time.monotonic() < end:
@@ -183,7 +183,7 @@ async def _rest(process: int, longest: float) -> float:
 
 
 def usage(process: int) -> tuple[float, float]:
-    """Seconds of processor time and the most memory, in MB, of a process."""
+    """Processor time in seconds and peak memory in MB of a process."""
     fields = _stat(process)
     status = Path(f"/proc/{process}/status").read_text().splitlines()
     peak = next(line for line in status if line.startswith("VmHWM"))

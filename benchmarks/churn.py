@@ -1,11 +1,11 @@
-"""A week of gangs compressed: created, run, deleted, by the thousand; does the scheduler stay as it was?
+"""Long-term churn compressed: thousands of gangs are created, run and deleted. Does the scheduler stay the same?
 
 Usage: churn.py [--gangs N] [--at-once N] [--nodes N | --kubeconfig FILE [--scheduler-kubeconfig FILE]]
 
-Starts a local cluster with simulated nodes, or takes one that is there, and a scheduler beside it. Gangs of 1 to 8
-pods, half of them as Volcano PodGroups and half by annotations, run for a moment and are deleted. Memory of the
-scheduler is read as it goes; at the end its comparer must find nothing, no Placement may be left and the Lease must
-name none. The last line is JSON; the exit code is 1 when something was left behind.
+Starts a local cluster with simulated nodes, or uses an existing one, and a scheduler beside it. Gangs of 1 to 8 pods,
+half of them as Volcano PodGroups and half by annotations, run for a moment and are deleted. The memory of the scheduler
+is sampled meanwhile; at the end its self-check must find no mismatch, no Placement may be left and the Lease must name
+none. The last line is JSON; the exit code is 1 if something was left behind.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"
 GROUP_NAME = "scheduling.k8s.io/group-name"
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
-PATIENCE = 600.0
+TIMEOUT = 600.0
 
 
 class Ended:
-    """Follows the pods; tells each gang when all of its pods have ended, and when they are gone."""
+    """Follows the pods; knows when all pods of a gang have ended, and when they are gone."""
 
     def __init__(self, client: Client) -> None:
         self.left: dict[str, int] = {}
         self.present: dict[str, int] = {}
         self.events: dict[str, asyncio.Event] = {}
         self._over: set[str] = set()
-        self.informer = Informer(client, PODS, PodObject, self._see, namespace=NAMESPACE)
+        self.informer = Informer(client, PODS, PodObject, self._on_event, namespace=NAMESPACE)
 
-    def _see(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
+    def _on_event(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
         for kind, pod, _ in changes:
             gang = (pod.metadata.labels or {}).get("gang", "")
             if kind is ChangeKind.DELETED:
@@ -63,21 +63,21 @@ class Ended:
                 self.events[gang].set()
 
     async def wait(self, gang: str, counts: dict[str, int]) -> None:
-        """Returns once the count of a gang is down to nothing."""
+        """Returns once the count of a gang is zero."""
         while counts[gang] > 0:
             self.events[gang].clear()
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await self.events[gang].wait()
             except TimeoutError:
-                raise SystemExit("\n".join([f"{gang} hangs for {PATIENCE:g} s", *self._stand(gang)])) from None
+                raise SystemExit("\n".join([f"{gang} hangs for {TIMEOUT:g} s", *self._describe(gang)])) from None
 
-    def _stand(self, gang: str) -> Iterator[str]:
-        """How each pod of a gang stands."""
+    def _describe(self, gang: str) -> Iterator[str]:
+        """The state of each pod of a gang."""
         for pod in self.informer.objects.values():
             if (pod.metadata.labels or {}).get("gang") == gang:
-                said = [found.message for found in pod.status.conditions or ()]
-                yield f"{pod.metadata.name}: {pod.status.phase}, {pod.spec.node_name or 'no node'}, {said}"
+                messages = [found.message for found in pod.status.conditions or ()]
+                yield f"{pod.metadata.name}: {pod.status.phase}, {pod.spec.node_name or 'no node'}, {messages}"
 
 
 def make_gang(number: int) -> tuple[str, list[Json], Json | None]:
@@ -105,7 +105,7 @@ def make_gang(number: int) -> tuple[str, list[Json], Json | None]:
 
 
 async def live(client: Client, ended: Ended, number: int) -> None:
-    """One gang's life."""
+    """Creates a gang, waits for its end, and deletes it."""
     name, pods, group = make_gang(number)
     ended.left[name] = ended.present[name] = len(pods)
     ended.events[name] = asyncio.Event()
@@ -126,7 +126,7 @@ async def live(client: Client, ended: Ended, number: int) -> None:
 
 
 async def churn(client: Client, scheduler: subprocess.Popen[bytes], options: argparse.Namespace) -> list[float]:
-    """All gangs, some at a time; the scheduler's memory in MB along the way."""
+    """Runs all gangs, some at a time; returns samples of the scheduler's memory in MB."""
     ended = Ended(client)
     watch = asyncio.create_task(ended.informer.run())
     await ended.informer.wait_synced()
@@ -151,7 +151,7 @@ def _memory(process: int) -> float:
 
 
 async def find_leftovers(client: Client, scheduler: subprocess.Popen[bytes], log: Path) -> list[str]:
-    """What should not be there any more; the comparer's verdict included."""
+    """What should be gone, and the mismatches of the self-check."""
     end = time.monotonic() + 30
     while True:
         placements = (await client.list(PLACEMENTS, SYSTEM, type=Object)).items
@@ -174,7 +174,7 @@ def _text_of(log: Path) -> str:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> Json:
-    """Churns, then looks for what is left."""
+    """Runs the churn, then looks for leftovers."""
     log = folder / "scheduler.log"
     flags = (
         "--kubeconfig",
@@ -200,7 +200,7 @@ async def run(options: argparse.Namespace, folder: Path) -> Json:
 
 @contextmanager
 def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
+    """Within the block, a running process."""
     with open(log, "ab") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             yield process
@@ -211,7 +211,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 @contextmanager
 def _local_cluster(folder: Path, nodes: int) -> Iterator[None]:
-    """A local cluster without a scheduler, which ends with the block."""
+    """Within the block, a local cluster without a scheduler."""
     flags = ("--port", "0", "--data-dir", str(folder / "cluster"), "--no-scheduler")
     size = ("--runtime", "simulated", "--nodes", str(nodes))
     with _running([*PROGRAM, "up", *flags, *size], folder / "cluster.log") as cluster:
@@ -223,7 +223,7 @@ def _local_cluster(folder: Path, nodes: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs it."""
+    """Parses the command line and runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gangs", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=32)

@@ -1,4 +1,4 @@
-"""How fast the engine decides: no I/O, one core, from the first cycle to the last effect.
+"""The speed of the engine's decisions: no I/O, one core, from the first cycle to the last effect.
 
     make bench NAME=decisions
     python benchmarks/decisions.py --only 3000x3
@@ -52,7 +52,7 @@ CASES = (
 
 
 def nodes(count: int, racks: int = 0) -> Iterator[Event]:
-    """Machines of eight GPUs, as a cloud would label them."""
+    """Nodes of eight GPUs with the labels of a cloud."""
     allocatable = {"cpu": 128_000, "memory": 1024 * GIB, "ephemeral-storage": 1024 * GIB, "pods": 110, GPU: 8}
     for i in range(count):
         labels = {"kubernetes.io/hostname": f"node-{i}", "kubernetes.io/arch": "amd64", "gpu": "h100"}
@@ -62,7 +62,7 @@ def nodes(count: int, racks: int = 0) -> Iterator[Event]:
 
 
 def shape(gpus: int = 1) -> Shape:
-    """A training worker."""
+    """The shape of a training worker."""
     return Shape((("cpu", 4_000), ("memory", 16 * GIB), (GPU, gpus)), gpu_resource=GPU, gpus=gpus)
 
 
@@ -84,7 +84,7 @@ def load(engine: Engine, events: list[Event]) -> float:
 
 
 def drain_effects(engine: Engine, now: float) -> tuple[int, list[Effect]]:
-    """Runs cycles until nothing more is decided; returns the pods that were given a place."""
+    """Runs cycles until nothing more is decided; returns the placed pods."""
     placed, effects = 0, []
     while True:
         fresh = engine.run_cycle(now)
@@ -96,7 +96,7 @@ def drain_effects(engine: Engine, now: float) -> tuple[int, list[Effect]]:
 
 
 def run_case(case: Case) -> dict[str, float]:
-    """All gangs of a case in one go, then once more gang by gang for the spread of decision times."""
+    """All gangs of a case at once, then once more gang by gang for the distribution of decision times."""
     engine, events = prepare(case)
     loading = load(engine, events)
     start = time.perf_counter()
@@ -142,7 +142,7 @@ def one_by_one(case: Case) -> list[float]:
 
 
 def run_saturated() -> dict[str, float]:
-    """A full cluster with 10,000 gangs of every size waiting; one node is freed at a time."""
+    """A full cluster with 10,000 waiting gangs of every size; one node is freed at a time."""
     rng = random.Random(1)
     engine = Engine(OPEN)
     engine.handle(TookOver(), 0.0)
@@ -180,7 +180,7 @@ def run_saturated() -> dict[str, float]:
 
 
 def carry_out(engine: Engine, effects: list[Effect], bound: dict[str, Pod], now: float) -> None:
-    """Plays the API server: every committed bind lands and is seen."""
+    """Acts as the API server: every committed bind lands and is seen."""
     for effect in effects:
         if isinstance(effect, Commit):
             engine.handle(Committed(effect.sequence), now)
@@ -192,7 +192,7 @@ def carry_out(engine: Engine, effects: list[Effect], bound: dict[str, Pod], now:
 
 
 def main() -> None:
-    """Every case in a process of its own, so that peak memory is its own."""
+    """Runs every case in its own process, so that peak memory is its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="run this case alone and print its figures as JSON")
     only = parser.parse_args().only
@@ -213,7 +213,7 @@ def main() -> None:
 
 
 def show(name: str, figures: dict[str, float]) -> None:
-    """One row of the table."""
+    """Prints one row of the table."""
     aim = next((case.aim for case in CASES if case.name == name), "p99 under 5 ms")
     cells = "  ".join(f"{key} {value:>10,}" for key, value in figures.items())
     print(f"{name:<14} {cells}   aim: {aim}", flush=True)

@@ -1,11 +1,11 @@
-"""How fast the live scheduler is on the local cluster, next to what its API server lets a bare client bind.
+"""The throughput of the live scheduler on the local cluster, next to that of a bare client on the same API server.
 
 Usage: live.py [--nodes N] [--gpus N] [--pods N] [--in-flight N] [--runs N]
 
-A local cluster with simulated nodes is started for the time of the run; side_by_side.py does the same on a real control
-plane. For each size of gang the pods exist before anything starts. First a bare client binds them all, with a pod watch
-open: the ceiling. Then they are made anew, and the scheduler is started as a process: the time is from its start to the
-last bind that is seen, its interpreter's start included. The last line is JSON.
+A local cluster with simulated nodes is started for the run; side_by_side.py does the same on a real control plane. For
+each gang size the pods exist before anything starts. First a bare client binds them all, with an open watch of pods:
+the ceiling. Then they are recreated, and the scheduler is started as a process: the time is from its start to the last
+visible bind, including the start of its interpreter. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ async def make_gangs(client: Client, count: int, size: int) -> None:
 
 
 async def find_nodes(client: Client) -> list[str]:
-    """The nodes that say what they have."""
+    """The nodes that have reported their capacity."""
     listed = (await client.list(NODES, type=NodeObject)).items
     return [node.metadata.name for node in listed if GPU in (node.status.allocatable or {})]
 
 
 async def run(options: argparse.Namespace, kubeconfig: Path) -> Json:
-    """Both measurements for each size of gang, one after the other."""
+    """Both measurements for each gang size, one after the other."""
     found: Json = {}
     async with Client(load_connection(kubeconfig), in_flight=256, timeout=60.0) as client:
         await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        while len(names := await find_nodes(client)) < options.nodes:  # noqa: ASYNC110 - they are another process
+        while len(names := await find_nodes(client)) < options.nodes:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
         for size in SIZES:
             results = []
@@ -84,7 +84,7 @@ async def run(options: argparse.Namespace, kubeconfig: Path) -> Json:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Parses the command line and runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--gpus", type=int, default=8)

@@ -1,11 +1,11 @@
-"""How fast the local API server is, over TLS, as its clients see it.
+"""The speed of the local API server, over TLS, as its clients see it.
 
 Usage: local_api.py [--pods N] [--nodes N] [--watchers N] [--rate EVENTS_PER_SECOND] [--seconds N]
 
-The server runs in a process of its own with a data folder on disk, the clients in two others: one with 32 requests in
-flight, one with the watchers. Events are told to all watchers while the writer keeps to the rate; one that is not told,
-or told twice or out of order, is counted as lost. One watcher reads every event; the others count them and must have
-received the very same bytes, which leaves the processors to the server. The last line is JSON.
+The server runs in its own process with a data folder on disk, the clients in two others: one with 32 requests in
+flight, one with the watchers. Events go to all watchers while the writer keeps the rate; one that is missing, duplicate
+or out of order counts as lost. One watcher parses every event; the others count them and must have received the same
+bytes, which leaves the processors to the server. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gpu_scheduler.k8s.objects import Json
 IN_FLIGHT = 32
 VERSION = "1.35"
 TOKEN = "benchmark"
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """How long watchers wait for the last event, in seconds."""
 REVISION = re.compile(rb'"resourceVersion":"(\d+)"')
 
@@ -82,8 +82,8 @@ async def serve(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server is."""
+class Address:
+    """The address of the server."""
 
     folder: Path
 
@@ -105,7 +105,7 @@ class Place:
 
 
 def make_node(index: int) -> Json:
-    """A node as a fleet has them."""
+    """A node like those of a fleet."""
     capacity = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8", "pods": "110"}
     labels = {"kubernetes.io/hostname": f"node-{index}", "topology.kubernetes.io/rack": f"rack-{index // 16}"}
     status = {"capacity": capacity, "allocatable": capacity}
@@ -113,7 +113,7 @@ def make_node(index: int) -> Json:
 
 
 def make_pod(name: str) -> Json:
-    """A pod of a training job, about 1.5 KB once it is stored."""
+    """A pod of a training job, about 1.5 KB in storage."""
     env = [{"name": key, "value": value} for key, value in (("MASTER_ADDR", "job-master-0"), ("WORLD_SIZE", "64"))]
     container = {
         "name": "pytorch",
@@ -142,7 +142,7 @@ async def in_flight(jobs: Iterable[Callable[[], Awaitable[None]]], width: int = 
 
 
 def post(session: aiohttp.ClientSession, path: str, found: Json) -> Callable[[], Awaitable[None]]:
-    """A request that must succeed."""
+    """Sends a request that must succeed."""
     data = json.dumps(found).encode()
 
     async def send() -> None:
@@ -155,7 +155,7 @@ def post(session: aiohttp.ClientSession, path: str, found: Json) -> Callable[[],
 
 
 def binding(name: str, node: int) -> Json:
-    """Where a pod goes, with the devices it gets."""
+    """A Binding with devices."""
     annotations = {"gpu-scheduler.io/devices": "0", "gpu-scheduler.io/visible-devices": "0"}
     target = {"kind": "Node", "name": f"node-{node}"}
     return {
@@ -172,13 +172,13 @@ def resident(pid: int) -> int:
 
 
 def processor_time(pid: int) -> float:
-    """The processor time that a process has used, in seconds; says more than a rate on a machine that is busy."""
+    """The processor time of a process in seconds; more reliable than a rate on a busy machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure_objects(place: Place, pid: int, nodes: int, pods: int) -> Json:
-    """Creates, binds, lists and memory."""
+async def measure_objects(place: Address, pid: int, nodes: int, pods: int) -> Json:
+    """Measures creates, binds, lists and memory."""
     found: Json = {}
     home = "/api/v1/namespaces/default/pods"
     async with place.session(IN_FLIGHT) as session:
@@ -206,7 +206,7 @@ async def measure_objects(place: Place, pid: int, nodes: int, pods: int) -> Json
 # -- watchers
 
 
-async def write_events(place: Place, count: int, rate: float) -> float:
+async def write_events(place: Address, count: int, rate: float) -> float:
     """Creates objects of 1.5 KB at a rate; returns the rate that was reached."""
     home = "/api/v1/namespaces/fan-out/configmaps"
     began = time.perf_counter()
@@ -223,32 +223,32 @@ async def write_events(place: Place, count: int, rate: float) -> float:
 
 
 @dataclass(slots=True)
-class Heard:
-    """What one watcher was told."""
+class Received:
+    """The events that one watcher received."""
 
     reads: bool
     events: int = 0
     checksum: int = 0
     parts: list[bytes] = field(default_factory=list)
 
-    def hear(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         self.events += chunk.count(b"\n")
         self.checksum = zlib.crc32(chunk, self.checksum)
         if self.reads:
             self.parts.append(chunk)
 
     def missed(self, count: int) -> int:
-        """How many events of the one that reads are missing, double or out of order."""
+        """How many events of the parsing watcher are missing, duplicate or out of order."""
         revisions = [int(number) for number in REVISION.findall(b"".join(self.parts))]
         return count - len(set(revisions)) + sum(a >= b for a, b in itertools.pairwise(revisions))
 
 
-async def watch(place: Place, watchers: int, count: int) -> None:
-    """The watchers' process: says when all of them listen, and then what they were told."""
+async def watch(place: Address, watchers: int, count: int) -> None:
+    """The process of the watchers: prints when all of them watch, and then what they received."""
     listening = 0
     everybody = asyncio.Event()
 
-    async def follow(session: aiohttp.ClientSession, revision: str, heard: Heard) -> None:
+    async def follow(session: aiohttp.ClientSession, revision: str, received: Received) -> None:
         nonlocal listening
         path = f"/api/v1/namespaces/fan-out/configmaps?watch=true&resourceVersion={revision}"
         async with session.get(path) as response:
@@ -256,27 +256,27 @@ async def watch(place: Place, watchers: int, count: int) -> None:
             if listening == watchers:
                 everybody.set()
             async for chunk in response.content.iter_any():
-                heard.hear(chunk)
-                if heard.events >= count:
+                received.add(chunk)
+                if received.events >= count:
                     break
 
     async with place.session(watchers + 1) as session:
         async with session.get("/api/v1/namespaces/fan-out/configmaps") as response:
             revision = (await response.json())["metadata"]["resourceVersion"]
-        told = [Heard(reads=index == 0) for index in range(watchers)]
-        tasks = [asyncio.create_task(follow(session, revision, heard)) for heard in told]
+        all_received = [Received(reads=index == 0) for index in range(watchers)]
+        tasks = [asyncio.create_task(follow(session, revision, received)) for received in all_received]
         await everybody.wait()
         print("listening", flush=True)
-        _, waiting = await asyncio.wait(tasks, timeout=PATIENCE)
+        _, waiting = await asyncio.wait(tasks, timeout=TIMEOUT)
         for task in waiting:
             task.cancel()
-        lost = sum(abs(count - heard.events) + (heard.checksum != told[0].checksum) for heard in told)
-        lost += told[0].missed(count)
-        print(json.dumps({"watch_lost": lost, "watch_events": sum(heard.events for heard in told)}), flush=True)
+        lost = sum(abs(count - one.events) + (one.checksum != all_received[0].checksum) for one in all_received)
+        lost += all_received[0].missed(count)
+        print(json.dumps({"watch_lost": lost, "watch_events": sum(one.events for one in all_received)}), flush=True)
 
 
-async def measure_watches(place: Place, pid: int, watchers: int, rate: float, seconds: float) -> Json:
-    """Tells events to many watchers."""
+async def measure_watches(place: Address, pid: int, watchers: int, rate: float, seconds: float) -> Json:
+    """Measures the delivery of events to many watchers."""
     count = int(rate * seconds)
     arguments = ["--role", "watch", "--folder", str(place.folder), "--watchers", str(watchers), "--count", str(count)]
     process = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE)
@@ -284,21 +284,21 @@ async def measure_watches(place: Place, pid: int, watchers: int, rate: float, se
     await process.stdout.readline()
     began, used = time.perf_counter(), processor_time(pid)
     reached = await write_events(place, count, rate)
-    told = json.loads(await process.stdout.readline())
+    results = json.loads(await process.stdout.readline())
     took = time.perf_counter() - began
     await process.wait()
-    told["told_cpu_us"] = (processor_time(pid) - used) / max(1, told["watch_events"]) * 1e6
-    return {**told, "events_per_s": reached, "told_per_s": told["watch_events"] / took}
+    results["told_cpu_us"] = (processor_time(pid) - used) / max(1, results["watch_events"]) * 1e6
+    return {**results, "events_per_s": reached, "told_per_s": results["watch_events"] / took}
 
 
 # -- together
 
 
 @asynccontextmanager
-async def running_server() -> AsyncIterator[tuple[Place, int]]:
+async def running_server() -> AsyncIterator[tuple[Address, int]]:
     """A server in its own process."""
     with tempfile.TemporaryDirectory(prefix="local-api-") as folder:
-        place = Place(Path(folder))
+        place = Address(Path(folder))
         arguments = ["--role", "serve", "--folder", folder]
         process = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments)
         try:
@@ -324,14 +324,14 @@ ROWS = (
     ("bytes_per_pod", "a pod on the wire, bytes", "{:,.0f}"),
     ("kb_per_pod", "memory per pod, KB", "{:.1f}"),
     ("events_per_s", "events/s written while watched", "{:,.0f}"),
-    ("told_per_s", "events/s told, all watchers", "{:,.0f}"),
-    ("told_cpu_us", "server CPU per event told, us", "{:,.1f}"),
+    ("told_per_s", "events/s delivered, all watchers", "{:,.0f}"),
+    ("told_cpu_us", "server CPU per delivered event, us", "{:,.1f}"),
     ("watch_lost", "events lost", "{:,.0f}"),
 )
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Runs everything and prints what was found."""
+    """Runs all measurements and prints the results."""
     async with running_server() as (place, pid):
         found = await measure_objects(place, pid, options.nodes, options.pods)
         found |= await measure_watches(place, pid, options.watchers, options.rate, options.seconds)
@@ -355,6 +355,6 @@ if __name__ == "__main__":
     if chosen.role == "serve":
         asyncio.run(serve(chosen.folder))
     elif chosen.role == "watch":
-        asyncio.run(watch(Place(chosen.folder), chosen.watchers, chosen.count))
+        asyncio.run(watch(Address(chosen.folder), chosen.watchers, chosen.count))
     else:
         asyncio.run(main(chosen))

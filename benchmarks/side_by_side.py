@@ -1,18 +1,18 @@
-"""The live scheduler next to kube-scheduler on a real control plane: the same nodes, the same native gangs.
+"""Our scheduler next to kube-scheduler on a real control plane: the same nodes, the same native gangs.
 
 Usage: side_by_side.py [--version 1.35|1.37] [--nodes N] [--pods N] [--runs N] [--gangs N]
-       side_by_side.py --nodes 50 --pods 256 --gangs 10    for a try
+       side_by_side.py --nodes 50 --pods 256 --gangs 10    for a quick run
 
-etcd, kube-apiserver and what controllers the pods need are started for the time of the run. For gangs of 8, gangs of 64
-and plain pods, all of which exist before anything starts, three are timed in turn: a bare client that decides nothing
-(the ceiling, with a pod watch open and as many requests in flight as serve it best), kube-scheduler and ours, each
-from the start of its process to the last bind that a watch shows. Pods differ in their schedulerName only; gangs are
-native ones, Workloads on 1.35 and PodGroups on 1.37. Then, with all those pods bound, single gangs of 8 are made one
-after the other: the time is from the last create to the last bind.
+etcd, kube-apiserver and the controllers that the pods need are started for the run. For gangs of 8, gangs of 64 and
+plain pods, all of which exist before anything starts, three are timed in turn: a bare client that decides nothing (the
+ceiling, with an open watch of pods and its best number of requests in flight), kube-scheduler and ours, each from the
+start of its process to the last bind that a watch shows. Pods differ only in their schedulerName; gangs are native
+ones, Workloads on 1.35 and PodGroups on 1.37. Then, with all those pods bound, single gangs of 8 are created one after
+the other: the time is from the last create to the last bind.
 
-kube-scheduler runs with its defaults, but without limits on its requests and without leader election; ours as it comes,
-Lease and all. The API server may have more requests at work than by default, or it would refuse many of
-kube-scheduler's. Figures are medians over the runs, ratios are taken within each. The last line is JSON.
+kube-scheduler runs with its defaults, but without client rate limits and without leader election; ours runs with its
+defaults, including the Lease. The API server may have more requests in flight than by default, or it would reject many
+of kube-scheduler's. Figures are medians over the runs, ratios are taken within each run. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._binding import (
     GPU,
     NAMESPACE,
-    PATIENCE,
+    TIMEOUT,
     compile_program,
     describe_pod,
     make_pods,
@@ -72,16 +72,17 @@ CONTROLLERS = {
     "1.35": "serviceaccount-controller",
     "1.37": "serviceaccount-controller,podgroup-protection-controller",
 }
-"""What the pods need, and no more: nobody plays these nodes, so one that looks after nodes would soon evict them."""
+"""The controllers that the pods need, and no others: these nodes have no kubelet, so the node controller would soon
+evict the pods."""
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False)
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 
 
 @dataclass
 class Bench:
-    """A control plane with nodes, and two who speak to it: an admin, and the user that ours and the bare client are.
+    """A control plane with nodes, and two of its users: an admin, and the user of our scheduler and the bare client.
 
-    API priority and fairness exempts admins, which would not be fair.
+    API priority and fairness exempts admins, which would be unfair.
     """
 
     plane: ControlPlane
@@ -92,7 +93,7 @@ class Bench:
     names: Iterator[int] = field(default_factory=count)
 
     def start(self, scheduler: str) -> AbstractAsyncContextManager[int]:
-        """One of SCHEDULERS as a process."""
+        """Starts one of SCHEDULERS as a process."""
         starts: dict[str, Callable[[], AbstractAsyncContextManager[int]]] = {
             "kube_scheduler": self._kube_scheduler,
             "gpu_scheduler": lambda: our_scheduler(self.plane.kubeconfig(USER)),
@@ -107,10 +108,10 @@ class Bench:
         finally:
             self.plane.stop("kube-scheduler")
 
-    # -- what is in the cluster
+    # -- objects
 
     async def prepare(self, nodes: int) -> None:
-        """Nodes, namespaces, kinds and rights."""
+        """Creates nodes, namespaces, kinds and permissions."""
         for name in (NAMESPACE, SYSTEM):
             await self.admin.create(NAMESPACES, {"metadata": {"name": name}})
         for definition in load_definitions():
@@ -130,11 +131,11 @@ class Bench:
         ready = {"type": "Ready", "status": "True", "reason": "Benchmark", "message": ""}
         status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
         await self.admin.patch(NODES, name, {"status": status}, "", "status")
-        # A new node is tainted until its own controller has seen it.
+        # A new node is tainted until the node controller has seen it.
         await self.admin.patch(NODES, name, {"spec": {"taints": None}})
 
     async def _until_served(self, path: str) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 try:
                     await self.admin.request("GET", path)
@@ -143,7 +144,7 @@ class Bench:
                     await asyncio.sleep(0.2)
 
     async def fill(self, scheduler: str, size: int) -> None:
-        """All pods, anew, in gangs of one size; 0 for plain ones."""
+        """Creates all pods in gangs of one size; 0 for plain pods."""
         await self.clear()
         if not size:
             await make_pods(self.admin, (describe_pod(f"pod-{n:05}", scheduler) for n in range(self.pods)))
@@ -151,21 +152,21 @@ class Bench:
             await send_all((self.make_gang(scheduler, size) for _ in range(self.pods // size)), 64 // size)
 
     async def make_gang(self, scheduler: str, size: int) -> None:
-        """A native gang and its pods. No name is ever given twice: a PodGroup takes its time to go."""
+        """Creates a native gang and its pods. No name is used twice: the deletion of a PodGroup takes time."""
         name = f"gang-{next(self.names):05}"
         policy = {"gang": {"minCount": size}}
         spec: Json
-        told: Json
+        membership: Json
         if self.plane.minor == "1.35":
             spec = {"podGroups": [{"name": "workers", "policy": policy}]}
-            told = {"workloadRef": {"name": name, "podGroup": "workers"}}
+            membership = {"workloadRef": {"name": name, "podGroup": "workers"}}
         else:
-            spec, told = {"schedulingPolicy": policy}, {"schedulingGroup": {"podGroupName": name}}
+            spec, membership = {"schedulingPolicy": policy}, {"schedulingGroup": {"podGroupName": name}}
         await self.admin.create(self._groups, {"metadata": {"name": name}, "spec": spec}, NAMESPACE, type=Object)
-        await make_pods(self.admin, (describe_pod(f"{name}-{n}", scheduler, **told) for n in range(size)))
+        await make_pods(self.admin, (describe_pod(f"{name}-{n}", scheduler, **membership) for n in range(size)))
 
     async def clear(self) -> None:
-        """No pods, no gangs."""
+        """Deletes all pods and gangs."""
         await remove_all(self.admin, PODS)
         await remove_all(self.admin, self._groups)
 
@@ -175,7 +176,7 @@ class Bench:
 
 
 async def find_in_flight(bench: Bench) -> int:
-    """How many requests in flight serve the bare client best."""
+    """The number of requests in flight with which the bare client is fastest."""
     rates = {}
     for in_flight in IN_FLIGHT:
         await bench.fill(USER, 0)
@@ -186,7 +187,7 @@ async def find_in_flight(bench: Bench) -> int:
 
 
 async def measure_turn(bench: Bench, size: int, in_flight: int, settle: float) -> Json:
-    """The ceiling and both schedulers, one after the other."""
+    """Measures the ceiling and both schedulers, one after the other."""
     await bench.fill(USER, size)
     found: Json = {"ceiling_per_s": round(await measure_ceiling(bench.user, bench.nodes, in_flight))}
     for scheduler, name in SCHEDULERS.items():
@@ -200,7 +201,7 @@ async def measure_turn(bench: Bench, size: int, in_flight: int, settle: float) -
 
 
 async def measure_latency(bench: Bench, scheduler: str, gangs: int) -> Json:
-    """How long single gangs of 8 take on the loaded cluster, in ms."""
+    """The time that single gangs of 8 take on the loaded cluster, in ms."""
     took: list[float] = []
     async with watched(bench.admin) as pods, bench.start(scheduler) as process:
         for _ in range(WARM_UP + gangs):
@@ -214,7 +215,7 @@ async def measure_latency(bench: Bench, scheduler: str, gangs: int) -> Json:
 
 
 def summarise(turns: list[Json]) -> Json:
-    """The median of everything that was measured."""
+    """The median of each measurement."""
 
     def middle(values: list[float], digits: int) -> float:
         found = round(statistics.median(values), digits)
@@ -231,13 +232,13 @@ def summarise(turns: list[Json]) -> Json:
 
 
 async def run(bench: Bench, options: argparse.Namespace) -> Json:
-    """Everything, in turns."""
+    """Runs all measurements, in turns."""
     await bench.prepare(options.nodes)
     in_flight = await find_in_flight(bench)
     turns: dict[str, list[Json]] = {kind: [] for kind in SIZES}
     for number in range(options.runs):
         for kind, size in SIZES.items():
-            # Events follow on a slower lane: once, what they cost is waited for.
+            # Events have a lower priority: wait once for their cost.
             settle = 60.0 if kind == "gang8" and not number else 0.0
             turns[kind].append(await measure_turn(bench, size, in_flight, settle))
             print(f"{kind}: {turns[kind][-1]}", flush=True)
@@ -262,14 +263,14 @@ async def run(bench: Bench, options: argparse.Namespace) -> Json:
 
 
 async def count_refused(client: Client) -> int:
-    """Requests that API priority and fairness turned away."""
+    """Requests that API priority and fairness rejected."""
     text = (await client.request("GET", "/metrics")).decode()
     lines = [line for line in text.splitlines() if line.startswith("apiserver_flowcontrol_rejected_requests_total")]
     return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
 
 
 def show(found: Json) -> None:
-    """A table for people."""
+    """Prints a table."""
     print(f"\nKubernetes {found['version']}, {found['nodes']} nodes, {found['pods']} pods, runs: {found['runs']}")
     print(f"{'':<9}{'pods/s':>24}{'':>23}{'CPU seconds':>19}{'':>7}{'memory (MB)':>15}")
     heads = ("ceiling", "kube", "ours", "of kube", "of ceiling", "kube", "ours", "of kube", "kube", "ours")
@@ -292,7 +293,7 @@ def show(found: Json) -> None:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Parses the command line and runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", choices=sorted(GROUPS), default="1.37")
     parser.add_argument("--nodes", type=int, default=1000)

@@ -1,4 +1,4 @@
-"""How many reviews one webhook process answers over TLS, and how long the slowest wait.
+"""How many reviews per second one webhook process answers over TLS, and the latency of the slowest.
 
 One process is `gpu-scheduler webhook --tls-dir`, log lines included; another one sends a review of 6 KB, a pod with a
 map, over kept connections, each as soon as the one before it is answered. The last line is JSON.
@@ -23,21 +23,21 @@ from gpu_scheduler.k8s.objects import Json
 
 SIZE = 6 * 1024
 KUBECONFIG = {
-    "clusters": [{"name": "nobody", "cluster": {"server": "http://127.0.0.1:1"}}],
-    "users": [{"name": "nobody", "user": {}}],
-    "contexts": [{"name": "nobody", "context": {"cluster": "nobody", "user": "nobody"}}],
-    "current-context": "nobody",
+    "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "none", "user": {}}],
+    "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}],
+    "current-context": "none",
 }
-"""Nobody answers where the API server should be, and it does not matter."""
+"""No API server answers at this address, which does not matter here."""
 WARM = 1.0
-"""Seconds that are not counted: connections are made, and the interpreter specialises its code."""
+"""Warm-up in seconds, not counted: connections are opened, and the interpreter specialises its code."""
 
 
 # -- the client
 
 
 def make_review(name: str) -> bytes:
-    """An AdmissionReview of the size, as an API server sends it."""
+    """An AdmissionReview of this size, as an API server sends it."""
     container: Json = {
         "name": "main",
         "image": "training:latest",
@@ -78,7 +78,7 @@ def make_review(name: str) -> bytes:
 
 
 class Sender(asyncio.Protocol):
-    """One connection that sends the same bytes again whenever the answer is whole."""
+    """One connection that sends the same bytes again after every complete reply."""
 
     def __init__(self, request: bytes, times: list[float]) -> None:
         self._request = request
@@ -119,7 +119,7 @@ class Sender(asyncio.Protocol):
 
 
 async def send(folder: Path, port: int, connections: int, seconds: float) -> None:
-    """The senders' process: prints what it measured."""
+    """The process of the senders: prints what it measured."""
     body = make_review("webhook-test-0")
     head = "POST /mutate?timeout=5s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request = f"{head}Accept: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -145,20 +145,20 @@ async def send(folder: Path, port: int, connections: int, seconds: float) -> Non
     found = {"requests_per_s": len(ordered) / took, "bytes": len(body)}
     found |= {f"p{part}_ms": ordered[len(ordered) * part // 100] * 1000 for part in (50, 99)}
     print(json.dumps(found), flush=True)
-    os._exit(0)  # the connections would be closed one by one
+    os._exit(0)  # closing the connections one by one would take long
 
 
 # -- together
 
 
 def processor_time(pid: int) -> float:
-    """The processor time that a process has used, in seconds."""
+    """The processor time of a process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def start_server(folder: Path, port: int, log: IO[bytes]) -> asyncio.subprocess.Process:
-    """The webhook as it is run, but for its API server."""
+    """Starts the webhook as in production, without its API server."""
     (folder / "kubeconfig").write_text(json.dumps(KUBECONFIG))
     flags = ["--kubeconfig", str(folder / "kubeconfig"), "--tls-dir", str(folder), "--listen", f"127.0.0.1:{port}"]
     command = ["-m", "gpu_scheduler.cli.main", "webhook", *flags]
@@ -172,7 +172,7 @@ async def start_client(folder: Path, port: int, options: argparse.Namespace) -> 
 
 
 async def reach(port: int, server: asyncio.subprocess.Process) -> None:
-    """Waits until somebody listens."""
+    """Waits until the port accepts connections."""
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -192,7 +192,7 @@ async def free_port() -> int:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Runs both processes and prints what was found."""
+    """Runs both processes and prints the results."""
     with tempfile.TemporaryDirectory(prefix="webhook-") as name:
         folder = Path(name)
         authority = make_authority()
@@ -205,7 +205,7 @@ async def main(options: argparse.Namespace) -> None:
                 await reach(port, server)
                 used = processor_time(server.pid)
                 client = await start_client(folder, port, options)
-                told, _ = await client.communicate()
+                output, _ = await client.communicate()
                 if client.returncode:
                     raise RuntimeError("the client failed")
                 used = processor_time(server.pid) - used
@@ -216,7 +216,7 @@ async def main(options: argparse.Namespace) -> None:
         lines = (
             (folder / "log").read_bytes().count(b"Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)")
         )
-    found = json.loads(told)
+    found = json.loads(output)
     print(f"{'reviews/s, ' + str(options.connections) + ' connections':<28} {found['requests_per_s']:>10,.0f}")
     print(f"{'median, ms':<28} {found['p50_ms']:>10.2f}")
     print(f"{'99th percentile, ms':<28} {found['p99_ms']:>10.2f}")
