@@ -6,7 +6,7 @@ import msgspec
 
 from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.webhook.reviews import BadReview, answer
+from gpu_scheduler.webhook.reviews import BadReview, respond
 from gpu_scheduler.webhook.server import ReviewPath
 from tests.fuzz.seeds import dump, examples, groups, pods
 from tests.fuzz.target import Input, Target
@@ -49,7 +49,7 @@ def reviews() -> list[Json]:
 
 def _answer(given: Input) -> str:
     path: ReviewPath = "mutate" if given.head == "mutate" else "validate"
-    got = answer(path, given.body, STRICT, NODES)
+    got = respond(path, given.body, STRICT, NODES)
     response = msgspec.json.decode(got.body)["response"]
     assert response["allowed"] is got.allowed
     assert len(got.body) < 16_384 + 64 * len(given.body)

@@ -14,7 +14,7 @@ from gpu_scheduler.base.certificates import Certificate, issue, make_authority, 
 from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.webhook import server as webhook
 from gpu_scheduler.webhook.metrics import WebhookMetrics
-from gpu_scheduler.webhook.reviews import answer
+from gpu_scheduler.webhook.reviews import respond
 from tests.embedded_kube.servers import PODS, api_server
 from tests.fuzz.seeds import dump
 from tests.fuzz.target import Input, Refused, Target
@@ -90,7 +90,7 @@ def _ask_webhook(given: Input) -> str:
 async def _speak_to_webhook(given: Input) -> str:
     serves, trust = _contexts()
     server = webhook.WebhookServer(
-        lambda path, body: answer(path, body, STRICT, NODES), WebhookMetrics(), lambda: True, 0.0
+        lambda path, body: respond(path, body, STRICT, NODES), WebhookMetrics(), lambda: True, 0.0
     )
     async with server.serving("127.0.0.1:0", serves) as port:
 

@@ -97,7 +97,7 @@ def test_gangs_as_json(busy: Live) -> None:
     assert found["lost"]["minimum"] is None
 
 
-def test_gangs_of_every_namespace_names_them(busy: Live) -> None:
+def test_gangs_of_all_namespaces_have_their_namespace(busy: Live) -> None:
     found = [one for one in read(busy, "gangs", "-A") if one["namespace"] == busy.namespace]
     assert sorted(one["name"] for one in found) == ["few", "first", "lost", "train"]
     assert busy.namespace in see(busy, "gangs", "-A")
@@ -112,7 +112,7 @@ def test_gangs_of_an_empty_namespace_mentions_other_namespaces(busy: Live) -> No
     assert text.endswith("in others (-A).\n")
 
 
-def test_gangs_counts_single_pods_that_run_and_shows_them_when_asked(live: Live) -> None:
+def test_gangs_counts_running_single_pods_and_lists_them_with_all(live: Live) -> None:
     live.create(member("one"), member("two"))
     live.wait_bound("one", "two")
     assert see(live, "gangs", "-n", live.namespace).splitlines()[1:] == [
@@ -121,7 +121,7 @@ def test_gangs_counts_single_pods_that_run_and_shows_them_when_asked(live: Live)
     assert rows(see(live, "gangs", "-n", live.namespace, "--all")).keys() == {"GANG", "one", "two"}
 
 
-def test_a_job_goes_by_its_own_name(live: Live) -> None:
+def test_a_job_is_found_by_its_name(live: Live) -> None:
     (job,) = gang_job("annotation", "train", 2)
     del job["spec"]["template"]["metadata"]["annotations"]["gpu-scheduler.io/gang"]
     live.create(job)
@@ -161,7 +161,7 @@ def test_a_watched_table_is_printed_again_when_it_changes(live: Live) -> None:
 def test_watch_and_json_exclude_each_other() -> None:
     done = run_program("gangs", "--watch", "-o", "json")
     assert done.returncode == 2
-    assert "--watch draws a table, so it goes without -o json" in done.stderr
+    assert "--watch prints a table; leave out -o json" in done.stderr
 
 
 # -- nodes
@@ -243,12 +243,12 @@ def test_explain_as_json(busy: Live) -> None:
     assert [one["state"] for one in found["members"]] == ["waiting", "waiting"]
 
 
-def test_explain_of_a_gang_that_lacks_pods_says_only_that(busy: Live) -> None:
+def test_explain_of_a_gang_that_lacks_pods(busy: Live) -> None:
     text = see(busy, "explain", "-n", busy.namespace, "few")
     assert "Why\n  1 of 3 pods exist; 2 more must be created.\n\nMembers\n" in text
 
 
-def test_explain_of_a_running_gang_lists_where_it_runs(busy: Live) -> None:
+def test_explain_of_a_running_gang_lists_its_nodes(busy: Live) -> None:
     text = see(busy, "explain", "-n", busy.namespace, "first")
     node = busy.wait_bound("first-0")["first-0"]
     assert rows(text)["first-0"] == ["first-0", "running", node, "8", "(0-7)"]
@@ -257,14 +257,16 @@ def test_explain_of_a_running_gang_lists_where_it_runs(busy: Live) -> None:
 
 def test_explain_of_an_unknown_name_offers_the_nearest(busy: Live) -> None:
     done = view(busy, "explain", "-n", busy.namespace, "trian")
-    assert_one_line(done, f"no gang or pod is called {busy.namespace}/trian; did you mean train")
+    assert_one_line(done, f"no gang, pod or job is called {busy.namespace}/trian; did you mean train")
     assert done.returncode == 1
 
 
 def test_explain_of_a_pod_of_another_scheduler_names_that_scheduler(live: Live) -> None:
-    live.create(member("other", scheduler="somebody-else"))
+    live.create(member("other", scheduler="kai-scheduler"))
     done = view(live, "explain", "-n", live.namespace, "other")
-    assert_one_line(done, "names the scheduler 'somebody-else', so it is not ours to place")
+    assert_one_line(
+        done, "names the scheduler 'kai-scheduler'; spec.schedulerName must be one that this scheduler serves: "
+    )
 
 
 # -- doctor
@@ -295,18 +297,20 @@ def test_doctor_and_gangs_say_that_no_scheduler_runs(world: World) -> None:
     live.create(*gang("annotation", "train", 2))
     text = see(live, "gangs")
     assert "fits now: it starts with the scheduler's next cycle" in text
-    assert text.endswith("No scheduler has ever run here. Nothing starts until one runs: gpu-scheduler scheduler\n")
+    assert text.endswith(
+        "No scheduler has ever run in this cluster. Nothing starts until a scheduler runs: gpu-scheduler scheduler\n"
+    )
     leader = next(one for one in read(live, "doctor") if one["check"] == "leader")
     assert leader == {
         "check": "leader",
         "level": "warn",
-        "message": "No scheduler has ever run here",
+        "message": "No scheduler has ever run in this cluster",
         "remedy": "Start one: gpu-scheduler scheduler.",
     }
     scheduler = world.scheduler(live).run()
     live.wait_bound("train-0", "train-1")
     assert scheduler.stop() == 0
-    assert "No scheduler runs: the last one stopped." in see(live, "gangs")
+    assert "No scheduler is running: the last one has stopped." in see(live, "gangs")
 
 
 # -- unreachable servers
@@ -374,5 +378,5 @@ def test_the_commands_work_as_a_kubectl_plugin(busy: Live, tmp_path: Path) -> No
     assert "holds 24" in run("explain", "-n", busy.namespace, "train").stdout
     unknown = run("explain", "-n", busy.namespace, "nobody")
     assert unknown.returncode == 1
-    assert unknown.stderr.startswith("kubectl gang: no gang or pod is called")
+    assert unknown.stderr.startswith("kubectl gang: no gang, pod or job is called")
     assert run("scheduler").returncode == 2

@@ -266,7 +266,7 @@ def test_status_shows_what_runs(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("_no_default_folder")
 def test_status_without_a_cluster_says_so_and_fails(tmp_path: Path) -> None:
     done = run_program("status", "--data-dir", str(tmp_path))
-    assert (done.returncode, "No local cluster runs" in done.stdout) == (1, True)
+    assert (done.returncode, "No local cluster is running" in done.stdout) == (1, True)
     done = run_program("status", "-o", "json", "--data-dir", str(tmp_path))
     assert (done.returncode, json.loads(done.stdout)["running"]) == (1, False)
     assert run_program("status").returncode == 1
@@ -287,7 +287,7 @@ def test_down_stops_the_cluster_and_keeps_its_objects(own: Own) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "Stopped.")
     assert cluster.process.wait(TIMEOUT) == 0
     again = run_program("down", "--data-dir", str(cluster.folder))
-    assert (again.returncode, "No local cluster runs" in again.stdout) == (0, True)
+    assert (again.returncode, "No local cluster is running" in again.stdout) == (0, True)
     cluster.start()
     cluster.kubectl("get", "configmap", "kept")
 
@@ -305,7 +305,7 @@ def test_reset_deletes_everything_after_confirmation(own: Own) -> None:
     assert (cluster.folder / "state.db").exists()
     assert "Deleted" in run_program(*reset, stdin="y\n").stdout
     assert not cluster.folder.exists()
-    assert "Nothing is stored" in run_program(*reset, "--yes").stdout
+    assert "There is no data" in run_program(*reset, "--yes").stdout
     cluster.start()
     assert "not found" in cluster.run("get", "configmap", "kept").stderr
 

@@ -21,20 +21,20 @@ pytestmark = pytest.mark.local("it starts local clusters")
 CLAIMS = (
     r"All 32 GPUs are held\.",
     r"Every job holds GPUs that another one waits for:",
-    r"No job has all of its pods, so nothing is computed\.",
-    r"Nothing has moved for 5 s, and nothing ever will\.",
+    r"No job has all of its pods, so none computes\.",
+    r"Nothing has changed for 5 s, and nothing ever will\.",
     r"All 4 jobs finish\.",
     r"No job held some GPUs without the others for longer than \d\.\d\d s\.",
     r"No GPU was ever held by two pods\.",
     r"train runs on all 32 GPUs\.",
     r"rival waits\.",
-    r"train-3 is killed\. GPUs 0-7 of node\d are idle, and rival still waits:",
-    r"Its replacement takes GPUs 0-7 of node\d\.",
+    r"train-3 is deleted\. GPUs 0-7 of node\d are idle, and rival still waits:",
+    r"Its replacement gets GPUs 0-7 of node\d\.",
     r"train ends, and rival starts\.",
     r"mapped-0 runs on node1 and prints CUDA_VISIBLE_DEVICES=0,1",
     r"mapped-1 runs on node2 and prints CUDA_VISIBLE_DEVICES=2",
     r"mapped-2 runs on node3 and prints CUDA_VISIBLE_DEVICES=4,6,7",
-    r"It holds no GPU, and is told why:",
+    r"It holds no GPU, and the scheduler says why:",
 )
 PODS = {f"{job}-{rank}" for job in ("vision", "speech", "text", "robots") for rank in range(8)}
 
@@ -77,7 +77,7 @@ def test_it_shows_the_deadlock_and_its_solution_and_draws_both(folder: Path, tmp
     for claim, expected in zip(claims, CLAIMS, strict=True):
         assert re.fullmatch(expected, " ".join(claim.split()))
     assert re.search(r"needs 40 nvidia\.com/gpu", done.stdout), "the scheduler's own words"
-    assert re.search(r"jobs that finished +0 of 4 +4 of 4", done.stdout)
+    assert re.search(r"jobs finished +0 of 4 +4 of 4", done.stdout)
     assert lines[-1] == "  gpu-scheduler-demo.html"
 
     alone = (tmp_path / "gpu-scheduler-demo.svg").read_text("utf-8")
@@ -94,7 +94,7 @@ def test_it_shows_the_deadlock_and_its_solution_and_draws_both(folder: Path, tmp
 def test_a_failed_expectation_ends_it_and_is_named(folder: Path, tmp_path: Path) -> None:
     done = run_demo(folder, tmp_path, "--nodes", "1", "--output", str(tmp_path / "pictures"))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "  ✓ Nothing has moved for 5 s" in done.stdout
+    assert "  ✓ Nothing has changed for 5 s" in done.stdout
     assert "All 4 jobs finish" not in done.stdout
     (line,) = done.stderr.splitlines()
     assert line.startswith("gpu-scheduler: claim failed: All 4 jobs finish: text, robots did not; the scheduler says:")

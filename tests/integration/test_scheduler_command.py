@@ -96,7 +96,7 @@ def test_a_port_in_use_is_a_one_line_error(live: Live, scheduler: Scheduler) -> 
     done = run_program("scheduler", "--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{scheduler.port}")
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1] == (
-        f'gpu-scheduler: address "127.0.0.1:{scheduler.port}" cannot be listened on: address already in use'
+        f'gpu-scheduler: cannot listen on "127.0.0.1:{scheduler.port}": address already in use'
     )
     assert "Traceback" not in done.stderr
 

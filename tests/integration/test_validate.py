@@ -136,9 +136,7 @@ def test_refused_pods_are_reported_with_the_message_of_the_server(scheduled: Clu
     assert done.returncode == 1
     assert "the Service gpu-scheduler-system/gpu-scheduler-webhook does not exist" in done.stdout
     for name in NAMES:
-        assert (
-            f"{name}: refused    ❌ (Not scheduled)\n    expected the pod to be there, actual: refused:" in done.stdout
-        )
+        assert f"{name}: refused    ❌ (Not scheduled)\n    expected the pod to exist, actual: refused:" in done.stdout
     assert 'failed calling webhook "pods.gpu-scheduler.io"' in done.stdout
     eventually(lambda: is_gone(scheduled), "the namespace to be gone")
 

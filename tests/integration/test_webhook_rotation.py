@@ -35,7 +35,7 @@ THREADS = 8
 
 
 class Webhook:
-    """A `gpu-scheduler webhook` process on this machine that keeps its certificate in the cluster's secret."""
+    """A `gpu-scheduler webhook` process that renews its certificate in a secret of the cluster."""
 
     def __init__(self, kubeconfig: Path, config: Path, port: int) -> None:
         flags = ["--kubeconfig", str(kubeconfig), "--config", str(config), "--listen", f"127.0.0.1:{port}"]

@@ -117,7 +117,7 @@ class Ask:
         gangs = f"/apis/scheduling.k8s.io/{version}/namespaces/{HOME}/{plural}"
         forged_gang = {"metadata": {"name": "forged", "annotations": {NOTES[0]: "{}"}}, "spec": gang_spec(plural)}
         asked = [(PODS, forged, REFUSAL), (gangs, forged_gang, REFUSAL_OF_NOTES)]
-        asked.append((f"/api/v1/namespaces/{HOME}/bindings", late, "settled when the pod is made"))
+        asked.append((f"/api/v1/namespaces/{HOME}/bindings", late, "cannot change after the pod is created"))
         for path, body, refusal in asked:
             if refusal not in (await self._api.ask("POST", f"{path}?dryRun=All", body)).message:
                 return False
@@ -266,7 +266,9 @@ async def test_a_bind_cannot_change_what_a_pod_was_created_with(
     body["metadata"] |= meta
     for path in (f"{PODS}/{name}/binding", f"/api/v1/namespaces/{HOME}/bindings")[: 1 if who else 2]:
         refused = await admin.ask("POST", path, body, **who)
-        assert (refused.code, "settled when the pod is made" in refused.message) == (403, True), refused.message
+        assert (refused.code, "cannot change after the pod is created" in refused.message) == (403, True), (
+            refused.message
+        )
     assert (await Pods(admin, HOME).get(name))["metadata"]["annotations"] == {"free": "1", DEVICES: "0"}
 
 

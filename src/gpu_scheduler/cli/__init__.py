@@ -1,1 +1,4 @@
-"""The commands: flags, wiring, signals, logging, tables."""
+"""The command line: options, wiring of the services, signals, and the text of tables and reports.
+
+Each command is one module, imported when the command runs. Decisions belong in `core`, Kubernetes requests in `k8s`.
+"""

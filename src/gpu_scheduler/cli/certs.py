@@ -1,4 +1,4 @@
-"""`certs`: certificates for the webhook as files, for those who keep its secret themselves."""
+"""`certs`: creates certificates for the webhook as files, for users who manage its secret themselves."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ EXAMPLES = """
 \b
 Examples:
   gpu-scheduler certs                      certificates for a year, in the folder certs
-  gpu-scheduler certs --days 30 --force    newer ones in their place
-  gpu-scheduler certs --dns-name 10.0.0.7  for a webhook outside of the cluster, too
-\b
-The webhook needs none of this when it keeps its own certificate, nor with cert-manager.
+  gpu-scheduler certs --days 30 --force    replace them
+  gpu-scheduler certs --dns-name 10.0.0.7  also for a webhook outside the cluster
+
+You do not need this command when the webhook renews its own certificate, or with cert-manager.
 """
 
 
 def dns_name_option(command: Callable[..., None]) -> Callable[..., None]:
-    """`--dns-name`, the same for those who make certificates."""
+    """Adds `--dns-name`, for commands that issue certificates."""
 
     def check(_context: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
@@ -41,35 +41,37 @@ def dns_name_option(command: Callable[..., None]) -> Callable[..., None]:
                 )
         return names
 
-    told = "Another name or address that the webhook is called by; may be repeated."
-    return click.option("--dns-name", "dns_names", multiple=True, metavar="NAME", callback=check, help=told)(command)
+    text = "Additional name or address of the webhook; may be repeated."
+    return click.option("--dns-name", "dns_names", multiple=True, metavar="NAME", callback=check, help=text)(command)
 
 
 @click.command(epilog=EXAMPLES)
 @click.option("--dir", "folder", metavar="DIR", default="certs", show_default=True, type=click.Path(path_type=Path),
-              help="Where to write them.")  # fmt: skip
-@click.option("--namespace", metavar="NAME", default=SYSTEM, show_default=True, help="Where the Service is.")
-@click.option("--service", metavar="NAME", default=WEBHOOK, show_default=True, help="What the Service is called.")
-@click.option("--secret", metavar="NAME", default=WEBHOOK_SECRET, show_default=True, help="What the secret is called.")
+              help="Folder for the files.")  # fmt: skip
+@click.option("--namespace", metavar="NAME", default=SYSTEM, show_default=True, help="Namespace of the Service.")
+@click.option("--service", metavar="NAME", default=WEBHOOK, show_default=True, help="Name of the Service.")
+@click.option("--secret", metavar="NAME", default=WEBHOOK_SECRET, show_default=True, help="Name of the secret.")
 @dns_name_option
-@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they are good.")
-@click.option("--force", is_flag=True, help="Replace those that are there.")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Validity in days.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def certs(folder: Path, namespace: str, service: str, secret: str, days: int, force: bool, **more: Any) -> None:
-    """Make certificates for the webhook, and a secret of them to apply."""
+    """Create certificates for the webhook as files and as a secret to apply."""
     from gpu_scheduler.webhook.rotation import make_pair, service_names
 
     for flag, name in (("--namespace", namespace), ("--service", service), ("--secret", secret)):
         _check_name(flag, name)
-    there = [name for name in FILES if (folder / name).exists()]
-    if there and not force:
-        raise InvalidInputError(f"--dir: {folder} has {there[0]} already; --force replaces it, another --dir keeps it")
-    made = make_pair((*service_names(namespace, service), *more["dns_names"]), days * 86_400.0)
+    existing = [name for name in FILES if (folder / name).exists()]
+    if existing and not force:
+        raise InvalidInputError(
+            f"--dir: {folder} already has {existing[0]}; replace it with --force, or choose another --dir"
+        )
+    pair = make_pair((*service_names(namespace, service), *more["dns_names"]), days * 86_400.0)
     try:
-        _write(folder, made, namespace, secret)
+        _write(folder, pair, namespace, secret)
     except OSError as error:
         raise InvalidInputError(f"--dir: {folder} cannot be written: {error.strerror}") from error
     authority = shlex.quote(str(folder / "ca.crt"))
-    print(f"Wrote {', '.join(FILES)} to {folder}; good for {days} days. The authority's key is thrown away.")
+    print(f"Wrote {', '.join(FILES)} to {folder}; valid for {days} days. The authority's key is not kept.")
     print("\nNext:")
     print(f"  kubectl create namespace {namespace}")
     print(f"  kubectl apply -f {shlex.quote(str(folder / MANIFEST))}")
@@ -80,18 +82,18 @@ def certs(folder: Path, namespace: str, service: str, secret: str, days: int, fo
 def _check_name(flag: str, name: str) -> None:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         raise InvalidInputError(
-            f'{flag}: "{name}" must be a name of small letters, digits and dashes, such as {SYSTEM}'
+            f'{flag}: "{name}" must consist of lower-case letters, digits and dashes, such as {SYSTEM}'
         )
 
 
-def _write(folder: Path, made: SignedPair, namespace: str, secret: str) -> None:
+def _write(folder: Path, pair: SignedPair, namespace: str, secret: str) -> None:
     import base64
 
     import yaml
 
     from gpu_scheduler.base.certificates import write_private
 
-    data = {"ca.crt": made.authority, "tls.crt": made.pair.certificate, "tls.key": made.pair.key}
+    data = {"ca.crt": pair.authority, "tls.crt": pair.pair.certificate, "tls.key": pair.pair.key}
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

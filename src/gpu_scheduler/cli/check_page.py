@@ -1,4 +1,4 @@
-"""What the check service answers: where it runs and what it sees, as JSON and as a page."""
+"""The content of the check service, as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Where this process runs, and the GPUs it was told to use; None when it was told nothing."""
+    """Where this process runs, and CUDA_VISIBLE_DEVICES, which is None when not set."""
 
     pod: str
     namespace: str
@@ -26,19 +26,19 @@ class PodIdentity:
 
 
 def read_identity(environment: Mapping[str, str], hostname: str) -> PodIdentity:
-    """The place as the downward API tells it; a pod's name is its hostname, so that stands in for it."""
+    """Reads the variables of the downward API; the hostname replaces a missing pod name."""
     pod, namespace, node = (environment.get(name) for name in ("POD_NAME", "POD_NAMESPACE", "NODE_NAME"))
     return PodIdentity(pod or hostname, namespace or UNKNOWN, node or UNKNOWN, environment.get(VARIABLE))
 
 
 def describe(identity: PodIdentity) -> list[str]:
-    """What the log says at the start; the first line can be compared as it is."""
-    told = f"{VARIABLE} is not set" if identity.visible_devices is None else f"{VARIABLE}={identity.visible_devices}"
-    return [one_line(line) for line in (told, f"Pod {identity.namespace}/{identity.pod} on node {identity.node}")]
+    """The log lines at the start; scripts compare the first one."""
+    devices = f"{VARIABLE} is not set" if identity.visible_devices is None else f"{VARIABLE}={identity.visible_devices}"
+    return [one_line(line) for line in (devices, f"Pod {identity.namespace}/{identity.pod} on node {identity.node}")]
 
 
 def as_json(identity: PodIdentity, gpus: Gpus) -> dict[str, Any]:
-    """All that is known, for programs."""
+    """The report as JSON."""
     return {
         "service": SERVICE,
         "pod": identity.pod,
@@ -51,7 +51,7 @@ def as_json(identity: PodIdentity, gpus: Gpus) -> dict[str, Any]:
 
 
 def draw_page(identity: PodIdentity, gpus: Gpus) -> str:
-    """All that is known, for people. Nothing in it is loaded from elsewhere, and every value is escaped."""
+    """The report as an HTML page. It loads nothing else, and every value is escaped."""
     rows = "".join(
         f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd></div>"
         for title, value in (("Pod", identity.pod), ("Namespace", identity.namespace), ("Node", identity.node))
@@ -62,7 +62,7 @@ def draw_page(identity: PodIdentity, gpus: Gpus) -> str:
         f"<style>{_STYLE}</style></head><body><main><h1>GPU check</h1><dl>{rows}</dl>"
         f"<h2><code>{VARIABLE}</code></h2><p class=devices>{_draw_devices(identity.visible_devices)}</p>"
         f"<h2>GPUs</h2>{_draw_gpus(gpus)}"
-        '<footer>The same as <a href="/api">JSON</a>. This page loads itself again every 5 seconds.</footer>'
+        '<footer>The same as <a href="/api">JSON</a>. This page reloads every 5 seconds.</footer>'
         "</main></body></html>"
     )
 
@@ -71,15 +71,15 @@ def _draw_devices(devices: str | None) -> str:
     if devices is None:
         return "<em>not set</em>"
     chips = "".join(f"<b>{escape(word)}</b>" for word in map(str.strip, devices.split(",")) if word)
-    return chips or "<em>empty: no GPU may be used</em>"
+    return chips or "<em>empty: no GPU is visible</em>"
 
 
 def _draw_gpus(gpus: Gpus) -> str:
     if gpus.problem:
         return f"<p><em>{escape(gpus.problem)}</em></p>"
     if not gpus.found:
-        return "<p><em>none were found</em></p>"
-    head = "".join(f"<th>{title}</th>" for title in ("Index", "Name", "Memory", "Busy"))
+        return "<p><em>none found</em></p>"
+    head = "".join(f"<th>{title}</th>" for title in ("Index", "Name", "Memory", "Utilization"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_draw_gpu, gpus.found))}</tbody></table>"
 
 

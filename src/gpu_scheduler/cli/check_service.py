@@ -1,4 +1,4 @@
-"""`check-service`: says where it runs and which GPUs it may use, over HTTP and in its log."""
+"""`check-service`: reports over HTTP and in its log where it runs and which GPUs it has."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler check-service                          in a pod: on port 8080 of every address
-  gpu-scheduler check-service --listen 127.0.0.1:0     on a free port of this machine alone; it prints which
+  gpu-scheduler check-service                       in a pod: on port 8080 of every address
+  gpu-scheduler check-service --listen 127.0.0.1:0  on a free local port, which it prints
 \b
-It answers:
+Endpoints:
   GET /         a page; with "Accept: application/json" the same as /api
   GET /api      pod, namespace, node, CUDA_VISIBLE_DEVICES and GPUs as JSON
-  GET /health   whether it is well; also /healthz, /readyz
-\b
-It reads POD_NAME, POD_NAMESPACE and NODE_NAME, which the downward API can set, and CUDA_VISIBLE_DEVICES.
+  GET /health   liveness; also /healthz, /readyz
+
+It reads CUDA_VISIBLE_DEVICES, and POD_NAME, POD_NAMESPACE and NODE_NAME, which the downward API can set.
 """
 
 HEADERS = {
@@ -41,9 +41,9 @@ HEADERS = {
 
 
 @click.command("check-service", epilog=EXAMPLES)
-@click.option("--listen", metavar="HOST:PORT", default=":8080", show_default=True, help="Where to answer.")
+@click.option("--listen", metavar="HOST:PORT", default=":8080", show_default=True, help="Address for HTTP.")
 def check_service(listen: str) -> None:
-    """Report over HTTP where this pod runs and which GPUs it may use."""
+    """Report over HTTP where this pod runs and which GPUs it has."""
     from gpu_scheduler.cli.check_page import read_identity
     from gpu_scheduler.k8s.errors import ConfigError
 
@@ -67,11 +67,11 @@ async def _serve_until_signalled(identity: PodIdentity, listen: str) -> None:
         for line in (*describe(identity), f"Listening on port {port}"):
             print(line, flush=True)
         await stop.wait()
-        await smi.close()  # first: a request that waits for it would keep the server from ending
+        await smi.close()  # first: a request that waits for it would delay the shutdown
 
 
 def make_routes(identity: PodIdentity, smi: NvidiaSmi) -> list[web.RouteDef]:
-    """The page and its JSON."""
+    """The routes of the page and of its JSON."""
     from aiohttp import web
 
     from gpu_scheduler.cli.check_page import as_json, draw_page

@@ -1,4 +1,4 @@
-"""Which cluster a command looks at: the options all of them share, and the way from there to a view."""
+"""Options that select the cluster, shared by most commands, and the connection that they stand for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True)
 class ClusterTarget:
-    """A cluster, and how the scheduler in it is set up."""
+    """The cluster that a command works on, and the settings of its scheduler."""
 
     kubeconfig: Path | None
     context: str | None
@@ -31,7 +31,7 @@ class ClusterTarget:
     scheduler_names: tuple[str, ...]
 
     def connect(self) -> Connection:
-        """How to reach the cluster; one line to the user when that is not known."""
+        """The connection to the cluster; an error in one line when the kubeconfig is unusable."""
         from gpu_scheduler.k8s.connection import load_connection
         from gpu_scheduler.k8s.errors import ConfigError
 
@@ -41,7 +41,7 @@ class ClusterTarget:
             raise InvalidInputError(str(error)) from error
 
     def settings(self, **overrides: object) -> Settings:
-        """The scheduler's settings: those of the file, those that the command line overrides, and more names."""
+        """The scheduler's settings: the file, overridden by the command line, with additional scheduler names."""
         from gpu_scheduler.scheduler.settings import SettingsError, load_settings
 
         try:
@@ -54,33 +54,35 @@ class ClusterTarget:
 
 
 class InvalidInputError(click.ClickException):
-    """What was given cannot be worked with."""
+    """An option or a file that cannot be used; exits with 2."""
 
     exit_code = 2
 
 
 def connection_options(command: Command) -> Command:
-    """`--kubeconfig` and `--context`, as kubectl has them."""
+    """Adds `--kubeconfig` and `--context`, as in kubectl."""
     file = click.Path(path_type=Path, dir_okay=False)
-    command = click.option("--context", metavar="NAME", help="Which of the kubeconfig's contexts.")(command)
-    return click.option("--kubeconfig", type=file, help="How to reach the cluster; else as kubectl finds it.")(command)
+    command = click.option(
+        "--context", metavar="NAME", help="Context of the kubeconfig; default: its current context."
+    )(command)
+    return click.option("--kubeconfig", type=file, help="Kubeconfig file; default: as kubectl finds it.")(command)
 
 
 def setting_options(command: Command) -> Command:
-    """`--config` and `--scheduler-name`: how the scheduler is set up."""
+    """Adds `--config` and `--scheduler-name`: the settings of the scheduler."""
     file = click.Path(path_type=Path, dir_okay=False)
     name = click.option(
         "--scheduler-name",
         "scheduler_names",
         multiple=True,
         metavar="NAME",
-        help="Another name that pods may call this scheduler by; may be repeated.",
+        help="Additional schedulerName that this scheduler serves; may be repeated.",
     )
-    return click.option("--config", type=file, help="The scheduler's settings, a YAML file.")(name(command))
+    return click.option("--config", type=file, help="Settings of the scheduler, a YAML file.")(name(command))
 
 
 def cluster_options(command: Command) -> Command:
-    """The options that say which cluster; the command gets them as one Target."""
+    """Adds all options that select the cluster; the command receives them as one ClusterTarget."""
 
     @functools.wraps(command)
     def run(
@@ -92,38 +94,38 @@ def cluster_options(command: Command) -> Command:
 
 
 def namespace_options(command: Command) -> Command:
-    """`--namespace` and `--all-namespaces`."""
-    everywhere = click.option("--all-namespaces", "-A", is_flag=True, help="Look into every namespace.")
+    """Adds `--namespace` and `--all-namespaces`."""
+    everywhere = click.option("--all-namespaces", "-A", is_flag=True, help="All namespaces.")
     return namespace_option(everywhere(command))
 
 
 def namespace_option(command: Command) -> Command:
-    """`--namespace` alone."""
-    return click.option("--namespace", "-n", metavar="NAME", help="Which namespace; else the context's own.")(command)
+    """Adds `--namespace`."""
+    return click.option("--namespace", "-n", metavar="NAME", help="Namespace; default: that of the context.")(command)
 
 
 def output_option(*choices: str) -> Callable[[Command], Command]:
-    """`--output` with these choices, the first being the default."""
+    """Adds `--output` with these choices; the first is the default."""
     kind = click.Choice(choices)
-    return click.option("--output", "-o", type=kind, default=choices[0], show_default=True, help="In which form.")
+    return click.option("--output", "-o", type=kind, default=choices[0], show_default=True, help="Output format.")
 
 
 def load_view(target: ClusterTarget) -> tuple[ClusterSnapshot, Connection]:
-    """What the cluster is like now; one line to the user when it cannot be seen."""
+    """Takes a snapshot of the cluster; an error in one line when the API server does not answer."""
     connection, settings = target.connect(), target.settings()
     from gpu_scheduler.scheduler.snapshot import take_snapshot
 
-    return ask(connection, lambda client: take_snapshot(client, settings)), connection
+    return run_with_client(connection, lambda client: take_snapshot(client, settings)), connection
 
 
-def ask(connection: Connection, question: Callable[[Client], Awaitable[T]]) -> T:
-    """Asks the API server something; one line to the user when it does not answer, or says no."""
+def run_with_client(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Runs requests with a client; an error in one line when the API server does not answer or refuses."""
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.errors import ApiError
 
     async def run() -> T:
         async with Client(connection) as client:
-            return await question(client)
+            return await work(client)
 
     try:
         return asyncio.run(run())
@@ -132,9 +134,9 @@ def ask(connection: Connection, question: Callable[[Client], Awaitable[T]]) -> T
 
 
 def describe_api_error(server: str, status: int, message: str) -> str:
-    """What went wrong between us and an API server, in one line."""
+    """An error of a request in one line."""
     if status == 0:
-        return f"{server} does not answer: {message}"
+        return f"{server} does not answer: {message}; check --kubeconfig and --context"
     if status in (401, 403):
-        return f"{server} does not allow this: {message}"
+        return f"{server} refuses the request: {message}; kubectl auth can-i --list shows what this account may do"
     return f"{server} answered {status}: {message}"

@@ -1,4 +1,4 @@
-"""`demo`: shows in a minute what gangs are for, and proves it."""
+"""`demo`: demonstrates gang scheduling in a minute, and verifies every claim."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from gpu_scheduler.cli.demonstration.observer import DemoRun
     from gpu_scheduler.cli.demonstration.screen import DemoScreen
 
-PICTURE = "gpu-scheduler-demo.html"
-ALONE = "gpu-scheduler-demo.svg"
-"""The same picture without a page around it, for documents."""
+HTML = "gpu-scheduler-demo.html"
+SVG = "gpu-scheduler-demo.svg"
+"""The same picture without the page, for documents."""
 
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler demo                     4 nodes of 8 GPUs, about a minute
-  gpu-scheduler demo --output pictures   write the picture into another folder
+  gpu-scheduler demo                     4 nodes with 8 GPUs each, about a minute
+  gpu-scheduler demo --output pictures   write the pictures to another folder
   gpu-scheduler demo --nodes 1           too few GPUs for the jobs: shows how a claim fails
-\b
-Everything that it says was seen in the API of a local cluster that it starts for this. It exits with 1 when something
-that it claims is not so, and says what. Ctrl-C ends it and removes everything but the pictures.
+
+Every claim is verified with the API of a local cluster, which the command starts and removes. It exits with 1 when a
+claim does not hold. Ctrl-C stops it and removes everything except the pictures.
 """
 
 
@@ -39,11 +39,13 @@ that it claims is not so, and says what. Ctrl-C ends it and removes everything b
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help=f"The folder for the pictures {PICTURE} and {ALONE}; else here.",
+    help=f"Folder for {HTML} and {SVG}; default: the current one.",
 )
-@click.option("--nodes", type=click.IntRange(1, 4), default=4, show_default=True, help="How many nodes of 8 GPUs.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 4), default=4, show_default=True, help="Number of nodes with 8 GPUs each."
+)
 def demo(output: Path, nodes: int) -> None:
-    """Show jobs that lock each other out, and the same jobs as gangs."""
+    """Demonstrate how jobs deadlock, and how gangs prevent it."""
     from gpu_scheduler.cli.demonstration.cluster_process import ClusterProcess, ClusterStartError
     from gpu_scheduler.cli.demonstration.screen import DemoScreen
     from gpu_scheduler.cli.demonstration.session import ClaimError
@@ -53,8 +55,8 @@ def demo(output: Path, nodes: int) -> None:
     folder, screen = Path(tempfile.mkdtemp(prefix="gpu-scheduler-demo-")), DemoScreen()
     clusters = [ClusterProcess(folder / name, nodes, gangs=name == "gangs") for name in ("pods", "gangs")]
     try:
-        runs = asyncio.run(_play(clusters, screen, folder))
-        _conclude(runs, screen, output)
+        runs = asyncio.run(_run_scenarios(clusters, screen, folder))
+        _print_summary(runs, screen, output)
     except ClaimError as error:
         raise click.ClickException(f"claim failed: {error}") from error
     except (ApiError, ClusterStartError) as error:
@@ -71,19 +73,19 @@ def demo(output: Path, nodes: int) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Finds out first whether the picture can be written."""
+    """Checks that the pictures can be written before anything is started."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Neither is an older picture to be taken for that of a run which failed.
-        for name in (PICTURE, ALONE):
+        # A failed run must leave no picture of an earlier run.
+        for name in (HTML, SVG):
             (folder / name).touch()
             (folder / name).unlink()
     except OSError as error:
-        raise InvalidInputError(f"--output: {folder} cannot be written to: {error.strerror}") from error
+        raise InvalidInputError(f"--output: cannot write to {folder}: {error.strerror}") from error
 
 
-async def _play(clusters: list[ClusterProcess], screen: DemoScreen, folder: Path) -> list[DemoRun]:
-    """All acts, in two clusters that differ in nothing but gangs."""
+async def _run_scenarios(clusters: list[ClusterProcess], screen: DemoScreen, folder: Path) -> list[DemoRun]:
+    """Runs all scenarios, in two clusters that differ only in gang scheduling."""
     from gpu_scheduler.base.text import count
     from gpu_scheduler.cli.demonstration import scenarios
     from gpu_scheduler.cli.demonstration.jobs import JOBS
@@ -96,15 +98,15 @@ async def _play(clusters: list[ClusterProcess], screen: DemoScreen, folder: Path
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     without, with_gangs = clusters
     without.start()
-    screen.head("Four jobs want the same GPUs")
+    screen.heading("Four jobs need the same GPUs")
     screen.table(JOB_COLUMNS, list_jobs(JOBS))
-    screen.say(
-        f"Together they want {sum(job.total for job in JOBS)} GPUs. As in training, a pod computes only when all pods "
-        "of its job run. All are submitted at the same time, to a Kubernetes cluster that starts on this machine now."
+    screen.text(
+        f"Together they need {sum(job.total for job in JOBS)} GPUs. As in training, a pod computes only when all "
+        "pods of its job run. All jobs are submitted at once, to a local Kubernetes cluster that starts now."
     )
     async with watched(await without.wait_ready(), screen, folder / "rendezvous-1") as session:
-        screen.say(f"It has {count(len(session.capacity), 'node')} with {session.gpus} GPUs.")
-        # Starting takes a while: the second cluster does so while nothing moves in the first one.
+        screen.text(f"It has {count(len(session.capacity), 'node')} with {session.gpus} GPUs.")
+        # The second cluster starts while the first one is deadlocked.
         first = await scenarios.run_deadlock(session, with_gangs.start)
     without.ask_to_stop()
     async with watched(await with_gangs.wait_ready(), screen, folder / "rendezvous-2") as session:
@@ -115,20 +117,20 @@ async def _play(clusters: list[ClusterProcess], screen: DemoScreen, folder: Path
     return [first, second]
 
 
-def _conclude(runs: list[DemoRun], screen: DemoScreen, folder: Path) -> None:
-    """What was seen in the end, as a table and as a picture."""
+def _print_summary(runs: list[DemoRun], screen: DemoScreen, folder: Path) -> None:
+    """Writes the pictures and prints the summary."""
     from rich.text import Text
 
     from gpu_scheduler.cli.demonstration.screen import compare
     from gpu_scheduler.cli.demonstration.timeline import draw_page, draw_picture
 
-    (folder / PICTURE).write_text(draw_page(runs), "utf-8")
-    (folder / ALONE).write_text(draw_picture(runs), "utf-8")
-    screen.head("Summary")
+    (folder / HTML).write_text(draw_page(runs), "utf-8")
+    (folder / SVG).write_text(draw_picture(runs), "utf-8")
+    screen.heading("Summary")
     screen.table(*compare(runs))
-    screen.head("Next")
-    screen.say(
-        "make up (gpu-scheduler up) starts such a cluster for your jobs; docs/gangs.md says how to write a gang."
+    screen.heading("Next")
+    screen.text(
+        "make up (gpu-scheduler up) starts such a cluster for your jobs; docs/gangs.md explains how to define a gang."
     )
-    screen.say(f"Both runs as a picture, to be opened in a browser ({ALONE} beside it is for documents):")
-    screen.lines([Text(f"  {folder / PICTURE}", "bold")])
+    screen.text(f"Open the picture of both runs in a browser; {SVG} beside it is for documents:")
+    screen.lines([Text(f"  {folder / HTML}", "bold")])

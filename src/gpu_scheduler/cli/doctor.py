@@ -1,4 +1,4 @@
-"""`doctor`: is everything there that the scheduler needs, and is anything left that should not be?"""
+"""`doctor`: checks the cluster, the scheduler and the webhook, and suggests remedies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
 
 REQUEST_TIMEOUT = 10.0
-"""How long one answer may take, in seconds."""
+"""Seconds for each request."""
 
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler doctor                   look at everything; exits with 1 when something fails
-  gpu-scheduler doctor -o json           for programs
+  gpu-scheduler doctor                   run all checks; exits with 1 when one fails
+  gpu-scheduler doctor -o json           for scripts
 """
 
 
@@ -34,7 +34,7 @@ Examples:
 @output_option("text", "json", "yaml")
 @cluster_options
 def doctor(target: ClusterTarget, output: str) -> None:
-    """Check the cluster and the scheduler in it, and say what to do."""
+    """Check the cluster and the scheduler, and suggest remedies."""
     from gpu_scheduler.cli.checks.cluster import CheckLevel, worst
     from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
     from gpu_scheduler.cli.screen import screen_width, show, show_value
@@ -50,7 +50,7 @@ def doctor(target: ClusterTarget, output: str) -> None:
 
 
 async def examine(connection: Connection, settings: Settings) -> list[Check]:
-    """Every check that can be made; what cannot be reached fails and ends it."""
+    """Runs all checks. A request that fails is a failed check and ends the list."""
     from gpu_scheduler.cli.checks.cluster import Check, CheckLevel
     from gpu_scheduler.k8s.client import Client
     from gpu_scheduler.k8s.errors import ApiError
@@ -59,10 +59,10 @@ async def examine(connection: Connection, settings: Settings) -> list[Check]:
     async with Client(connection, timeout=REQUEST_TIMEOUT) as client:
         try:
             async for check in _checks(client, connection, settings):
-                checks.append(check)  # noqa: PERF401  what was found before an error is kept
+                checks.append(check)  # noqa: PERF401  checks before an error are kept
         except ApiError as error:
             name = "cluster" if checks else "api"
-            remedy = "kubectl get --raw /version tells whether it is the connection or the account."
+            remedy = "Run kubectl get --raw /version: it shows whether the connection or the account is the problem."
             checks.append(
                 Check(name, CheckLevel.FAIL, describe_api_error(connection.server, error.status, error.message), remedy)
             )
@@ -76,9 +76,9 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     from gpu_scheduler.k8s.discovery import find_served
     from gpu_scheduler.scheduler.snapshot import take_snapshot
 
-    begun = time.monotonic()
+    started = time.monotonic()
     version = await client.server_version()
-    yield cluster.check_api(connection.server, version, time.monotonic() - begun)
+    yield cluster.check_api(connection.server, version, time.monotonic() - started)
     asked = time.time()
     theirs = await client.server_time()
     yield cluster.check_clock(asked, theirs, time.time())
@@ -113,7 +113,7 @@ def _check_names(view: ClusterSnapshot) -> Iterator[Check]:
 
 
 async def _check_scheduler(client: Client, view: ClusterSnapshot, settings: Settings) -> AsyncIterator[Check]:
-    """Who leads, and whether what is written down agrees with what counts."""
+    """Checks the leader, and that the Placements agree with the Lease."""
     from gpu_scheduler.cli.checks import cluster
     from gpu_scheduler.gangs.contract import PLACEMENTS
     from gpu_scheduler.k8s.objects import Object
@@ -126,13 +126,13 @@ async def _check_scheduler(client: Client, view: ClusterSnapshot, settings: Sett
     committed: dict[str, str] = {}
     listed = await client.list(PLACEMENTS, settings.namespace, type=Object)
     if view.lease is not None:
-        # Read after the Placements: one that is written meanwhile is then at worst not yet committed.
+        # Read after the Placements: one that is written in between is then at worst not yet committed.
         committed = (await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)).committed
     yield cluster.check_placements({p.metadata.name: p.metadata.uid for p in listed.items}, committed)
 
 
 async def _find_refused(client: Client, needed: Sequence[Permission]) -> list[Permission]:
-    """Those of the permissions that this account does not have."""
+    """The permissions that this account does not have."""
     answers = await asyncio.gather(*[_is_allowed(client, permission) for permission in needed])
     return [permission for permission, allowed in zip(needed, answers, strict=True) if not allowed]
 

@@ -1,4 +1,4 @@
-"""`explain`: why a gang waits, and what would help."""
+"""`explain`: explains why a gang waits, and what would help."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler explain train            the gang `train` of the current namespace
-  gpu-scheduler explain train-worker-3   the gang that this pod is a member of
+  gpu-scheduler explain train            the gang or job `train` of the current namespace
+  gpu-scheduler explain train-worker-3   the gang of this pod
   gpu-scheduler explain -n team train    in another namespace; `team/train` is the same
-  gpu-scheduler explain train -o json    for programs
+  gpu-scheduler explain train -o json    for scripts
 """
 
 
@@ -28,7 +28,7 @@ Examples:
 @output_option("text", "json", "yaml")
 @cluster_options
 def explain(target: ClusterTarget, name: str, namespace: str | None, output: str) -> None:
-    """Say why a gang or pod waits, and what would help."""
+    """Explain why a gang, job or pod waits, and what would help."""
     from gpu_scheduler.cli.render.explain import draw_page, make_page
     from gpu_scheduler.cli.render.leader import warn_of_leader
     from gpu_scheduler.cli.screen import screen_width, show, show_value
@@ -49,22 +49,13 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
 
 
 def _find(view: ClusterSnapshot, namespace: str, name: str) -> list[GangKey]:
-    """The gangs that are meant, or one line with the nearest names."""
-    from gpu_scheduler.cli.render.names import find_keys, nearest_names
+    """The gangs that a name means; a name that means none is an error that says what to try instead."""
+    from gpu_scheduler.cli.render.names import NameLookup
 
-    found = find_keys(view.engine.state, namespace, name)
+    names = NameLookup(view.engine.state, view.pods, view.book.context.scheduler_names)
     before, slash, after = name.partition("/")
-    if not found and slash:
-        found = find_keys(view.engine.state, before, after)
-    if found:
-        return found
-    for pod in view.pods.values():
-        if pod.metadata.namespace == namespace and pod.metadata.name == name:
-            raise click.ClickException(
-                f"pod {namespace}/{name} names the scheduler {pod.spec.scheduler_name!r}, so it is not ours to place"
-            )
-    near = nearest_names(view.engine.state, namespace, name)
-    program = click.get_current_context().find_root().info_name
-    either = f"{', '.join(near[:-1])} or {near[-1]}" if len(near) > 1 else "".join(near)
-    hint = f"; did you mean {either}?" if near else f"; {program} gangs -A lists all"
-    raise click.ClickException(f"no gang or pod is called {namespace}/{name}{hint}")
+    found = names.find(namespace, name) or (names.find(before, after) if slash else [])
+    if not found:
+        program = click.get_current_context().find_root().info_name or ""
+        raise click.ClickException(names.describe_missing(namespace, name, program))
+    return found

@@ -1,4 +1,4 @@
-"""`up`, `down`, `status`, `reset`: the local cluster from the command line."""
+"""`up`, `down`, `status`, `reset`: the commands of the local cluster."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ PROGRAM = (sys.executable, "-m", "gpu_scheduler.cli.main")
 IMAGE = f"gpu-scheduler:{__version__}"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 SCHEDULER_NAMES = ("gpu-scheduler", "volcano", "default-scheduler", "scheduler-plugins-scheduler")
-"""Whoever a pod names as its scheduler, in the local cluster it is ours."""
+"""The scheduler names that the local cluster serves: every common one."""
 
 
 def data_dir_option(command: Callable[..., None]) -> Callable[..., None]:
-    """`--data-dir`, the same for every command."""
+    """Adds `--data-dir`."""
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
         default=default_data_dir,
         show_default="~/.local/state/gpu-scheduler/local",
         envvar="GPU_SCHEDULER_DATA_DIR",
-        help="Where objects, logs and volumes are kept.",
+        help="Folder for objects, logs and volumes.",
     )(command)
 
 
 UP_EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler up                                  4 nodes of 8 GPUs each
-  gpu-scheduler up --nodes 2 --gpus 4 --racks 2     small, with racks
-  gpu-scheduler up --runtime simulated --nodes 1000 no processes: pods only pretend to run
-  gpu-scheduler up --fleet fleet.yaml               different kinds of nodes
-  gpu-scheduler up --ephemeral                      keep nothing afterwards
-  gpu-scheduler up --no-scheduler                   bring your own scheduler
-  gpu-scheduler up --kubernetes 1.37                the gang API of another version
+  gpu-scheduler up                                   4 nodes with 8 GPUs each
+  gpu-scheduler up --nodes 2 --gpus 4 --racks 2      a small cluster with racks
+  gpu-scheduler up --runtime simulated --nodes 1000  simulated pods, without processes
+  gpu-scheduler up --fleet fleet.yaml                several kinds of nodes
+  gpu-scheduler up --ephemeral                       delete all data at the end
+  gpu-scheduler up --no-scheduler                    run your own scheduler
+  gpu-scheduler up --kubernetes 1.37                 the API of another Kubernetes version
 """
 
 
 @click.command(epilog=UP_EXAMPLES)
-@click.option("--nodes", type=click.IntRange(1, 20000), default=4, show_default=True, help="How many nodes.")
+@click.option("--nodes", type=click.IntRange(1, 20000), default=4, show_default=True, help="Number of nodes.")
 @click.option("--gpus", type=click.IntRange(0, 128), default=8, show_default=True, help="GPUs of each node.")
 @click.option("--cpu", default="4", show_default=True, metavar="QUANTITY", help="CPU of each node.")
 @click.option("--memory", default="8Gi", show_default=True, metavar="QUANTITY", help="Memory of each node.")
@@ -73,21 +73,27 @@ Examples:
     type=click.Choice(["process", "simulated"]),
     default="process",
     show_default=True,
-    help="Run containers as processes, or only pretend.",
+    help="Run containers as processes, or simulate them.",
 )
 @click.option(
     "--kubernetes",
     type=click.Choice(["1.35", "1.36", "1.37"]),
     default="1.35",
     show_default=True,
-    help="Which version's API to serve.",
+    help="Kubernetes version of the API.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=16443, show_default=True, help="0 picks a free one.")
-@click.option("--no-scheduler", is_flag=True, help="Start no scheduler, for those who bring their own.")
-@click.option("--no-webhook", is_flag=True, help="Start no webhook: containers are not told their GPUs.")
-@click.option("--no-operator", is_flag=True, help="Start no operator: nobody makes pods of PyTorchJobs and the like.")
-@click.option("--no-gangs", is_flag=True, help="Let the scheduler place pod by pod, as if there were no gangs.")
-@click.option("--ephemeral", is_flag=True, help="Keep nothing: use a temporary folder and delete it at the end.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=16443,
+    show_default=True,
+    help="API port; 0: a free one.",
+)
+@click.option("--no-scheduler", is_flag=True, help="Start no scheduler, so that you can run your own.")
+@click.option("--no-webhook", is_flag=True, help="Start no webhook: CUDA_VISIBLE_DEVICES is not set.")
+@click.option("--no-operator", is_flag=True, help="Start no operator: PyTorchJobs and other jobs get no pods.")
+@click.option("--no-gangs", is_flag=True, help="Schedule pod by pod and ignore gangs.")
+@click.option("--ephemeral", is_flag=True, help="Use a temporary folder, and delete it at the end.")
 @data_dir_option
 def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **chosen: Any) -> None:
     """Start a local Kubernetes cluster on this machine, without Docker. Ctrl-C stops it."""
@@ -99,9 +105,9 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
 
     named = click.get_current_context().get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
     if ephemeral and named:
-        raise click.UsageError("--ephemeral keeps nothing, so it goes without --data-dir")
+        raise click.UsageError("--ephemeral uses a temporary folder; leave out --data-dir")
     if no_gangs and no_scheduler:
-        raise click.UsageError("--no-gangs is for the scheduler, so it goes without --no-scheduler")
+        raise click.UsageError("--no-gangs configures the scheduler; leave out --no-scheduler")
     folder = Path(tempfile.mkdtemp(prefix="gpu-scheduler-")) if ephemeral else data_dir
     port, file = chosen.pop("port"), chosen.pop("fleet")
     webhook, operator = (not chosen.pop(f"no_{part}") and not no_scheduler for part in ("webhook", "operator"))
@@ -127,12 +133,12 @@ def up(ephemeral: bool, data_dir: Path, no_scheduler: bool, no_gangs: bool, **ch
 
 
 def scheduler_part(*, gangs: bool) -> Addon:
-    """The scheduler as the local cluster runs it: this very program, for every scheduler's name that people use."""
+    """The scheduler as an add-on of the local cluster, which serves every common scheduler name."""
     from embedded_kube.addons import Addon
 
     command = [*PROGRAM, "scheduler", "--listen", "127.0.0.1:0"]
-    # On one machine nobody is far away: a scheduler that was killed is succeeded sooner.
-    # A container that is started again is still the same candidate, and need not wait for itself.
+    # A short Lease: on one machine a killed scheduler can be replaced sooner.
+    # The pod name as identity: a restarted container is the same candidate and need not wait for its own Lease.
     command += ["--lease-duration", "6", "--identity", "$(POD_NAME)"]
     command += names_served()
     if not gangs:
@@ -141,21 +147,21 @@ def scheduler_part(*, gangs: bool) -> Addon:
 
 
 def webhook_part(home: DataDir) -> Addon:
-    """The webhook as the local cluster runs it, for the same pods."""
+    """The webhook as an add-on of the local cluster, for the same pods."""
     from embedded_kube.addons import Addon, AddonWebhook
     from gpu_scheduler.scheduler.settings import Settings
     from gpu_scheduler.webhook.configuration import make_configurations
     from gpu_scheduler.webhook.policy import AdmissionPolicy
 
-    rules, port = AdmissionPolicy(frozenset(SCHEDULER_NAMES), Settings().gpu_resources), home.webhook_port()
+    policy, port = AdmissionPolicy(frozenset(SCHEDULER_NAMES), Settings().gpu_resources), home.webhook_port()
     command = [*PROGRAM, "webhook", "--listen", f"127.0.0.1:{port}", "--tls-dir", str(home.webhook), *names_served()]
-    # There are no ValidatingAdmissionPolicies here: the webhook guards what they would.
-    configure = partial(make_configurations, rules=rules, system_namespace=SYSTEM, guard=True)
+    # The local cluster has no ValidatingAdmissionPolicies: the webhook protects reserved annotations.
+    configure = partial(make_configurations, policy=policy, system_namespace=SYSTEM, guard=True)
     return Addon(WEBHOOK, "webhook", tuple(command), IMAGE, AddonWebhook(port, configure))
 
 
 def operator_part(*, gangs: bool) -> Addon:
-    """The operator as the local cluster runs it: where the scheduler knows no gangs, it makes none."""
+    """The operator as an add-on of the local cluster; without gangs in the scheduler it creates none."""
     from embedded_kube.addons import Addon
 
     command = [*PROGRAM, "operator", "--listen", "127.0.0.1:0", "--lease-duration", "6", "--identity", "$(POD_NAME)"]
@@ -164,7 +170,7 @@ def operator_part(*, gangs: bool) -> Addon:
 
 
 def names_served() -> list[str]:
-    """The flags for every scheduler's name that people use."""
+    """The flags for every served scheduler name."""
     return [word for name in SCHEDULER_NAMES for word in ("--scheduler-name", name)]
 
 
@@ -179,7 +185,7 @@ async def run_until_signalled(settings: ClusterSettings, ready: Callable[[Runnin
 
 
 def print_welcome(running: RunningCluster, ephemeral: bool, hints: Callable[[RunningCluster], Iterable[str]]) -> None:
-    """Where the API is, how to reach it, and what to try first."""
+    """Prints the address of the API, how to use it, and commands to try."""
     print_address(running, ephemeral)
     click.echo("Try:  kubectl get nodes -o wide")
     for hint in hints(running):
@@ -187,10 +193,10 @@ def print_welcome(running: RunningCluster, ephemeral: bool, hints: Callable[[Run
 
 
 def gang_hints(_running: RunningCluster) -> Iterable[str]:
-    """A gang to try."""
+    """Commands that show a gang."""
     gang = "--annotations=gpu-scheduler.io/gang=hello --annotations=gpu-scheduler.io/gang-min=2"
     yield f"kubectl run a --image=any --restart=Never {gang} -- date"
-    yield "kubectl get pods -o wide          # a waits: its gang is two"
+    yield "kubectl get pods -o wide          # a waits: its gang needs 2 pods"
     yield f"kubectl run b --image=any --restart=Never {gang} -- date"
     yield "kubectl get pods -o wide          # both have run"
     yield "kubectl -n gpu-scheduler-system logs deploy/gpu-scheduler"
@@ -198,34 +204,34 @@ def gang_hints(_running: RunningCluster) -> Iterable[str]:
 
 
 def pod_hints(_running: RunningCluster) -> Iterable[str]:
-    """A pod to try where the scheduler knows no gangs."""
+    """Commands for a scheduler without gangs."""
     yield "kubectl run hello --image=any --restart=Never -- date"
     yield "kubectl logs hello"
-    yield "The scheduler places pod by pod, as if there were no gangs. Ctrl-C stops the cluster."
+    yield "The scheduler places pod by pod and ignores gangs. Ctrl-C stops the cluster."
 
 
 def bare_hints(running: RunningCluster) -> Iterable[str]:
-    """A pod to try where there is no scheduler: it says its node itself."""
+    """Commands for a cluster without a scheduler: the pod names its node."""
     where = f'{{"spec":{{"nodeName":"{running.node}"}}}}'
     yield f"kubectl run hello --image=any --restart=Never --overrides='{where}' -- date"
     yield "kubectl logs hello"
-    yield "No scheduler runs in it: a pod says its node itself, or you bring one. Ctrl-C stops the cluster."
+    yield "There is no scheduler: set nodeName in pods, or run your own. Ctrl-C stops the cluster."
 
 
 def print_address(running: RunningCluster, ephemeral: bool) -> None:
-    """Where the API is, and how to reach it."""
-    click.echo(f"Kubernetes {running.kubernetes} at {running.server}" + (" (nothing is kept)" if ephemeral else ""))
+    """Prints the address of the API and the kubeconfig."""
+    click.echo(f"Kubernetes {running.kubernetes} at {running.server}" + (" (ephemeral)" if ephemeral else ""))
     click.echo(f"\n  export KUBECONFIG={shlex.quote(running.kubeconfig)}\n")
 
 
 @click.command()
 @data_dir_option
 def down(data_dir: Path) -> None:
-    """Stop the local cluster; what it stored stays."""
+    """Stop the local cluster. Its data is kept."""
     home = DataDir(data_dir)
     running = home.running()
     if not home.is_locked() or running is None:
-        click.echo(f"No local cluster runs in {data_dir}.")
+        click.echo(f"No local cluster is running in {data_dir}.")
         return
     os.kill(running.pid, signal.SIGTERM)
     for _ in range(300):
@@ -233,16 +239,16 @@ def down(data_dir: Path) -> None:
             click.echo("Stopped.")
             return
         time.sleep(0.1)
-    raise click.ClickException(
-        f"process {running.pid} has not stopped after 30 s; look at it, or: kill -9 {running.pid}"
-    )
+    raise click.ClickException(f"process {running.pid} has not stopped after 30 s; end it with: kill -9 {running.pid}")
 
 
 @click.command()
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
+)
 @data_dir_option
 def status(data_dir: Path, output: str) -> None:
-    """Say whether the local cluster runs, and what is in it. Exits with 1 when it does not."""
+    """Show whether the local cluster is running, and what is in it. Exits with 1 when it is not."""
     home = DataDir(data_dir)
     running = home.running() if home.is_locked() else None
     found: dict[str, Any] = {"running": running is not None, "data_dir": str(data_dir)}
@@ -252,7 +258,7 @@ def status(data_dir: Path, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(found))
     elif running is None:
-        click.echo(f"No local cluster runs in {data_dir}. Start one with: {home.command('up')}")
+        click.echo(f"No local cluster is running in {data_dir}. Start one with: {home.command('up')}")
     else:
         ready, nodes, pods = found["nodes_ready"], found["nodes"], found["pods"]
         click.echo(f"Kubernetes {running.kubernetes} at {running.server} (process {running.pid})")
@@ -263,7 +269,7 @@ def status(data_dir: Path, output: str) -> None:
 
 
 async def count_objects(home: DataDir, running: RunningCluster) -> dict[str, Any]:
-    """Asks the cluster itself how many nodes and pods it has; the project's own are told apart."""
+    """Counts the nodes and pods of the cluster, without those of the control plane."""
     import ssl
 
     import aiohttp
@@ -278,7 +284,9 @@ async def count_objects(home: DataDir, running: RunningCluster) -> dict[str, Any
             async with api.get("/api/v1/pods") as reply:
                 pods = (await reply.json())["items"]
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise click.ClickException(f"process {running.pid} runs, but {running.server} does not answer") from error
+        raise click.ClickException(
+            f"process {running.pid} runs, but {running.server} does not answer; restart the cluster"
+        ) from error
     own = [pod for pod in pods if pod["metadata"]["namespace"] == SYSTEM]
     schedulers = [pod for pod in own if pod["metadata"].get("labels", {}).get(NAME) == "gpu-scheduler"]
     workers = [node for node in nodes if CONTROL_PLANE not in node["metadata"].get("labels", {})]
@@ -291,20 +299,20 @@ async def count_objects(home: DataDir, running: RunningCluster) -> dict[str, Any
 
 
 def is_ready(found: dict[str, Any]) -> bool:
-    """Whether a node or a pod says that it is ready."""
+    """Whether a node or pod has the condition Ready."""
     return any(c["type"] == "Ready" and c["status"] == "True" for c in found.get("status", {}).get("conditions", []))
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @data_dir_option
 def reset(data_dir: Path, yes: bool) -> None:
-    """Delete everything the local cluster has stored."""
+    """Delete all data of the local cluster."""
     home = DataDir(data_dir)
     if home.is_locked():
         raise click.ClickException(f"the local cluster is running; stop it first with: {home.command('down')}")
     if not home.database.exists():
-        click.echo("Nothing is stored.")
+        click.echo("There is no data.")
         return
     if not yes:
         click.confirm(f"Delete every object, log and volume in {data_dir}?", abort=True)

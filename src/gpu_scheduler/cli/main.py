@@ -1,4 +1,4 @@
-"""`gpu-scheduler`: every command by name; the code of a command is loaded only when it runs."""
+"""The `gpu-scheduler` program: the commands by name. The module of a command is imported when it runs."""
 
 from __future__ import annotations
 
@@ -13,47 +13,43 @@ from gpu_scheduler import __version__
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is defined, in a module of this package, and what it does."""
+    """The module of this package that defines a command, and the help in the list of commands."""
 
     module: str
     help: str
 
 
 INSPECT = {
-    "gangs": CommandEntry("gangs", "List gangs: who runs, who waits, since when and why."),
-    "nodes": CommandEntry("nodes", "Show every GPU and who holds it."),
-    "queues": CommandEntry("queues", "Show queues: quota, use, and who waits in them."),
-    "explain": CommandEntry("explain", "Say why a gang or pod waits, and what would help."),
-    "doctor": CommandEntry("doctor", "Check the cluster and the scheduler in it, and say what to do."),
+    "gangs": CommandEntry("gangs", "List gangs: running or waiting, since when, and why."),
+    "nodes": CommandEntry("nodes", "Show every GPU and the gang that holds it."),
+    "queues": CommandEntry("queues", "Show queues: quota, use, and running and waiting gangs."),
+    "explain": CommandEntry("explain", "Explain why a gang, job or pod waits, and what would help."),
+    "doctor": CommandEntry("doctor", "Check the cluster and the scheduler, and suggest remedies."),
 }
 SECTIONS: dict[str, Mapping[str, CommandEntry]] = {
     "Start here": {
-        "demo": CommandEntry("demo", "Show jobs that lock each other out, and the same jobs as gangs, in a minute."),
+        "demo": CommandEntry("demo", "Demonstrate in a minute how jobs deadlock, and how gangs prevent it."),
     },
     "Local cluster": {
         "up": CommandEntry("local_cluster", "Start a local Kubernetes cluster on this machine, without Docker."),
         "down": CommandEntry("local_cluster", "Stop the local cluster."),
-        "status": CommandEntry("local_cluster", "Say whether the local cluster runs, and what is in it."),
-        "reset": CommandEntry("local_cluster", "Delete everything the local cluster has stored."),
+        "status": CommandEntry("local_cluster", "Show whether the local cluster is running, and what is in it."),
+        "reset": CommandEntry("local_cluster", "Delete all data of the local cluster."),
     },
     "Any cluster": {
         "scheduler": CommandEntry("scheduler", "Run the scheduler."),
-        "webhook": CommandEntry("webhook", "Run the admission webhook, which tells containers their GPUs."),
-        "operator": CommandEntry(
-            "operator", "Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."
-        ),
-        "certs": CommandEntry("certs", "Make certificates for the webhook, and a secret of them to apply."),
-        "check-service": CommandEntry(
-            "check_service", "Report over HTTP where this pod runs and which GPUs it may use."
-        ),
-        "validate": CommandEntry("validate", "Start test pods with a map and compare what they got with it."),
+        "webhook": CommandEntry("webhook", "Run the admission webhook, which sets CUDA_VISIBLE_DEVICES."),
+        "operator": CommandEntry("operator", "Run the operator for PyTorchJobs, TFJobs and Volcano Jobs."),
+        "certs": CommandEntry("certs", "Create certificates for the webhook as files and a secret."),
+        "check-service": CommandEntry("check_service", "Report over HTTP where this pod runs and which GPUs it has."),
+        "validate": CommandEntry("validate", "Start test pods with a GPU map and check the result."),
     },
-    "Looking": INSPECT,
+    "Inspect": INSPECT,
 }
 
 
 class LazyCommands(click.Group):
-    """Commands whose module is imported when they are used: `--help` must not wait for what it does not need."""
+    """A group that imports the module of a command on use, so that `--help` is fast."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, CommandEntry]], **more: Any) -> None:
         super().__init__(*args, **more)
@@ -83,27 +79,27 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(cls=LazyCommands, sections=SECTIONS, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="gpu-scheduler")
 def cli() -> None:
-    """Gangs of GPU pods that start together or not at all."""
+    """Gang scheduling for GPUs: pods of a gang start together or not at all."""
 
 
 @click.group("gang", cls=LazyCommands, sections={"Commands": INSPECT}, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="kubectl gang")
 def plugin() -> None:
-    """Look at gangs of GPU pods: who runs, who waits and why."""
+    """Inspect gangs of GPU pods: which run, which wait, and why."""
 
 
 def main() -> None:
-    """The program."""
+    """Entry point of `gpu-scheduler`."""
     run(cli, "gpu-scheduler")
 
 
 def kubectl_gang() -> None:
-    """The same commands for looking, as `kubectl gang`."""
+    """Entry point of `kubectl gang`, which has the commands that inspect a cluster."""
     run(plugin, "kubectl gang")
 
 
 def run(commands: click.Group, name: str) -> None:
-    """Runs a command line. Whatever goes wrong in an expected way is one line on standard error."""
+    """Runs a command line. An expected error is one line on standard error."""
     try:
         # Without standalone mode click returns the code of an Exit instead of raising it.
         sys.exit(commands(prog_name=name, standalone_mode=False))

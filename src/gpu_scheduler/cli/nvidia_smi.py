@@ -1,4 +1,4 @@
-"""What nvidia-smi says about the GPUs that a process can reach."""
+"""The GPUs of this machine as nvidia-smi reports them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 PROGRAM = "nvidia-smi"
 FIELDS = ("index", "name", "uuid", "memory.total", "memory.used", "utilization.gpu")
-LIMIT = 5.0
-"""How long it may take, in seconds: a card that hangs makes it hang, too."""
+TIMEOUT = 5.0
+"""Seconds that nvidia-smi may take: a GPU that hangs makes it hang."""
 
-FRESH = 1.0
-"""How long an answer is good, in seconds."""
+CACHE_SECONDS = 1.0
+"""How long an answer is reused."""
 
-_LONGEST = 200
+_MAX_ERROR_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One card; memory in MiB, None where the driver does not say."""
+    """One GPU; memory in MiB. A value that the driver does not report is None."""
 
     index: int
     name: str
@@ -31,20 +31,20 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The cards that were found, or why none could be looked for."""
+    """The GPUs that were found, or the problem with nvidia-smi."""
 
     found: tuple[Gpu, ...] = ()
     problem: str = ""
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """The cards in the output of a query for FIELDS; lines that are no card, such as warnings, are passed over."""
+    """Parses the output of a query for FIELDS; skips other lines, such as warnings."""
     return tuple(gpu for line in text.splitlines() if (gpu := _parse_line(line)) is not None)
 
 
 def _parse_line(line: str) -> Gpu | None:
     index, _, rest = line.partition(",")
-    # From the right: only a name may have a comma in it.
+    # From the right: only the name may contain a comma.
     words = [word.strip() for word in rest.rsplit(",", len(FIELDS) - 2)]
     number = _read_number(index)
     if number is None or len(words) != len(FIELDS) - 1:
@@ -55,52 +55,52 @@ def _parse_line(line: str) -> Gpu | None:
 
 
 def _read_number(word: str) -> int | None:
-    """A whole number; None for "[N/A]", "[Not Supported]" and the like."""
+    """An integer, or None for "[N/A]", "[Not Supported]" and similar words."""
     word = word.strip()
     return int(word) if word.isascii() and word.isdigit() and len(word) <= 18 else None
 
 
 class NvidiaSmi:
-    """Asks nvidia-smi: at most once at a time and once a second, however many want to know."""
+    """Runs nvidia-smi at most once at a time and once per second, for any number of callers."""
 
     def __init__(self) -> None:
-        self._asking: asyncio.Task[Gpus] | None = None
+        self._running: asyncio.Task[Gpus] | None = None
         self._answer = Gpus()
         self._answered: float | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     async def read(self) -> Gpus:
-        """The cards as they are now, or a moment ago."""
+        """The current GPUs, or the cached answer."""
         clock = asyncio.get_running_loop().time
-        if self._answered is not None and clock() - self._answered < FRESH:
+        if self._answered is not None and clock() - self._answered < CACHE_SECONDS:
             return self._answer
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask())
-        asking = self._asking
-        done, _ = await asyncio.wait({asking}, timeout=LIMIT)
+        if self._running is None:
+            self._running = asyncio.create_task(self._query())
+        running = self._running
+        done, _ = await asyncio.wait({running}, timeout=TIMEOUT)
         if not done:
-            # It may not even die while a driver holds it, so it is not waited for, and no other is started meanwhile.
+            # A process that the driver blocks may not even die, so do not wait for it, and start no other meanwhile.
             self._kill()
-            return Gpus(problem=f"{PROGRAM} has not answered for {LIMIT:g} s")
-        if self._asking is asking:
-            self._asking, self._answer, self._answered = None, asking.result(), clock()
+            return Gpus(problem=f"{PROGRAM} did not answer within {TIMEOUT:g} s")
+        if self._running is running:
+            self._running, self._answer, self._answered = None, running.result(), clock()
         return self._answer
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Kills a process that is still running."""
         self._kill()
-        if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=1.0)
-            self._asking.cancel()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=1.0)
+            self._running.cancel()
 
     def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
-    async def _ask(self) -> Gpus:
+    async def _query(self) -> Gpus:
         program = shutil.which(PROGRAM)
         if program is None:
-            return Gpus(problem=f"there is no {PROGRAM} here")
+            return Gpus(problem=f"{PROGRAM} is not installed")
         arguments = (f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
         pipe = asyncio.subprocess.PIPE
         try:
@@ -109,9 +109,11 @@ class NvidiaSmi:
             )
         except OSError as error:
             return Gpus(problem=f"{PROGRAM} cannot be started: {error.strerror}")
-        output, complaint = await self._process.communicate()
+        output, errors = await self._process.communicate()
         text = output.decode(errors="replace")
         if self._process.returncode:
-            said = " ".join((complaint.decode(errors="replace") or text).split())[:_LONGEST]
-            return Gpus(problem=f"{PROGRAM} failed with {self._process.returncode}: {said or 'it did not say why'}")
+            message = " ".join((errors.decode(errors="replace") or text).split())[:_MAX_ERROR_LENGTH]
+            return Gpus(
+                problem=f"{PROGRAM} failed with exit code {self._process.returncode}: {message or 'no message'}"
+            )
         return Gpus(parse_gpus(text))

@@ -1,4 +1,4 @@
-"""`operator`: makes the pods of jobs until it is told to stop."""
+"""`operator`: runs the job operator until a signal stops it."""
 
 from __future__ import annotations
 
@@ -20,34 +20,43 @@ NO_GANGS = "none"
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler operator                                    gangs for gpu-scheduler, in every namespace
-  gpu-scheduler operator --gang-scheduler-name=volcano      PodGroups and pods that name Volcano
-  gpu-scheduler operator --gang-scheduler-name=none         no gangs: pods are made at once
-  gpu-scheduler operator --watch-namespace team-a           jobs of one namespace
-  gpu-scheduler operator --install-crds                     define the kinds of jobs where they are not
+  gpu-scheduler operator                                gangs for gpu-scheduler, in all namespaces
+  gpu-scheduler operator --gang-scheduler-name=volcano  PodGroups and pods that name Volcano
+  gpu-scheduler operator --gang-scheduler-name=none     no gangs: pods are created at once
+  gpu-scheduler operator --watch-namespace team-a       jobs of one namespace
+  gpu-scheduler operator --install-crds                 install the CRDs of jobs that are missing
 \b
 Signals:
-  SIGTERM, SIGINT   give up the Lease and stop; jobs go on, and the next operator carries on with them
+  SIGTERM, SIGINT   release the Lease and stop; jobs keep running, and the next operator takes over
 """
 
 
 @click.command(epilog=EXAMPLES)
 @connection_options
-@click.option("--gang-scheduler-name", type=click.Choice(GANGS), help="Who places gangs.  [default: gpu-scheduler]")
+@click.option(
+    "--gang-scheduler-name", type=click.Choice(GANGS), help="Scheduler of the gangs.  [default: gpu-scheduler]"
+)
 @click.option("--enable-gang-scheduling", is_flag=False, flag_value="true", type=bool,
-              help="The old way to say --gang-scheduler-name=volcano; false means none.")  # fmt: skip
+              help="Old form of --gang-scheduler-name=volcano; false means none.")  # fmt: skip
 @click.option("--watch-namespace", "namespaces", multiple=True, metavar="NAME",
-              help="Where jobs are looked for, else everywhere; may be repeated.")  # fmt: skip
-@click.option("--namespace", metavar="NAME", help="Where the Lease is kept.")
-@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Whether one of several works.")
-@click.option("--lease-duration", type=float, metavar="SECONDS", help="How long a silent leader is waited for.")
-@click.option("--identity", metavar="NAME", help="What this candidate is called in the Lease.")
-@click.option("--install-crds", is_flag=True, help="Define the kinds of jobs that the cluster does not have.")
-@click.option("--listen", metavar="HOST:PORT", help="Where health and metrics are served.")
-@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
+              help="Namespace to watch for jobs; default: all; may be repeated.")  # fmt: skip
+@click.option("--namespace", metavar="NAME", help="Namespace of the Lease.")
+@click.option(
+    "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect a leader among several replicas."
+)
+@click.option(
+    "--lease-duration",
+    type=float,
+    metavar="SECONDS",
+    help="Lifetime of the Lease without renewal.",
+)
+@click.option("--identity", metavar="NAME", help="Identity of this candidate in the Lease.")
+@click.option("--install-crds", is_flag=True, help="Install the CRDs of jobs that are missing.")
+@click.option("--listen", metavar="HOST:PORT", help="Address for health and metrics.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="Log format.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log level.")
 def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
-    """Run the operator: PyTorchJobs, TFJobs and Volcano's Jobs become gangs of pods."""
+    """Run the operator: it creates the pods of PyTorchJobs, TFJobs and Volcano Jobs as gangs."""
     chosen = choose_gangs(flags["gang_scheduler_name"], flags["enable_gang_scheduling"])
     target = ClusterTarget(kubeconfig, context, None, ())
     keys = {"namespace": "namespace", "lease_duration": "leaseDurationSeconds", "identity": "identity"}
@@ -64,16 +73,16 @@ def operator(kubeconfig: Any, context: str | None, **flags: Any) -> None:
 
 
 def choose_gangs(name: str | None, enabled: bool | None) -> str:
-    """Who places gangs, by the two flags that say so."""
+    """The scheduler of the gangs, from the two flags that select it."""
     if name is not None and enabled is not None:
-        raise InvalidInputError("--enable-gang-scheduling: --gang-scheduler-name says more; leave one of them out")
+        raise InvalidInputError("--enable-gang-scheduling: conflicts with --gang-scheduler-name; leave it out")
     if enabled is not None:
         return "volcano" if enabled else NO_GANGS
     return name or GANGS[0]
 
 
 def make_options(settings: Settings, gangs: str, flags: dict[str, Any]) -> OperatorOptions:
-    """How the operator is set up by its settings, its flags, and who places gangs."""
+    """The options of the operator, from settings, flags and the scheduler of the gangs."""
     from gpu_scheduler.k8s.leader_election import Candidate
     from gpu_scheduler.operator.operator import LEASE, OperatorOptions
     from gpu_scheduler.operator.pod_groups import POD_GROUP_APIS

@@ -1,4 +1,4 @@
-"""`scheduler`: runs the scheduler until it is told to stop."""
+"""`scheduler`: runs the scheduler until a signal stops it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler scheduler                                  as kubectl reaches the cluster, or inside a pod
-  gpu-scheduler scheduler --config scheduler.yaml          settings from a file; flags go before it
-  gpu-scheduler scheduler --scheduler-name volcano         serve pods that name Volcano, too
+  gpu-scheduler scheduler                              with the kubeconfig of kubectl, or inside a pod
+  gpu-scheduler scheduler --config scheduler.yaml      settings from a file; flags override it
+  gpu-scheduler scheduler --scheduler-name volcano     also serve pods that name Volcano
   gpu-scheduler scheduler --log-format json --listen :8080
 \b
 Signals:
-  SIGTERM, SIGINT   give up the Lease and stop; the next leader carries on what is committed
-  SIGUSR1           compare what is remembered with what the API has, and log the difference
+  SIGTERM, SIGINT   release the Lease and stop; the next leader completes open commits
+  SIGUSR1           compare the cache with the API, and log the differences
 """
 
 
@@ -37,20 +37,25 @@ KEYS = {
     "lease_duration": "leaseDurationSeconds",
     "identity": "identity",
 }
-"""The settings that flags stand for."""
+"""The setting that each flag overrides."""
 
 
 @click.command(epilog=EXAMPLES)
 @cluster_options
-@click.option("--namespace", metavar="NAME", help="Where the Lease and the Placements are kept.")
-@click.option("--no-gangs", is_flag=True, help="Place pod by pod, as if there were no gangs.")
-@click.option("--listen", metavar="HOST:PORT", help="Where health and metrics are served.")
-@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
-@click.option("--lease-duration", type=float, metavar="SECONDS", help="How long a silent leader is waited for.")
-@click.option("--identity", metavar="NAME", help="What this candidate is called in the Lease.")
+@click.option("--namespace", metavar="NAME", help="Namespace of the Lease and the Placements.")
+@click.option("--no-gangs", is_flag=True, help="Schedule pod by pod and ignore gangs.")
+@click.option("--listen", metavar="HOST:PORT", help="Address for health and metrics.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="Log format.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log level.")
+@click.option(
+    "--lease-duration",
+    type=float,
+    metavar="SECONDS",
+    help="Lifetime of the Lease without renewal.",
+)
+@click.option("--identity", metavar="NAME", help="Identity of this candidate in the Lease.")
 def scheduler(target: ClusterTarget, no_gangs: bool, **flags: Any) -> None:
-    """Run the scheduler. One leads, others stand by."""
+    """Run the scheduler. With several replicas one leads and the others stand by."""
     settings = target.settings(gangs=False if no_gangs else None, **{KEYS[name]: flags[name] for name in KEYS})
     connection = target.connect()
     from gpu_scheduler.k8s.errors import ConfigError, innermost
@@ -74,7 +79,7 @@ async def _run_until_signalled(connection: Connection, settings: Settings) -> No
 
 
 def begin_service(settings: Settings) -> asyncio.Event:
-    """Sets up the log; the event is set when a signal says stop."""
+    """Configures the log; returns an event that SIGINT and SIGTERM set."""
     from gpu_scheduler.k8s.logs import configure_logging, log_broken_connection
 
     configure_logging(settings.log_format, settings.log_level)
@@ -86,7 +91,7 @@ def begin_service(settings: Settings) -> asyncio.Event:
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Runs on uvloop where it is installed, which is faster, and on asyncio's own loop elsewhere."""
+    """Runs a coroutine on uvloop where it is installed, which is faster, else on the loop of asyncio."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None
     try:
         import uvloop

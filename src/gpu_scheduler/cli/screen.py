@@ -1,4 +1,4 @@
-"""The screen: how wide it is, and lines and values on it. Colour only where a terminal shows it."""
+"""Output to the terminal: its width, lines of text, and JSON or YAML. Colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 
 def screen_width() -> int | None:
-    """How many characters fit on a line; None when nobody looks, then nothing needs to be cut."""
+    """The width of the terminal; None when the output is not a terminal, so that nothing is cut."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 
 
 def make_console() -> Console:
-    """A console that adds nothing to what it is given."""
+    """A console that prints text unchanged."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def show(lines: Sequence[Text]) -> None:
-    """Writes lines as they are: whoever made them has fitted them already."""
+    """Prints lines that already fit the terminal."""
     console = make_console()
     for line in lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
 
 
-def show_value(value: object, form: str) -> None:
-    """Writes a value as JSON or YAML."""
-    if form == "yaml":
+def show_value(value: object, output_format: str) -> None:
+    """Prints a value as JSON or YAML."""
+    if output_format == "yaml":
         import yaml
 
         click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)

@@ -1,4 +1,4 @@
-"""`validate`: starts test pods with a map, and compares where they run and what they see with it."""
+"""`validate`: starts test pods with a GPU map, and compares their nodes and variables with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, ask, cluster_options, output_option
+from gpu_scheduler.cli.cluster_options import (
+    ClusterTarget,
+    InvalidInputError,
+    cluster_options,
+    output_option,
+    run_with_client,
+)
 
 if TYPE_CHECKING:
     from gpu_scheduler.cli.validation.comparison import Validation
@@ -24,20 +30,21 @@ TEXT, JSON = "validation-results.txt", "validation-results.json"
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler validate                               start three pods, compare, remove them
-  gpu-scheduler validate --output-dir results          write the reports into another folder
-  gpu-scheduler validate -o json                       for programs
-  gpu-scheduler validate --replace                     delete what an earlier run or the example left
+  gpu-scheduler validate                        start three pods, compare, remove them
+  gpu-scheduler validate --output-dir results   write the reports to another folder
+  gpu-scheduler validate -o json                for scripts
+  gpu-scheduler validate --replace              first delete pods of an earlier run or the example
   gpu-scheduler validate --image mirror.example/busybox:1.37.0
-\b
-The pods are those of examples/08-gpu-map: webhook-test-0..2 in namespace gpu-scheduler-tests, which need nodes that
-are called node1, node2 and node3 (label gpu-node-name). No GPU is needed.
-It exits with 1 when anything is not as the map says. Ctrl-C removes the pods, too.
+
+The pods are those of examples/08-gpu-map: webhook-test-0..2 in namespace gpu-scheduler-tests. They need nodes named
+node1, node2 and node3, by name or by the label gpu-node-name, and no GPUs.
+
+The command exits with 1 when a pod differs from the map. Ctrl-C also removes the pods.
 """
 
 
-class Choice(NamedTuple):
-    """How the pods are started."""
+class ValidateOptions(NamedTuple):
+    """How the test pods are started."""
 
     timeout: float
     replace: bool
@@ -46,28 +53,28 @@ class Choice(NamedTuple):
 
 @click.command(epilog=EXAMPLES)
 @click.option("--timeout", type=click.IntRange(1), default=120, show_default=True, help="Seconds to wait for the pods.")
-@click.option("--replace", is_flag=True, help="Delete pods of these names that exist already.")
-@click.option("--image", metavar="IMAGE", help="Another image than busybox; it needs sh and sleep.")
+@click.option("--replace", is_flag=True, help="First delete existing pods with these names.")
+@click.option("--image", metavar="IMAGE", help="Image instead of busybox; it needs sh and sleep.")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help=f"Where {TEXT} and {JSON} are written; else here.",
+    help=f"Folder for {TEXT} and {JSON}; default: the current one.",
 )
 @output_option("text", "json")
 @cluster_options
 def validate(
     target: ClusterTarget, timeout: int, replace: bool, image: str | None, output_dir: Path, output: str
 ) -> None:
-    """Start test pods with a map and compare what they got with it."""
+    """Start test pods with a GPU map and compare their nodes and variables with it."""
     from gpu_scheduler.cli.render.validation import draw_report, report_as_json
     from gpu_scheduler.cli.validation.run import ValidationSetupError
 
     connection, settings = target.connect(), target.settings()
-    _make_folder(output_dir)
-    choice = Choice(timeout, replace, image)
+    _prepare_folder(output_dir)
+    options = ValidateOptions(timeout, replace, image)
     try:
-        found = ask(connection, lambda client: _validate(client, settings, choice))
+        found = run_with_client(connection, lambda client: _validate(client, settings, options))
     except asyncio.CancelledError:
         raise click.Abort from None
     except ValidationSetupError as error:
@@ -80,8 +87,8 @@ def validate(
         raise click.exceptions.Exit(1)
 
 
-def _make_folder(folder: Path) -> None:
-    """Finds out before the pods are started whether reports can be written, and takes away those of an earlier run."""
+def _prepare_folder(folder: Path) -> None:
+    """Checks that the reports can be written before any pod is started, and removes those of an earlier run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (TEXT, JSON):
@@ -89,32 +96,33 @@ def _make_folder(folder: Path) -> None:
             (folder / name).touch()
             (folder / name).unlink()
     except OSError as error:
-        raise InvalidInputError(f"--output-dir: {folder} cannot be written to: {error.strerror}") from error
+        raise InvalidInputError(f"--output-dir: cannot write to {folder}: {error.strerror}") from error
 
 
-async def _validate(client: Client, settings: Settings, choice: Choice) -> Validation:
-    """Looks at the cluster, runs the pods and removes them, whatever happens meanwhile."""
+async def _validate(client: Client, settings: Settings, options: ValidateOptions) -> Validation:
+    """Reads the cluster, runs the test pods and always removes them."""
     from gpu_scheduler.cli.validation.comparison import Validation
-    from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, look_at_cluster, look_at_scheduler
+    from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, read_cluster, read_scheduler
 
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    cluster = await look_at_cluster(client, settings.gpu_resources)
-    run = ValidationRun(client, _make_manifest(choice.image), _tell)
+    cluster = await read_cluster(client, settings.gpu_resources)
+    run = ValidationRun(client, _make_manifest(options.image), _print_progress)
     left: list[str] = []
     try:
         try:
-            await run.prepare(choice.replace, choice.timeout)
+            await run.prepare(options.replace, options.timeout)
         except TimeoutError:
-            raise ValidationSetupError(f"what was there before was not gone within {choice.timeout:g} s") from None
+            waited = f"objects of an earlier run were not deleted within {options.timeout:g} s"
+            raise ValidationSetupError(f"{waited}; delete them, or raise --timeout") from None
         await run.start()
-        pods = await run.wait(cluster, choice.timeout)
-        found = Validation(cluster, await look_at_scheduler(client, settings), pods)
+        pods = await run.wait(cluster, options.timeout)
+        found = Validation(cluster, await read_scheduler(client, settings), pods)
     finally:
         left = await run.clean_up()
         for what in left:
-            _tell(f"Not removed: {what}")
+            _print_progress(f"Not removed: {what}")
     return changed(found, left_behind=tuple(left))
 
 
@@ -127,6 +135,6 @@ def _make_manifest(image: str | None) -> list[Json]:
     return manifest
 
 
-def _tell(line: str) -> None:
-    """Progress goes where it does not mix with the report."""
+def _print_progress(line: str) -> None:
+    """Prints progress to standard error, apart from the report."""
     click.echo(line, err=True)

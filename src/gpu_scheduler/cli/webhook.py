@@ -1,4 +1,4 @@
-"""`webhook`: answers the API server's questions about pods until it is told to stop."""
+"""`webhook`: runs the admission webhook until a signal stops it."""
 
 from __future__ import annotations
 
@@ -24,42 +24,43 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler webhook                             makes its own certificate and renews it, in a secret
-  gpu-scheduler webhook --tls-dir /etc/webhook      tls.crt and tls.key of a folder, loaded again when they change
-  gpu-scheduler webhook --deny privileged           refuse privileged pods, instead of a warning
-  gpu-scheduler webhook --no-inject                 set CUDA_VISIBLE_DEVICES only where a map says so
+  gpu-scheduler webhook                         issue and renew its own certificate, in a secret
+  gpu-scheduler webhook --tls-dir /etc/webhook  tls.crt and tls.key of a folder, reloaded on change
+  gpu-scheduler webhook --deny privileged       refuse privileged pods instead of warning
+  gpu-scheduler webhook --no-inject             set CUDA_VISIBLE_DEVICES only in pods with a map
 \b
 Signals:
-  SIGTERM, SIGINT   say that it is not ready, answer for a moment longer, then stop
+  SIGTERM, SIGINT   report not ready, keep answering for --linger seconds, then stop
 """
 
 
 @click.command(epilog=EXAMPLES)
 @cluster_options
-@click.option("--namespace", metavar="NAME", help="Where the webhook's Service and secret are.")
-@click.option("--listen", metavar="HOST:PORT", default=":8443", show_default=True, help="Where reviews are answered.")
-@click.option("--no-inject", is_flag=True, help="Leave pods alone that ask for GPUs without a map.")
+@click.option("--namespace", metavar="NAME", help="Namespace of the webhook's Service and secret.")
+@click.option("--listen", metavar="HOST:PORT", default=":8443", show_default=True, help="Address for reviews.")
+@click.option("--no-inject", is_flag=True, help="Do not change pods that request GPUs without a map.")
 @click.option("--deny", multiple=True, type=click.Choice([one.value for one in Denial]),
-              help="Refuse such pods; may be repeated.")  # fmt: skip
-@click.option("--scheduler-account", metavar="NAME", help="The one user who may write reserved annotations.")
+              help="Refuse such pods instead of warning; may be repeated.")  # fmt: skip
+@click.option("--scheduler-account", metavar="NAME", help="Only user that may write reserved annotations.")
 @click.option(
-    "--tls-dir", metavar="DIR", type=click.Path(path_type=Path), help="Where tls.crt and tls.key are, kept by others."
+    "--tls-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder with tls.crt and tls.key.",
 )
-@click.option(
-    "--tls-secret", metavar="NAME", help=f"The secret in which it keeps its own.  [default: {WEBHOOK_SECRET}]"
-)
-@click.option("--configuration", metavar="NAME", help="The webhook configurations that must trust its own certificate.")
+@click.option("--tls-secret", metavar="NAME", help=f"Secret for its own certificate.  [default: {WEBHOOK_SECRET}]")
+@click.option("--configuration", metavar="NAME", help="Webhook configurations that must trust its own certificate.")
 @dns_name_option
 @click.option("--linger", type=click.FloatRange(0, 600), default=2.0, show_default=True, metavar="SECONDS",
-              help="How long to go on after a signal.")  # fmt: skip
-@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for programs.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much to say.")
+              help="Time to keep answering after a signal.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="Log format.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log level.")
 def webhook(target: ClusterTarget, **flags: Any) -> None:
-    """Run the admission webhook: tells containers their GPUs, and refuses what makes no sense."""
+    """Run the admission webhook: it sets CUDA_VISIBLE_DEVICES and refuses invalid pods, jobs and gangs."""
     for flag in ("tls_secret", "configuration", "dns_names"):
         if flags["tls_dir"] is not None and flags[flag]:
             name = "--" + flag.removesuffix("s").replace("_", "-")
-            raise InvalidInputError(f"{name}: is about a certificate of its own; leave it out, or leave out --tls-dir")
+            raise InvalidInputError(f"{name}: does not apply with --tls-dir; leave out one of them")
     settings = target.settings(namespace=flags["namespace"], logFormat=flags["log_format"], logLevel=flags["log_level"])
     connection = target.connect()
     from gpu_scheduler.k8s.errors import ConfigError
@@ -71,7 +72,7 @@ def webhook(target: ClusterTarget, **flags: Any) -> None:
 
 
 def make_options(settings: Settings, flags: dict[str, Any]) -> WebhookOptions:
-    """How the webhook is set up by its settings and flags."""
+    """The options of the webhook, from settings and flags."""
     from gpu_scheduler.webhook.renewal import CertificateLocation
     from gpu_scheduler.webhook.rotation import RotationPolicy, service_names
     from gpu_scheduler.webhook.service import WebhookOptions
@@ -79,7 +80,7 @@ def make_options(settings: Settings, flags: dict[str, Any]) -> WebhookOptions:
     given = {"secret": flags["tls_secret"], "configuration": flags["configuration"]}
     names = (*service_names(settings.namespace), *flags["dns_names"])
     return WebhookOptions(
-        _make_rules(settings, flags),
+        _make_policy(settings, flags),
         RotationPolicy(names, settings.certificate_lifetime, settings.certificate_grace),
         CertificateLocation(settings.namespace, **{name: value for name, value in given.items() if value}),
         flags["tls_dir"],
@@ -88,7 +89,7 @@ def make_options(settings: Settings, flags: dict[str, Any]) -> WebhookOptions:
     )
 
 
-def _make_rules(settings: Settings, flags: dict[str, Any]) -> AdmissionPolicy:
+def _make_policy(settings: Settings, flags: dict[str, Any]) -> AdmissionPolicy:
     from gpu_scheduler.webhook.policy import AdmissionPolicy
 
     account = flags["scheduler_account"]
@@ -105,5 +106,5 @@ async def _run_until_signalled(connection: Connection, settings: Settings, optio
     from gpu_scheduler.webhook.service import run_webhook
 
     stop = begin_service(settings)
-    gc.freeze()  # what is loaded stays: no review has to wait until all of it has been looked through
+    gc.freeze()  # so that no collection during a review scans the loaded modules
     await run_webhook(connection, options, stop)

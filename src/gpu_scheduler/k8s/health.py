@@ -88,7 +88,7 @@ class Health:
             try:
                 await web.TCPSite(runner, host, port).start()
             except OSError as error:
-                raise ConfigError(f'address "{address}" cannot be listened on: {describe_os_error(error)}') from error
+                raise ConfigError(f'cannot listen on "{address}": {describe_os_error(error)}') from error
             yield int(runner.addresses[0][1])
         finally:
             await runner.cleanup()

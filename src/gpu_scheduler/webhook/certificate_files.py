@@ -1,4 +1,4 @@
-"""A certificate in a folder that somebody else keeps, such as a mounted secret: loaded again when it changes."""
+"""A certificate in a folder, such as a mounted secret, which is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gpu_scheduler.base.certificates import Certificate, check_pair
 from gpu_scheduler.k8s.errors import ConfigError
 
 POLL_INTERVAL = 2.0
-"""How long to wait between two looks, in seconds."""
+"""Seconds between two reads of the folder."""
 
 _log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
 
 
 def read_pair(folder: Path) -> Certificate:
-    """The pair in a folder; ConfigError says in one line what is wrong with it."""
+    """Reads the pair in a folder; raises ConfigError with one line that says what is wrong."""
     try:
         while True:
             certificate = (folder / "tls.crt").read_bytes()
             key = (folder / "tls.key").read_bytes()
-            # A mounted secret is swapped as a whole: the key may be of the next one already.
+            # A mounted secret is swapped as a whole: the key may already belong to the next certificate.
             if (folder / "tls.crt").read_bytes() == certificate:
                 break
     except OSError as error:
@@ -37,7 +37,7 @@ def read_pair(folder: Path) -> Certificate:
 
 
 class CertificateFiles:
-    """Follows the pair in a folder. `show` is told each pair that is to be shown from then on."""
+    """Follows the pair in a folder and calls `serve` with each new one."""
 
     def __init__(self, folder: Path, serve: Callable[[Certificate], None]) -> None:
         self._folder = folder
@@ -46,19 +46,19 @@ class CertificateFiles:
         self._last_problem = ""
 
     async def run(self) -> None:
-        """Looks for ever. A pair that is no good is named once, and the one before it stays."""
+        """Reloads until cancelled. A bad pair is logged once, and the previous one stays in use."""
         while True:
             try:
                 self.reload()
                 self._last_problem = ""
             except ConfigError as error:
                 if str(error) != self._last_problem:
-                    _log.error("the new certificate is not used", problem=str(error))
+                    _log.error("certificate not reloaded", problem=str(error))
                 self._last_problem = str(error)
             await asyncio.sleep(POLL_INTERVAL)
 
     def reload(self) -> None:
-        """Shows the pair if it is another one; ConfigError when it cannot be shown."""
+        """Serves the pair if it has changed; raises ConfigError when it cannot be used."""
         found = read_pair(self._folder)
         if found == self._served:
             return
@@ -67,5 +67,5 @@ class CertificateFiles:
         except ssl.SSLError as error:
             raise ConfigError(f"{self._folder}: tls.crt and tls.key: {error.reason or error}") from error
         if self._served is not None:
-            _log.info("the certificate is loaded again")
+            _log.info("certificate reloaded")
         self._served = found

@@ -1,10 +1,8 @@
-"""The webhook configurations: which requests an API server asks us about, so that it never asks about any others.
+"""The webhook configurations and admission policies: which requests an API server sends to the webhook.
 
-And the policies by which it refuses what is not for others to write, without asking anybody.
-
-Pods fail closed: without an answer a pod of ours is not let in. Match conditions (CEL) are decided by the API server
-itself, so that every other pod goes its way whatever has become of the webhook. What makes pods and what is a gang
-does not have to wait for us: their mistakes are told again when the pods come.
+Pods fail closed: without an answer a pod that names this scheduler is refused. Match conditions (CEL) run in the API
+server, so pods of other schedulers never depend on the webhook. Jobs and gang objects fail open: their mistakes are
+found again when their pods are created. ValidatingAdmissionPolicies protect the reserved annotations without a webhook.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ _SCHEDULER_OF_TEMPLATE: Final = "spec.template.spec.schedulerName"
 
 
 def make_configurations(
-    client_config: Json, rules: AdmissionPolicy, *, system_namespace: str, guard: bool
+    client_config: Json, policy: AdmissionPolicy, *, system_namespace: str, guard: bool
 ) -> tuple[Json, Json]:
-    """The mutating and the validating configuration. `client_config` says where we are, without a path.
+    """The mutating and the validating configuration. `client_config` is the address of the webhook without a path.
 
-    With `guard` reserved annotations are refused by the webhook: for API servers without ValidatingAdmissionPolicy.
+    With `guard` the webhook itself protects reserved annotations, for API servers without ValidatingAdmissionPolicy.
     """
     common = {
-        "namespaceSelector": _all_namespaces_but("kube-system", system_namespace),
+        "namespaceSelector": _exclude_namespaces("kube-system", system_namespace),
         "objectSelector": {},
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
@@ -45,32 +43,32 @@ def make_configurations(
     mutating = {**common, "clientConfig": _with_path(client_config, "/mutate"), "reinvocationPolicy": "IfNeeded"}
     validating = {**common, "clientConfig": _with_path(client_config, "/validate")}
     return (
-        _configuration("Mutating", [{**mutating, **hook} for hook in _mutating_hooks(rules)]),
-        _configuration("Validating", [{**validating, **hook} for hook in _validating_hooks(rules, guard)]),
+        _configuration("Mutating", [{**mutating, **hook} for hook in _mutating_hooks(policy)]),
+        _configuration("Validating", [{**validating, **hook} for hook in _validating_hooks(policy, guard)]),
     )
 
 
-def make_policies(rules: AdmissionPolicy) -> dict[str, Json]:
-    """What ValidatingAdmissionPolicies are to say, by their names: what `guard` does, and the same for gang objects."""
-    stranger = _condition("not-the-scheduler", _write_stranger(rules))
-    keep = "metadata.annotations: only the scheduler may write"
+def make_policies(policy: AdmissionPolicy) -> dict[str, Json]:
+    """The specs of the ValidatingAdmissionPolicies by name. They do what `guard` does, also for gang objects."""
+    not_scheduler = _condition("not-the-scheduler", _is_not_scheduler(policy))
+    reserved = "metadata.annotations: only the scheduler may write"
     return {
         "gpu-scheduler-reserved": _policy(
-            _rules_of_guard(),
-            [stranger, _condition("reserved-annotation", _write_forgery())],
-            f"{keep} {GROUP}/devices, visible-devices, attempt, notes and status, and {RESERVED_PREFIX}*;"
+            _pod_and_binding_rules(),
+            [not_scheduler, _condition("reserved-annotation", _changes_reserved())],
+            f"{reserved} {GROUP}/devices, visible-devices, attempt, notes and status, and {RESERVED_PREFIX}*;"
             " leave them as they are",
         ),
         "gpu-scheduler-gangs": _policy(
-            [{**rule, "resources": [*rule["resources"], f"{rule['resources'][0]}/*"]} for rule in _rules_of_gangs()],
-            [stranger, _condition("told-annotation", _write_gain(f"k in {_list(RESERVED_ON_GANGS)}"))],
-            f"{keep} {' and '.join(RESERVED_ON_GANGS)} on a gang; leave them as they are",
+            [{**rule, "resources": [*rule["resources"], f"{rule['resources'][0]}/*"]} for rule in _gang_rules()],
+            [not_scheduler, _condition("reserved-annotation", _sets_key(f"k in {_list(RESERVED_ON_GANGS)}"))],
+            f"{reserved} {' and '.join(RESERVED_ON_GANGS)} on a gang; leave them as they are",
         ),
         "gpu-scheduler-bindings": _policy(
             [_rule("CREATE", "bindings,pods/binding")],
-            [_condition("settled", _write_unsettling())],
-            f"metadata: {', '.join(IMMUTABLE)} and labels with a pod's index are settled when the pod is made, not when"
-            " it is bound; leave them out",
+            [_condition("sets-immutable", _binding_sets_immutable())],
+            f"metadata: {', '.join(IMMUTABLE)} and labels with a pod's index cannot change after the pod is created;"
+            " leave them out of the Binding",
         ),
     }
 
@@ -78,39 +76,50 @@ def make_policies(rules: AdmissionPolicy) -> dict[str, Json]:
 # -- webhooks
 
 
-def _mutating_hooks(rules: AdmissionPolicy) -> Iterator[Json]:
-    ours = _condition("ours", _write_ours(_SCHEDULER_OF_POD, rules))
-    rules_of_pods = [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")]
-    yield _hook("pods", "Fail", rules_of_pods, [ours])
-    ours = _condition("ours", _write_ours(_SCHEDULER_OF_TEMPLATE, rules))
-    # The updates that match would be refused without us anyway: so they are told why.
-    rules_of_sets = [_rule("CREATE,UPDATE", "statefulsets", group="apps")]
-    yield _hook("statefulsets", "Fail", rules_of_sets, [ours, _condition("order", _write_reordering())])
+def _mutating_hooks(policy: AdmissionPolicy) -> Iterator[Json]:
+    pod_rules = [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")]
+    yield _hook("pods", "Fail", pod_rules, [_condition("ours", _names_our_scheduler(_SCHEDULER_OF_POD, policy))])
+    # An update that matches would be refused by the API server anyway: the webhook repairs it.
+    conditions = [
+        _condition("ours", _names_our_scheduler(_SCHEDULER_OF_TEMPLATE, policy)),
+        _condition("pod-management-policy", _is_new_or_loses_parallel()),
+    ]
+    yield _hook("statefulsets", "Fail", [_rule("CREATE,UPDATE", "statefulsets", group="apps")], conditions)
 
 
-def _validating_hooks(rules: AdmissionPolicy, guard: bool) -> Iterator[Json]:
+def _validating_hooks(policy: AdmissionPolicy, guard: bool) -> Iterator[Json]:
     yield _hook(
         "pods",
         "Fail",
         [_rule("CREATE", "pods"), _rule("UPDATE", "pods,pods/*")],
-        [_condition("ours", _write_ours(_SCHEDULER_OF_POD, rules)), _condition("news", _write_news(rules))],
+        [
+            _condition("ours", _names_our_scheduler(_SCHEDULER_OF_POD, policy)),
+            _condition("relevant-change", _is_relevant_change(policy)),
+        ],
     )
-    yield _hook("jobs", "Ignore", list(_rules_of_makers()), [_condition("ours", _write_maker_is_ours(rules))])
-    yield _hook("gangs", "Ignore", list(_rules_of_gangs()), [_condition("annotated", _write_annotated())])
+    yield _hook(
+        "jobs", "Ignore", list(_template_owner_rules()), [_condition("ours", _owner_names_our_scheduler(policy))]
+    )
+    yield _hook("gangs", "Ignore", list(_gang_rules()), [_condition("annotated", _has_own_annotations())])
     if guard:
         yield _hook(
             "reserved",
             "Fail",
-            _rules_of_guard(),
-            [_condition("forged", f"({_write_stranger(rules)} && ({_write_forgery()})) || ({_write_unsettling()})")],
+            _pod_and_binding_rules(),
+            [
+                _condition(
+                    "reserved",
+                    f"({_is_not_scheduler(policy)} && ({_changes_reserved()})) || ({_binding_sets_immutable()})",
+                )
+            ],
         )
 
 
-def _rules_of_guard() -> list[Json]:
+def _pod_and_binding_rules() -> list[Json]:
     return [_rule("CREATE,UPDATE", "pods,pods/*"), _rule("CREATE", "bindings")]
 
 
-def _rules_of_makers() -> Iterator[Json]:
+def _template_owner_rules() -> Iterator[Json]:
     """One rule for every API group of the table of job kinds."""
     for group in sorted({kind.group for kind in JOB_KINDS}):
         kinds = [kind for kind in JOB_KINDS if kind.group == group]
@@ -119,7 +128,7 @@ def _rules_of_makers() -> Iterator[Json]:
         yield _rule("CREATE,UPDATE", plurals, group=group, versions=versions)
 
 
-def _rules_of_gangs() -> Iterator[Json]:
+def _gang_rules() -> Iterator[Json]:
     for dialect in DIALECTS:
         if dialect.resources:
             one = dialect.resources[0]
@@ -174,7 +183,7 @@ def _with_path(client_config: Json, path: str) -> Json:
     return {**client_config, "service": {**client_config["service"], "path": path}}
 
 
-def _all_namespaces_but(*names: str) -> Json:
+def _exclude_namespaces(*names: str) -> Json:
     label = "kubernetes.io/metadata.name"
     return {"matchExpressions": [{"key": label, "operator": "NotIn", "values": list(dict.fromkeys(names))}]}
 
@@ -182,88 +191,91 @@ def _all_namespaces_but(*names: str) -> Json:
 # -- CEL
 
 
-def _write_ours(path: str, rules: AdmissionPolicy, variable: str = "object") -> str:
-    """That a field names a scheduler of ours; false, not an error, where the field is not there.
+def _names_our_scheduler(path: str, policy: AdmissionPolicy, variable: str = "object") -> str:
+    """CEL: a field names this scheduler; false, not an error, where the field is absent.
 
-    In a path `tasks[]` stands for each item of a list, `*Specs{}` for each value of the maps whose names end so.
+    In a path `tasks[]` stands for each item of a list, `*Specs{}` for each value of the maps with this suffix.
     """
-    known: list[str] = []
+    present: list[str] = []
     parts = path.split(".")
     for number, part in enumerate(parts):
         rest = ".".join(parts[number + 1 :])
         if part.endswith("[]"):
             items = f"{variable}.{part[:-2]}"
-            return " && ".join([*known, f"has({items})", f"{items}.exists(item, {_write_ours(rest, rules, 'item')})"])
+            return " && ".join(
+                [*present, f"has({items})", f"{items}.exists(item, {_names_our_scheduler(rest, policy, 'item')})"]
+            )
         if part.endswith("{}"):
             ends = f"field.endsWith({_text(part.removeprefix('*')[:-2])})"
-            one = _write_ours(rest, rules, f"{variable}[field][key]")
-            return " && ".join([*known, f"{variable}.exists(field, {ends} && {variable}[field].exists(key, {one}))"])
+            one = _names_our_scheduler(rest, policy, f"{variable}[field][key]")
+            return " && ".join([*present, f"{variable}.exists(field, {ends} && {variable}[field].exists(key, {one}))"])
         variable = f"{variable}.{part}"
-        known.append(f"has({variable})")
-    return " && ".join([*known, f"{variable} in {_list(sorted(rules.scheduler_names))}"])
+        present.append(f"has({variable})")
+    return " && ".join([*present, f"{variable} in {_list(sorted(policy.scheduler_names))}"])
 
 
-def _write_maker_is_ours(rules: AdmissionPolicy) -> str:
-    """That a template of a job, or the job for all its templates, names a scheduler of ours."""
+def _owner_names_our_scheduler(policy: AdmissionPolicy) -> str:
+    """CEL: a template of a job, or the job for all its templates, names this scheduler."""
     paths = dict.fromkeys(
         path for kind in JOB_KINDS for path in (kind.scheduler_at, f"{kind.templates_at}.{_SCHEDULER_OF_POD}") if path
     )
-    return " || ".join(f"({_write_ours(path, rules)})" for path in paths)
+    return " || ".join(f"({_names_our_scheduler(path, policy)})" for path in paths)
 
 
-def _write_news(rules: AdmissionPolicy) -> str:
-    """That there is something to check: a new pod or container, or others changed what we read of its metadata.
+def _is_relevant_change(policy: AdmissionPolicy) -> str:
+    """CEL: there is something to check: a new pod or container, or changed metadata that the scheduler reads.
 
-    An update without news, such as a finalizer that is taken off, must not depend on the webhook.
+    Any other update, such as the removal of a finalizer, must not depend on the webhook.
     """
-    noted = _write_change(f"k in {_list([DEVICE_MAP, COMPLETION_INDEX])} || k.startsWith({_text(f'{GROUP}/')})")
-    labelled = _write_change(f"k in {_list(INDEX_LABELS)}", "labels")
+    annotated = _changes_key(f"k in {_list([DEVICE_MAP, COMPLETION_INDEX])} || k.startsWith({_text(f'{GROUP}/')})")
+    labelled = _changes_key(f"k in {_list(INDEX_LABELS)}", "labels")
     added = 'has(request.subResource) && request.subResource == "ephemeralcontainers"'
-    changed = f"{_write_stranger(rules)} && ({noted} || {labelled})"
+    changed = f"{_is_not_scheduler(policy)} && ({annotated} || {labelled})"
     return f'request.operation == "CREATE" || ({added}) || ({changed})'
 
 
-def _write_stranger(rules: AdmissionPolicy) -> str:
-    """That whoever asks is not the scheduler."""
-    return f"request.userInfo.username != {_text(rules.scheduler_account)}"
+def _is_not_scheduler(policy: AdmissionPolicy) -> str:
+    """CEL: the request does not come from the scheduler."""
+    return f"request.userInfo.username != {_text(policy.scheduler_account)}"
 
 
-def _write_forgery() -> str:
-    """That an annotation that only the scheduler writes is set, changed or removed."""
-    return _write_change(f"k in {_list(RESERVED)} || k.startsWith({_text(RESERVED_PREFIX)})")
+def _changes_reserved() -> str:
+    """CEL: a reserved annotation is set, changed or removed."""
+    return _changes_key(f"k in {_list(RESERVED)} || k.startsWith({_text(RESERVED_PREFIX)})")
 
 
-def _write_unsettling() -> str:
-    """That a Binding brings something that was settled when its pod was made."""
+def _binding_sets_immutable() -> str:
+    """CEL: a Binding sets metadata that is immutable once its pod exists."""
     of_pod = 'has(request.subResource) && request.subResource == "binding"'
     binding = f'(request.resource.resource == "bindings" || ({of_pod}))'
-    noted = _write_gain(f"k in {_list(IMMUTABLE)}")
-    labelled = _write_gain(f"k in {_list(INDEX_LABELS)}", "labels")
-    return f"{binding} && ({noted} || {labelled})"
+    annotated = _sets_key(f"k in {_list(IMMUTABLE)}")
+    labelled = _sets_key(f"k in {_list(INDEX_LABELS)}", "labels")
+    return f"{binding} && ({annotated} || {labelled})"
 
 
-def _write_reordering() -> str:
-    """That a StatefulSet is new, or its pods would no longer start at once: then its update would be refused."""
+def _is_new_or_loses_parallel() -> str:
+    """CEL: a StatefulSet is new, or an update removes its immutable Parallel policy and would be refused."""
     policy = "spec.podManagementPolicy"
     parallel = 'has({0}) && {0} == "Parallel"'
-    was, stays = (parallel.format(f"{one}.{policy}") for one in ("oldObject", "object"))
-    return f'request.operation == "CREATE" || ({was} && !({stays}))'
+    before, after = (parallel.format(f"{one}.{policy}") for one in ("oldObject", "object"))
+    return f'request.operation == "CREATE" || ({before} && !({after}))'
 
 
-def _write_annotated() -> str:
+def _has_own_annotations() -> str:
+    """CEL: the object has an annotation under gpu-scheduler.io."""
     return f"{_has('object')} && object.metadata.annotations.exists(k, k.startsWith({_text(f'{GROUP}/')}))"
 
 
-def _write_change(which: str, what: str = "annotations") -> str:
-    """That an annotation `k` of this sort differs between the old and the new object, either of which may have none."""
+def _changes_key(which: str, what: str = "annotations") -> str:
+    """CEL: a key `k` for which `which` holds differs between the old and the new object."""
     new, old = f"object.metadata.{what}", f"oldObject.metadata.{what}"
     has_new, has_old = _has("object", what), f"oldObject != null && {_has('oldObject', what)}"
-    lost = f"{has_old} && {old}.exists(k, ({which}) && !({has_new} && k in {new}))"
-    return f"{_write_gain(which, what)} || ({lost})"
+    removed = f"{has_old} && {old}.exists(k, ({which}) && !({has_new} && k in {new}))"
+    return f"{_sets_key(which, what)} || ({removed})"
 
 
-def _write_gain(which: str, what: str = "annotations") -> str:
-    """That an annotation `k` of this sort is set or changed."""
+def _sets_key(which: str, what: str = "annotations") -> str:
+    """CEL: a key `k` for which `which` holds is set or changed."""
     new, old = f"object.metadata.{what}", f"oldObject.metadata.{what}"
     has_old = f"oldObject != null && {_has('oldObject', what)}"
     same = f"{has_old} && k in {old} && {old}[k] == {new}[k]"

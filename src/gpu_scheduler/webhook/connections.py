@@ -1,7 +1,7 @@
-"""Connections of the server: how many there may be, how long silent, and the room for what arrives on them.
+"""Connection and body limits of the server: how many connections, how long idle, and memory for partial bodies.
 
-Everybody who reaches the port can connect, and API servers must get through all the same. So nobody is turned away
-because others were there first: whoever has got nowhere for the longest time goes.
+Every client that reaches the port can connect, and API servers must still get through. So a new connection is never
+refused: the connection that has made no progress for the longest time is closed instead.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ RequestFunction = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class BoundedServer(web.Server):
-    """Serves up to `most` connections; each has `first` seconds to send the head of its first request."""
+    """Serves at most `max_connections`; each must send its first request within `first_request_timeout` seconds."""
 
-    def __init__(self, handle: RequestFunction, most: int, first: float, **how: Any) -> None:
-        super().__init__(self._answer, **how)
+    def __init__(
+        self, handle: RequestFunction, max_connections: int, first_request_timeout: float, **options: Any
+    ) -> None:
+        super().__init__(self._handle_request, **options)
         self._handle = handle
-        self._most = most
-        self._first = first
-        # In the order in which each got on last: it connected, sent the head of a request, or was answered.
-        self._order: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._max_connections = max_connections
+        self._first_request_timeout = first_request_timeout
+        # Ordered by last progress, oldest first: connected, sent the head of a request, or got a response.
+        self._by_progress: dict[web.RequestHandler, asyncio.Transport] = {}
         self._deadlines: dict[web.RequestHandler, asyncio.TimerHandle] = {}
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """One more: when there are too many, the first in order makes room for it."""
+        """Adds a connection; above the limit, closes the one without progress for the longest time."""
         super().connection_made(handler, transport)
-        if len(self._order) >= self._most:
-            self._drop(next(iter(self._order)))
-        self._order[handler] = transport
-        self._deadlines[handler] = self._loop.call_later(self._first, self._drop, handler)
+        if len(self._by_progress) >= self._max_connections:
+            self._drop(next(iter(self._by_progress)))
+        self._by_progress[handler] = transport
+        self._deadlines[handler] = self._loop.call_later(self._first_request_timeout, self._drop, handler)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """One less."""
+        """Removes a connection."""
         self._forget(handler)
         super().connection_lost(handler, exc)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
         handler = request.protocol
         deadline = self._deadlines.pop(handler, None)
         if deadline is not None:
@@ -52,24 +54,24 @@ class BoundedServer(web.Server):
         return response
 
     def _move_to_end(self, handler: web.RequestHandler) -> None:
-        transport = self._order.pop(handler, None)
+        transport = self._by_progress.pop(handler, None)
         if transport is not None:
-            self._order[handler] = transport
+            self._by_progress[handler] = transport
 
     def _forget(self, handler: web.RequestHandler) -> asyncio.Transport | None:
         deadline = self._deadlines.pop(handler, None)
         if deadline is not None:
             deadline.cancel()
-        return self._order.pop(handler, None)
+        return self._by_progress.pop(handler, None)
 
     def _drop(self, handler: web.RequestHandler) -> None:
         transport = self._forget(handler)
         if transport is not None:
-            transport.abort()  # to close it politely would mean to wait for the other side
+            transport.abort()  # a clean close would wait for the client
 
 
 class BodyTooLarge(Exception):
-    """A body has more bytes than it may."""
+    """A body has more bytes than allowed."""
 
 
 class BodyTimeout(Exception):
@@ -77,58 +79,58 @@ class BodyTimeout(Exception):
 
 
 class BodyMemoryExhausted(Exception):
-    """Other bodies left no room for too long."""
+    """Other bodies used up the memory for too long."""
 
 
 class BodyReader:
-    """Collects bodies, in `room` for all that are arriving; the oldest of them goes on even when it is full.
+    """Reads bodies within `memory` bytes for all partial bodies; the oldest one goes on even when it is used up.
 
-    Only bytes that are there take room. So who announces much and sends little keeps nobody else waiting.
+    Only bytes that have arrived are counted: a client that announces a large body and sends little blocks no other.
     """
 
-    def __init__(self, room: int, wait: float) -> None:
-        self._room = room
-        self._wait = wait
-        self._arriving: dict[object, None] = {}
-        self._freed = asyncio.Event()
+    def __init__(self, memory: int, memory_timeout: float) -> None:
+        self._memory = memory
+        self._memory_timeout = memory_timeout
+        self._reading: dict[object, None] = {}
+        self._released = asyncio.Event()
 
-    async def collect(self, content: StreamReader, most: int, within: float) -> bytes:
-        """A body of at most so many bytes, for which we waited so many seconds; not counted is waiting for room."""
+    async def read(self, content: StreamReader, max_bytes: int, timeout: float) -> bytes:  # noqa: ASYNC109
+        """Reads a body of at most `max_bytes`. Waiting for memory does not count towards the timeout."""
         clock = asyncio.get_running_loop().time
-        body, taken, me = bytearray(), 0, object()
-        self._arriving[me] = None
+        body, reserved, reader = bytearray(), 0, object()
+        self._reading[reader] = None
         try:
             while not content.at_eof():
-                begun = clock()
-                async with asyncio.timeout(within):
+                started = clock()
+                async with asyncio.timeout(timeout):
                     piece = await content.readany()
-                within -= clock() - begun
-                if len(body) + len(piece) > most:
+                timeout -= clock() - started
+                if len(body) + len(piece) > max_bytes:
                     raise BodyTooLarge
-                await self._take(len(piece), me)
-                taken += len(piece)
+                await self._reserve(len(piece), reader)
+                reserved += len(piece)
                 body += piece
             return bytes(body)
         except TimeoutError:
             raise BodyTimeout from None
         except RuntimeError as error:
-            # So aiohttp tells of a connection that was closed before anybody read from it.
+            # aiohttp reports a connection that was closed before the first read in this way.
             raise ConnectionError(str(error)) from None
         finally:
-            del self._arriving[me]
-            self._room += taken
-            self._freed.set()
-            self._freed.clear()  # wakes those who wait now, and nobody later
+            del self._reading[reader]
+            self._memory += reserved
+            self._released.set()
+            self._released.clear()  # wakes the readers that are waiting now
 
-    async def _take(self, size: int, me: object) -> None:
+    async def _reserve(self, size: int, reader: object) -> None:
         try:
-            if not self._has_room(size, me):
-                async with asyncio.timeout(self._wait):
-                    while not self._has_room(size, me):
-                        await self._freed.wait()
+            if not self._fits(size, reader):
+                async with asyncio.timeout(self._memory_timeout):
+                    while not self._fits(size, reader):
+                        await self._released.wait()
         except TimeoutError:
             raise BodyMemoryExhausted from None
-        self._room -= size
+        self._memory -= size
 
-    def _has_room(self, size: int, me: object) -> bool:
-        return size <= self._room or next(iter(self._arriving)) is me
+    def _fits(self, size: int, reader: object) -> bool:
+        return size <= self._memory or next(iter(self._reading)) is reader

@@ -1,4 +1,4 @@
-"""Containers as far as only admission looks at them: their environment, and whether they are privileged."""
+"""The container fields that only admission reads: environment and security context."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 from gpu_scheduler.k8s.objects import Json
 
 MAX_CONTAINERS: Final = 1000
-"""In a pod of ours. Kubernetes has no limit, but a review could bring a million, and each costs time and an answer."""
+"""The most containers of a pod. Kubernetes has no limit, and each container costs time and a line in the answer."""
 
 
 class _ContainerStruct(msgspec.Struct, rename="camel", gc=False):
-    """Fields are named as in Python here and as in the API on the wire."""
+    """A struct whose fields are snake_case in Python and camelCase in JSON."""
 
 
 class EnvVar(_ContainerStruct):
@@ -49,14 +49,14 @@ class _PodMetadata(_ContainerStruct):
 
 
 class PodContainers(_ContainerStruct):
-    """What is inside a pod."""
+    """A pod, reduced to its containers."""
 
     metadata: _PodMetadata | None = None
     spec: _ContainersSpec = msgspec.field(default_factory=_ContainersSpec)
 
 
 class LocatedContainer(NamedTuple):
-    """A container with where it stands, "containers" and 0."""
+    """A container and its position in the pod, for example "containers" and 0."""
 
     field: str
     number: int
@@ -64,7 +64,7 @@ class LocatedContainer(NamedTuple):
 
 
 def all_containers(pod: PodContainers) -> Iterator[LocatedContainer]:
-    """Every container of a pod: init containers and sidecars first, as they start, ephemeral ones last."""
+    """Every container of a pod, in the order in which they start: init containers first, ephemeral ones last."""
     spec = pod.spec
     for field, containers in (
         ("initContainers", spec.init_containers),
@@ -76,20 +76,20 @@ def all_containers(pod: PodContainers) -> Iterator[LocatedContainer]:
 
 
 def count_containers(pod: PodContainers) -> int:
-    """How many containers a pod has."""
+    """The number of containers of a pod, of every kind."""
     spec = pod.spec
     return sum(len(some or ()) for some in (spec.init_containers, spec.containers, spec.ephemeral_containers))
 
 
 def find_too_many_containers(pod: PodContainers) -> str:
-    """What to say of a pod with too many containers; "" of any other."""
+    """The problem of a pod with too many containers, or ""."""
     number = count_containers(pod)
     return f"spec.containers: {number} are too many; write at most {MAX_CONTAINERS}" if number > MAX_CONTAINERS else ""
 
 
 def new_ephemeral_containers(pod: PodContainers, old: PodContainers) -> Iterator[LocatedContainer]:
-    """The ephemeral containers that are being added; those that are there cannot be changed."""
-    there = {container.name for container in old.spec.ephemeral_containers or ()}
-    for placed in all_containers(pod):
-        if placed.field == "ephemeralContainers" and placed.container.name not in there:
-            yield placed
+    """The ephemeral containers that an update adds. Existing ones cannot be changed."""
+    existing = {container.name for container in old.spec.ephemeral_containers or ()}
+    for located in all_containers(pod):
+        if located.field == "ephemeralContainers" and located.container.name not in existing:
+            yield located

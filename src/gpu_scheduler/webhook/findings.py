@@ -1,4 +1,4 @@
-"""What was found wrong with an object, and how it is told: all of it, in bounded text on one line."""
+"""Findings about an object, and their text: every problem in one bounded line."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
 _MAX_LISTED = 8
 _MAX_PROBLEM_LENGTH = 400
 _MAX_WARNING_LENGTH = 250
-"""An API server cuts warnings once all of them together have 4096 characters."""
+"""API servers truncate warnings once they have 4096 characters together."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """Problems refuse the object, warnings only speak of it; both are kept in order and once."""
+    """Problems refuse the object, warnings do not. Both are deduplicated and keep their order."""
 
     problems: dict[str, None] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
 
     def refuse(self, *problems: str) -> None:
-        """The object cannot be let in as it is."""
+        """Adds problems that refuse the object."""
         self.problems.update(dict.fromkeys(problems))
 
     def warn(self, *warnings: str) -> None:
-        """Whoever sent the object should know."""
+        """Adds warnings for the user who sent the object."""
         self.warnings.update(dict.fromkeys(warnings))
 
     def deny_or_warn(self, denial: Denial, what: str, policy: AdmissionPolicy) -> None:
-        """Refuse or warn, as the rules say."""
+        """Adds a problem if the policy denies this, else a warning."""
         (self.refuse if denial in policy.deny else self.warn)(what)
 
-    def add(self, place: str, other: Findings) -> None:
-        """Take over what was found in a part of the object."""
-        self.refuse(*(f"{place}: {what}" for what in other.problems))
-        self.warn(*(f"{place}: {what}" for what in other.warnings))
+    def add(self, field: str, other: Findings) -> None:
+        """Adds the findings about a part of the object, with its field in front."""
+        self.refuse(*(f"{field}: {what}" for what in other.problems))
+        self.warn(*(f"{field}: {what}" for what in other.warnings))
 
     def without(self, old: Findings) -> Findings:
-        """What is new against an older version: nobody is kept from other changes by what was let in before."""
+        """The findings that the old version did not have: an old mistake must not block other changes."""
         return Findings(
             {what: None for what in self.problems if what not in old.problems},
             {what: None for what in self.warnings if what not in old.warnings},
@@ -48,7 +48,7 @@ class Findings:
 
 
 def format_problems(problems: Sequence[str]) -> str:
-    """All problems as one message; the first ones, where there are many."""
+    """All problems in one message, cut after the first few."""
     shown = [_shorten(problem, _MAX_PROBLEM_LENGTH) for problem in problems[:_MAX_LISTED]]
     if len(problems) == 1:
         return shown[0]
@@ -58,10 +58,10 @@ def format_problems(problems: Sequence[str]) -> str:
 
 
 def format_warnings(warnings: Iterable[str]) -> list[str]:
-    """Warnings as an API server passes them on; the first ones, where there are many."""
+    """The first few warnings, each as long as an API server passes on."""
     return [_shorten(warning, _MAX_WARNING_LENGTH) for warning in islice(warnings, _MAX_LISTED)]
 
 
 def _shorten(text: str, longest: int) -> str:
-    # Cut before it is cleaned: what somebody wrote may be megabytes long.
+    # Cut before cleaning: user input may be megabytes long.
     return one_line(text[: 4 * longest], longest)

@@ -1,4 +1,4 @@
-"""Objects that are gangs (PodGroups, Workloads): their options, and who writes the scheduler's notes on them."""
+"""Checks of gang objects (PodGroups, Workloads): their minimums and their annotations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 _MAX_POD_GROUPS = 100
-"""In a Workload. Kubernetes takes 8; each is looked for among all, and a review could bring 50,000."""
+"""The most pod groups of a Workload. Kubernetes allows 8; decoding takes time quadratic in their number."""
 
 
 def find_dialect(group: str, plural: str, version: str) -> Dialect | None:
-    """The dialect whose objects are of this kind."""
+    """The dialect that has objects of this kind."""
     wanted = (group, plural, version)
     for dialect in DIALECTS:
         if any((one.group, one.plural, one.version) == wanted for one in dialect.resources):
@@ -26,10 +26,10 @@ def find_dialect(group: str, plural: str, version: str) -> Dialect | None:
 
 
 def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy) -> Findings:
-    """What there is to say about a gang object that carries annotations of ours; nothing about others."""
+    """Checks a gang object that has gpu-scheduler.io annotations; finds nothing in any other."""
     found = Findings()
-    notes = raw.metadata.annotations or {}
-    if not any(name.startswith(f"{GROUP}/") for name in notes):
+    annotations = raw.metadata.annotations or {}
+    if not any(name.startswith(f"{GROUP}/") for name in annotations):
         return found
     groups = len(as_list(raw.spec.get("podGroups")))
     if groups > _MAX_POD_GROUPS:
@@ -40,13 +40,13 @@ def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy)
         gang = None if dialect.stands_alone(key, raw) else dialect.decode(key, raw, (), context)
         if gang is not None and gang.problem:
             found.refuse(gang.problem)
-    found.refuse(*find_bad_options(notes))
-    found.warn(*find_unknown_keys(notes))
+    found.refuse(*find_bad_options(annotations))
+    found.warn(*find_unknown_keys(annotations))
     return found
 
 
 def _gang_keys(dialect: Dialect, raw: RawObject) -> Iterator[GangKey]:
-    """The gangs of an object: itself, or each of its pod groups."""
+    """The gangs of an object: the object itself, or each of its pod groups."""
     yield from dialect.keys_of(raw)
     for group in as_list(raw.spec.get("podGroups")):
         yield GangKey(dialect.name, raw.metadata.namespace, f"{raw.metadata.name}/{group.get('name')}")

@@ -1,4 +1,4 @@
-"""Pods of ours: what is wrong with one, in the words in which the scheduler would say it later."""
+"""Checks of pods that name this scheduler, with the same messages that the scheduler would report later."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class KnownNodes(NamedTuple):
 
 
 MAX_AMOUNTS = 10_000
-"""Requests and limits in the pods of a review, for the reason that there are not more containers either."""
+"""The most requests and limits of all pods of a review."""
 
 _MAX_UNKNOWN_RESOURCES = 8
-"""Each is compared with every resource of the nodes."""
+"""The most unknown resources of a pod that are compared with those of the nodes."""
 _SHOWS_GPUS = "NVIDIA_VISIBLE_DEVICES"
 _SHOWS_NONE = ("", "void", "none")
 
 
 def check_pod(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes | None) -> Findings:
-    """What there is to say about a pod."""
+    """Checks a pod."""
     found = _check_pod(pod, containers, policy, nodes)
     _check_choices(pod, containers, policy, found)
     return found
@@ -77,7 +77,7 @@ def _check_pod(
 
 
 def find_too_many_amounts(specs: Iterable[PodSpec]) -> str:
-    """What to say of pods that ask for too many resources; "" of any others."""
+    """The problem of pods with too many requests and limits, or ""."""
     listed = (one.resources for spec in specs for one in (*spec.containers, *(spec.init_containers or ()), spec))
     number = sum(len(some.requests or ()) + len(some.limits or ()) for some in listed if some is not None)
     if number <= MAX_AMOUNTS:
@@ -86,15 +86,15 @@ def find_too_many_amounts(specs: Iterable[PodSpec]) -> str:
 
 
 def find_late_changes(new: PodObject, old: PodObject) -> Iterator[str]:
-    """What was settled when a pod was made, and is being changed: its containers would go on with what they got."""
-    if _map_entry(new) != _map_entry(old):
-        yield f"{DEVICE_MAP}: the pod got its GPUs when it was made; leave its line as it is, or make the pod again"
+    """A problem for each change of the map or the share: running containers would keep the old value."""
+    if _entry_of(new) != _entry_of(old):
+        yield f"{DEVICE_MAP}: the GPUs of a pod cannot change once it exists; keep its line, or create the pod again"
     if (new.metadata.annotations or {}).get(GPU_MILLI) != (old.metadata.annotations or {}).get(GPU_MILLI):
-        yield f"{GPU_MILLI}: the pod got its share when it was made; leave it as it is, or make the pod again"
+        yield f"{GPU_MILLI}: the share of a pod cannot change once it exists; keep it, or create the pod again"
 
 
-def _map_entry(pod: PodObject) -> MapEntry | str | None:
-    """The entry of a pod in its map; a map that cannot be read as it is, None for a pod without."""
+def _entry_of(pod: PodObject) -> MapEntry | str | None:
+    """The entry of a pod in its map, the text of an invalid map, or None for a pod without a map."""
     text = (pod.metadata.annotations or {}).get(DEVICE_MAP)
     if text is None:
         return None
@@ -108,10 +108,10 @@ def _map_entry(pod: PodObject) -> MapEntry | str | None:
 def check_template(
     pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, nodes: KnownNodes | None
 ) -> Findings:
-    """What there is to say about a template: as of a pod, except for what depends on the pod's index."""
-    notes = dict(pod.metadata.annotations or {})
-    text = notes.pop(DEVICE_MAP, None)
-    bare = PodObject(msgspec.structs.replace(pod.metadata, annotations=notes), pod.spec)
+    """Checks a pod template: like a pod, except for what depends on the index of the pod."""
+    annotations = dict(pod.metadata.annotations or {})
+    text = annotations.pop(DEVICE_MAP, None)
+    bare = PodObject(msgspec.structs.replace(pod.metadata, annotations=annotations), pod.spec)
     found = _check_pod(bare, containers, policy, nodes)
     _check_choices(pod, containers, policy, found)
     if text is not None:
@@ -123,7 +123,7 @@ def check_template(
 
 
 def format_mistakes(mistakes: Iterable[MapError]) -> Iterator[str]:
-    """Mistakes of a map with the annotation that it stands in."""
+    """The mistakes of a map, with the name of its annotation in front."""
     return (f"{DEVICE_MAP}: {mistake}" for mistake in mistakes)
 
 
@@ -136,14 +136,14 @@ def _check_node(text: str, index: int | None, nodes: KnownNodes | None, found: F
 def _unknown_nodes(named: set[str], nodes: KnownNodes | None) -> Iterator[str]:
     unknown = sorted(name for name in named if name not in nodes.names) if nodes is not None else ()
     if unknown:
-        waits = "its pods wait until there is one of that name or with that label gpu-node-name"
+        waits = "the pod waits until a node has that name or that gpu-node-name label"
         yield f"{DEVICE_MAP}: there is no node {join(unknown)}; {waits}"
 
 
 def _unknown_resources(spec: PodSpec, offered: frozenset[str]) -> Iterator[str]:
-    """The resources that no node offers and that look like a misspelt one.
+    """A warning for each resource that no node offers and that looks like a misspelt one.
 
-    Others may be offered by a node that is still to come.
+    Any other may be offered by a node that is still to be added.
     """
     asked = {
         name: f"spec.{field}[{number}].resources"
@@ -160,50 +160,48 @@ def _unknown_resources(spec: PodSpec, offered: frozenset[str]) -> Iterator[str]:
 
 
 def _check_gang(pod: PodObject, found: Findings) -> None:
-    """The annotations about gangs; what depends on other pods or on objects is for the scheduler to say."""
-    notes: Mapping[str, str] = pod.metadata.annotations or {}
-    if not notes:
+    """Checks the annotations about gangs. The scheduler reports what depends on other pods or on gang objects."""
+    annotations: Mapping[str, str] = pod.metadata.annotations or {}
+    if not annotations:
         return
     problem = read_membership(pod).problem
     if problem:
         found.refuse(problem)
-    group = notes.get(GROUP_NAME, "")
+    group = annotations.get(GROUP_NAME, "")
     if "/" in group:
         found.refuse(refuse_namespace(GROUP_NAME, group))
-    if notes.get(GANG_MIN):
+    if annotations.get(GANG_MIN):
         try:
-            read_gang_min(notes[GANG_MIN])
+            read_gang_min(annotations[GANG_MIN])
         except BadOptionError as error:
             found.refuse(str(error))
-    elif notes.get(GANG):
-        found.warn(f"{GANG_MIN}: missing; unless another pod of the gang says how many start together, none will")
-    found.refuse(*find_bad_options(notes))
-    found.warn(*find_unknown_keys(notes))
+    elif annotations.get(GANG):
+        found.warn(f"{GANG_MIN}: missing; at least one pod of the gang must say how many start together")
+    found.refuse(*find_bad_options(annotations))
+    found.warn(*find_unknown_keys(annotations))
 
 
 def _check_bypasses(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, found: Findings) -> None:
-    """What pods of ours should better not do."""
+    """Checks for settings that bypass the scheduler."""
     if pod.spec.node_name:
-        what = "spec.nodeName: it takes the pod past the scheduler, onto GPUs that others may hold; leave it out"
+        what = "spec.nodeName: bypasses the scheduler and may use GPUs that other pods hold; leave it out"
         found.deny_or_warn(Denial.NODE_NAME, what, policy)
     for field, number, container in all_containers(containers):
-        place = f"spec.{field}[{number}]"
+        path = f"spec.{field}[{number}]"
         if any(_shows_gpus(variable) for variable in container.env or ()):
-            what = f"{place}.env: {_SHOWS_GPUS} may show GPUs that the pod was not given; leave it out"
+            what = f"{path}.env: {_SHOWS_GPUS} may show GPUs that the pod was not assigned; leave it out"
             found.deny_or_warn(Denial.NVIDIA_VISIBLE_DEVICES, what, policy)
         elif Denial.NVIDIA_VISIBLE_DEVICES in policy.deny and _may_import(container):
-            # What is in a ConfigMap or a Secret is not known here, and may change before the container starts.
-            found.warn(
-                f"{place}.envFrom: it may bring {_SHOWS_GPUS}, which is refused here; make sure that it does not"
-            )
+            # The content of a ConfigMap or Secret is not known here, and may change before the container starts.
+            found.warn(f"{path}.envFrom: may set {_SHOWS_GPUS}, which is not allowed here; make sure that it does not")
         context = container.security_context
         if context is not None and context.privileged:
-            what = f"{place}.securityContext.privileged: a privileged container reaches every GPU of its node"
+            what = f"{path}.securityContext.privileged: a privileged container can use every GPU of its node"
             found.deny_or_warn(Denial.PRIVILEGED, f"{what}; leave it out", policy)
 
 
 def _check_choices(pod: PodObject, containers: PodContainers, policy: AdmissionPolicy, found: Findings) -> None:
-    if not found.problems:  # one of which may be that there are too many containers to look at
+    if not found.problems:  # too many containers to check may be one of them
         found.warn(*find_own_device_choices(pod, all_containers(containers), policy))
 
 
@@ -214,7 +212,7 @@ def _shows_gpus(variable: EnvVar) -> bool:
 
 
 def _may_import(container: AdmissionContainer) -> bool:
-    """Whether the variable may come from a ConfigMap or a Secret: one that is written in `env` is the stronger one."""
+    """Whether the variable may come from a ConfigMap or a Secret; a value in `env` takes precedence."""
     sources = container.env_from or ()
     return any(_SHOWS_GPUS.startswith(source.prefix or "") for source in sources) and not any(
         variable.name == _SHOWS_GPUS for variable in container.env or ()

@@ -1,4 +1,4 @@
-"""What an operator decides about admission."""
+"""Admission policy: what an administrator decides about pods of this scheduler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_scheduler.gangs.contract import SYSTEM
 
 
 class Denial(Enum):
-    """What a pod of ours should better not do. It is refused where that is asked for, else warned of."""
+    """Pod settings that bypass the scheduler. A pod with one is refused if the policy denies it, else warned of."""
 
     NVIDIA_VISIBLE_DEVICES = "nvidia-visible-devices"
     PRIVILEGED = "privileged"
@@ -18,9 +18,11 @@ class Denial(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """`scheduler_names` are ours, `gpu_resources` are GPUs; `inject` is about pods without a map.
+    """Which pods are reviewed, and how.
 
-    `scheduler_account` is the one user who may write reserved annotations.
+    `scheduler_names` are the schedulerNames that this scheduler serves, `gpu_resources` the resources that are GPUs.
+    `inject` sets the variable also in pods without a device map. `scheduler_account` is the only user that may write
+    reserved annotations.
     """
 
     scheduler_names: frozenset[str]

@@ -1,4 +1,4 @@
-"""Keeps the webhook's own certificate in a secret and its authority in the configurations; see rotation.py."""
+"""Renews the webhook's own certificate: the pair in a secret, its authority in the configurations; see rotation.py."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from gpu_scheduler.webhook.rotation import (
 
 CONFIGURATIONS = (MUTATING, VALIDATING)
 _CHANGE_INTERVAL = 0.05
-"""How soon to look again after a step, in seconds: not at once, since somebody may undo every step."""
+"""Seconds until the next reconcile after a change: not at once, since another writer may undo every change."""
 
 _log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
 
 
 class CertificateLocation(NamedTuple):
-    """Where the certificate is kept, and which configurations must trust it."""
+    """The secret with the certificate, and the webhook configurations that must trust it."""
 
     namespace: str = SYSTEM
     secret: str = WEBHOOK_SECRET
@@ -46,7 +46,7 @@ class CertificateLocation(NamedTuple):
 
 
 class _Observation(NamedTuple):
-    """What the API has, with the versions that a write depends on."""
+    """The objects as read from the API, with the versions that writes depend on."""
 
     configurations: tuple[Json | None, ...]
     secret: Json
@@ -54,9 +54,9 @@ class _Observation(NamedTuple):
 
     @property
     def version(self) -> Hashable:
-        """Another one whenever a webhook or what is ours in the secret has changed.
+        """Changes with every webhook of the configurations and every entry of ours in the secret.
 
-        Not by resourceVersion: somebody who writes labels every few seconds would keep it from ever settling.
+        It is not the resourceVersion: a controller that writes labels every few seconds would reset the grace period.
         """
         metas = [one and one["metadata"] for one in self.configurations]
         generations = tuple(meta and (meta.get("uid"), meta.get("generation")) for meta in metas)
@@ -64,7 +64,7 @@ class _Observation(NamedTuple):
 
 
 class CertificateRenewal:
-    """One replica's part in keeping the certificate. `show` is told each pair that is to be shown from then on."""
+    """The renewal loop of one replica. It calls `serve` with each pair to serve from then on."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CertificateRenewal:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.served: SignedPair | None = None
-        """What is shown; nothing until it is trusted."""
+        """The served pair; None until the configurations trust one."""
         self._client = client
         self._location = location
         self._policy = policy
@@ -87,38 +87,38 @@ class CertificateRenewal:
         self._last_problem = ""
 
     async def run(self) -> None:
-        """Looks and acts for ever. What goes wrong is said once, and tried again."""
+        """Reconciles until cancelled. Errors are retried, and logged once."""
         while True:
             problem, changed = "", False
             try:
                 changed = await self.reconcile()
             except Conflict:
-                changed = True  # by another replica: what it wrote is as good
+                changed = True  # another replica was faster, and its write is as good
             except ApiError as error:
-                problem = f"the certificate cannot be looked after: {error.message}"
+                problem = f"certificate renewal failed: {error.message}"
             self._log_once(problem or self._missing)
             await asyncio.sleep(_CHANGE_INTERVAL if changed else self._policy.poll_interval)
 
     async def reconcile(self) -> bool:
-        """Looks once and takes the steps that are due; whether anything was changed."""
+        """Reads the objects and applies the steps that are due; returns whether the API was changed."""
         begun = self._clock()
         observed = await self._read()
         if observed.version != self._version:
             self._version, self._since = observed.version, self._clock()
-        found = RotationState(
+        state = RotationState(
             _read_secret(observed.secret),
             tuple(_read_configuration(one) for one in observed.configurations),
             self.served,
             max(0.0, begun - self._since),
         )
-        steps = plan_rotation(found, observed.now, self._policy)
+        steps = plan_rotation(state, observed.now, self._policy)
         for step in steps:
             await self._apply(step, observed)
         return any(not isinstance(step, ServePair) for step in steps)
 
     async def _read(self) -> _Observation:
-        # The secret last: what is then written into a configuration that has not changed since it was read cannot be
-        # older than what another replica wrote into it.
+        # The secret is read last, so that a bundle written to a configuration that has not changed since it was read is
+        # never older than one that another replica wrote.
         now = await self._client.server_time()
         configurations = [await self._get_configuration(number) for number in range(len(CONFIGURATIONS))]
         location = self._location
@@ -127,7 +127,7 @@ class CertificateRenewal:
         try:
             secret = await self._client.get(SECRETS, location.secret, location.namespace)
         except NotFound as error:
-            text = f"the secret {location.namespace}/{location.secret} does not exist; create it, it may be empty"
+            text = f"the secret {location.namespace}/{location.secret} does not exist; create it, even if empty"
             raise NotFound(404, error.reason, text) from error
         return _Observation(tuple(configurations), secret, now)
 
@@ -148,29 +148,29 @@ class CertificateRenewal:
                     await self._patch(number, configuration, authorities)
             case WriteSecret(stored):
                 await self._store(observed.secret, stored)
-                _log.info("the certificate's secret is brought up to date", authorities=len(stored.authorities))
+                _log.info("certificate secret updated", authorities=len(stored.authorities))
             case AddPair():
                 await self._store(observed.secret, with_new_pair(step, observed.now, self._policy))
-                _log.info("a new certificate is made", first=step.first)
+                _log.info("certificate created", first=step.first)
 
     async def _patch(self, number: int, configuration: Json, authorities: tuple[bytes, ...]) -> None:
-        """Puts the bundle where it is not, if the configuration is still the one that was seen."""
+        """Writes the bundle to each webhook that lacks it, unless the configuration has changed since it was read."""
         bundle = _encode(b"".join(authorities))
         version = configuration["metadata"]["resourceVersion"]
         edits = [
             {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
-            for index, found in enumerate(_bundles(configuration))
-            if set(found) != set(authorities)
+            for index, bundle_found in enumerate(_bundles(configuration))
+            if set(bundle_found) != set(authorities)
         ]
-        # With its version in the patch, the server refuses to apply it to a later one.
+        # With the version in the patch, the server refuses to apply it to a later one.
         pin = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
         await self._client.patch(CONFIGURATIONS[number], self._location.configuration, [pin, *edits], kind="json")
         kind = CONFIGURATIONS[number].kind
-        _log.info("a configuration is told whom to trust", kind=kind, authorities=len(authorities))
+        _log.info("CA bundle of a webhook configuration updated", kind=kind, authorities=len(authorities))
 
     async def _store(self, secret: Json, stored: SecretContent) -> None:
-        """Replaces what is ours in the secret, if that is still the one that was seen."""
-        # Both are there even if empty: a secret of the type kubernetes.io/tls must have them.
+        """Replaces our entries of the secret, unless it has changed since it was read."""
+        # A secret of type kubernetes.io/tls must have both, even if empty.
         serving = stored.serving or Certificate(b"", b"")
         data = {
             **{
@@ -187,7 +187,7 @@ class CertificateRenewal:
         await self._client.replace(SECRETS, {**secret, "data": data}, self._location.secret, self._location.namespace)
 
     def _log_once(self, text: str) -> None:
-        """Says what stands in the way, once."""
+        """Logs a problem, unless it is the last one logged."""
         if text and text != self._last_problem:
             _log.warning(text)
         self._last_problem = text

@@ -1,4 +1,4 @@
-"""AdmissionReviews as they come in: what is asked, by whom, and the objects still as text."""
+"""Decoding of AdmissionReviews: the request, its user, and the objects as raw JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MAX_UID_LENGTH: Final = 253
 
 
 class BadReview(Exception):
-    """What came in is no AdmissionReview that could be answered; the message is one line."""
+    """The request body is not an AdmissionReview that can be answered; the message is one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
 
 
 class _RequestStruct(msgspec.Struct, rename="camel", gc=False):
-    """Fields are named as in Python here and as in the API on the wire."""
+    """A struct whose fields are snake_case in Python and camelCase in JSON."""
 
 
 class _RequestResource(_RequestStruct):
@@ -37,7 +37,7 @@ class _RequestUser(_RequestStruct):
 
 
 class AdmissionRequest(_RequestStruct):
-    """One question. Objects are decoded by whoever knows their kind."""
+    """The request of an AdmissionReview. Its objects stay raw until the code for their kind decodes them."""
 
     uid: str
     operation: str
@@ -51,7 +51,7 @@ class AdmissionRequest(_RequestStruct):
 
     @property
     def subject(self) -> tuple[str, str]:
-        """Group and plural of what the request is about."""
+        """The group and plural of the requested resource."""
         return self.resource.group, self.resource.resource
 
 
@@ -65,11 +65,11 @@ _read_review = msgspec.json.Decoder(_Review).decode
 
 
 def read_request(body: bytes) -> AdmissionRequest:
-    """The request of an AdmissionReview v1, or BadReview."""
+    """Decodes the request of an AdmissionReview v1; raises BadReview."""
     try:
         review = _read_review(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadReview(f"this is no AdmissionReview: {error}") from None
+        raise BadReview(f"not an AdmissionReview: {error}") from None
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         raise BadReview(
             f"apiVersion and kind: {review.api_version[:60]!r} and {review.kind[:60]!r}; send {API_VERSION} and {KIND}"
@@ -82,7 +82,7 @@ def read_request(body: bytes) -> AdmissionRequest:
 
 
 def read_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw, field: str = "object") -> T:
-    """An object of a request, or BadReview."""
+    """Decodes an object of a request; raises BadReview."""
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

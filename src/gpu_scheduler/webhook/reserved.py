@@ -1,4 +1,4 @@
-"""Reserved annotations: what only the scheduler writes, and who tries to do it in its place."""
+"""Reserved annotations, which only the scheduler writes, and metadata that is immutable once a pod exists."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES
 RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
 RESERVED_PREFIX = CONTAINER_DEVICES
 RESERVED_ON_GANGS = (NOTES, STATUS)
-"""Those that the scheduler writes on gang objects too."""
+"""The ones that the scheduler also writes on gang objects."""
 
 IMMUTABLE = (DEVICE_MAP, GPU_MILLI)
-"""Annotations that no Binding may bring: the API server would write them on a pod whose containers are as they are.
+"""Annotations that no Binding may set: the API server would copy them to a pod whose containers exist already.
 
-Nor labels that give a pod its index. The annotation for that is let through: Volcano sends a pod's own ones along.
+The same holds for labels that give a pod its index. The annotation with the index is allowed, because Volcano copies a
+pod's own annotations into its Binding.
 """
 
 _NOTHING: Mapping[str, str] = {}
 
 
 def is_reserved(name: str) -> bool:
-    """Whether only the scheduler writes an annotation of this name on pods."""
+    """Whether only the scheduler may write this annotation of a pod."""
     return name in RESERVED or name.startswith(RESERVED_PREFIX)
 
 
 def is_reserved_on_gang(name: str) -> bool:
-    """Whether only the scheduler writes an annotation of this name on gang objects."""
+    """Whether only the scheduler may write this annotation of a gang object."""
     return name in RESERVED_ON_GANGS
 
 
 def find_reserved_changes(
-    new: Mapping[str, str] | None, old: Mapping[str, str] | None, is_theirs: Callable[[str], bool] = is_reserved
+    new: Mapping[str, str] | None, old: Mapping[str, str] | None, is_reserved_key: Callable[[str], bool] = is_reserved
 ) -> Iterator[str]:
-    """The reserved annotations that differ between two versions of an object, each with what would be right."""
+    """A problem for each reserved annotation that differs between two versions of an object."""
     new, old = new or _NOTHING, old or _NOTHING
-    for name in sorted(filter(is_theirs, new.keys() | old.keys())):
+    for name in sorted(filter(is_reserved_key, new.keys() | old.keys())):
         if new.get(name) != old.get(name):
             right = "leave it as it is" if name in old else "leave it out"
             yield f"metadata.annotations[{quote(name)}]: only the scheduler may write this; {right}"
 
 
 def find_immutable_changes(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[str]:
-    """What a Binding, whoever sends it, would change of what was settled when its pod was made."""
-    right = "this is settled when the pod is made, not when it is bound; leave it out"
+    """A problem for each immutable annotation and label that a Binding sets."""
+    right = "cannot change after the pod is created; leave it out of the Binding"
     yield from (f"metadata.annotations[{quote(name)}]: {right}" for name in IMMUTABLE if name in annotations)
     yield from (f"metadata.labels[{quote(name)}]: {right}" for name in INDEX_LABELS if name in labels)

@@ -1,4 +1,4 @@
-"""The door of admission: an AdmissionReview in, its answer out. Nothing is kept, and nobody else is asked."""
+"""Answers AdmissionReviews. A pure function of the review, the policy and what is known of the nodes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from gpu_scheduler.webhook.templates import (
     make_parallel,
 )
 
-__all__ = ["AdmissionResponse", "BadReview", "answer"]
+__all__ = ["AdmissionResponse", "BadReview", "respond"]
 
 _PODS = ("", "pods")
 _BINDINGS = ("", "bindings")
 _STATEFUL_SETS = (STATEFUL_SETS.group, STATEFUL_SETS.plural)
 _CHECKED = ("", "ephemeralcontainers", "resize", "status")
-"""A pod and those of its subresources that bring a pod too: annotations can be changed through each of them."""
+"""Pods and the subresources whose body is a pod: annotations can be changed through each of them."""
 _MAX_LOG_LINE = 4096
 _MAX_NAME_LENGTH = 253
 
 
 class AdmissionResponse(NamedTuple):
-    """The AdmissionReview to send back, what it says, and the lines to log."""
+    """The AdmissionReview to send back, its verdict, and the lines to log."""
 
     body: bytes
     allowed: bool
@@ -53,7 +53,7 @@ class AdmissionResponse(NamedTuple):
 
 @dataclass(slots=True)
 class _Verdict:
-    """What is to be answered. Forgeries are forbidden, problems make the object invalid."""
+    """The content of an answer. `forbidden` changes are answered with 403, problems of `findings` with 422."""
 
     patch: list[Json] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
@@ -73,21 +73,21 @@ class _ObjectWithMetadata(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 _pods = msgspec.json.Decoder(PodObject)
 _pod_containers = msgspec.json.Decoder(PodContainers)
-_labelled = msgspec.json.Decoder(_ObjectWithMetadata | None)
+_with_metadata = msgspec.json.Decoder(_ObjectWithMetadata | None)
 _raw_objects = msgspec.json.Decoder(RawObject)
 _bodies = msgspec.json.Decoder(Json)
 
 
-def answer(
+def respond(
     path: Literal["mutate", "validate"], body: bytes, policy: AdmissionPolicy, nodes: KnownNodes | None
 ) -> AdmissionResponse:
-    """The answer to an AdmissionReview v1, or BadReview. `nodes` are the names that maps may use, None if unknown."""
+    """Answers an AdmissionReview v1; raises BadReview. `nodes` is None until the nodes are known."""
     request = read_request(body)
     verdict = _mutate(request, policy) if path == "mutate" else _validate(request, policy, nodes)
-    return _respond(request, verdict)
+    return _write_response(request, verdict)
 
 
-# -- changing
+# -- mutating
 
 
 def _mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> _Verdict:
@@ -101,7 +101,7 @@ def _mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> _Verdict:
 
 
 def _was_parallel(request: AdmissionRequest) -> bool:
-    """Whether a StatefulSet has the policy that we set. It cannot be changed: its own manifest would be refused."""
+    """Whether a StatefulSet is Parallel, which is immutable: its own manifest would be refused without a patch."""
     old = TemplateOwner(STATEFUL_SETS, read_object(_bodies, request.old_object, "oldObject"))
     return old.spec.get("podManagementPolicy") == "Parallel"
 
@@ -121,9 +121,9 @@ def _inject(request: AdmissionRequest, policy: AdmissionPolicy) -> _Verdict:
     if excess:
         return _Verdict(findings=Findings({excess: None}))
     patch = patch_containers(injection, _new_containers(request, containers))
-    # A name that is still to be generated is only known by its beginning.
+    # Of a generated name only the prefix is known yet.
     name = pod.metadata.name or request.name or (containers.metadata.generate_name if containers.metadata else "")
-    return _Verdict(patch, log=(injection.describe(name[:_MAX_NAME_LENGTH]),) if patch else ())
+    return _Verdict(patch, log=(injection.log_line(name[:_MAX_NAME_LENGTH]),) if patch else ())
 
 
 def _new_containers(request: AdmissionRequest, containers: PodContainers) -> Iterator[LocatedContainer]:
@@ -132,7 +132,7 @@ def _new_containers(request: AdmissionRequest, containers: PodContainers) -> Ite
     return new_ephemeral_containers(containers, read_object(_pod_containers, request.old_object, "oldObject"))
 
 
-# -- checking
+# -- validating
 
 
 def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes | None) -> _Verdict:
@@ -141,7 +141,7 @@ def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNo
     if request.subject in (_PODS, _BINDINGS):
         checked = request.subject == _PODS and request.sub_resource in _CHECKED
         findings = _check_pods(request, policy, nodes) if checked else Findings()
-        forbidden = (*_find_reserved_changes(request, policy), *_find_immutable_changes(request))
+        forbidden = (*_reserved_changes(request, policy), *_immutable_changes(request))
         return _Verdict(findings=findings, forbidden=forbidden)
     if request.sub_resource:
         return _Verdict()
@@ -152,11 +152,11 @@ def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNo
     if dialect is None:
         return _Verdict()
     findings = _new_findings(request, lambda raw: check_gang_object(dialect, read_object(_raw_objects, raw), policy))
-    return _Verdict(findings=findings, forbidden=tuple(_find_reserved_changes(request, policy, of_gang=True)))
+    return _Verdict(findings=findings, forbidden=tuple(_reserved_changes(request, policy, of_gang=True)))
 
 
 def _new_findings(request: AdmissionRequest, check: Callable[[msgspec.Raw], Findings]) -> Findings:
-    """What is found in the object and was not in its old version."""
+    """The findings about the object that its old version did not have."""
     found = check(request.object)
     if request.operation != "UPDATE" or not (found.problems or found.warnings):
         return found
@@ -179,7 +179,7 @@ def _check_pods(request: AdmissionRequest, policy: AdmissionPolicy, nodes: Known
         found.refuse(*find_late_changes(pod, old))
     injection = plan_injection(pod, policy) if not found.problems else None
     if injection is not None and (request.operation == "CREATE" or request.sub_resource == "ephemeralcontainers"):
-        # We were not asked to change a pod that became ours, or got its map, after our turn.
+        # A later webhook may have changed the schedulerName, the map or the variable.
         found.refuse(*find_overwritten(injection, _new_containers(request, containers)))
     return found
 
@@ -191,13 +191,13 @@ def _check_template_owner(
     return Findings() if owner.is_deleted else check_template_owner(owner, policy, nodes)
 
 
-def _find_reserved_changes(request: AdmissionRequest, policy: AdmissionPolicy, of_gang: bool = False) -> Iterator[str]:
-    """Reserved annotations, of pods or of gang objects, that are changed by somebody who may not."""
+def _reserved_changes(request: AdmissionRequest, policy: AdmissionPolicy, of_gang: bool = False) -> Iterator[str]:
+    """A problem for each reserved annotation that a user other than the scheduler changes."""
     if request.user_info.username == policy.scheduler_account:
         return
     new, old = _meta(request.object).annotations or {}, _meta(request.old_object).annotations or {}
     if of_gang:
-        # Whoever replaces the object may lose the notes: that costs a reservation, and none is won by it.
+        # A replacement of the object may drop the notes: that loses a reservation and gains none.
         yield from find_reserved_changes(
             new, {name: text for name, text in old.items() if name in new}, is_reserved_on_gang
         )
@@ -205,14 +205,14 @@ def _find_reserved_changes(request: AdmissionRequest, policy: AdmissionPolicy, o
         yield from find_reserved_changes(new, old)
 
 
-def _find_immutable_changes(request: AdmissionRequest) -> Iterator[str]:
+def _immutable_changes(request: AdmissionRequest) -> Iterator[str]:
     if request.subject == _BINDINGS or request.sub_resource == "binding":
         meta = _meta(request.object)
         yield from find_immutable_changes(meta.annotations or {}, meta.labels or {})
 
 
 def _meta(raw: msgspec.Raw) -> _ObjectMetadata:
-    found = read_object(_labelled, raw)
+    found = read_object(_with_metadata, raw)
     return (found.metadata if found is not None else None) or _ObjectMetadata()
 
 
@@ -220,10 +220,10 @@ def _is_ours(pod: PodObject, policy: AdmissionPolicy) -> bool:
     return pod.spec.scheduler_name in policy.scheduler_names
 
 
-# -- answering
+# -- responding
 
 
-def _respond(request: AdmissionRequest, verdict: _Verdict) -> AdmissionResponse:
+def _write_response(request: AdmissionRequest, verdict: _Verdict) -> AdmissionResponse:
     problems = (*verdict.forbidden, *verdict.findings.problems)
     response: Json = {"uid": request.uid, "allowed": not problems}
     log = verdict.log
@@ -242,6 +242,6 @@ def _respond(request: AdmissionRequest, verdict: _Verdict) -> AdmissionResponse:
 
 
 def _describe(request: AdmissionRequest) -> str:
-    """What a request is about, for the log: "pods/status train/worker-0"."""
+    """The object of a request for the log, for example "pods/status train/worker-0"."""
     what = "/".join(part for part in (request.resource.resource, request.sub_resource) if part)
     return f"{what[:_MAX_NAME_LENGTH]} {request.namespace[:_MAX_NAME_LENGTH]}/{request.name[:_MAX_NAME_LENGTH]}"

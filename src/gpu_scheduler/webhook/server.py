@@ -1,4 +1,4 @@
-"""The TLS server that API servers ask: /mutate and /validate, and what a service says about itself."""
+"""The HTTPS server for API servers: /mutate and /validate, and the health and metrics endpoints."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ ReviewPath = Literal["mutate", "validate"]
 ReviewFunction = Callable[[ReviewPath, bytes], AdmissionResponse]
 
 MAX_REVIEW_BYTES = 3 << 20
-"""The largest review, in bytes: an API server takes objects of half that size, and sends the old one and the new."""
+"""The largest review. API servers accept objects of half that size, and send the old and the new one."""
 READ_TIMEOUT = 2.0
-"""How long a review may take to arrive, in seconds."""
+"""Seconds that a review may take to arrive."""
 
 _REVIEW_PATHS: dict[str, ReviewPath] = {"/mutate": "mutate", "/validate": "validate"}
 _BODY_MEMORY = 16 * MAX_REVIEW_BYTES
-"""How many bytes of reviews that have not arrived whole are kept; those that come in one piece need no room."""
+"""Memory for reviews that arrive in pieces, in bytes; a review that arrives whole needs none."""
 _BODY_MEMORY_TIMEOUT = 5.0
-"""How long a review may wait for such room, in seconds."""
+"""Seconds that a review may wait for that memory."""
 _MAX_CONNECTIONS = 512
 _FIRST_REQUEST_TIMEOUT = 5.0
-"""How long a connection may take to send the head of its first request, in seconds; before that, as long for TLS."""
+"""Seconds for the head of the first request of a connection, and before that for the TLS handshake."""
 _KEEPALIVE_TIMEOUT = 120.0
-"""Longer than API servers keep silent connections (90 s): else one may be closed just when a review is sent on it."""
+"""Longer than API servers keep idle connections (90 s), so that none is closed while a review is being sent."""
 _SHUTDOWN_TIMEOUT = 5.0
-"""How long a review may take that is being answered when the server stops, in seconds."""
+"""Seconds for reviews in progress when the server stops."""
 
-_admission_log = logging.getLogger()  # what happens to pods is said by "root": the line is part of the public contract
+_admission_log = logging.getLogger()  # the root logger: the "Injecting ..." line is part of the public contract
 _log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
 
 
 class WebhookServer:
-    """Answers reviews, one after the other. `linger` is how long it goes on after it has said that it will stop."""
+    """Answers reviews one at a time. After a stop it reports not ready and serves for `linger` more seconds."""
 
     def __init__(
         self, review: ReviewFunction, metrics: WebhookMetrics, ready: Callable[[], bool], linger: float = 2.0
@@ -60,16 +60,16 @@ class WebhookServer:
 
     @asynccontextmanager
     async def serving(self, address: str, context: ssl.SSLContext) -> AsyncIterator[int]:
-        """Serves at an address while the block runs; yields the port, which matters where 0 was asked for."""
+        """Serves while the block runs; yields the port, which is chosen by the system if the address has port 0."""
         host, port = split_address(address)
-        # Not a web.Application: its routes and middlewares would cost a third of the time of a review.
-        how = {
+        # Not a web.Application, whose routing and middlewares would take a third of the time of a review.
+        options = {
             "access_log": None,
             "auto_decompress": False,
             "keepalive_timeout": _KEEPALIVE_TIMEOUT,
             "lingering_time": 1.0,
         }
-        connections = BoundedServer(self._handle, _MAX_CONNECTIONS, _FIRST_REQUEST_TIMEOUT, **how)
+        connections = BoundedServer(self._handle, _MAX_CONNECTIONS, _FIRST_REQUEST_TIMEOUT, **options)
         loop = asyncio.get_running_loop()
         try:
             listening = await loop.create_server(
@@ -82,10 +82,10 @@ class WebhookServer:
                 ssl_shutdown_timeout=1.0,
             )
         except OSError as error:
-            raise ConfigError(f'address "{address}" cannot be listened on: {describe_os_error(error)}') from error
+            raise ConfigError(f'cannot listen on "{address}": {describe_os_error(error)}') from error
         try:
             yield int(listening.sockets[0].getsockname()[1])
-            # API servers go on sending reviews until they have learnt that this one stops.
+            # API servers keep sending reviews until the endpoint is removed.
             self._stopping = True
             await asyncio.sleep(self._linger)
         finally:
@@ -95,21 +95,19 @@ class WebhookServer:
             await listening.wait_closed()
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
-        place = request.raw_path.partition("?")[0]
-        path = _REVIEW_PATHS.get(place)
+        url_path = request.raw_path.partition("?")[0]
+        path = _REVIEW_PATHS.get(url_path)
         if path is None:
-            if place in PATHS:
+            if url_path in PATHS:
                 return await self._health.answer(request)
-            return _reply(
-                404, f"nothing answers here; there is POST {', '.join(_REVIEW_PATHS)} and GET {', '.join(PATHS)}"
-            )
+            return _reply(404, f"not found; use POST {', '.join(_REVIEW_PATHS)} or GET {', '.join(PATHS)}")
         refused = _check_headers(request)
         if refused is None:
             body = await self._read_body(request)
             refused = body if isinstance(body, web.Response) else None
         if refused is not None:
             self._metrics.reviews[path, "refused"].inc()
-            refused.force_close()  # its body is not waited for
+            refused.force_close()  # without waiting for the rest of its body
             return refused
         assert isinstance(body, bytes)
         response = self._handle_review(path, body)
@@ -119,7 +117,7 @@ class WebhookServer:
 
     def _handle_review(self, path: ReviewPath, body: bytes) -> web.Response:
         metrics = self._metrics
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             answer = self._review(path, body)
         except BadReview as error:
@@ -127,44 +125,44 @@ class WebhookServer:
             return _reply(400, str(error))
         except Exception:
             metrics.reviews[path, "failed"].inc()
-            _log.exception("a review failed", path=path, size=len(body))
-            return _reply(500, "the review failed by an error of the webhook's own, which its log has")
+            _log.exception("review failed", path=path, size=len(body))
+            return _reply(500, "internal error of the webhook; its log has the details")
         metrics.reviews[path, "allowed" if answer.allowed else "denied"].inc()
         for line in answer.log:
             _admission_log.info(line)
-        metrics.seconds[path].observe(time.perf_counter() - begun)
+        metrics.seconds[path].observe(time.perf_counter() - started)
         return web.Response(body=answer.body, headers=_JSON)
 
     async def _read_body(self, request: web.BaseRequest) -> bytes | web.Response:
-        """A review's body, or why it is not read."""
+        """The body of a review, or the response to a body that cannot be read."""
         content = request.content
         if content.is_eof():
             return content.read_nowait()
         try:
-            return await self._bodies.collect(content, MAX_REVIEW_BYTES, READ_TIMEOUT)
+            return await self._bodies.read(content, MAX_REVIEW_BYTES, READ_TIMEOUT)
         except BodyTooLarge:
             return _too_large()
         except BodyTimeout:
             return _reply(408, f"the review did not arrive within {READ_TIMEOUT:g} s")
         except BodyMemoryExhausted:
-            return _reply(503, "too many large reviews arrive at once; send it again")
+            return _reply(503, "too many large reviews at once; retry")
         except (web.RequestPayloadError, ConnectionError):
-            return _reply(400, "the review broke off")
+            return _reply(400, "the connection closed before the review was complete")
 
 
 _JSON = {"Content-Type": "application/json"}
 
 
 def _check_headers(request: web.BaseRequest) -> web.Response | None:
-    """Why a request cannot be a review; nothing when it may be one."""
+    """The response to a request that cannot be a review; None when it may be one."""
     headers = request.headers
     if request.method != "POST":
-        return _reply(405, f"{request.method} is not answered here; send an AdmissionReview by POST", Allow="POST")
+        return _reply(405, f"{request.method} is not supported; send an AdmissionReview by POST", Allow="POST")
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         return _reply(415, f'Content-Type must be application/json, not "{kind}"')
     if headers.get("Content-Encoding", "identity") != "identity":
-        return _reply(415, "Content-Encoding must be left out: a compressed review is not read")
+        return _reply(415, "Content-Encoding is not supported; send the review uncompressed")
     return _too_large() if (request.content_length or 0) > MAX_REVIEW_BYTES else None
 
 

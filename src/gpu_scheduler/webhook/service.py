@@ -1,4 +1,4 @@
-"""The webhook put together: certificate, node names and server, from start to stop."""
+"""Runs the webhook: certificate, node cache and server, from start to stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """How one webhook is set up. Its certificate is in `folder`, or else kept by itself in `place`."""
+    """The setup of one webhook. It reads its certificate from `folder`, else it renews its own in `location`."""
 
     admission: AdmissionPolicy
     rotation: RotationPolicy
@@ -42,9 +42,9 @@ class WebhookOptions:
 
 
 async def run_webhook(connection: Connection, options: WebhookOptions, stop: asyncio.Event) -> None:
-    """Serves until told to stop, and then finishes what it has begun. ConfigError: it cannot even start."""
+    """Serves until `stop` is set, then finishes the reviews in progress; raises ConfigError when it cannot start."""
     metrics = WebhookMetrics()
-    # Until there is a certificate that somebody trusts, the server can at least be asked how it is.
+    # A temporary certificate, for health checks until the configurations trust the real one.
     context = certificates.server_context(make_pair(options.rotation.names, 86_400.0).pair)
 
     def serve(pair: Certificate) -> None:
@@ -53,14 +53,14 @@ async def run_webhook(connection: Connection, options: WebhookOptions, stop: asy
 
     async with Client(connection, in_flight=4, agent=WEBHOOK) as client:
         nodes = NodeCache(client)
-        keep, ready = _certificate_source(client, options, serve)
+        keep_certificate, ready = _certificate_source(client, options, serve)
         server = WebhookServer(
-            lambda path, body: reviews.answer(path, body, options.admission, nodes.known()),
+            lambda path, body: reviews.respond(path, body, options.admission, nodes.known()),
             metrics,
             ready,
             options.linger,
         )
-        async with _background_tasks(nodes.run, keep), server.serving(options.listen, context) as port:
+        async with _background_tasks(nodes.run, keep_certificate), server.serving(options.listen, context) as port:
             _log.info("serving", port=port, certificate=str(options.folder or options.location.secret))
             await stop.wait()
             _log.info("stopping")
@@ -69,7 +69,7 @@ async def run_webhook(connection: Connection, options: WebhookOptions, stop: asy
 def _certificate_source(
     client: Client, options: WebhookOptions, serve: Callable[[Certificate], None]
 ) -> tuple[Callable[[], Awaitable[None]], Callable[[], bool]]:
-    """Who looks after the certificate, and whether there is one that is trusted."""
+    """The task that keeps the certificate current, and the check whether a trusted one is served."""
     if options.folder is not None:
         files = CertificateFiles(options.folder, serve)
         files.reload()
@@ -79,18 +79,18 @@ def _certificate_source(
 
 
 @asynccontextmanager
-async def _background_tasks(*works: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Runs works beside the block. An error that nobody expected is logged; reviews are answered all the same."""
+async def _background_tasks(*runs: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Runs tasks while the block runs. An unexpected error is logged and the task restarted."""
 
-    async def keep(work: Callable[[], Awaitable[None]]) -> None:
+    async def keep_running(run: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await work()
+                await run()
             except Exception:
-                _log.exception("an unexpected error; going on")
+                _log.exception("unexpected error; restarting the task")
             await asyncio.sleep(_RESTART_DELAY)
 
-    tasks = [asyncio.create_task(keep(work)) for work in works]
+    tasks = [asyncio.create_task(keep_running(run)) for run in runs]
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Sightings of pods for the tests of the demonstration."""
+"""Observations of pods for the tests of the demonstration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def observation(when: float, pod: str, state: PodState, *gpus: int, node: str = 
 
 
 def record(*history: PodObservation) -> Observations:
-    """A record of them."""
+    """The observations as a record."""
     found = Observations()
     for seen in history:
         found.add(seen)
@@ -27,7 +27,7 @@ def record(*history: PodObservation) -> Observations:
 
 
 def deadlocked_at() -> Observations:
-    """Two jobs of two pods on two GPUs, each with one of them."""
+    """Two jobs of two pods on two GPUs, each with one pod placed."""
     return record(
         observation(0.0, "one-0", PodState.WAITING),
         observation(0.0, "two-0", PodState.WAITING),

@@ -1,4 +1,4 @@
-"""`gpu-scheduler certs`: files that a server can show, a secret of them, and no key of the authority."""
+"""`gpu-scheduler certs`: the files, the secret, and no key of the authority."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_the_files_fit_together_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
+def test_the_files_match_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     assert run("--dir", str(folder))[0] == 0
     assert sorted(path.name for path in folder.iterdir()) == NAMES
@@ -37,7 +37,7 @@ def test_the_files_fit_together_and_only_their_owner_may_read_them(tmp_path: Pat
     assert sum(text.count(b"PRIVATE KEY") for text in found.values()) == 2, "one key, in one file: begin and end"
 
 
-def test_the_secret_is_the_files_to_apply(tmp_path: Path) -> None:
+def test_the_secret_has_the_content_of_the_files(tmp_path: Path) -> None:
     assert run("--dir", str(tmp_path))[0] == 0
     secret = yaml.safe_load((tmp_path / "webhook-tls-secret.yaml").read_text())
     assert (secret["kind"], secret["type"]) == ("Secret", "kubernetes.io/tls")
@@ -47,7 +47,7 @@ def test_the_secret_is_the_files_to_apply(tmp_path: Path) -> None:
     }
 
 
-def test_names_and_days_are_as_asked(tmp_path: Path) -> None:
+def test_names_and_days_are_as_given(tmp_path: Path) -> None:
     flags = ["--namespace", "gpus", "--service", "hook", "--secret", "hook-tls", "--days", "30"]
     assert run("--dir", str(tmp_path), *flags)[0] == 0
     pem = (tmp_path / "tls.crt").read_bytes()
@@ -57,18 +57,18 @@ def test_names_and_days_are_as_asked(tmp_path: Path) -> None:
     assert secret["metadata"] == {"name": "hook-tls", "namespace": "gpus"}
 
 
-def test_what_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
+def test_existing_files_are_replaced_only_with_force(tmp_path: Path) -> None:
     run("--dir", str(tmp_path))
     before = (tmp_path / "tls.crt").read_bytes()
     code, said = run("--dir", str(tmp_path))
     assert code == 2
-    assert f"--dir: {tmp_path} has ca.crt already; --force replaces it, another --dir keeps it" in said
+    assert f"--dir: {tmp_path} already has ca.crt; replace it with --force, or choose another --dir" in said
     assert (tmp_path / "tls.crt").read_bytes() == before
     assert run("--dir", str(tmp_path), "--force")[0] == 0
     assert (tmp_path / "tls.crt").read_bytes() != before
 
 
-def test_the_next_steps_are_shown_ready_to_paste(tmp_path: Path) -> None:
+def test_the_next_steps_are_printed(tmp_path: Path) -> None:
     said = run("--dir", str(tmp_path))[1]
     assert f"kubectl apply -f {tmp_path}/webhook-tls-secret.yaml" in said
     assert f'--set webhook.caBundle="$(base64 -w0 < {tmp_path}/ca.crt)"' in said
@@ -78,8 +78,8 @@ def test_the_next_steps_are_shown_ready_to_paste(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--days", "0"], "0 is not in the range"),
-        (["--namespace", "Not A Name"], '--namespace: "Not A Name" must be a name'),
-        (["--service", ""], '--service: "" must be a name'),
+        (["--namespace", "Not A Name"], '--namespace: "Not A Name" must consist of'),
+        (["--service", ""], '--service: "" must consist of'),
         (["--dir", "/proc/nowhere"], "--dir: /proc/nowhere cannot be written"),
     ],
     ids=["days", "namespace", "service", "folder"],
@@ -107,13 +107,13 @@ def test_the_script_is_the_same_command(tmp_path: Path) -> None:
     assert done.stdout == "certs --days 3\n"
 
 
-def test_a_webhook_outside_of_the_cluster_has_another_name(tmp_path: Path) -> None:
+def test_additional_names_are_in_the_certificate(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["certs", "--dir", str(tmp_path / "new"), "--dns-name", "10.0.0.7"])
     assert done.exit_code == 0, done.output
     assert "10.0.0.7" in read_names((tmp_path / "new" / "tls.crt").read_bytes())
 
 
-def test_a_name_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_invalid_name_is_refused_in_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["certs", "--dir", str(tmp_path / "new"), "--dns-name", "no name"])
     assert done.exit_code == 2
     assert '--dns-name: "no name" must be a name or an address' in done.output

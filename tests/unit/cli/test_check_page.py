@@ -1,4 +1,4 @@
-"""What the check service says: its page, its JSON and its log."""
+"""The check service: its page, its JSON and its log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENVIRONMENTS: dict[str, tuple[Mapping[str, str], PodIdentity]] = {
 
 
 @pytest.mark.parametrize(("environment", "identity"), ENVIRONMENTS.values(), ids=list(ENVIRONMENTS))
-def test_place_is_read_from_an_environment_with(environment: Mapping[str, str], identity: PodIdentity) -> None:
+def test_identity_is_read_from_an_environment_with(environment: Mapping[str, str], identity: PodIdentity) -> None:
     assert read_identity(environment, "host") == identity
 
 
@@ -45,7 +45,7 @@ def test_log_begins_with_the_variable_given(identity: PodIdentity, lines: list[s
     assert describe(identity) == lines
 
 
-def test_json_has_all_that_is_known() -> None:
+def test_json_has_the_whole_report() -> None:
     found = as_json(PLACE, GPUS)
     assert found["cuda_visible_devices"] == "0,1"
     assert found["gpus"][0] == {
@@ -78,7 +78,7 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
 
-def test_page_shows_the_place_the_devices_and_the_cards() -> None:
+def test_page_shows_the_pod_the_devices_and_the_gpus() -> None:
     texts = Reader(draw_page(PLACE, GPUS)).texts
     for text in ("web-0", "team", "node1", "0", "1", "A100", "GPU-1", " 1024 of 81920 MiB", " 37 %", " ? of ? MiB"):
         assert text in texts
@@ -99,11 +99,11 @@ def test_page_escapes_the_names_of(identity: PodIdentity, gpus: Gpus) -> None:
     assert not [name for name, _ in page.attributes if name.startswith("on")]
 
 
-DEVICES = {"none": (None, "not set"), "an empty value": ("", "empty: no GPU may be used"), "blanks": (" , ", "empty")}
+DEVICES = {"none": (None, "not set"), "an empty value": ("", "empty: no GPU is visible"), "blanks": (" , ", "empty")}
 
 
 @pytest.mark.parametrize(("devices", "said"), DEVICES.values(), ids=list(DEVICES))
-def test_page_says_what_it_means_that_the_variable_has(devices: str | None, said: str) -> None:
+def test_page_describes_a_variable_with(devices: str | None, said: str) -> None:
     assert said in draw_page(PodIdentity("p", "n", "m", devices), Gpus())
 
 
@@ -135,7 +135,7 @@ FORMS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("path", "accept", "form"), FORMS.values(), ids=list(FORMS))
-async def test_answer_has_the_form_for(path: str, accept: str, form: str) -> None:
+async def test_response_has_the_format_for(path: str, accept: str, form: str) -> None:
     async with service() as session, session.get(path, headers={"Accept": accept}) as answer:
         assert (answer.status, answer.content_type) == (200, form)
         text = await answer.text()
@@ -147,7 +147,7 @@ async def test_page_may_run_no_scripts() -> None:
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
 
 
-async def test_service_says_that_it_is_well_and_what_else_it_has() -> None:
+async def test_service_is_healthy_and_lists_its_endpoints() -> None:
     async with service() as session:
         async with session.get("/health") as answer:
             assert await answer.text() == '{"service":"gpu-scheduler-check","status":"healthy"}'

@@ -1,4 +1,4 @@
-"""What the doctor says to what it finds."""
+"""The checks of `doctor`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Leader:
     renewed: float | None = NOW - 2
 
 
-def test_the_verdicts_fit_the_screen_and_end_with_a_sum() -> None:
+def test_checks_fit_the_screen_and_end_with_a_summary() -> None:
     found = [
         Check("api", CheckLevel.OK, "https://1.2.3.4:6443 answers in 12 ms, Kubernetes v1.35.0"),
         Check("placements", CheckLevel.FAIL, "the kind is not installed", "Install it."),
@@ -69,10 +69,13 @@ def test_a_slow_server_and_a_wrong_clock_are_warned_of() -> None:
     assert cluster.check_clock(NOW, NOW + 1.5, NOW).level is CheckLevel.OK
     assert cluster.check_clock(NOW, NOW + 20, NOW + 60).level is CheckLevel.OK, "a slow answer is no wrong clock"
     late = cluster.check_clock(NOW, NOW + 190, NOW)
-    assert (late.level, late.message) == (CheckLevel.WARN, "this machine's clock is 3m10s behind the API server's")
+    assert (late.level, late.message) == (
+        CheckLevel.WARN,
+        "the clock of this machine is 3m10s behind that of the API server",
+    )
 
 
-def test_kinds_that_are_missing_fail_or_warn_and_dialects_are_named_in_their_best_version() -> None:
+def test_missing_crds_fail_or_warn_and_dialects_are_named_in_their_preferred_version() -> None:
     placements, queues, dialects = cluster.check_kinds(EVERYTHING)
     assert [placements.level, queues.level] == [CheckLevel.OK, CheckLevel.OK]
     assert dialects.message == (
@@ -96,7 +99,7 @@ def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
     assert gang_kinds(EVERYTHING) == [VOLCANO, NEW]
 
 
-def test_the_webhook_may_touch_its_own_secret_and_configurations_and_nothing_else() -> None:
+def test_the_webhook_needs_only_its_own_secret_and_configurations() -> None:
     assert [str(one) for one in webhook_permissions(SYSTEM)] == [
         "list nodes",
         "watch nodes",
@@ -110,32 +113,32 @@ def test_the_webhook_may_touch_its_own_secret_and_configurations_and_nothing_els
     assert [str(one) for one in webhook_permissions(SYSTEM, own_certificate=False)] == ["list nodes", "watch nodes"]
 
 
-def test_what_is_not_allowed_is_named() -> None:
+def test_denied_permissions_are_named() -> None:
     refused = cluster.check_permissions([Permission("", "pods", "create", "binding")], 40)
-    assert (refused.level, refused.message) == (CheckLevel.FAIL, "1 of 40 not allowed: create pods/binding")
+    assert (refused.level, refused.message) == (CheckLevel.FAIL, "1 of 40 denied: create pods/binding")
     assert cluster.check_permissions([], 40).level is CheckLevel.OK
 
 
 @pytest.mark.parametrize(
     ("lease", "level", "message"),
     [
-        (None, CheckLevel.WARN, "No scheduler has ever run here"),
-        (Leader(""), CheckLevel.WARN, "No scheduler runs: the last one stopped"),
-        (Leader(renewed=NOW - 190), CheckLevel.WARN, "host-1 leads but has been silent for 3m10s"),
-        (Leader(), CheckLevel.OK, "host-1, heard of 2s ago, 1 open commit"),
+        (None, CheckLevel.WARN, "No scheduler has ever run in this cluster"),
+        (Leader(""), CheckLevel.WARN, "No scheduler is running: the last one has stopped"),
+        (Leader(renewed=NOW - 190), CheckLevel.WARN, "The leader host-1 has not renewed its Lease for 3m10s"),
+        (Leader(), CheckLevel.OK, "host-1, renewed 2s ago, 1 open commit"),
     ],
     ids=["no lease", "released", "silent", "alive"],
 )
-def test_the_leader_is_named_or_missed(lease: Leader | None, level: CheckLevel, message: str) -> None:
+def test_the_leader_or_its_absence_is_reported(lease: Leader | None, level: CheckLevel, message: str) -> None:
     found = cluster.check_leader(lease, NOW, 1)
     assert (found.level, found.message) == (level, message)
 
 
-def test_a_table_warns_when_nobody_decides() -> None:
+def test_a_table_warns_when_no_scheduler_leads() -> None:
     assert leader_problem(Leader(), NOW) == ""
     assert warn_of_leader(Leader(), NOW, 80) == []
     assert plain(warn_of_leader(None, NOW, 80), 80) == (
-        "No scheduler has ever run here. Nothing starts until one runs: gpu-scheduler\nscheduler"
+        "No scheduler has ever run in this cluster. Nothing starts until a scheduler\nruns: gpu-scheduler scheduler"
     )
 
 
@@ -156,7 +159,7 @@ def test_placements_and_the_lease_must_agree(
     assert cluster.check_placements(names, committed).level is level
 
 
-def test_pods_of_gangs_that_do_not_exist_and_long_waits_are_pointed_out() -> None:
+def test_pods_of_missing_gangs_and_long_waits_are_warned_of() -> None:
     scene = Scene()
     scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"), created=NOW)
     scene.waits("fresh", 1, shape_of(1))

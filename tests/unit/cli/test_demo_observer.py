@@ -1,4 +1,4 @@
-"""What follows from what the demonstration has seen: holders, locks, spans."""
+"""The observer of the demonstration: holders, deadlocks, spans."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def test_a_pod_is_read_as_the_api_shows_it(pod: PodObject, state: PodState, gpus
     assert (seen.when, seen.pod, seen.job, seen.state, seen.gpus) == (1.5, "one-0", "one", state, gpus)
 
 
-def test_a_deleted_pod_is_gone_whatever_its_phase() -> None:
+def test_a_deleted_pod_is_gone_in_any_phase() -> None:
     assert observe_pod(make_pod("Running", "n", "0"), 1.0, gone=True).state is PodState.GONE
 
 
-def test_the_scheduler_is_quoted_while_a_pod_waits() -> None:
-    assert observe_pod(make_pod("Pending", why="no room"), 0.0).said == "no room"
-    assert observe_pod(make_pod("Running", "n"), 0.0).said == ""
+def test_the_message_of_the_scheduler_is_kept_while_a_pod_waits() -> None:
+    assert observe_pod(make_pod("Pending", why="no room"), 0.0).message == "no room"
+    assert observe_pod(make_pod("Running", "n"), 0.0).message == ""
 
 
-def test_new_words_are_no_movement() -> None:
+def test_a_new_message_is_no_change_of_state() -> None:
     found = record(observation(1.0, "one-0", PodState.WAITING))
-    found.add(PodObservation(2.0, "one-0", "one-0", "one", PodState.WAITING, said="because"))
-    assert (found.moved, len(found.history)) == (1.0, 1)
-    assert found.latest["one-0"].said == "because"
+    found.add(PodObservation(2.0, "one-0", "one-0", "one", PodState.WAITING, message="because"))
+    assert (found.last_change, len(found.history)) == (1.0, 1)
+    assert found.latest["one-0"].message == "because"
     assert found.latest["one-0"].when == 1.0
 
 
@@ -78,7 +78,7 @@ def test_a_gpu_is_held_from_the_bind_to_the_end() -> None:
         assert len(found.held()) == holders
 
 
-def test_of_pods_with_one_name_the_last_one_is_found() -> None:
+def test_the_latest_of_several_pods_with_one_name_is_found() -> None:
     found = record(
         PodObservation(0.0, "first", "one-0", "one", PodState.GONE),
         PodObservation(1.0, "next", "one-0", "one", PodState.WAITING),
@@ -92,7 +92,7 @@ def test_of_pods_with_one_name_the_last_one_is_found() -> None:
 # -- the lock
 
 
-def test_jobs_that_hold_what_the_others_wait_for_are_locked() -> None:
+def test_jobs_that_wait_for_each_other_are_deadlocked() -> None:
     first, second = find_deadlock(deadlocked_at(), PAIR, NODE)
     assert (first.job, first.placed, first.holds, first.lacks, first.rivals) == (ONE, 1, 1, 1, {"two": 1})
     assert (second.job, second.rivals) == (TWO, {"one": 1})
@@ -108,14 +108,14 @@ def test_jobs_that_hold_what_the_others_wait_for_are_locked() -> None:
         ),
     ],
 )
-def test_as_long_as_something_can_move_there_is_no_lock(more: list[PodObservation]) -> None:
+def test_jobs_are_not_deadlocked_while_a_pod_can_start_or_a_job_can_finish(more: list[PodObservation]) -> None:
     found = deadlocked_at()
     for seen in more:
         found.add(seen)
     assert find_deadlock(found, PAIR, NODE) == ()
 
 
-def test_a_free_gpu_that_is_too_little_for_anyone_does_not_undo_a_lock() -> None:
+def test_a_free_gpu_that_no_job_can_use_does_not_end_a_deadlock() -> None:
     wide = (DemoJob("one", 2, 2), DemoJob("two", 2, 2))
     found = record(
         observation(1.0, "one-0", PodState.RUNNING, 0, 1),
@@ -128,7 +128,7 @@ def test_a_free_gpu_that_is_too_little_for_anyone_does_not_undo_a_lock() -> None
     assert len(find_deadlock(found, wide, {"node1": 5, "node2": 1})) == 2, "one here and one there are not two"
 
 
-def test_nothing_that_was_seen_is_no_lock() -> None:
+def test_no_observations_are_no_deadlock() -> None:
     assert find_deadlock(Observations(), PAIR, NODE) == ()
     assert find_deadlock(finished(), PAIR, NODE) == ()
 
@@ -136,7 +136,7 @@ def test_nothing_that_was_seen_is_no_lock() -> None:
 # -- spans
 
 
-def test_a_pod_waits_for_its_siblings_until_the_last_one_runs() -> None:
+def test_a_pod_waits_until_all_pods_of_its_job_run() -> None:
     history = [
         observation(1.0, "one-0", PodState.STARTING, 0),
         observation(1.2, "one-0", PodState.RUNNING, 0),
@@ -157,7 +157,7 @@ def test_every_gpu_of_a_pod_has_a_span() -> None:
     assert [(span.gpu, span.computing) for span in spans] == [(("node1", 0), False), (("node1", 5), False)]
 
 
-def test_who_follows_at_once_on_a_gpu_does_not_share_it() -> None:
+def test_consecutive_spans_of_a_gpu_do_not_overlap() -> None:
     assert find_double_allocation(find_spans(finished().history, PAIR, 8.0)) is None
 
 
@@ -168,12 +168,12 @@ def test_two_holders_of_one_gpu_are_found() -> None:
     assert [span.pod for span in double] == ["one-1", "two-0"]
 
 
-def test_a_locked_run_has_computed_nothing() -> None:
+def test_a_deadlocked_run_has_computed_nothing() -> None:
     run = summarize_run("pod by pod", deadlocked_at(), PAIR, NODE, 10.0)
     assert (run.finished, run.computed, run.idle, run.deadlocked_at, run.submitted) == ({}, 0.0, 18.0, 2.5, 1.5)
 
 
-def test_a_finished_run_says_when_each_job_was_done() -> None:
+def test_a_finished_run_has_the_end_of_each_job() -> None:
     run = summarize_run("with gangs", finished(), PAIR, NODE, 7.5)
     assert (run.finished, run.computed, run.idle, run.deadlocked_at) == ({"one": 4.0, "two": 7.0}, 10.0, 2.0, None)
 
@@ -181,7 +181,7 @@ def test_a_finished_run_says_when_each_job_was_done() -> None:
 # -- the jobs
 
 
-def test_pods_come_in_turns() -> None:
+def test_pods_of_jobs_are_interleaved() -> None:
     rounds = [
         [(job.name, rank) for job, rank in arrivals]
         for arrivals in interleave((DemoJob("a", 2, 1), DemoJob("b", 1, 1)))
@@ -189,7 +189,7 @@ def test_pods_come_in_turns() -> None:
     assert rounds == [[("a", 0), ("b", 0)], [("a", 1)]]
 
 
-def test_the_jobs_lock_on_32_gpus_and_fit_as_gangs() -> None:
+def test_the_jobs_deadlock_on_32_gpus_and_fit_as_gangs() -> None:
     left = 32
     placed = dict.fromkeys(JOBS, 0)
     for job, _ in (one for arrivals in interleave(JOBS) for one in arrivals):
@@ -205,7 +205,7 @@ def test_jobs_that_are_drawn_together_have_different_letters() -> None:
     assert len({job.name[0] for job in JOBS}) == len(JOBS)
 
 
-def test_the_pods_are_the_same_with_and_without_gangs_and_say_their_minimum() -> None:
+def test_the_pods_are_the_same_with_and_without_gangs() -> None:
     pod = train_pod(JOBS[2], 3, Path("meet"))
     assert pod["metadata"]["name"] == "text-3"
     assert pod["metadata"]["annotations"] == {"gpu-scheduler.io/gang": "text", "gpu-scheduler.io/gang-min": "8"}
@@ -215,7 +215,7 @@ def test_the_pods_are_the_same_with_and_without_gangs_and_say_their_minimum() ->
     assert {entry["name"]: entry["value"] for entry in container["env"]}["RENDEZVOUS"] == "meet"
 
 
-def test_a_single_pod_is_no_gang_and_a_mapped_one_asks_for_no_gpus() -> None:
+def test_a_single_pod_is_no_gang_and_a_pod_with_a_map_requests_no_gpus() -> None:
     assert idle_pod(DemoJob("rival", 1, 8), 0)["metadata"]["annotations"] == {}
     mapped = mapped_pod("mapped", 1, "1=node2:2")
     assert mapped["metadata"]["annotations"] == {"gpu-scheduling-map": "1=node2:2"}

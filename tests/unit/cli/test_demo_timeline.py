@@ -1,4 +1,4 @@
-"""The picture that the demonstration draws, read back as XML."""
+"""The picture of the demonstration, parsed as XML."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ import pytest
 
 from gpu_scheduler.cli.demonstration.jobs import DemoJob
 from gpu_scheduler.cli.demonstration.observer import DemoRun, GpuSpan, summarize_run
-from gpu_scheduler.cli.demonstration.timeline import HEAD, LEFT, RIGHT, ROW, WIDTH, draw_page, draw_picture, say_verdict
+from gpu_scheduler.cli.demonstration.timeline import (
+    HEAD,
+    LEFT,
+    RIGHT,
+    ROW,
+    WIDTH,
+    describe_outcome,
+    draw_page,
+    draw_picture,
+)
 from tests.unit.cli.demonstration import NODE, PAIR, deadlocked_at, finished
 
 WITHOUT = summarize_run("pod by pod", deadlocked_at(), PAIR, NODE, 8.0)
 WITH = summarize_run("with gangs", finished(), PAIR, NODE, 7.0)
 SECOND = (WIDTH - LEFT - RIGHT) / 9
-"""How wide a second is: the longest run has eight, and one more is drawn."""
+"""The width of a second: the longest run has eight, and the picture shows one more."""
 
 
 def read_runs(page: str) -> list[ElementTree.Element]:
@@ -26,7 +35,7 @@ def read_runs(page: str) -> list[ElementTree.Element]:
 
 
 class Rect(NamedTuple):
-    """How a span is drawn; places are rounded to a tenth, as they are in the picture."""
+    """How a span is drawn; coordinates are rounded to a tenth, as in the picture."""
 
     pod: str
     style: str
@@ -45,14 +54,14 @@ def find_texts(run: ElementTree.Element, style: str) -> list[str]:
     return [text.text or "" for text in run.iter("text") if text.attrib["class"].split()[0] == style]
 
 
-def test_both_runs_are_above_each_other_on_one_scale() -> None:
+def test_both_runs_share_one_time_scale() -> None:
     first, second = read_runs(draw_page([WITHOUT, WITH]))
     assert [run.attrib["data-run"] for run in (first, second)] == ["pod by pod", "with gangs"]
     assert first.attrib["viewBox"] == second.attrib["viewBox"]
     assert find_texts(first, "second") == find_texts(second, "second") == [f"{second} s" for second in range(10)]
 
 
-def test_a_held_gpu_that_does_nothing_is_striped() -> None:
+def test_a_gpu_of_a_waiting_pod_is_striped() -> None:
     first, _ = read_runs(draw_page([WITHOUT, WITH]))
     at, wide = round(LEFT + SECOND, 1), round(7 * SECOND, 1)
     assert find_rects(first) == [
@@ -86,23 +95,23 @@ def test_there_is_a_row_for_every_gpu_and_a_name_for_every_node() -> None:
     assert find_texts(run, "node") == ["node1", "node2"]
 
 
-def test_hovering_says_who_held_what_when_and_why() -> None:
+def test_tooltips_name_pod_gpu_and_times() -> None:
     first, second = read_runs(draw_page([WITHOUT, WITH]))
     titles = [title.text for run in (first, second) for title in run.iter("title")]
-    assert "one-0: node1 GPU 0, 1.0 s to 8.0 s, waits for its siblings" in titles
+    assert "one-0: node1 GPU 0, 1.0 s to 8.0 s, waits for other pods of its job" in titles
     assert "two-1: node1 GPU 1, 4.5 s to 7.0 s, computes" in titles
 
 
-def test_the_lock_is_marked_where_it_was_seen_and_only_there() -> None:
+def test_only_a_deadlocked_run_has_a_mark() -> None:
     first, second = read_runs(draw_page([WITHOUT, WITH]))
     marks = [float(line.attrib["x1"]) for line in first.iter("line") if line.attrib["class"] == "lock"]
     assert marks == pytest.approx([LEFT + when * SECOND for when in (2.5, 8.0)], abs=0.1)
-    assert find_texts(first, "locked") == ["locked: nothing moves", "for ever …"]
+    assert find_texts(first, "locked") == ["deadlock: nothing changes", "without end …"]
     assert find_texts(second, "locked") == []
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [
         (WITHOUT, "0 of 2 jobs finished. 2 of 2 GPUs are held, and none computes."),
         (WITH, "2 of 2 jobs finished, the last one after 7.0 s."),
@@ -110,11 +119,11 @@ def test_the_lock_is_marked_where_it_was_seen_and_only_there() -> None:
     ],
     ids=["locked", "finished", "neither"],
 )
-def test_the_verdict_is_a_sentence(run: DemoRun, said: str) -> None:
-    assert say_verdict(run) == said
+def test_the_outcome_is_one_sentence(run: DemoRun, message: str) -> None:
+    assert describe_outcome(run) == message
 
 
-def test_what_a_lock_holds_does_not_look_free_after_the_last_look() -> None:
+def test_gpus_of_a_deadlock_stay_marked_after_the_last_observation() -> None:
     first, second = read_runs(draw_page([WITHOUT, WITH]))
 
     def find_rest(run: ElementTree.Element) -> list[tuple[str, float, float]]:
@@ -128,14 +137,14 @@ def test_what_a_lock_holds_does_not_look_free_after_the_last_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(7.0, "locked: nothing moves"), (60.0, "locked")], ids=["wide", "narrow"]
+    ("seconds", "told"), [(7.0, "deadlock: nothing changes"), (60.0, "deadlock")], ids=["wide", "narrow"]
 )
-def test_words_about_a_lock_do_not_run_into_each_other(seconds: float, told: str) -> None:
+def test_labels_of_a_deadlock_do_not_overlap(seconds: float, told: str) -> None:
     first, _ = read_runs(draw_page([WITHOUT, replace(WITH, length=seconds)]))
-    assert find_texts(first, "locked") == [told, "for ever …"]
+    assert find_texts(first, "locked") == [told, "without end …"]
 
 
-def test_the_legend_names_every_job_and_what_it_asks_for() -> None:
+def test_the_legend_names_every_job_and_its_request() -> None:
     page = draw_page([WITHOUT, WITH])
     assert '<tspan class="who">one</tspan> 2 pods x 1 GPU</text>' in page
     assert '<tspan class="who">two</tspan> 2 pods x 1 GPU</text>' in page
@@ -151,13 +160,13 @@ def test_names_are_escaped() -> None:
     assert find_texts(run, "label") == [evil]
 
 
-def test_the_page_loads_nothing_and_knows_light_and_dark() -> None:
+def test_the_page_loads_nothing_and_supports_dark_mode() -> None:
     page = draw_page([WITHOUT, WITH])
     assert not re.search(r"\b(src|href|@import)\b|https?:(?!//www\.w3\.org/2000/svg)", page)
     assert page.count("@media(prefers-color-scheme:dark)") == 3
 
 
-def test_the_picture_is_whole_without_the_page() -> None:
+def test_the_svg_is_complete_without_the_page() -> None:
     picture = draw_picture([WITHOUT, WITH])
     assert picture in draw_page([WITHOUT, WITH])
     styles = {style for found in re.findall(r'class="([^"]+)"', picture) for style in found.split()}

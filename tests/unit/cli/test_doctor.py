@@ -1,4 +1,4 @@
-"""The doctor in front of a real API server."""
+"""`doctor` with a real API server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ async def look(api: ApiClient) -> dict[str, tuple[CheckLevel, str]]:
     return {check.name: (check.level, check.message) for check in found}
 
 
-async def test_a_bare_cluster_lacks_our_kinds_and_a_leader() -> None:
+async def test_a_bare_cluster_has_neither_crds_nor_a_leader() -> None:
     async with api_server() as api:
         found = await look(api)
     assert found["api"][0] is CheckLevel.OK
-    assert found["clock"] == (CheckLevel.OK, "agrees with the API server's")
+    assert found["clock"] == (CheckLevel.OK, "agrees with that of the API server")
     assert found["permissions"][0] is CheckLevel.OK
     assert found["placements"][0] is CheckLevel.FAIL
-    assert found["leader"] == (CheckLevel.WARN, "No scheduler has ever run here")
+    assert found["leader"] == (CheckLevel.WARN, "No scheduler has ever run in this cluster")
     assert found["nodes"] == (CheckLevel.WARN, "no node offers nvidia.com/gpu or amd.com/gpu")
     assert found["webhook"][0] is CheckLevel.WARN
 

@@ -1,9 +1,8 @@
-"""The page about one gang, letter by letter."""
+"""The page of `explain`, character by character."""
 
 from __future__ import annotations
 
 from gpu_scheduler.cli.render.explain import Page, draw_page, make_page
-from gpu_scheduler.cli.render.names import find_keys, nearest_names
 from gpu_scheduler.core.events import NodeSeen
 from gpu_scheduler.core.model import GangKey, Gate, GateKind, Queue, Taint, TaintEffect, TopologyRule
 from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
@@ -21,7 +20,7 @@ def a_late_gang() -> tuple[Scene, GangKey]:
     return scene, scene.waits("late", 4, shape_of(1))
 
 
-def test_a_page_says_why_who_and_what_would_help() -> None:
+def test_a_page_explains_the_wait_the_holders_and_the_remedies() -> None:
     scene, key = a_late_gang()
     assert plain(draw_page(page_of(scene, key), NOW, 80), 80) == (
         "team/late  waiting  (volcano gang)\n"
@@ -117,7 +116,7 @@ def test_a_gang_that_fits_starts_now() -> None:
     )
 
 
-def test_members_say_what_each_of_them_does() -> None:
+def test_members_have_their_states() -> None:
     scene = Scene(a_node("node1", 4))
     key = scene.runs("train", "node1", (0, 1), shape=shape_of(2))
     gate = Gate(GateKind.SCHEDULING_GATE, "example.com/later")
@@ -129,7 +128,7 @@ def test_members_say_what_each_of_them_does() -> None:
     ]
 
 
-def test_a_gang_too_large_for_its_racks_is_told_that_no_wait_will_help() -> None:
+def test_a_gang_too_large_for_its_racks_has_no_earliest_start() -> None:
     scene = Scene(a_node("node1", 4, labels={"gpu-scheduler.io/rack": "a"}))
     key = scene.waits("wide", 2, shape_of(4), topology=(TopologyRule("rack"),))
     page = page_of(scene, key)
@@ -137,14 +136,14 @@ def test_a_gang_too_large_for_its_racks_is_told_that_no_wait_will_help() -> None
     assert page.as_json(NOW)["earliest_start"] is None
 
 
-def test_several_things_that_refuse_it_are_told_node_by_node() -> None:
+def test_several_refusals_are_listed_by_node() -> None:
     scene, key = a_late_gang()
     scene.engine.handle(NodeSeen(a_node("node3", 4, unschedulable=True)), NOW)
     drawn = plain(draw_page(page_of(scene, key), NOW, 80), 80)
     assert "Node by node\n  - 1 node: node unschedulable\n  - 1 node: untolerated taint (dedicated)\n" in drawn
 
 
-def test_programs_get_the_whole_page() -> None:
+def test_json_has_the_whole_page() -> None:
     scene, key = a_late_gang()
     found = page_of(scene, key).as_json(NOW)
     assert found["refusals"][0] == {"reason": "RESOURCE", "subject": "nvidia.com/gpu", "nodes": 0, "short_by": 2}
@@ -172,36 +171,11 @@ def test_a_long_list_of_members_is_cut() -> None:
     assert len(page.as_json(NOW)["members"]) == 50
 
 
-def test_a_gang_nobody_knows_has_no_page() -> None:
+def test_an_unknown_gang_has_no_page() -> None:
     assert make_page(Scene().look(), GangKey("volcano", "team", "ghost"), NOW) is None
 
 
-# -- names
-
-
-def test_a_name_may_be_that_of_the_gang_of_a_member_or_of_the_object_it_is_part_of() -> None:
-    scene = Scene()
-    key = scene.waits("train", 2, shape_of(1))
-    part = scene.waits("jobs/workers/0", 1, shape_of(1))
-    scene.pod("alone", shape_of(1))
-    state = scene.look().state
-    assert find_keys(state, "team", "train") == find_keys(state, "team", "train-1") == [key]
-    assert find_keys(state, "team", "jobs") == find_keys(state, "team", "jobs/workers/0") == [part]
-    assert [found.dialect for found in find_keys(state, "team", "alone")] == ["pod"]
-    assert find_keys(state, "other", "train") == []
-
-
-def test_an_unknown_name_brings_up_the_nearest_ones() -> None:
-    scene = Scene()
-    scene.waits("train-llama", 1, shape_of(1))
-    scene.waits("serve", 1, shape_of(1), namespace="prod")
-    state = scene.look().state
-    assert nearest_names(state, "team", "train-lama") == ["train-llama", "train-llama-0"]
-    assert nearest_names(state, "team", "serve") == ["prod/serve"]
-    assert nearest_names(state, "team", "zzz") == []
-
-
-def test_what_keeps_a_gang_back_by_itself_has_no_earliest_start() -> None:
+def test_a_gang_without_all_pods_has_no_earliest_start() -> None:
     scene = Scene(a_node("node1", 4))
     key = scene.gang("few", 3)
     scene.pod("few-0", shape_of(1), key)
@@ -210,7 +184,7 @@ def test_what_keeps_a_gang_back_by_itself_has_no_earliest_start() -> None:
     assert "Earliest start" not in text
 
 
-def test_a_queue_that_is_used_up_shows_who_uses_it_and_promises_nothing() -> None:
+def test_a_full_queue_shows_its_holders_and_no_remedy() -> None:
     scene = Scene(a_node("node1", 8))
     scene.queue(Queue("small", limit={GPU: 2}))
     scene.runs("first", "node1", (0,), (1,), shape=shape_of(1), queue="small")
@@ -222,11 +196,8 @@ def test_a_queue_that_is_used_up_shows_who_uses_it_and_promises_nothing() -> Non
     assert "Not known" in text
 
 
-def test_a_gang_that_is_a_controller_goes_by_kind_and_name() -> None:
+def test_a_gang_of_a_controller_is_called_by_kind_and_name() -> None:
     scene = Scene(a_node("node1", 4))
     key = GangKey("annotation", "team", "Job/train/ef0b9c53")
     scene.pod("train-0-x", shape_of(1), key)
-    state = scene.look().state
-    for name in ("train", "Job/train", "job/train", "train-0-x"):
-        assert find_keys(state, "team", name) == [key]
     assert page_of(scene, key).as_json(0.0)["name"] == "Job/train"

@@ -1,4 +1,4 @@
-"""The table of gangs, letter by letter."""
+"""The table of gangs, character by character."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
 
 
 def a_busy_cluster() -> Scene:
-    """One gang runs, one is a GPU short, one lacks pods, and single pods come and go."""
+    """One gang runs, one lacks a GPU, one lacks pods, and there are single pods."""
     scene = Scene(a_node("node1", 8))
     scene.queue(Queue("research", 2, {GPU: 8}))
     scene.runs("train", "node1", (0,), (1,), (2,), (3,), (4,), shape=shape_of(1), queue="research")
@@ -41,7 +41,7 @@ def test_a_wide_screen_shows_every_column() -> None:
     )
 
 
-def test_80_characters_leave_out_the_lesser_columns_and_cut_the_reason() -> None:
+def test_80_characters_omit_columns_and_cut_the_reason() -> None:
     found = replace(listed(a_busy_cluster()), hidden=0)
     assert plain(draw_gangs(found, NOW, 80, namespaces=True), 80) == (
         "NAMESPACE  GANG   PHASE      RUNNING  WAITING  REASON\n"
@@ -51,7 +51,7 @@ def test_80_characters_leave_out_the_lesser_columns_and_cut_the_reason() -> None
     )
 
 
-def test_40_characters_still_say_who_waits_and_how_long() -> None:
+def test_40_characters_still_show_waiting_gangs_and_times() -> None:
     found = replace(listed(a_busy_cluster()), hidden=0)
     assert plain(draw_gangs(found, NOW, 40, namespaces=False), 40) == (
         "GANG   PHASE      RUNNING  WAITING\n"
@@ -61,7 +61,7 @@ def test_40_characters_still_say_who_waits_and_how_long() -> None:
     )
 
 
-def test_a_gang_that_fits_but_has_not_been_started_waits_and_says_so() -> None:
+def test_a_gang_that_fits_but_is_not_started_is_waiting() -> None:
     scene = Scene(a_node("node1", 4))
     scene.waits("train", 2, shape_of(1))
     (line,) = listed(scene).gangs
@@ -70,7 +70,7 @@ def test_a_gang_that_fits_but_has_not_been_started_waits_and_says_so() -> None:
     assert line.estimated_start == NOW
 
 
-def test_a_gang_that_the_dry_run_would_evict_is_still_shown_as_running() -> None:
+def test_a_gang_that_only_the_dry_run_evicts_is_running() -> None:
     scene = Scene(a_node("node1", 2))
     scene.runs("cheap", "node1", (0,), (1,), shape=shape_of(1))
     scene.waits("dear", 2, shape_of(1), priority=100)
@@ -80,7 +80,7 @@ def test_a_gang_that_the_dry_run_would_evict_is_still_shown_as_running() -> None
     assert cheap.message == ""
 
 
-def test_waiting_gangs_come_first_in_the_order_in_which_they_will_be_served() -> None:
+def test_waiting_gangs_come_first_in_queue_order() -> None:
     scene = Scene(a_node("node1", 1))
     scene.runs("a-runs", "node1", (0,), shape=shape_of(1))
     scene.waits("b-young", 1, shape_of(1), created=NOW - 10)
@@ -94,7 +94,7 @@ def test_waiting_gangs_come_first_in_the_order_in_which_they_will_be_served() ->
     ]
 
 
-def test_an_estimate_is_the_end_of_what_is_in_the_way() -> None:
+def test_an_estimate_is_the_end_of_the_gang_in_the_way() -> None:
     scene = Scene(a_node("node1", 1))
     scene.runs("first", "node1", (0,), shape=shape_of(1), expected_runtime=400.0)
     scene.waits("second", 1, shape_of(1))
@@ -125,12 +125,12 @@ def test_one_namespace_hides_the_others() -> None:
     assert plain(draw_names(found, namespaces=False)) == "theirs"
     assert plain(draw_names(found, namespaces=True)) == "other/theirs"
     assert (
-        plain(draw_gangs(list_gangs(scene.engine, NOW, "nobody"), NOW, 80, namespaces=False))
+        plain(draw_gangs(list_gangs(scene.engine, NOW, "empty"), NOW, 80, namespaces=False))
         == "No gangs in this namespace; 2 in others (-A)."
     )
 
 
-def test_programs_get_moments_as_the_api_writes_them() -> None:
+def test_json_has_times_in_the_format_of_the_api() -> None:
     scene = Scene(a_node("node1", 1))
     scene.runs("first", "node1", (0,), shape=shape_of(1), expected_runtime=400.0)
     scene.waits("second", 1, shape_of(1), queue="")
@@ -155,7 +155,7 @@ def test_programs_get_moments_as_the_api_writes_them() -> None:
     }
 
 
-def test_looking_changes_nothing() -> None:
+def test_listing_changes_nothing() -> None:
     scene = a_busy_cluster()
     assert listed(scene) == list_gangs(scene.engine, NOW, None)
     scene.engine.handle(NodeSeen(a_node("node2", 8)), NOW)
@@ -164,7 +164,7 @@ def test_looking_changes_nothing() -> None:
     assert late.reason == "Fits"
 
 
-def test_priorities_are_shown_when_somebody_has_one() -> None:
+def test_priorities_are_shown_when_a_gang_has_one() -> None:
     scene = a_busy_cluster()
     scene.waits("dear", 1, shape_of(8), priority=100)
     head, *_ = plain(draw_gangs(listed(scene), NOW, 160, namespaces=True), 160).splitlines()
@@ -184,7 +184,7 @@ def test_a_gang_whose_queue_is_used_up_does_not_claim_to_start_now() -> None:
     )
 
 
-def test_nobody_knows_the_minimum_of_a_gang_without_its_object() -> None:
+def test_the_minimum_of_a_gang_without_its_object_is_unknown() -> None:
     scene = Scene(a_node("node1", 8))
     scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"))
     found = listed(scene)

@@ -1,4 +1,4 @@
-"""The command line itself: what it offers, what it loads, and how it fails."""
+"""The command line: its commands, its imports, and its errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.startswith("Usage:")
 
 
-def test_every_command_of_the_table_exists_and_says_what_the_table_says() -> None:
+def test_every_listed_command_exists_with_the_same_help() -> None:
     context = click.Context(cli)
     for entries in SECTIONS.values():
         for name, entry in entries.items():
@@ -42,7 +42,7 @@ def test_every_command_of_the_table_exists_and_says_what_the_table_says() -> Non
     assert cli.get_command(context, "nothing") is None
 
 
-def test_the_kubectl_plugin_only_looks() -> None:
+def test_the_kubectl_plugin_has_only_the_commands_that_inspect() -> None:
     context = click.Context(plugin)
     assert plugin.list_commands(context) == ["gangs", "nodes", "queues", "explain", "doctor"]
     assert plugin.get_command(context, "scheduler") is None
@@ -73,13 +73,13 @@ def test_a_kubeconfig_that_does_not_exist_is_one_line(name: tuple[str, ...]) -> 
     assert "/nowhere/config" in line
 
 
-def test_watching_goes_with_tables_only() -> None:
+def test_watch_requires_a_table() -> None:
     done = CliRunner().invoke(cli, ["gangs", "--watch", "-o", "json"])
     assert done.exit_code == 2
-    assert "--watch draws a table, so it goes without -o json" in done.output
+    assert "--watch prints a table; leave out -o json" in done.output
 
 
-def test_names_given_are_added_to_those_of_the_file(tmp_path: Path) -> None:
+def test_given_names_are_added_to_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("schedulerNames: [mine]\nholdSeconds: 7\n")
     assert ClusterTarget(None, None, None, ("volcano",)).settings().scheduler_names == ("gpu-scheduler", "volcano")
@@ -96,7 +96,7 @@ def test_names_given_are_added_to_those_of_the_file(tmp_path: Path) -> None:
         (["--scheduler-name", "Not A Name"], "schedulerNames"),
     ],
 )
-def test_a_flag_that_makes_no_sense_is_one_line(arguments: list[str], said: str) -> None:
+def test_an_invalid_flag_is_one_line(arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(cli, ["scheduler", *arguments])
     assert done.exit_code == 2
     assert said in done.output

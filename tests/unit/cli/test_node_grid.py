@@ -1,4 +1,4 @@
-"""The grid of nodes, letter by letter."""
+"""The grid of nodes, character by character."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_gpu_is_a_cell_with_its_holders_letter() -> None:
     assert grid(Scene(a_node("cpu1", 0))).startswith("NODE  USED\ncpu1     -\n")
 
 
-def test_shares_are_percentages_and_a_gpu_of_several_gangs_is_spelt_out() -> None:
+def test_shares_are_percentages_and_a_gpu_of_several_gangs_has_a_note() -> None:
     scene = Scene(a_node("node1", 2))
     scene.runs("half", "node1", (0,), (1,), shape=share_of(300))
     scene.runs("other", "node1", (1,), shape=share_of(500))
@@ -47,7 +47,7 @@ def test_shares_are_percentages_and_a_gpu_of_several_gangs_is_spelt_out() -> Non
     )
 
 
-def test_40_characters_leave_out_percentages_before_gpus() -> None:
+def test_40_characters_omit_percentages_before_gpus() -> None:
     scene = Scene(a_node("a-node-with-a-long-name.example.com", 8, unschedulable=True))
     scene.runs("half", "a-node-with-a-long-name.example.com", (0,), (1,), shape=share_of(300))
     assert grid(scene, 40) == (
@@ -60,7 +60,7 @@ def test_40_characters_leave_out_percentages_before_gpus() -> None:
     )
 
 
-def test_nodes_that_look_the_same_are_folded() -> None:
+def test_identical_nodes_are_folded() -> None:
     scene = Scene(*(a_node(f"node{i}", 2) for i in range(1, 1001)))
     for i in range(1, 9):
         scene.runs(f"job{i}", f"node{i}", (0,), shape=shape_of(1))
@@ -83,7 +83,7 @@ def test_full_nodes_of_one_gang_are_folded_too() -> None:
     ]
 
 
-def test_where_devices_are_not_ours_they_are_counted() -> None:
+def test_devices_that_are_not_assigned_are_counted() -> None:
     scene = Scene(a_node("node1", 8, assigns=False))
     scene.runs("train", "node1", (), (), shape=shape_of(2))
     scene.pod("guest", shape_of(1), node="node1", ours=False, phase=PodPhase.RUNNING)
@@ -101,31 +101,31 @@ def test_where_devices_are_not_ours_they_are_counted() -> None:
     }
 
 
-def test_slots_kept_for_a_lost_member_are_small_letters() -> None:
+def test_slots_kept_for_a_lost_member_are_in_lower_case() -> None:
     scene = Scene(a_node("node1", 4))
     key = scene.gang("train", 2)
     for i in range(2):
         scene.pod(f"train-{i}", shape_of(1), key, node="node1", devices=(i,), phase=PodPhase.RUNNING, grace=0.0)
     scene.pod("train-1", shape_of(1), key, node="node1", devices=(1,), phase=PodPhase.FAILED)
     assert "node1   2/4  A a · ·" in grid(scene)
-    assert "a kept for members that are not there yet" in grid(scene)
+    assert "a kept for members that do not exist yet" in grid(scene)
 
 
-def test_devices_of_a_pod_that_vanished_are_marked_until_they_are_safe() -> None:
+def test_devices_of_a_pod_that_disappeared_are_marked_while_quarantined() -> None:
     scene = Scene(a_node("node1", 2))
     scene.pod("gone", shape_of(1), node="node1", devices=(0,), phase=PodPhase.RUNNING)
     scene.engine.handle(PodGone("uid-gone"), 1000.0)
     assert "node1   1/2  ~ ·" in grid(scene)
-    assert "~ of a pod that vanished, free again soon" in grid(scene)
+    assert "~ of a pod that disappeared; free again soon" in grid(scene)
 
 
-def test_what_only_the_dry_run_placed_is_not_drawn() -> None:
+def test_placements_of_the_dry_run_are_not_shown() -> None:
     scene = Scene(a_node("node1", 2))
     scene.waits("eager", 2, shape_of(1))
     assert "node1   0/2  · ·" in grid(scene)
 
 
-def test_nominated_slots_and_drained_nodes_come_from_the_notes_on_gangs() -> None:
+def test_nominated_slots_and_drained_nodes_come_from_gang_notes() -> None:
     scene = Scene(a_node("node1", 2), a_node("node2", 2))
     scene.runs("cheap", "node1", (0, 1), shape=shape_of(2))
     scene.waits(

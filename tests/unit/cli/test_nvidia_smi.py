@@ -1,4 +1,4 @@
-"""What nvidia-smi prints, and how it is asked."""
+"""Parsing the output of nvidia-smi, and running it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_output_is_read_with(text: str, found: tuple[Gpu, ...]) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands before all others on the PATH."""
+    """A folder at the front of PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
 
 def install(path: Path, script: str) -> None:
-    """Puts an nvidia-smi there which writes down its arguments and does what a script says."""
+    """Installs an nvidia-smi that records its arguments and runs a script."""
     program = path / "nvidia-smi"
     program.write_text(f'#!/bin/sh\necho "$@" >> {path}/calls\n{script}\n')
     program.chmod(0o755)
@@ -64,7 +64,7 @@ async def ask() -> Gpus:
         await smi.close()
 
 
-async def test_it_is_asked_for_the_fields_that_are_read(path: Path) -> None:
+async def test_the_query_has_the_fields_that_are_parsed(path: Path) -> None:
     install(path, f"printf '{LINE}'")
     assert await ask() == Gpus((GPU,))
     assert calls(path) == [
@@ -72,7 +72,7 @@ async def test_it_is_asked_for_the_fields_that_are_read(path: Path) -> None:
     ]
 
 
-async def test_many_who_ask_at_once_and_a_moment_later_get_one_answer(path: Path) -> None:
+async def test_concurrent_and_later_callers_share_one_answer(path: Path) -> None:
     install(path, f"printf '{LINE}'")
     smi = NvidiaSmi()
     answers = await asyncio.gather(*[smi.read() for _ in range(10)])
@@ -81,8 +81,8 @@ async def test_many_who_ask_at_once_and_a_moment_later_get_one_answer(path: Path
     await smi.close()
 
 
-async def test_an_old_answer_is_not_given_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi, "FRESH", 0.0)
+async def test_an_expired_answer_is_not_reused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_smi, "CACHE_SECONDS", 0.0)
     install(path, "printf ''")
     smi = NvidiaSmi()
     assert await smi.read() == Gpus()
@@ -94,10 +94,10 @@ async def test_an_old_answer_is_not_given_again(path: Path, monkeypatch: pytest.
 FAILURES = {
     "it says why": (
         "echo 'NVIDIA-SMI has failed because\n it cannot talk' >&2; exit 9",
-        "failed with 9: NVIDIA-SMI has",
+        "failed with exit code 9: NVIDIA-SMI has",
     ),
-    "it says why on its output": ("echo 'No permission'; exit 4", "nvidia-smi failed with 4: No permission"),
-    "it is silent": ("exit 1", "nvidia-smi failed with 1: it did not say why"),
+    "it says why on its output": ("echo 'No permission'; exit 4", "nvidia-smi failed with exit code 4: No permission"),
+    "it is silent": ("exit 1", "nvidia-smi failed with exit code 1: no message"),
 }
 
 
@@ -110,23 +110,23 @@ async def test_a_failure_is_one_line_when(path: Path, script: str, said: str) ->
     assert "\n" not in found.problem
 
 
-async def test_a_machine_without_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_nvidia_smi_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert await ask() == Gpus(problem="there is no nvidia-smi here")
+    assert await ask() == Gpus(problem="nvidia-smi is not installed")
 
 
-async def test_a_program_that_cannot_be_started_is_told(path: Path) -> None:
+async def test_a_program_that_cannot_be_started_is_a_problem(path: Path) -> None:
     (path / "nvidia-smi").write_text("#!/nowhere/sh\n")
     (path / "nvidia-smi").chmod(0o755)
     assert await ask() == Gpus(problem="nvidia-smi cannot be started: No such file or directory")
 
 
-async def test_one_that_hangs_is_given_up_and_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi, "LIMIT", 0.2)
+async def test_a_hanging_nvidia_smi_is_killed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.2)
     install(path, f"echo $$ > {path}/pid; exec sleep 600")
     smi = NvidiaSmi()
-    assert await smi.read() == Gpus(problem="nvidia-smi has not answered for 0.2 s")
+    assert await smi.read() == Gpus(problem="nvidia-smi did not answer within 0.2 s")
     await smi.close()
-    if (path / "pid").exists():  # on a busy machine it may be ended before it has begun
+    if (path / "pid").exists():  # on a busy machine it may be killed before it has started
         with pytest.raises(ProcessLookupError):
             os.kill(int((path / "pid").read_text()), 0)

@@ -1,4 +1,4 @@
-"""The queues and their bars, letter by letter."""
+"""The table of queues and its bars, character by character."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUES = {
 
 
 def a_shared_cluster() -> Scene:
-    """Two queues and somebody without one on 16 GPUs."""
+    """Two queues, and a gang without a queue, on 16 GPUs."""
     scene = Scene(a_node("node1", 8), a_node("node2", 8))
     for queue in QUEUES.values():
         scene.queue(queue)
@@ -29,7 +29,7 @@ def drawn(scene: Scene, width: int | None, *, wide: bool = False) -> str:
     return plain(draw_queues(list_queues(scene.look().state, QUEUES), width, wide=wide), width)
 
 
-def test_every_queue_shows_a_bar_for_what_it_is_granted() -> None:
+def test_every_queue_shows_a_bar_for_each_quota() -> None:
     assert drawn(a_shared_cluster(), 80) == (
         "QUEUE     WEIGHT  SHARE  RUNNING  WAITING  STATE\n"
         "default        1     3%        1        0  open\n"
@@ -42,7 +42,7 @@ def test_every_queue_shows_a_bar_for_what_it_is_granted() -> None:
     )
 
 
-def test_40_characters_leave_out_bars_and_lesser_columns() -> None:
+def test_40_characters_omit_bars_and_columns() -> None:
     assert drawn(a_shared_cluster(), 40) == (
         "QUEUE     RUNNING  WAITING  STATE\n"
         "default         1        0  open\n"
@@ -55,7 +55,7 @@ def test_40_characters_leave_out_bars_and_lesser_columns() -> None:
     )
 
 
-def test_programs_get_amounts_in_the_units_of_requests() -> None:
+def test_json_has_amounts_in_the_units_of_requests() -> None:
     lines = {line.name: line for line in list_queues(a_shared_cluster().look().state, QUEUES)}
     found = lines["research"].as_json()
     assert found["resources"][GPU] == {"used": 6, "quota": 4, "limit": 12, "total": 16}
@@ -64,7 +64,7 @@ def test_programs_get_amounts_in_the_units_of_requests() -> None:
     assert lines[""].as_json()["resources"][GPU]["used"] == 0.5
 
 
-def test_what_only_the_dry_run_placed_is_not_used() -> None:
+def test_placements_of_the_dry_run_are_not_use() -> None:
     scene = Scene(a_node("node1", 8))
     scene.queue(QUEUES["research"])
     scene.waits("eager", 2, shape_of(1), queue="research")
@@ -82,8 +82,8 @@ def test_pods_of_the_scheduler_itself_do_not_count_as_running() -> None:
     assert (line.running, line.waiting) == (1, 0)
 
 
-def test_no_queue_and_nobody_in_one_is_one_line() -> None:
-    assert plain(draw_queues([], 80)) == "No queues, and nothing that would be in one."
+def test_no_queues_and_no_gangs_are_one_line() -> None:
+    assert plain(draw_queues([], 80)) == "No queues and no gangs."
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_bar_marks_where_the_quota_ends(used: int, quota: int | None, limit: i
     assert draw_bar(ResourceLine(GPU, used, quota, limit, 8000, True), 8).plain == bar
 
 
-def test_the_queue_above_all_others_is_shown_only_when_asked_for() -> None:
+def test_the_root_queue_is_shown_only_in_wide_output() -> None:
     queues = {"root": Queue("root")}
     lines = list_queues(Scene(a_node("node1", 8)).look().state, queues)
-    assert plain(draw_queues(lines, 80)) == "No queues, and nothing that would be in one."
+    assert plain(draw_queues(lines, 80)) == "No queues and no gangs."
     assert "root" in plain(draw_queues(lines, 80, wide=True))

@@ -1,4 +1,4 @@
-"""What the chart lets the accounts do: as much as their programs need."""
+"""The roles of the chart: exactly the permissions that the programs need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_rules(name: str) -> list[Json]:
 
 
 def allowed(rules: list[Json], namespace: str = "") -> Iterator[Permission]:
-    """Everything that rules allow, one by one."""
+    """Every permission that the rules grant."""
     for rule in rules:
         assert set(rule) == {"apiGroups", "resources", "verbs"}
         for group, what, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"]):
@@ -77,12 +77,12 @@ def test_the_roles_allow_what_the_operator_needs_and_nothing_else(
     assert set(given) == set(operator_permissions(groups, SYSTEM, install=install))
 
 
-def test_the_webhook_reads_nodes_and_no_more() -> None:
+def test_the_webhook_only_reads_nodes() -> None:
     given = set(allowed(read_rules("webhook-cluster")))
     assert given == {Permission("", "nodes", "list"), Permission("", "nodes", "watch")}
 
 
-def test_the_webhook_that_renews_its_certificate_reaches_objects_of_one_name_only() -> None:
+def test_the_webhook_that_renews_its_certificate_has_access_by_name_only() -> None:
     (configurations,) = read_rules("webhook-certificate-cluster")
     (secrets,) = read_rules("webhook-certificate")
     assert (configurations["resourceNames"], configurations["verbs"]) == (["gpu-scheduler-webhook"], ["get", "patch"])
@@ -90,6 +90,6 @@ def test_the_webhook_that_renews_its_certificate_reaches_objects_of_one_name_onl
 
 
 @pytest.mark.parametrize("path", sorted(RULES.glob("*-rules.yaml")), ids=lambda path: str(path.stem))
-def test_no_rule_allows_everything_of_anything(path: Path) -> None:
+def test_no_rule_has_wildcards(path: Path) -> None:
     for rule in yaml.safe_load(path.read_text()):
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]

@@ -1,4 +1,4 @@
-"""Tables that fit, sentences over several lines, ages and short names."""
+"""Tables, wrapped text, durations and short names."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ROWS = [("a-long-name", "1", "something to say", ""), ("b", "10", "", "")]
     ],
     ids=["unlimited", "cut", "as small as it gets", "left out", "absurd"],
 )
-def test_a_table_cuts_columns_first_and_leaves_them_out_then(width: int | None, text: str) -> None:
+def test_a_table_cuts_columns_before_it_omits_them(width: int | None, text: str) -> None:
     assert plain(draw_table(COLUMNS, ROWS, width), width) == text
 
 
-def test_a_sentence_breaks_between_words() -> None:
+def test_a_text_wraps_between_words() -> None:
     assert plain(fold("one two three four five six seven", 20, "  "), 20) == "  one two three four\n  five six seven"
     assert plain(fold("one two", None)) == "one two"
     assert plain(fold("", 20)) == ""
@@ -58,7 +58,7 @@ def test_an_age_has_at_most_two_units(seconds: float, text: str) -> None:
     assert draw_age(seconds) == text
 
 
-def test_indices_are_drawn_as_runs() -> None:
+def test_indices_are_shown_as_ranges() -> None:
     assert draw_indices((7, 0, 1, 2, 4, 5)) == "0-2,4,5,7"
     assert draw_indices(()) == ""
 

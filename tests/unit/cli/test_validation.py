@@ -1,4 +1,4 @@
-"""What `validate` compares, and the report it writes."""
+"""The comparison and the report of `validate`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CLUSTER = ObservedCluster(
     (ObservedNode("node1", gpus=8), ObservedNode("worker-b", "node2", gpus=8), ObservedNode("worker-c", ready=False)),
     0.0,
 )
-SCHEDULER = ObservedScheduler("gpu-scheduler-1, heard of 1s ago", webhook="at Service a/b:443/mutate, 1 ready endpoint")
+SCHEDULER = ObservedScheduler("gpu-scheduler-1, renewed 1s ago", webhook="at Service a/b:443/mutate, 1 ready endpoint")
 
 
 def good(number: int, **more: Any) -> ObservedPod:
-    """A pod as it should be, but for what is given."""
+    """A pod that matches the map, except for the given fields."""
     wanted = WANTED[number]
     node = CLUSTER.find(wanted.node)[0].name
     seen = ObservedPod(wanted, "Running", node, {"main": wanted.devices}, printed=wanted.devices)
@@ -53,11 +53,11 @@ GOOD = Validation(CLUSTER, SCHEDULER, (good(0), good(1)))
 # -- the pods themselves
 
 
-def test_the_example_is_what_the_command_starts() -> None:
+def test_the_command_starts_the_pods_of_the_example() -> None:
     assert list(yaml.safe_load_all(EXAMPLE.read_text())) == load_manifest()
 
 
-def test_the_pods_are_three_in_the_namespace_of_tests_with_the_lines_of_one_map() -> None:
+def test_the_three_test_pods_share_one_map() -> None:
     namespace, *pods = load_manifest()
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", NAMESPACE)
     assert {pod["metadata"]["namespace"] for pod in pods} == {NAMESPACE}
@@ -135,7 +135,7 @@ STATES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize(("status", "told"), STATES.values(), ids=list(STATES))
-def test_trouble_is_told_of_a_pod_that(status: dict[str, Any], told: tuple[str, str]) -> None:
+def test_the_problem_is_read_from_a_pod_that(status: dict[str, Any], told: tuple[str, str]) -> None:
     assert read_trouble({"status": status}) == told
 
 
@@ -180,16 +180,16 @@ DIFFERENCES: dict[str, tuple[ObservedPod, ObservedCluster, list[str]]] = {
         good(0, status="Pending", node="", printed=None),
         STRANGE,
         [
-            "expected on node1, actual: not scheduled: no node is called node1: "
-            "kubectl label node <node> gpu-node-name=node1"
+            "expected on node1, actual: not scheduled: no node is called node1; "
+            "run kubectl label node <node> gpu-node-name=node1"
         ],
     ),
     "two nodes of one name": (
         good(0, status="Pending", node="", printed=None),
         TWINS,
         [
-            "expected on node1, actual: not scheduled: several nodes are called node1: a, b. "
-            "Give all but one of them another gpu-node-name."
+            "expected on node1, actual: not scheduled: several nodes are called node1: a, b; "
+            "give all but one of them another gpu-node-name"
         ],
     ),
     "a pod that does not start": (
@@ -200,7 +200,7 @@ DIFFERENCES: dict[str, tuple[ObservedPod, ObservedCluster, list[str]]] = {
     "a pod that was refused": (
         ObservedPod(WANTED[0], "refused", trouble="the webhook does not answer"),
         CLUSTER,
-        ["expected the pod to be there, actual: refused: the webhook does not answer"],
+        ["expected the pod to exist, actual: refused: the webhook does not answer"],
     ),
 }
 
@@ -212,32 +212,35 @@ def test_differences_are(pod: ObservedPod, cluster: ObservedCluster, found: list
 
 UNSET = good(0, values={"main": None}, printed="")
 WAITING = good(0, status="Pending", node="", printed=None)
-NOBODY = ObservedScheduler(leader_problem="No scheduler has ever run here.")
+NO_LEADER = ObservedScheduler(leader_problem="No scheduler has ever run in this cluster.")
 ADVICE: dict[str, tuple[ObservedPod, ObservedScheduler, list[str]]] = {
     "all is well": (good(0), SCHEDULER, []),
     "there is no webhook": (
         UNSET,
         ObservedScheduler("me"),
         [
-            "The webhook configuration gpu-scheduler-webhook is not installed, so nothing sets CUDA_VISIBLE_DEVICES. "
-            "See docs/troubleshooting.md."
+            "The webhook configuration gpu-scheduler-webhook is not installed, so nothing sets CUDA_VISIBLE_DEVICES; "
+            "see docs/troubleshooting.md."
         ],
     ),
     "the webhook did nothing": (
         UNSET,
         SCHEDULER,
-        ["The webhook has not set CUDA_VISIBLE_DEVICES. Its log and docs/troubleshooting.md tell why."],
+        ["The webhook did not set CUDA_VISIBLE_DEVICES; see its log and docs/troubleshooting.md."],
     ),
-    "nobody decides": (
+    "no scheduler leads": (
         WAITING,
-        NOBODY,
-        ["No scheduler has ever run here. Nothing starts until one runs. See docs/troubleshooting.md."],
+        NO_LEADER,
+        [
+            "No scheduler has ever run in this cluster. "
+            "Nothing starts until a scheduler runs; see docs/troubleshooting.md."
+        ],
     ),
-    "nobody decides but it runs": (good(0), NOBODY, []),
+    "no scheduler leads but the pod runs": (good(0), NO_LEADER, []),
     "it was refused": (
         ObservedPod(WANTED[0], "refused", trouble="no"),
         SCHEDULER,
-        ["The API server refused pods. See docs/troubleshooting.md."],
+        ["The API server refused pods; see docs/troubleshooting.md."],
     ),
 }
 
@@ -261,7 +264,7 @@ worker-b  yes    node2             8
 worker-c  no
 
 === Scheduler Status ===
-Leader: gpu-scheduler-1, heard of 1s ago
+Leader: gpu-scheduler-1, renewed 1s ago
 Webhook: at Service a/b:443/mutate, 1 ready endpoint
 
 === Test Pods Status ===
@@ -273,7 +276,7 @@ webhook-test-1  Running  node2 (worker-b)  node2
 webhook-test-0: CUDA_VISIBLE_DEVICES=0,1    ✅ (Scheduled to node1)
 webhook-test-1: CUDA_VISIBLE_DEVICES=2    ✅ (Scheduled to node2)
 
-Validation passed: all 2 pods run where the map says, with the GPUs that it says.
+Validation passed: all 2 pods run on the nodes and with the GPUs of the map.
 """
 FAILED = """\
 === GPU Scheduler Validation Report ===
@@ -287,7 +290,7 @@ worker-b  yes    node2             8
 worker-c  no
 
 === Scheduler Status ===
-Leader: No scheduler has ever run here.
+Leader: No scheduler has ever run in this cluster.
 Webhook: not installed
 
 === Test Pods Status ===
@@ -299,16 +302,16 @@ webhook-test-1  refused  node2
 webhook-test-0: CUDA_VISIBLE_DEVICES=0,1    ❌ (Not scheduled)
     expected on node1, actual: not scheduled
 webhook-test-1: refused    ❌ (Not scheduled)
-    expected the pod to be there, actual: refused: no
+    expected the pod to exist, actual: refused: no
 
 Not removed: pod x: forbidden
 
-The API server refused pods. See docs/troubleshooting.md.
-No scheduler has ever run here. Nothing starts until one runs. See docs/troubleshooting.md.
+The API server refused pods; see docs/troubleshooting.md.
+No scheduler has ever run in this cluster. Nothing starts until a scheduler runs; see docs/troubleshooting.md.
 
-Validation failed: 2 of 2 pods are not as the map says.
+Validation failed: 2 of 2 pods do not match the map.
 """
-BAD = Validation(CLUSTER, NOBODY, (WAITING, ObservedPod(WANTED[1], "refused", trouble="no")), ("pod x: forbidden",))
+BAD = Validation(CLUSTER, NO_LEADER, (WAITING, ObservedPod(WANTED[1], "refused", trouble="no")), ("pod x: forbidden",))
 
 
 @pytest.mark.parametrize(("found", "text"), [(GOOD, PASSED), (BAD, FAILED)], ids=["passed", "failed"])
@@ -317,8 +320,8 @@ def test_report_of_a_validation_that(found: Validation, text: str) -> None:
 
 
 def test_report_says_when_a_log_was_not_compared() -> None:
-    found = Validation(CLUSTER, SCHEDULER, (good(0, printed=None, log_problem="nothing stands in it"),))
-    assert "    its log was not compared: nothing stands in it\n" in draw_report(found)
+    found = Validation(CLUSTER, SCHEDULER, (good(0, printed=None, log_problem="it is empty"),))
+    assert "    its log was not compared: it is empty\n" in draw_report(found)
     assert found.passed
 
 
@@ -330,16 +333,16 @@ def test_report_counts_nodes_that_are_too_many_to_show() -> None:
 
 
 VERDICTS: dict[str, tuple[Validation, bool, str]] = {
-    "all are right": (GOOD, True, "Validation passed: all 2 pods run where the map says, with the GPUs that it says."),
+    "all are right": (GOOD, True, "Validation passed: all 2 pods run on the nodes and with the GPUs of the map."),
     "one is wrong": (
         replace(GOOD, pods=(WAITING, good(1))),
         False,
-        "Validation failed: 1 of 2 pods is not as the map says.",
+        "Validation failed: 1 of 2 pods does not match the map.",
     ),
     "something is left": (
         replace(GOOD, left_behind=("pod x",)),
         False,
-        "Validation failed: all 2 pods were as the map says, but not everything could be removed again.",
+        "Validation failed: all 2 pods match the map, but not everything could be removed.",
     ),
 }
 
@@ -349,13 +352,13 @@ def test_verdict_when(found: Validation, passed: bool, verdict: str) -> None:
     assert (found.passed, say_verdict(found)) == (passed, verdict)
 
 
-def test_json_says_the_same_as_the_report() -> None:
+def test_json_has_the_content_of_the_report() -> None:
     found = json.loads(json.dumps(report_as_json(BAD)))
     assert found["passed"] is False
     assert found["verdict"] in FAILED
     assert found["scheduler"] == {
         "leader": None,
-        "leader_problem": "No scheduler has ever run here.",
+        "leader_problem": "No scheduler has ever run in this cluster.",
         "webhook": None,
         "webhook_problem": None,
     }

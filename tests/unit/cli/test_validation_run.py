@@ -1,4 +1,4 @@
-"""How `validate` makes its pods and removes them again, against the local API server."""
+"""The test run of `validate`, with the local API server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gpu_scheduler.cli.validation.comparison import NAMESPACE, ObservedCluster, load_manifest
-from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, look_at_cluster, look_at_scheduler
+from gpu_scheduler.cli.validation.run import ValidationRun, ValidationSetupError, read_cluster, read_scheduler
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
@@ -23,7 +23,7 @@ NOWHERE = ObservedCluster("", "", (), 0.0)
 
 
 class Scene:
-    """A server, and a run on it that has told these lines."""
+    """A server, and a run on it with the progress that it has reported."""
 
     def __init__(self, api: ApiClient, client: Client) -> None:
         self.api = api
@@ -42,7 +42,7 @@ class Scene:
         return str(made["metadata"]["uid"])
 
     async def is_namespace_kept(self) -> bool:
-        """Whether nobody has asked to delete it."""
+        """Whether it is not being deleted."""
         _, found = await self.api.ask("GET", f"/api/v1/namespaces/{NAMESPACE}")
         return "deletionTimestamp" not in found["metadata"]
 
@@ -56,12 +56,12 @@ async def scene() -> AsyncIterator[Scene]:
         yield Scene(api, client)
 
 
-async def test_a_namespace_that_was_made_is_removed_with_its_pods() -> None:
+async def test_a_created_namespace_is_removed_with_its_pods() -> None:
     async with scene() as at:
         await at.run.prepare(False, 10)
         await at.run.start()
         assert await at.names() == NAMES
-        seen = await at.run.wait(NOWHERE, 60)  # no node is called as the map says, so there is nothing to wait for
+        seen = await at.run.wait(NOWHERE, 60)  # no node has the name of the map, so there is nothing to wait for
         assert [pod.status for pod in seen] == ["Pending"] * 3
         assert at.told == ["0 of 3 pods scheduled, 0 running"]
         assert await at.run.clean_up() == []
@@ -69,7 +69,7 @@ async def test_a_namespace_that_was_made_is_removed_with_its_pods() -> None:
         assert not await at.is_namespace_kept()
 
 
-async def test_a_namespace_that_was_there_stays() -> None:
+async def test_an_existing_namespace_is_kept() -> None:
     async with scene() as at:
         await at.make_namespace()
         await at.make_pod("other")
@@ -80,20 +80,20 @@ async def test_a_namespace_that_was_there_stays() -> None:
         assert await at.is_namespace_kept()
 
 
-async def test_a_namespace_into_which_others_came_stays() -> None:
+async def test_a_namespace_with_other_pods_is_kept() -> None:
     async with scene() as at:
         await at.run.prepare(False, 10)
         await at.make_pod("other")
         assert await at.run.clean_up() == []
         assert await at.is_namespace_kept()
-        assert at.told == [f"Namespace {NAMESPACE} stays: other came into it meanwhile."]
+        assert at.told == [f"Namespace {NAMESPACE} is kept: it now contains other."]
 
 
-async def test_pods_of_these_names_are_left_alone_unless_told_otherwise() -> None:
+async def test_existing_pods_are_deleted_only_with_replace() -> None:
     async with scene() as at:
         await at.make_namespace()
         uid = await at.make_pod(NAMES[1])
-        with pytest.raises(ValidationSetupError, match=r"^webhook-test-1 in namespace .* exist already.*--replace"):
+        with pytest.raises(ValidationSetupError, match=r"^webhook-test-1 already exist in namespace .*--replace"):
             await at.run.prepare(False, 10)
         assert await at.run.clean_up() == []
         assert await at.names() == [NAMES[1]]
@@ -106,14 +106,14 @@ async def test_pods_of_these_names_are_left_alone_unless_told_otherwise() -> Non
 async def test_a_namespace_that_is_being_deleted_is_waited_for() -> None:
     async with scene() as at:
         await at.make_namespace()
-        await at.make_pod("other")  # without the controller of namespaces it would stay for ever
+        await at.make_pod("other")  # without the namespace controller it would never be deleted
         await at.api.ask("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
         with pytest.raises(TimeoutError):
             await at.run.prepare(False, 0.2)
-        assert at.told == [f"Namespace {NAMESPACE} is being deleted; waiting until it is gone."]
+        assert at.told == [f"Namespace {NAMESPACE} is being deleted; waiting."]
 
 
-async def test_a_pod_that_somebody_put_in_place_of_ours_is_not_ours_to_delete() -> None:
+async def test_a_pod_that_replaced_ours_is_not_deleted() -> None:
     async with scene() as at:
         await at.make_namespace()
         await at.run.prepare(False, 10)
@@ -121,17 +121,17 @@ async def test_a_pod_that_somebody_put_in_place_of_ours_is_not_ours_to_delete() 
         await at.api.ask("DELETE", f"{PODS}/{NAMES[0]}")
         await at.make_pod(NAMES[0])
         seen = await at.run.wait(NOWHERE, 60)
-        assert (seen[0].status, seen[0].trouble) == ("gone", "somebody deleted it")
+        assert (seen[0].status, seen[0].trouble) == ("gone", "it was deleted")
         assert await at.run.clean_up() == []
         assert await at.names() == [NAMES[0]]
 
 
-async def test_a_run_that_is_stopped_while_it_makes_a_pod_knows_that_pod() -> None:
+async def test_a_run_that_is_cancelled_while_it_creates_a_pod_records_it() -> None:
     async with scene() as at:
         await at.make_namespace()
         await at.run.prepare(False, 10)
         starting = asyncio.create_task(at.run.start())
-        await asyncio.sleep(0)  # it has begun, and waits for the server
+        await asyncio.sleep(0)  # it has started, and waits for the server
         await asyncio.sleep(0)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -140,12 +140,12 @@ async def test_a_run_that_is_stopped_while_it_makes_a_pod_knows_that_pod() -> No
         assert await at.names() == []
 
 
-async def test_a_run_that_is_stopped_while_it_cleans_up_cleans_up_all_the_same() -> None:
+async def test_a_run_that_is_cancelled_while_it_cleans_up_completes_the_cleanup() -> None:
     async with scene() as at:
         await at.run.prepare(False, 10)
         await at.run.start()
         cleaning = asyncio.create_task(at.run.clean_up())
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # it has started
         cleaning.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cleaning
@@ -153,7 +153,7 @@ async def test_a_run_that_is_stopped_while_it_cleans_up_cleans_up_all_the_same()
         assert not await at.is_namespace_kept()
 
 
-async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_objects_that_cannot_be_removed_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene() as at:
         await at.make_namespace()
         await at.run.prepare(False, 10)
@@ -162,8 +162,8 @@ async def test_what_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -
         _, found = await at.api.ask("GET", path)
         found["metadata"]["finalizers"] = ["example.com/keep"]
         await at.api.ask("PUT", path, found)
-        monkeypatch.setattr("gpu_scheduler.cli.validation.run.CLEANING", 0.3)
-        assert await at.run.clean_up() == [f"{', '.join(NAMES)} in {NAMESPACE}: not gone within 0.3 s"]
+        monkeypatch.setattr("gpu_scheduler.cli.validation.run.CLEANUP_TIMEOUT", 0.3)
+        assert await at.run.clean_up() == [f"{', '.join(NAMES)} in {NAMESPACE}: not deleted within 0.3 s"]
 
 
 # -- looking
@@ -201,12 +201,12 @@ async def webhook_behind_service(api: ApiClient) -> None:
     await webhook_behind_nothing(api)
 
 
-TRUSTED = "2 webhooks configured, certificate of an authority that API servers trust by themselves"
-BARE = "no authority is trusted (caBundle is empty) by pods.gpu-scheduler.io, pods.gpu-scheduler.io"
+TRUSTED = "2 webhooks configured, certificate of an authority that API servers trust by default"
+BARE = "the caBundle of pods.gpu-scheduler.io, pods.gpu-scheduler.io is empty"
 REFUSED = "pods that name this scheduler are refused"
 WEBHOOKS: dict[str, tuple[Callable[[ApiClient], Awaitable[None]], tuple[str, str]]] = {
     "absent": (no_webhook, ("", "")),
-    "at an address": (webhook_at_url, (f"{TRUSTED}, endpoints asked at 192.0.2.1:8443", "")),
+    "at an address": (webhook_at_url, (f"{TRUSTED}, endpoints reached at 192.0.2.1:8443", "")),
     "behind a service": (webhook_behind_service, ("2 webhooks configured, endpoints 1 ready", f"{BARE}: {REFUSED}")),
     "behind a service that is not there": (
         webhook_behind_nothing,
@@ -219,12 +219,12 @@ WEBHOOKS: dict[str, tuple[Callable[[ApiClient], Awaitable[None]], tuple[str, str
 async def test_webhook_is_found(setup: Callable[[ApiClient], Awaitable[None]], told: tuple[str, str]) -> None:
     async with scene() as at:
         await setup(at.api)
-        seen = await look_at_scheduler(at.client, Settings())
+        seen = await read_scheduler(at.client, Settings())
         assert (seen.webhook, seen.webhook_problem) == told
-        assert seen.leader_problem == "No scheduler has ever run here."
+        assert seen.leader_problem == "No scheduler has ever run in this cluster."
 
 
-async def test_nodes_are_seen_with_their_labels_and_gpus() -> None:
+async def test_nodes_are_read_with_their_labels_and_gpus() -> None:
     async with scene() as at:
         status = {"allocatable": {"nvidia.com/gpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
         await at.api.create("/api/v1/nodes", {"metadata": {"name": "a", "labels": {"gpu-node-name": "node1"}}})
@@ -235,8 +235,8 @@ async def test_nodes_are_seen_with_their_labels_and_gpus() -> None:
             headers={"Content-Type": "application/merge-patch+json"},
         )
         await at.api.create("/api/v1/nodes", {"metadata": {"name": "b"}})
-        found = await look_at_cluster(at.client, ("nvidia.com/gpu", "amd.com/gpu"))
-        assert [(n.name, n.called, n.ready, n.gpus) for n in found.nodes] == [
+        found = await read_cluster(at.client, ("nvidia.com/gpu", "amd.com/gpu"))
+        assert [(n.name, n.map_name, n.ready, n.gpus) for n in found.nodes] == [
             ("a", "node1", True, 4),
             ("b", "b", False, 0),
         ]

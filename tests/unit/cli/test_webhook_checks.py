@@ -1,4 +1,4 @@
-"""What the doctor says about the webhook, in front of a real API server."""
+"""The checks of the webhook, with a real API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Verdict = tuple[CheckLevel, str]
 
 
 def bundle(*days: float) -> str:
-    """Authorities that last so many days."""
+    """A bundle of authorities that are valid for so many days."""
     now = time.time()
     made = [make_authority("CA", Period(now - 50 * DAY, now + one * DAY + 3600)).certificate for one in days]
     return base64.b64encode(b"".join(made)).decode()
@@ -54,23 +54,23 @@ async def serve(api: ApiClient, ready: bool) -> None:
     await api.create(f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices", slice_)
 
 
-async def test_a_cluster_without_it_is_warned_of() -> None:
+async def test_a_missing_webhook_is_a_warning() -> None:
     async with api_server() as api:
         assert (await look(api)) == {
             "webhook": (
                 CheckLevel.WARN,
-                "not installed: containers are not told their GPUs by CUDA_VISIBLE_DEVICES",
+                "not installed: CUDA_VISIBLE_DEVICES is not set in containers",
             )
         }
 
 
-async def test_all_is_well() -> None:
+async def test_a_healthy_webhook_passes() -> None:
     async with api_server() as api:
         await serve(api, True)
         await install(api, SERVICE | {"caBundle": bundle(3, 100)})
         assert await look(api) == {
             "webhook": (CheckLevel.OK, "2 webhooks configured"),
-            "certificate": (CheckLevel.OK, "good for 100d"),
+            "certificate": (CheckLevel.OK, "valid for 100d"),
             "endpoints": (CheckLevel.OK, "1 ready"),
         }
 
@@ -84,14 +84,14 @@ async def test_a_configuration_that_is_missing_fails() -> None:
     assert found["endpoints"] == (CheckLevel.FAIL, f"the Service {SYSTEM}/{WEBHOOK} does not exist: {refused}")
 
 
-async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
+async def test_a_service_without_ready_endpoints_fails() -> None:
     async with api_server() as api:
         await serve(api, False)
         await install(api, SERVICE | {"caBundle": bundle(100)})
         level, message = (await look(api))["endpoints"]
     assert (level, message.partition(":")[0]) == (
         CheckLevel.FAIL,
-        f"nobody is ready behind the Service {SYSTEM}/{WEBHOOK}",
+        f"the Service {SYSTEM}/{WEBHOOK} has no ready endpoint",
     )
 
 
@@ -99,32 +99,32 @@ async def test_a_service_that_nobody_is_ready_behind_fails() -> None:
     ("client", "verdict"),
     [
         ({"caBundle": bundle(13)}, (CheckLevel.WARN, "expires in 13d")),
-        ({"caBundle": bundle(15)}, (CheckLevel.OK, "good for 15d")),
+        ({"caBundle": bundle(15)}, (CheckLevel.OK, "valid for 15d")),
         ({"caBundle": bundle(-9, -4)}, (CheckLevel.FAIL, "expired 3d")),
-        ({"caBundle": bundle(13, 15)}, (CheckLevel.OK, "good for 15d")),
-        ({}, (CheckLevel.OK, "of an authority that API servers trust by themselves")),
+        ({"caBundle": bundle(13, 15)}, (CheckLevel.OK, "valid for 15d")),
+        ({}, (CheckLevel.OK, "of an authority that API servers trust by default")),
     ],
     ids=["soon", "not soon", "expired", "one of two ends soon", "an address without a bundle"],
 )
-async def test_a_certificate_is_judged_by_what_api_servers_trust(client: Json, verdict: Verdict) -> None:
+async def test_a_certificate_is_checked_by_the_trusted_bundles(client: Json, verdict: Verdict) -> None:
     async with api_server() as api:
         await install(api, {"url": "https://hook.example.org:8443/mutate"} | client)
         found = await look(api)
     level, message = found["certificate"]
     assert (level, message[: len(verdict[1])]) == verdict
-    assert found["endpoints"] == (CheckLevel.OK, "asked at hook.example.org:8443")
+    assert found["endpoints"] == (CheckLevel.OK, "reached at hook.example.org:8443")
 
 
-async def test_a_bundle_that_trusts_nobody_fails() -> None:
+async def test_an_empty_bundle_fails() -> None:
     async with api_server() as api:
         await serve(api, True)
         await install(api, SERVICE)
         level, message = (await look(api))["certificate"]
     assert level is CheckLevel.FAIL
-    assert message.startswith("no authority is trusted (caBundle is empty) by pods.gpu-scheduler.io")
+    assert message.startswith("the caBundle of pods.gpu-scheduler.io")
 
 
-async def test_a_secret_that_can_be_read_counts_too() -> None:
+async def test_the_certificate_in_the_secret_is_checked() -> None:
     pair = issue(make_authority(), "hook", period=make_period(5 * DAY + 60))
     data = {"tls.crt": base64.b64encode(pair.certificate).decode(), "tls.key": ""}
     async with api_server() as api:
@@ -134,10 +134,10 @@ async def test_a_secret_that_can_be_read_counts_too() -> None:
         assert (await look(api))["certificate"] == (CheckLevel.WARN, "expires in 5d")
 
 
-def test_what_the_account_may_not_see_is_said_and_is_no_failure() -> None:
+def test_unreadable_objects_are_no_failure() -> None:
     why = 'secrets is forbidden: User "alice" cannot get it'
     (check,) = check_webhook(WebhookStatus(hidden={MUTATING.kind: why, VALIDATING.kind: why}), 0.0)
-    assert (check.level, check.message) == (CheckLevel.INFO, f"cannot be seen: {why}")
+    assert (check.level, check.message) == (CheckLevel.INFO, f"cannot be read: {why}")
     hook = {"name": "x", "clientConfig": SERVICE | {"caBundle": bundle(100)}}
     seen = WebhookStatus(hooks=[hook], hidden={f"{SYSTEM}/{WEBHOOK}": why})
     assert [check.level for check in check_webhook(seen, time.time())] == [

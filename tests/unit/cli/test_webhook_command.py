@@ -1,4 +1,4 @@
-"""`gpu-scheduler webhook`: what its flags mean, and one line for those that make no sense."""
+"""`gpu-scheduler webhook`: its flags, and one line for invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NONE: dict[str, Any] = {
 }
 
 
-def test_without_flags_all_is_as_the_contract_says() -> None:
+def test_the_defaults_follow_the_contract() -> None:
     found = make_options(Settings(), NONE)
     assert (found.listen, found.folder, found.location) == (
         ":8443",
@@ -43,7 +43,7 @@ def test_without_flags_all_is_as_the_contract_says() -> None:
     assert (found.admission.inject, found.admission.deny) == (True, frozenset())
 
 
-def test_flags_and_settings_are_handed_on() -> None:
+def test_flags_and_settings_are_passed_on() -> None:
     settings = Settings(namespace="gpus", scheduler_names=("a", "b"), certificate_lifetime=60.0, certificate_grace=1.0)
     flags = NONE | {"tls_secret": "s", "configuration": "c", "dns_names": ("127.0.0.1",), "no_inject": True}
     found = make_options(settings, flags | {"deny": ("privileged",), "scheduler_account": "bob"})
@@ -58,16 +58,16 @@ def test_flags_and_settings_are_handed_on() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--tls-dir", "x", "--tls-secret", "y"], "--tls-secret: is about a certificate of its own"),
-        (["--tls-dir", "x", "--configuration", "y"], "--configuration: is about a certificate of its own"),
-        (["--tls-dir", "x", "--dns-name", "y"], "--dns-name: is about a certificate of its own"),
+        (["--tls-dir", "x", "--tls-secret", "y"], "--tls-secret: does not apply with --tls-dir"),
+        (["--tls-dir", "x", "--configuration", "y"], "--configuration: does not apply with --tls-dir"),
+        (["--tls-dir", "x", "--dns-name", "y"], "--dns-name: does not apply with --tls-dir"),
         (["--deny", "everything"], "'everything' is not one of"),
         (["--namespace", "Not A Name"], "namespace"),
         (["--linger", "-1"], "--linger"),
     ],
     ids=["secret", "configuration", "names", "denial", "namespace", "linger"],
 )
-def test_flags_that_make_no_sense_are_one_line(arguments: list[str], words: str) -> None:
+def test_invalid_flags_are_one_line(arguments: list[str], words: str) -> None:
     done = CliRunner().invoke(cli, ["webhook", *arguments])
     assert done.exit_code == 2
     assert words in done.output
@@ -82,7 +82,7 @@ def test_flags_that_make_no_sense_are_one_line(arguments: list[str], words: str)
     ],
     ids=["no certificate", "address"],
 )
-def test_what_cannot_be_started_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_webhook_that_cannot_start_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "{clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: x, user: {}}], "

@@ -68,7 +68,7 @@ async def test_address_in_use_is_told_in_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f'address "{address}" cannot be listened on') as found:
+        with pytest.raises(ConfigError, match=f'cannot listen on "{address}"') as found:
             async with Service().health().serving(address):
                 pass
     assert "\n" not in str(found.value)

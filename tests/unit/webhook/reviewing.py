@@ -1,4 +1,4 @@
-"""AdmissionReviews as API servers send them, what comes back, and what a patch makes of an object."""
+"""AdmissionReviews as API servers send them, the decoded response, and the patched object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.pods import KnownNodes
 from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
-from gpu_scheduler.webhook.reviews import answer
+from gpu_scheduler.webhook.reviews import respond
 
 GPU = "nvidia.com/gpu"
 POLICY = AdmissionPolicy(frozenset({"gpu-scheduler"}), (GPU, "amd.com/gpu"))
@@ -25,8 +25,8 @@ SCHEDULER = POLICY.scheduler_account
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
-class Said(NamedTuple):
-    """An answer, taken apart. `message` is "" where nothing was refused."""
+class ReviewResult(NamedTuple):
+    """A decoded response. `message` is "" where nothing was refused."""
 
     allowed: bool
     message: str
@@ -47,7 +47,7 @@ def container(name: str = "main", *, env: list[Json] | None = None, gpus: object
 
 
 def pod(name: str = "webhook-test-0", annotations: Json | None = None, **spec: Any) -> Json:
-    """A pod of ours in namespace x, as it is before it exists."""
+    """A new pod that names this scheduler, in namespace x."""
     meta: Json = {"name": name, "namespace": "x", "creationTimestamp": None, **spec.pop("meta", {})}
     if annotations is not None:
         meta["annotations"] = annotations
@@ -88,9 +88,9 @@ def ask(
     asked: Json,
     policy: AdmissionPolicy = POLICY,
     nodes: KnownNodes | None = NODES,
-) -> Said:
-    """What is answered; a response that an API server would not take fails here."""
-    got = answer(path, msgspec.json.encode(asked), policy, nodes)
+) -> ReviewResult:
+    """The response to a review; asserts that an API server would accept it."""
+    got = respond(path, msgspec.json.encode(asked), policy, nodes)
     body = msgspec.json.decode(got.body)
     response = body.pop("response")
     assert body == {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
@@ -103,16 +103,16 @@ def ask(
     warnings = response.get("warnings", [])
     for text in (status.get("message", ""), *warnings, *got.log):
         assert text.isprintable()
-    return Said(got.allowed, status.get("message", ""), status.get("code", 0), warnings, patch, got.log)
+    return ReviewResult(got.allowed, status.get("message", ""), status.get("code", 0), warnings, patch, got.log)
 
 
-def mutate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> Said:
-    """What /mutate says of a new object, or of the request that `extra` makes of it."""
+def mutate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> ReviewResult:
+    """The response of /mutate to a new object, or to the request that `extra` describes."""
     return ask("mutate", review(body, resource, **extra), policy)
 
 
-def validate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> Said:
-    """What /validate says of a new object, or of the request that `extra` makes of it, after /mutate had its turn."""
+def validate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> ReviewResult:
+    """The response of /validate to a new object after /mutate, or to the request that `extra` describes."""
     nodes = extra.pop("nodes", NODES)
     if resource in ("pods", "pods/ephemeralcontainers"):
         body = apply(body, mutate(body, resource, policy, **extra).patch)
@@ -120,7 +120,7 @@ def validate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLIC
 
 
 def apply(body: Json, operations: list[Json]) -> Json:
-    """The object after a patch, by the letter of RFC 6902: what is replaced or removed must be there."""
+    """Applies a patch by RFC 6902: a replaced or removed value must exist."""
     found = copy.deepcopy(body)
     for operation in operations:
         *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
@@ -147,7 +147,7 @@ def apply(body: Json, operations: list[Json]) -> Json:
 
 
 def values(body: Json, name: str = CUDA) -> dict[str, list[Any]]:
-    """For every container, what its environment says of a variable, as often as it does."""
+    """For every container, all values of a variable in its environment."""
     spec = body["spec"]
     return {
         one["name"]: [

@@ -1,4 +1,4 @@
-"""An API with resource versions, replicas that are advanced one request at a time, and what must always hold."""
+"""A fake API with resource versions, replicas that advance one request at a time, and their invariants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Bundles = tuple[tuple[bytes, ...], ...]
 
 
 class Api:
-    """What is stored, and every version of the configurations with the moment from which it counted."""
+    """The stored objects, and every version of the configurations with the time of its write."""
 
     def __init__(self) -> None:
         self.now = BEGIN
@@ -39,14 +39,14 @@ class Api:
         self.history: list[tuple[float, str, Bundles]] = []
         self.writes = 0
         self.garbled = 0
-        """So many writes land and are answered by an error."""
+        """The next writes succeed but are answered with an error."""
         self._revision = 0
         self.put(SECRETS.plural, {"data": {}})
         for plural in PLURALS:
             self.install(plural)
 
     def install(self, plural: str) -> None:
-        """A configuration as a chart has it: nobody is trusted yet."""
+        """A configuration as the chart installs it, with empty bundles."""
         self.put(plural, {"webhooks": [{"clientConfig": {"service": {}}}, {"clientConfig": {"caBundle": "Cg=="}}]})
 
     def put(self, plural: str, found: Json) -> None:
@@ -67,7 +67,7 @@ class Api:
         return {k: base64.b64decode(v) for k, v in (self.objects[SECRETS.plural].get("data") or {}).items()}
 
     def might_hold(self) -> list[Bundles]:
-        """What an API server may still go by: all that has been true within the last grace."""
+        """The versions that an API server may still use: all of the last grace period."""
         held = []
         for plural in PLURALS:
             for since, name, bundles in reversed(self.history):
@@ -93,7 +93,7 @@ def _turn() -> Generator[None, None, None]:
 
 
 class Wire:
-    """A client each of whose requests waits until the replica gets its turn."""
+    """A client whose requests wait until the replica is advanced."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -127,7 +127,7 @@ class Wire:
 
 @dataclass
 class Replica:
-    """One process of the webhook; after a crash it is a new one that shows nothing yet."""
+    """One replica of the webhook; after a crash it is a new one that serves nothing yet."""
 
     api: Api
     served: Certificate | None = None
@@ -152,7 +152,7 @@ class Replica:
         )
 
     def step(self) -> bool:
-        """One request; whether that ended a look."""
+        """Performs one request; returns whether it completed a reconcile."""
         if self.work is None:
             self.work = self.renewal.reconcile()
             self.work.send(None)
@@ -163,7 +163,7 @@ class Replica:
         return True
 
     def reconcile(self) -> int:
-        """A whole look, or the rest of one; how many requests that took."""
+        """Completes a reconcile; returns the number of requests."""
         steps = 1
         while not self.step():
             steps += 1
@@ -171,14 +171,14 @@ class Replica:
 
 
 class World:
-    """Replicas and their API. Every change is followed by a check of what must hold."""
+    """Replicas and their API. The invariants are checked after every change."""
 
     def __init__(self, replicas: int = 2) -> None:
         self.api = Api()
         self.replicas = [Replica(self.api) for _ in range(replicas)]
 
     def tick(self, seconds: float = TICK) -> None:
-        """Time passes. Nobody is slower than two graces: that is what a replica may be expected to manage."""
+        """Advances the time. Every replica reconciles within two grace periods."""
         for replica in self.replicas:
             if self.api.now + seconds - replica.looked > 2 * GRACE:
                 replica.reconcile()
@@ -188,7 +188,7 @@ class World:
         self.check()
 
     def run(self, ticks: int) -> None:
-        """Everybody looks, again and again."""
+        """Every replica reconciles repeatedly."""
         for _ in range(ticks):
             for replica in self.replicas:
                 replica.reconcile()
@@ -196,7 +196,7 @@ class World:
             self.tick()
 
     def check(self) -> None:
-        """What is served is trusted by every bundle that an API server could still go by; no key signs anything."""
+        """The served pair is trusted by every bundle that an API server may still use."""
         for replica in self.replicas:
             if replica.served is None:
                 continue
@@ -204,12 +204,12 @@ class World:
             assert _read_period(pem).covers(self.api.now), "an expired certificate is served"
             for bundles in self.api.might_hold():
                 for bundle in bundles:
-                    # One that trusts nobody never let anything through.
+                    # An empty bundle has never admitted anything.
                     assert not bundle or _is_trusted(pem, bundle), "what is served is not trusted"
         _check_secret(tuple(self.api.data().items()))
 
     def is_settled(self) -> bool:
-        """Whether nothing is left to do: one authority everywhere, and everybody shows what is stored."""
+        """Whether the state has converged: one authority everywhere, and every replica serves the stored pair."""
         data = self.api.data()
         authorities = split_bundle(data.get("ca.crt", b""))
         serving = Certificate(data.get("tls.crt", b""), data.get("tls.key", b""))

@@ -1,4 +1,4 @@
-"""A webhook's server for one test, and somebody who asks it over TLS."""
+"""A webhook server for one test, and a TLS client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_scheduler.webhook.server import ReviewPath, WebhookServer
 
 @dataclass
 class Serving:
-    """A running server, which `ready` and `answer` belong to."""
+    """A running server with its `ready` and `answer` functions."""
 
     metrics: WebhookMetrics
     context: ssl.SSLContext
@@ -31,7 +31,7 @@ class Serving:
         return ssl.create_default_context(cadata=self.authority.certificate.decode())
 
     def show_another(self) -> None:
-        """Shows a new pair from now on."""
+        """Serves a new pair from now on."""
         load_certificate(self.context, issue(self.authority, "server"))
 
     @asynccontextmanager
@@ -41,13 +41,13 @@ class Serving:
             yield session
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection, for what a well-behaved client would not send."""
+        """A raw connection, for requests that no HTTP client would send."""
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust())
 
 
 @asynccontextmanager
 async def served(linger: float = 0.0) -> AsyncIterator[Serving]:
-    """A server until the block ends, which it does gracefully."""
+    """Runs a server until the block ends, and stops it gracefully."""
     authority = make_authority()
     serving = Serving(WebhookMetrics(), server_context(issue(authority, "server")), authority)
 
@@ -61,7 +61,7 @@ async def served(linger: float = 0.0) -> AsyncIterator[Serving]:
 
 
 def head(path: str = "/mutate", **headers: str) -> bytes:
-    """The beginning of a request; `content_length` means Content-Length."""
+    """The head of a request; `content_length` is the header Content-Length."""
     told = {"Host": "localhost", "Content-Type": "application/json"}
     told |= {name.replace("_", "-").title(): value for name, value in headers.items()}
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]

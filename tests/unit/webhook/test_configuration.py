@@ -1,4 +1,4 @@
-"""The webhook configurations: that API servers take them, and about which requests we are asked."""
+"""The webhook configurations: API servers accept them, and send only relevant requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def called(asked: Json, namespace: str = "x", guard: bool = True) -> list[str]:
 
 @pytest.mark.parametrize("guard", [True, False])
 @pytest.mark.parametrize("client", [SERVICE, {"url": "https://gpu.example.com:8443/"}], ids=["service", "url"])
-def test_an_api_server_finds_no_mistake_in_them(client: Json, guard: bool) -> None:
+def test_the_configurations_are_valid(client: Json, guard: bool) -> None:
     found = make_configurations(client, TWO_NAMES, system_namespace=SYSTEM, guard=guard)
     for resource, configuration in zip((MUTATING, VALIDATING), found, strict=True):
         assert list(configuration_causes(resource, configuration)) == []
@@ -57,7 +57,7 @@ def test_an_api_server_finds_no_mistake_in_them(client: Json, guard: bool) -> No
         assert f"{configuration['kind'].lower()}s." in resource
 
 
-def test_each_has_its_path_and_the_rest_of_the_client_configuration() -> None:
+def test_each_webhook_has_its_path_and_the_client_configuration() -> None:
     client = {"service": {"name": "s", "namespace": "n", "port": 443}, "caBundle": "Zm9v"}
     mutating, validating = make_configurations(client, POLICY, system_namespace=SYSTEM, guard=True)
     assert mutating["webhooks"][0]["clientConfig"] == {
@@ -70,7 +70,7 @@ def test_each_has_its_path_and_the_rest_of_the_client_configuration() -> None:
     assert mutating["webhooks"][0]["clientConfig"] == {"url": "https://a:1/x/mutate"}
 
 
-def test_what_has_to_fail_closed_does_and_nothing_else() -> None:
+def test_only_pods_and_stateful_sets_fail_closed() -> None:
     assert {f"{path} {hook['name']}": hook["failurePolicy"] for path, hook in hooks()} == {
         f"mutate pods.{GROUP}": "Fail",
         f"mutate statefulsets.{GROUP}": "Fail",
@@ -84,7 +84,7 @@ def test_what_has_to_fail_closed_does_and_nothing_else() -> None:
         assert hook.get("reinvocationPolicy") == ("IfNeeded" if path == "mutate" else None)
 
 
-def test_without_the_guard_reserved_annotations_are_left_to_a_policy() -> None:
+def test_without_the_guard_policies_protect_reserved_annotations() -> None:
     assert [hook["name"] for _, hook in hooks(guard=False)][-1] == f"gangs.{GROUP}"
     assert called(review(pod(annotations={DEVICES: "0"}, schedulerName="other")), guard=False) == []
 
@@ -95,7 +95,7 @@ def bare(body: Json) -> Json:
 
 
 def maker(resource: str, **spec: Any) -> Json:
-    """A review about a new object that makes pods."""
+    """A review of a new object with a pod template."""
     return review({"kind": "Any", "metadata": {"name": "a"}, "spec": spec}, resource)
 
 
@@ -211,7 +211,7 @@ POD_HOOKS = ["mutate pods", "validate pods"]
         pytest.param(review({"kind": "Binding", "target": {}}, "pods/binding"), [], id="binding-without-metadata"),
     ],
 )
-def test_only_what_concerns_us_is_asked(asked: Json, expected: list[str]) -> None:
+def test_only_requests_about_our_objects_are_sent(asked: Json, expected: list[str]) -> None:
     assert called(asked) == expected
 
 
@@ -240,7 +240,7 @@ SAME = {DEVICES: "0", MAP: "0=node1:0", "other": "x"}
         pytest.param(SAME, "/ephemeralcontainers", POD_HOOKS, id="debugging"),
     ],
 )
-def test_of_changes_only_those_to_what_is_checked_are_asked_about(
+def test_only_changes_of_checked_metadata_are_sent(
     annotations: Json | None, subresource: str, expected: list[str]
 ) -> None:
     asked = review(pod(annotations=annotations), f"pods{subresource}", "UPDATE", old=OLD)
@@ -256,13 +256,13 @@ def test_of_changes_only_those_to_what_is_checked_are_asked_about(
     ],
     ids=["any", "job-index", "pod-index"],
 )
-def test_of_labels_only_those_that_give_a_pod_its_index_matter(labels: Json, expected: list[str]) -> None:
+def test_only_changes_of_index_labels_are_sent(labels: Json, expected: list[str]) -> None:
     bare, labelled = pod(annotations=SAME), pod(annotations=SAME, meta={"labels": labels})
     assert called(review(labelled, "pods", "UPDATE", old=bare)) == expected
     assert called(review(bare, "pods", "UPDATE", old=labelled)) == expected
 
 
-def test_the_scheduler_writes_on_pods_without_asking_the_webhook() -> None:
+def test_pod_updates_by_the_scheduler_are_not_sent() -> None:
     new = pod(annotations={**SAME, DEVICES: "1", f"{GROUP}/notes": "{}"})
     assert called(review(new, "pods", "UPDATE", old=OLD, user=SCHEDULER)) == []
     assert called(review(new, "pods/status", "UPDATE", old=OLD, user=SCHEDULER)) == []
@@ -291,7 +291,7 @@ PODS_BINDING = "pods/binding"
 
 
 def workload(**annotations: str) -> Json:
-    """A Workload that somebody wrote on."""
+    """A Workload with annotations."""
     return {"kind": "Workload", "metadata": {"name": "a", "annotations": annotations}}
 
 
@@ -313,7 +313,9 @@ def workload(**annotations: str) -> Json:
             id="changed-on-a-gang",
         ),
         pytest.param(review(bind(annotations={MAP: "0=n:0"}), PODS_BINDING), ["bindings"], id="bind-with-a-map"),
-        pytest.param(review(bind(labels={COMPLETION: "1"}), "bindings", user=SCHEDULER), ["bindings"], id="by-anybody"),
+        pytest.param(
+            review(bind(labels={COMPLETION: "1"}), "bindings", user=SCHEDULER), ["bindings"], id="by-any-user"
+        ),
         pytest.param(review(bind(annotations={COMPLETION: "1"}), PODS_BINDING), [], id="bind-with-own-annotations"),
         pytest.param(review(bind(annotations={DEVICES: "1"}), PODS_BINDING), ["reserved"], id="forged-bind"),
         pytest.param(review(pod(annotations={MAP: "0=n:0"})), [], id="pod-with-a-map"),
@@ -325,5 +327,5 @@ def test_policies_refuse_what_the_webhook_refuses(asked: Json, expected: list[st
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])
-def test_neither_the_system_nor_ourselves_depend_on_the_webhook(namespace: str) -> None:
+def test_system_namespaces_do_not_depend_on_the_webhook(namespace: str) -> None:
     assert called(review(pod(annotations={DEVICES: "0"})), namespace) == []

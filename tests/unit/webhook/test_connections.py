@@ -1,4 +1,4 @@
-"""Those who hold on to the webhook's server: whatever they do, a review gets through."""
+"""Clients that hold connections to the webhook's server: reviews are answered all the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HALF = b"POST /mutate HTTP/1.1\r\nHost: localhost\r\n"
 
 @asynccontextmanager
 async def held(serving: Serving, number: int, sent: bytes) -> AsyncIterator[list[Stream]]:
-    """So many connections on which something was sent, and then nothing."""
+    """Connections on which something was sent, and then nothing."""
     streams: list[Stream] = []
     try:
         for _ in range(number):
@@ -35,7 +35,7 @@ async def held(serving: Serving, number: int, sent: bytes) -> AsyncIterator[list
 
 
 async def ask(stream: Stream, body: bytes = b"{}") -> str:
-    """The first line of the answer to a review; the connection stays open."""
+    """The first line of the response to a review; the connection stays open."""
     reader, writer = stream
     writer.write(head(content_length=str(len(body))) + body)
     answer = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -45,14 +45,14 @@ async def ask(stream: Stream, body: bytes = b"{}") -> str:
 
 
 async def is_dropped(stream: Stream) -> bool:
-    """Waits until the server has hung up without a word."""
+    """Waits until the server closes the connection without a response."""
     with suppress(ConnectionError):
         return await stream[0].read() == b""
     return True
 
 
 @pytest.mark.parametrize("sent", [b"", HALF, head(content_length="100") + b"{"], ids=["nothing", "half head", "body"])
-async def test_who_gets_nowhere_makes_room_for_who_comes_next(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_connection_replaces_the_one_without_progress(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 4)
     async with served() as serving, held(serving, 4, sent) as streams, held(serving, 2, b"") as late:
         for stream in late:
@@ -63,7 +63,7 @@ async def test_who_gets_nowhere_makes_room_for_who_comes_next(sent: bytes, monke
             assert not writer.is_closing()
 
 
-async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connection_with_the_latest_response_is_dropped_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 3)
     async with served() as serving, held(serving, 3, b"") as (first, second, third):
         for stream in (second, third, first):
@@ -76,7 +76,7 @@ async def test_the_one_that_was_answered_last_is_dropped_last(monkeypatch: pytes
             assert await ask(first) == "HTTP/1.1 200 OK"
 
 
-async def test_who_has_left_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_connections_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 3)
     async with served() as serving, held(serving, 1, b"") as (first,):
         assert await ask(first) == "HTTP/1.1 200 OK"
@@ -88,7 +88,7 @@ async def test_who_has_left_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> No
                 assert await ask(stream) == "HTTP/1.1 200 OK"
 
 
-async def test_silent_connections_end_with_the_server() -> None:
+async def test_idle_connections_are_closed_when_the_server_stops() -> None:
     async with served() as serving:
         stream = await serving.open()
         assert await ask(stream) == "HTTP/1.1 200 OK"
@@ -96,7 +96,7 @@ async def test_silent_connections_end_with_the_server() -> None:
     stream[1].close()
 
 
-async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was_answered_may_be_silent(
+async def test_a_connection_without_a_request_is_dropped_and_one_with_a_response_may_be_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "_FIRST_REQUEST_TIMEOUT", 0.5)
@@ -108,7 +108,7 @@ async def test_a_connection_that_sends_no_whole_head_is_dropped_and_one_that_was
         assert await ask(answered) == "HTTP/1.1 200 OK"
 
 
-async def test_a_connection_that_does_not_get_on_with_tls_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_tls_handshake_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_FIRST_REQUEST_TIMEOUT", 0.1)
     async with served() as serving:
         bare = await asyncio.open_connection("127.0.0.1", serving.port)
@@ -117,7 +117,7 @@ async def test_a_connection_that_does_not_get_on_with_tls_is_dropped(monkeypatch
         bare[1].close()
 
 
-async def test_large_reviews_pass_while_a_hundred_trickle(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_reviews_are_answered_while_a_hundred_arrive_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READ_TIMEOUT", 600.0)
     async with served() as serving, held(serving, 100, head(content_length="3000000") + b"{"):
         serving.answer = lambda _path, body: AdmissionResponse(b"{}", len(body) == 1_000_000)
@@ -137,7 +137,7 @@ async def test_large_reviews_that_arrive_at_once_wait_for_each_other(monkeypatch
 
 
 class Arriving:
-    """A body that arrives piece by piece; one that does not end keeps us waiting after the last."""
+    """A body that arrives in pieces; one without an end blocks after the last piece."""
 
     def __init__(self, *pieces: bytes, ends: bool = True) -> None:
         self._pieces = list(pieces)
@@ -152,17 +152,17 @@ class Arriving:
         return self._pieces.pop(0)
 
 
-async def test_room_is_given_back_by_those_who_are_done() -> None:
-    bodies = BodyReader(room=10, wait=0.1)
+async def test_memory_is_released_after_a_body_is_read() -> None:
+    bodies = BodyReader(memory=10, memory_timeout=0.1)
     for _ in range(3):
-        assert await bodies.collect(cast(StreamReader, Arriving(b"01234", b"56789")), 10, 600.0) == b"0123456789"
-    oldest = asyncio.create_task(bodies.collect(cast(StreamReader, Arriving(b"x", ends=False)), 10, 600.0))
+        assert await bodies.read(cast(StreamReader, Arriving(b"01234", b"56789")), 10, 600.0) == b"0123456789"
+    oldest = asyncio.create_task(bodies.read(cast(StreamReader, Arriving(b"x", ends=False)), 10, 600.0))
     await asyncio.sleep(0)
-    assert await bodies.collect(cast(StreamReader, Arriving(b"012345678")), 10, 600.0) == b"012345678"
+    assert await bodies.read(cast(StreamReader, Arriving(b"012345678")), 10, 600.0) == b"012345678"
     oldest.cancel()
 
 
-async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_review_that_waits_too_long_for_memory_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_BODY_MEMORY", 0)
     monkeypatch.setattr(server, "_BODY_MEMORY_TIMEOUT", 0.1)
     async with served() as serving, held(serving, 1, head(content_length="100") + b"{"), serving.session() as session:
@@ -172,8 +172,8 @@ async def test_who_waits_too_long_for_room_is_told_to_come_again(monkeypatch: py
             assert (await stream[0].readline()) == b"HTTP/1.1 503 Service Unavailable\r\n"
 
 
-async def test_a_connection_that_is_closed_before_it_is_read_from_has_broken_off() -> None:
+async def test_a_connection_closed_before_the_first_read_is_a_connection_error() -> None:
     loop = asyncio.get_running_loop()
     content = StreamReader(BaseProtocol(loop), 1 << 10, loop=loop)
     with pytest.raises(ConnectionError):
-        await BodyReader(1 << 10, 1.0).collect(content, 1 << 10, 1.0)
+        await BodyReader(1 << 10, 1.0).read(content, 1 << 10, 1.0)

@@ -1,4 +1,4 @@
-"""PodGroups and Workloads with annotations of ours."""
+"""Checks of PodGroups and Workloads with our annotations."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ def gang(resource: str, annotations: Json, **spec: Any) -> Json:
 
 
 @KINDS
-def test_good_options_are_let_in(resource: str) -> None:
-    said = validate(gang(resource, {PAUSED: "true", f"{GROUP}/queue": "a"}), resource)
-    assert (said.allowed, said.warnings) == (True, [])
+def test_valid_options_are_allowed(resource: str) -> None:
+    result = validate(gang(resource, {PAUSED: "true", f"{GROUP}/queue": "a"}), resource)
+    assert (result.allowed, result.warnings) == (True, [])
 
 
 @KINDS
 def test_a_misspelt_annotation_is_a_warning(resource: str) -> None:
-    said = validate(gang(resource, {f"{GROUP}/ques": "a"}), resource)
-    assert said.allowed
-    assert said.warnings == [f"{GROUP}/ques: unknown annotation, which has no effect; did you mean {GROUP}/queue?"]
+    result = validate(gang(resource, {f"{GROUP}/ques": "a"}), resource)
+    assert result.allowed
+    assert result.warnings == [f"{GROUP}/ques: unknown annotation, which has no effect; did you mean {GROUP}/queue?"]
 
 
 @KINDS
-def test_bad_options_are_all_told(resource: str) -> None:
-    said = validate(gang(resource, {PAUSED: "1", f"{GROUP}/timeout-seconds": "x"}), resource)
-    assert said.code == 422
-    assert said.message.startswith("2 problems: ")
-    assert f'{PAUSED}: \'1\' is neither "true" nor "false"' in said.message
-    assert f"{GROUP}/timeout-seconds: 'x' is no number of seconds" in said.message
+def test_all_invalid_options_are_reported(resource: str) -> None:
+    result = validate(gang(resource, {PAUSED: "1", f"{GROUP}/timeout-seconds": "x"}), resource)
+    assert result.code == 422
+    assert result.message.startswith("2 problems: ")
+    assert f'{PAUSED}: \'1\' is neither "true" nor "false"' in result.message
+    assert f"{GROUP}/timeout-seconds: 'x' is no number of seconds" in result.message
 
 
 @pytest.mark.parametrize(
-    ("resource", "spec", "said"),
+    ("resource", "spec", "result"),
     [
         pytest.param(VOLCANO, {"minMember": -1}, "spec.minMember: '-1' is no such number", id="volcano"),
         pytest.param(PLUGINS, {"minMember": -1}, "spec.minMember: '-1' is no such number", id="scheduler-plugins"),
@@ -67,51 +67,51 @@ def test_bad_options_are_all_told(resource: str) -> None:
         ),
     ],
 )
-def test_a_wrong_minimum_is_told_in_the_dialects_own_words(resource: str, spec: Json, said: str) -> None:
-    assert validate(gang(resource, {PAUSED: "true"}, **spec), resource).message.startswith(said)
+def test_a_wrong_minimum_is_reported_with_the_field_of_the_dialect(resource: str, spec: Json, result: str) -> None:
+    assert validate(gang(resource, {PAUSED: "true"}, **spec), resource).message.startswith(result)
 
 
 @KINDS
-def test_a_bad_option_is_told_beside_annotations_of_others(resource: str) -> None:
+def test_an_invalid_option_beside_other_annotations_is_reported(resource: str) -> None:
     assert validate(gang(resource, {"example.com/owner": "me", PAUSED: "1"}), resource).message.startswith(PAUSED)
 
 
 @KINDS
 @pytest.mark.parametrize("annotations", [{}, {"paused": "1"}], ids=["none", "others"])
-def test_groups_without_annotations_of_ours_are_nobodys_business(resource: str, annotations: Json) -> None:
+def test_groups_without_our_annotations_are_not_checked(resource: str, annotations: Json) -> None:
     assert validate(gang(resource, annotations, anything="x"), resource).allowed
 
 
 @KINDS
-def test_an_old_mistake_does_not_stand_in_the_way_of_a_change(resource: str) -> None:
+def test_an_old_mistake_does_not_block_other_changes(resource: str) -> None:
     old, new = gang(resource, {PAUSED: "1"}), gang(resource, {PAUSED: "1", f"{GROUP}/queue": "a"})
     assert validate(new, resource, operation="UPDATE", old=old).allowed
 
 
 @KINDS
 @pytest.mark.parametrize("name", ["notes", "status"])
-def test_only_the_scheduler_notes_anything_on_a_gang(resource: str, name: str) -> None:
+def test_only_the_scheduler_writes_notes_on_a_gang(resource: str, name: str) -> None:
     bare, noted = gang(resource, {PAUSED: "true"}), gang(resource, {f"{GROUP}/{name}": '{"target":["node1"]}'})
     changes: tuple[Json, ...] = ({}, {"operation": "UPDATE", "old": bare})
     for extra in changes:
-        said = validate(noted, resource, **extra)
-        assert (said.allowed, said.code) == (False, 403)
+        result = validate(noted, resource, **extra)
+        assert (result.allowed, result.code) == (False, 403)
         assert validate(noted, resource, user=SCHEDULER, **extra).allowed
 
 
 @KINDS
-def test_whoever_replaces_a_group_may_lose_the_notes_and_keep_the_rest(resource: str) -> None:
+def test_a_replaced_group_may_lose_its_notes(resource: str) -> None:
     bare, noted = gang(resource, {PAUSED: "true"}), gang(resource, {PAUSED: "true", NOTES: "{}"})
     assert validate(bare, resource, operation="UPDATE", old=noted).allowed
     assert validate(noted, resource, operation="UPDATE", old=noted).allowed
 
 
-def test_versions_that_are_not_known_are_let_through() -> None:
+def test_unknown_versions_are_allowed() -> None:
     assert validate(gang(NATIVE, {PAUSED: "1"}), "scheduling.k8s.io/v7/podgroups").allowed
 
 
-def test_a_workload_with_very_many_groups_is_refused_without_a_look_at_each() -> None:
+def test_a_workload_with_too_many_groups_is_refused_quickly() -> None:
     groups = [{"name": f"g{i}", "policy": {"gang": {"minCount": 0}}} for i in range(101)]
-    said = validate(gang(WORKLOAD, {PAUSED: "true"}, podGroups=groups), WORKLOAD)
-    assert said.message == "spec.podGroups: 101 are too many; write at most 100"
+    result = validate(gang(WORKLOAD, {PAUSED: "true"}, podGroups=groups), WORKLOAD)
+    assert result.message == "spec.podGroups: 101 are too many; write at most 100"
     assert validate(gang(WORKLOAD, {PAUSED: "true"}, podGroups=groups[1:]), WORKLOAD).message.startswith("100 problems")

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES: who gets it, with which value, and that it is there once."""
+"""Injection of CUDA_VISIBLE_DEVICES: which containers get it, and its value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.webhook.reviewing import (
     MAP,
     POLICY,
     THREE,
-    Said,
+    ReviewResult,
     apply,
     ask,
     container,
@@ -37,7 +37,7 @@ SIDECAR: Json = {"restartPolicy": "Always"}
 
 
 def refer(annotation: str = VISIBLE) -> Json:
-    """What a variable's valueFrom should be."""
+    """The expected valueFrom of a variable."""
     return {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
 
 
@@ -68,13 +68,13 @@ def refer(annotation: str = VISIBLE) -> Json:
         ),
     ],
 )
-def test_a_pod_with_a_map_gets_the_literal_of_its_index(body: Json, value: str, log: str) -> None:
-    said = mutate(body)
-    assert values(apply(body, said.patch)) == {"main": [value]}
-    assert said.log == (f"Injecting {CUDA}={value} for pod {log}",)
+def test_a_pod_with_a_map_gets_the_value_of_its_index(body: Json, value: str, log: str) -> None:
+    result = mutate(body)
+    assert values(apply(body, result.patch)) == {"main": [value]}
+    assert result.log == (f"Injecting {CUDA}={value} for pod {log}",)
 
 
-def test_a_map_reaches_init_containers_sidecars_and_all_the_others() -> None:
+def test_a_map_applies_to_containers_of_every_kind() -> None:
     body = mapped(
         initContainers=[container("load"), container("proxy", **SIDECAR)],
         containers=[container("a"), container("b")],
@@ -131,7 +131,7 @@ AT = "/spec/containers/0/env"
         ),
     ],
 )
-def test_the_patch_is_the_least_that_leaves_ours_and_ours_once(fields: Json, patch: list[Json]) -> None:
+def test_the_patch_is_minimal_and_leaves_the_variable_once(fields: Json, patch: list[Json]) -> None:
     body = mapped(containers=[{"name": "main", "image": "busybox", **fields}])
     assert mutate(body).patch == patch
     assert values(apply(body, patch)) == {"main": ["0,1"]}
@@ -198,14 +198,14 @@ def test_the_patch_is_the_least_that_leaves_ours_and_ours_once(fields: Json, pat
         pytest.param(mapped("worker-9"), {"main": []}, id="map-without-line"),
     ],
 )
-def test_without_a_map_those_who_ask_are_referred_to_what_the_bind_will_say(body: Json, expected: Json) -> None:
-    said = mutate(body)
-    assert said.allowed
-    assert values(apply(body, said.patch)) == expected
-    assert len(said.log) == bool(said.patch)
+def test_without_a_map_containers_with_gpus_refer_to_the_annotation_of_the_bind(body: Json, expected: Json) -> None:
+    result = mutate(body)
+    assert result.allowed
+    assert values(apply(body, result.patch)) == expected
+    assert len(result.log) == bool(result.patch)
 
 
-def test_the_log_says_where_a_value_comes_from() -> None:
+def test_the_log_names_the_source_of_the_value() -> None:
     one, two = pod(containers=[container(gpus="1")]), pod(containers=[container(n, gpus="1") for n in "ab"])
     assert mutate(one).log == (f"Injecting {CUDA} from {VISIBLE} for pod webhook-test-0",)
     assert mutate(two).log == (f"Injecting {CUDA} from {OF}* for pod webhook-test-0",)
@@ -216,7 +216,7 @@ def test_injection_can_be_turned_off(body: Json) -> None:
     assert mutate(body, policy=replace(POLICY, inject=False)).patch == []
 
 
-def test_a_map_counts_even_when_injection_is_turned_off() -> None:
+def test_a_map_applies_even_without_injection() -> None:
     assert len(mutate(mapped(), policy=replace(POLICY, inject=False)).patch) == 1
 
 
@@ -224,16 +224,16 @@ def test_a_map_counts_even_when_injection_is_turned_off() -> None:
     ("annotations", "expected"),
     [pytest.param({MAP: THREE}, ["0,1"], id="map"), pytest.param({MILLI: "300"}, [refer()], id="share")],
 )
-def test_of_a_running_pod_only_new_ephemeral_containers_are_changed(annotations: Json, expected: list[Any]) -> None:
+def test_only_new_ephemeral_containers_of_a_running_pod_are_patched(annotations: Json, expected: list[Any]) -> None:
     old = pod(annotations=annotations, nodeName="node1", ephemeralContainers=[container("there")])
     new = pod(annotations=annotations, nodeName="node1", ephemeralContainers=[container("there"), container("new")])
-    said = mutate(new, "pods/ephemeralcontainers", operation="UPDATE", old=old)
-    patched = apply(new, said.patch)
+    result = mutate(new, "pods/ephemeralcontainers", operation="UPDATE", old=old)
+    patched = apply(new, result.patch)
     assert values(patched) == {"main": [], "there": [], "new": expected}
     assert mutate(patched, "pods/ephemeralcontainers", operation="UPDATE", old=old).patch == []
 
 
-def test_an_ephemeral_container_of_a_pod_with_whole_gpus_asks_for_none() -> None:
+def test_an_ephemeral_container_of_a_pod_with_whole_gpus_is_not_patched() -> None:
     old = pod(containers=[container(gpus="1")])
     new = pod(containers=[container(gpus="1")], ephemeralContainers=[container("debug")])
     assert mutate(new, "pods/ephemeralcontainers", operation="UPDATE", old=old).patch == []
@@ -242,17 +242,17 @@ def test_an_ephemeral_container_of_a_pod_with_whole_gpus_asks_for_none() -> None
 # -- what comes in without it
 
 
-def late(body: Json, **extra: Any) -> Said:
-    """What /validate says of a pod that /mutate has not seen as it is now."""
+def late(body: Json, **extra: Any) -> ReviewResult:
+    """The response of /validate to a pod that was changed after /mutate."""
     return ask("validate", review(body, **extra))
 
 
-CHANGED = "but another webhook changed the pod after gpu-scheduler-webhook had seen it; let that one come first"
+CHANGED = "but another webhook changed it after gpu-scheduler-webhook; let the other webhook run first"
 OWN = {"name": CUDA, "value": "0,1,2,3,4,5,6,7"}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "result"),
     [
         pytest.param(mapped(), f"spec.containers[0].env: {CUDA} must be 0,1, {CHANGED}", id="map"),
         pytest.param(
@@ -287,8 +287,8 @@ OWN = {"name": CUDA, "value": "0,1,2,3,4,5,6,7"}
         ),
     ],
 )
-def test_a_pod_that_missed_its_injection_is_refused(body: Json, said: str) -> None:
-    assert late(body).message == said
+def test_a_pod_without_the_injected_variable_is_refused(body: Json, result: str) -> None:
+    assert late(body).message == result
 
 
 @pytest.mark.parametrize(
@@ -296,34 +296,34 @@ def test_a_pod_that_missed_its_injection_is_refused(body: Json, said: str) -> No
     [mapped(), mapped(containers=[container(env=[OWN, OWN])]), pod(containers=[container(gpus="1"), container("b")])],
     ids=["map", "own-values", "gpus"],
 )
-def test_a_pod_that_got_it_is_let_in(body: Json) -> None:
+def test_a_pod_with_the_injected_variable_is_allowed(body: Json) -> None:
     assert late(apply(body, mutate(body).patch)).allowed
 
 
-def test_where_injection_is_turned_off_only_a_map_has_to_have_it() -> None:
+def test_without_injection_only_pods_with_a_map_need_the_variable() -> None:
     policy = replace(POLICY, inject=False)
     assert ask("validate", review(pod(containers=[container(gpus="1")])), policy).allowed
     assert not ask("validate", review(mapped()), policy).allowed
 
 
-def test_a_new_ephemeral_container_without_it_is_refused_and_nothing_else_of_an_old_pod() -> None:
+def test_only_new_ephemeral_containers_of_an_existing_pod_are_checked_for_the_variable() -> None:
     old = mapped(ephemeralContainers=[container("there")])
     new = mapped(ephemeralContainers=[container("there"), container("new")])
-    said = late(new, resource="pods/ephemeralcontainers", operation="UPDATE", old=old)
-    assert said.message == f"spec.ephemeralContainers[1].env: {CUDA} must be 0,1, {CHANGED}"
+    result = late(new, resource="pods/ephemeralcontainers", operation="UPDATE", old=old)
+    assert result.message == f"spec.ephemeralContainers[1].env: {CUDA} must be 0,1, {CHANGED}"
     assert late(old, resource="pods/ephemeralcontainers", operation="UPDATE", old=mapped()).message
     assert late(new, operation="UPDATE", old=old).allowed
 
 
-def test_a_name_that_is_still_to_be_generated_gives_a_pod_no_index() -> None:
-    said = mutate(mapped("", meta={"generateName": "job-7"}))
-    assert said.message == (
-        f"{MAP}: the pod has no index, and a generated name gives it none; write a metadata.name that ends in one,"
-        " for example worker-0, or use a StatefulSet or an Indexed Job"
+def test_a_generated_name_gives_a_pod_no_index() -> None:
+    result = mutate(mapped("", meta={"generateName": "job-7"}))
+    assert result.message == (
+        f"{MAP}: the pod has no index, because metadata.generateName gives it none; set metadata.name to"
+        " end in an index, such as worker-0, or use a StatefulSet or an Indexed Job"
     )
 
 
-def test_a_stateful_sets_pod_has_a_name_beside_the_beginning_of_one() -> None:
+def test_a_stateful_set_pod_with_name_and_generate_name_is_allowed() -> None:
     assert mutate(mapped("web-1", meta={"generateName": "web-"})).log == (
         f"Injecting {CUDA}=2 for pod web-1 (index 1)",
     )
@@ -333,7 +333,7 @@ def test_a_stateful_sets_pod_has_a_name_beside_the_beginning_of_one() -> None:
 
 
 GPUS = container("gpu", gpus="1")
-STRAY = f"{CUDA} may show GPUs that the container did not ask for; leave it out, or ask for GPUs"
+STRAY = f"{CUDA} may show GPUs that the container did not request; remove it, or request GPUs"
 
 
 @pytest.mark.parametrize(
@@ -351,10 +351,10 @@ STRAY = f"{CUDA} may show GPUs that the container did not ask for; leave it out,
         pytest.param({"name": "A", "value": "0"}, False, id="another-variable"),
     ],
 )
-def test_a_container_that_asks_for_none_and_chooses_gpus_is_warned_of(env: Json, told: bool) -> None:
+def test_a_container_without_gpus_that_sets_the_variable_is_warned_of(env: Json, told: bool) -> None:
     body = pod(containers=[GPUS, container("b", env=[env])])
-    said = validate(body)
-    assert (said.allowed, said.warnings) == (True, [f"spec.containers[1].env: {STRAY}"] if told else [])
+    result = validate(body)
+    assert (result.allowed, result.warnings) == (True, [f"spec.containers[1].env: {STRAY}"] if told else [])
 
 
 @pytest.mark.parametrize(
@@ -366,14 +366,14 @@ def test_a_container_that_asks_for_none_and_chooses_gpus_is_warned_of(env: Json,
         pytest.param(pod(containers=[GPUS, container("b", env=[OWN])]), replace(POLICY, inject=False), id="turned-off"),
     ],
 )
-def test_nothing_is_said_where_the_choice_is_replaced_or_everybodys_own(body: Json, policy: AdmissionPolicy) -> None:
+def test_a_replaced_or_allowed_variable_is_no_warning(body: Json, policy: AdmissionPolicy) -> None:
     assert validate(body, policy=policy).warnings == []
 
 
 @pytest.mark.parametrize(
     ("annotations", "told"), [({}, [f"spec.template: spec.containers[0].env: {STRAY}"]), ({MAP: THREE}, [])]
 )
-def test_whoever_makes_the_pods_is_warned_already(annotations: Json, told: list[str]) -> None:
+def test_a_template_that_sets_the_variable_is_warned_of(annotations: Json, told: list[str]) -> None:
     template = pod(annotations=annotations, containers=[container(env=[OWN])])
     body = {"kind": "StatefulSet", "metadata": {"name": "a"}, "spec": {"replicas": 3, "template": template}}
     assert validate(body, "apps/v1/statefulsets").warnings == told
@@ -386,7 +386,7 @@ def test_whoever_makes_the_pods_is_warned_already(annotations: Json, told: list[
     ("resource", "operation"),
     [("pods", "UPDATE"), ("pods", "DELETE"), ("pods/status", "UPDATE"), ("pods/resize", "UPDATE"), ("nodes", "CREATE")],
 )
-def test_nothing_else_is_changed(resource: str, operation: str) -> None:
+def test_other_requests_are_not_patched(resource: str, operation: str) -> None:
     assert mutate(mapped(), resource, operation=operation, old=mapped()).patch == []
 
 
@@ -414,7 +414,7 @@ CONTAINERS = st.lists(
 
 @st.composite
 def pods(draw: st.DrawFn, scheduler: str = "gpu-scheduler") -> Json:
-    """Pods with all that injection looks at."""
+    """Pods with everything that injection reads."""
     spec: Json = {"schedulerName": scheduler}
     number = 0
     for field in ("initContainers", "containers", "ephemeralContainers"):
@@ -427,7 +427,7 @@ def pods(draw: st.DrawFn, scheduler: str = "gpu-scheduler") -> Json:
 
 
 @given(pods())
-def test_a_second_call_finds_nothing_left_to_do_and_the_rest_of_the_pod_is_as_it_was(body: Json) -> None:
+def test_injection_is_idempotent_and_changes_nothing_else(body: Json) -> None:
     patched = apply(body, mutate(body).patch)
     assert mutate(patched).patch == []
     before = values(body)
@@ -436,7 +436,7 @@ def test_a_second_call_finds_nothing_left_to_do_and_the_rest_of_the_pod_is_as_it
 
 
 def _without_variable(body: Json) -> Json:
-    """A pod without the variable, and with an environment everywhere."""
+    """A pod without the variable, and with an environment in every container."""
     spec = dict(body["spec"])
     for field in ("initContainers", "containers", "ephemeralContainers"):
         spec[field] = [
@@ -447,17 +447,17 @@ def _without_variable(body: Json) -> Json:
 
 
 @given(pods(scheduler="default-scheduler"))
-def test_pods_of_other_schedulers_are_let_through_untouched(body: Json) -> None:
-    for said in (mutate(body), validate(body)):
-        assert (said.allowed, said.patch, said.warnings, said.log) == (True, [], [], ())
+def test_pods_of_other_schedulers_are_allowed_unchanged(body: Json) -> None:
+    for result in (mutate(body), validate(body)):
+        assert (result.allowed, result.patch, result.warnings, result.log) == (True, [], [], ())
 
 
-def test_a_pod_that_names_no_scheduler_is_the_default_schedulers() -> None:
+def test_a_pod_without_a_scheduler_name_belongs_to_the_default_scheduler() -> None:
     body = mapped()
     del body["spec"]["schedulerName"]
     assert mutate(body).patch == []
     assert len(mutate(body, policy=replace(POLICY, scheduler_names=frozenset({"default-scheduler"}))).patch) == 1
 
 
-def test_what_comes_without_an_object_is_let_through() -> None:
+def test_a_request_without_an_object_is_allowed() -> None:
     assert ask("mutate", review(None, operation="DELETE", old=mapped())).patch == []

@@ -1,4 +1,4 @@
-"""Pods of ours that are wrong: every mistake is told with its field and what would be right, all of them at once."""
+"""Checks of pods: every mistake is reported with its field and a correction, all of them at once."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ OWNED = {
         ),
     ],
 )
-def test_what_is_right_is_let_in_without_a_word(body: Json) -> None:
-    said = validate(body, policy=STRICT)
-    assert (said.allowed, said.warnings, said.log) == (True, [], ())
+def test_valid_pods_are_allowed_without_warnings(body: Json) -> None:
+    result = validate(body, policy=STRICT)
+    assert (result.allowed, result.warnings, result.log) == (True, [], ())
 
 
 EXAMPLE = "write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
@@ -85,7 +85,7 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "result"),
     [
         pytest.param(mapped(text=""), f"{MAP}: it is empty; {EXAMPLE}", id="map-empty"),
         pytest.param(mapped(text="a=b"), f"{MAP}: line 1: 'a=b' is no entry; {EXAMPLE}", id="map-no-entry"),
@@ -178,10 +178,10 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
         ),
     ],
 )
-def test_wrong_gpus_are_refused_with_what_would_be_right(body: Json, said: str) -> None:
+def test_wrong_gpu_requests_are_refused_with_a_correction(body: Json, result: str) -> None:
     found = validate(body)
-    assert (found.allowed, found.code, found.message) == (False, 422, said)
-    assert found.log == (f"Refusing pods x/{body['metadata']['name']}: {said}",)
+    assert (found.allowed, found.code, found.message) == (False, 422, result)
+    assert found.log == (f"Refusing pods x/{body['metadata']['name']}: {result}",)
 
 
 MORE_THAN = "write how many pods must start together, from 1 to 20000"
@@ -189,7 +189,7 @@ SECONDS = 'is no number of seconds above 0; write for example "300"'
 
 
 @pytest.mark.parametrize(
-    ("annotations", "said"),
+    ("annotations", "result"),
     [
         pytest.param(
             {GANG: "a b", GANG_MIN: "2"}, f"{GANG}: 'a b' is no name; use letters, digits,", id="gang-no-name"
@@ -245,42 +245,42 @@ SECONDS = 'is no number of seconds above 0; write for example "300"'
         ),
     ],
 )
-def test_wrong_annotations_of_a_gang_are_refused_with_what_would_be_right(annotations: Json, said: str) -> None:
+def test_wrong_gang_annotations_are_refused_with_a_correction(annotations: Json, result: str) -> None:
     found = validate(pod(annotations=annotations))
     assert (found.allowed, found.code) == (False, 422)
-    assert found.message.startswith(said)
+    assert found.message.startswith(result)
 
 
 def test_a_gang_without_a_minimum_is_only_warned_of_because_another_pod_may_state_it() -> None:
-    said = validate(pod(annotations={GANG: "train"}))
-    assert said.allowed
-    assert said.warnings == [
-        f"{GANG_MIN}: missing; unless another pod of the gang says how many start together, none will"
-    ]
+    result = validate(pod(annotations={GANG: "train"}))
+    assert result.allowed
+    assert result.warnings == [f"{GANG_MIN}: missing; at least one pod of the gang must say how many start together"]
 
 
 @pytest.mark.parametrize("nodes", [NODES, None], ids=["unknown-there", "nothing-known"])
 def test_an_unknown_node_is_a_warning_once_nodes_are_known(nodes: KnownNodes | None) -> None:
-    said = validate(mapped(text="0=node9:0"), nodes=nodes)
-    waits = "its pods wait until there is one of that name or with that label gpu-node-name"
-    assert said.allowed
-    assert said.warnings == ([f"{MAP}: there is no node node9; {waits}"] if nodes else [])
+    result = validate(mapped(text="0=node9:0"), nodes=nodes)
+    waits = "the pod waits until a node has that name or that gpu-node-name label"
+    assert result.allowed
+    assert result.warnings == ([f"{MAP}: there is no node node9; {waits}"] if nodes else [])
 
 
-def test_only_the_pods_own_line_of_a_map_is_asked_for_its_node() -> None:
+def test_only_the_pods_own_line_of_a_map_is_checked_for_its_node() -> None:
     assert validate(mapped(text="0=node1:0\n1=node9:0")).warnings == []
 
 
 def asking(*names: str) -> Json:
-    """A pod whose containers ask for one of each of these resources."""
+    """A pod whose containers request one of each of these resources."""
     asked = [container(f"c{number}", resources={"limits": {name: "1"}}) for number, name in enumerate(names)]
     return pod(containers=asked)
 
 
 def test_a_misspelt_resource_is_a_warning_with_the_one_that_nodes_have() -> None:
-    said = validate(asking("cpu", "nvidia.com/gpus"))
-    assert said.allowed
-    assert said.warnings == ["spec.containers[1].resources: no node has nvidia.com/gpus; did you mean nvidia.com/gpu?"]
+    result = validate(asking("cpu", "nvidia.com/gpus"))
+    assert result.allowed
+    assert result.warnings == [
+        "spec.containers[1].resources: no node has nvidia.com/gpus; did you mean nvidia.com/gpu?"
+    ]
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "memory", "example.com/fpga"], ids=["offered", "plain", "unlike"])
@@ -297,72 +297,72 @@ def test_only_a_few_unknown_resources_are_compared() -> None:
 
 
 def test_a_misspelt_annotation_is_a_warning_with_the_closest_one() -> None:
-    said = validate(pod(annotations={f"{GROUP}/gang": "train", f"{GROUP}/gangmin": "4", "example.com/gangmin": "4"}))
-    assert said.allowed
-    assert said.warnings[1:] == [
+    result = validate(pod(annotations={f"{GROUP}/gang": "train", f"{GROUP}/gangmin": "4", "example.com/gangmin": "4"}))
+    assert result.allowed
+    assert result.warnings[1:] == [
         f"{GROUP}/gangmin: unknown annotation, which has no effect; did you mean {GROUP}/gang-min?"
     ]
 
 
 def test_an_annotation_like_no_known_one_is_a_warning_without_a_suggestion() -> None:
-    said = validate(pod(annotations={f"{GROUP}/purple": "yes"}))
-    assert said.warnings == [f"{GROUP}/purple: unknown annotation, which has no effect"]
+    result = validate(pod(annotations={f"{GROUP}/purple": "yes"}))
+    assert result.warnings == [f"{GROUP}/purple: unknown annotation, which has no effect"]
 
 
 BAD_HABITS = [
     pytest.param(
         Denial.NVIDIA_VISIBLE_DEVICES,
         pod(containers=[container(), container("b", env=[{"name": NVIDIA, "value": "all"}])]),
-        f"spec.containers[1].env: {NVIDIA} may show GPUs that the pod was not given; leave it out",
+        f"spec.containers[1].env: {NVIDIA} may show GPUs that the pod was not assigned; leave it out",
         id="nvidia",
     ),
     pytest.param(
         Denial.NVIDIA_VISIBLE_DEVICES,
         pod(initContainers=[container("a", env=[{"name": NVIDIA, "valueFrom": {"fieldRef": {"fieldPath": "x"}}}])]),
-        f"spec.initContainers[0].env: {NVIDIA} may show GPUs that the pod was not given; leave it out",
+        f"spec.initContainers[0].env: {NVIDIA} may show GPUs that the pod was not assigned; leave it out",
         id="nvidia-from-elsewhere",
     ),
     pytest.param(
         Denial.PRIVILEGED,
         pod(ephemeralContainers=[container("debug", securityContext={"privileged": True})]),
-        "spec.ephemeralContainers[0].securityContext.privileged: a privileged container reaches every GPU of its node;"
+        "spec.ephemeralContainers[0].securityContext.privileged: a privileged container can use every GPU of its node;"
         " leave it out",
         id="privileged",
     ),
     pytest.param(
         Denial.NODE_NAME,
         pod(nodeName="node1"),
-        "spec.nodeName: it takes the pod past the scheduler, onto GPUs that others may hold; leave it out",
+        "spec.nodeName: bypasses the scheduler and may use GPUs that other pods hold; leave it out",
         id="node-name",
     ),
 ]
 
 
-@pytest.mark.parametrize(("denial", "body", "said"), BAD_HABITS)
-def test_bad_habits_are_denied_where_that_is_asked_for_and_else_warned_of(
-    denial: Denial, body: Json, said: str
-) -> None:
+@pytest.mark.parametrize(("denial", "body", "result"), BAD_HABITS)
+def test_bypasses_are_denied_by_policy_and_otherwise_warned_of(denial: Denial, body: Json, result: str) -> None:
     denied = validate(body, policy=replace(POLICY, deny=frozenset({denial})))
-    assert (denied.allowed, denied.message) == (False, said)
+    assert (denied.allowed, denied.message) == (False, result)
     warned = validate(body, policy=replace(POLICY, deny=frozenset(Denial) - {denial}))
-    assert (warned.allowed, warned.warnings) == (True, [said])
+    assert (warned.allowed, warned.warnings) == (True, [result])
 
 
 @pytest.mark.parametrize("source", [SECRET, {**SECRET, "prefix": ""}, {**SECRET, "prefix": "NVIDIA_"}])
-def test_what_cannot_be_seen_is_warned_of_where_it_would_be_denied(source: Json) -> None:
+def test_variables_from_config_maps_are_warned_of_where_denied(source: Json) -> None:
     body = pod(containers=[container(envFrom=[{**SECRET, "prefix": "A_"}, source])])
-    said = validate(body, policy=replace(POLICY, deny=frozenset({Denial.NVIDIA_VISIBLE_DEVICES})))
-    what = f"it may bring {NVIDIA}, which is refused here; make sure that it does not"
-    assert (said.allowed, said.warnings) == (True, [f"spec.containers[0].envFrom: {what}"])
+    result = validate(body, policy=replace(POLICY, deny=frozenset({Denial.NVIDIA_VISIBLE_DEVICES})))
+    what = f"may set {NVIDIA}, which is not allowed here; make sure that it does not"
+    assert (result.allowed, result.warnings) == (True, [f"spec.containers[0].envFrom: {what}"])
     assert validate(body).warnings == []
 
 
-def test_several_problems_are_all_told() -> None:
+def test_several_problems_are_all_reported() -> None:
     body = pod(annotations={MAP: "a=b\n0=node1:0,0\n0=node1:1\n0=node2:2", GANG_MIN: "0", f"{GROUP}/paused": "yes"})
-    said = validate(body).message
-    assert said.startswith(f"6 problems: (1) {MAP}: line 1: 'a=b' is no entry; {EXAMPLE}; (2) {MAP}: line 2: GPU 0 is")
-    assert f"(3) {MAP}: line 4: pod index 0 stands on line 3 already; write each index once; (4) {GANG_MIN}:" in said
-    assert f"(6) {GROUP}/paused" in said
+    result = validate(body).message
+    assert result.startswith(
+        f"6 problems: (1) {MAP}: line 1: 'a=b' is no entry; {EXAMPLE}; (2) {MAP}: line 2: GPU 0 is"
+    )
+    assert f"(3) {MAP}: line 4: pod index 0 stands on line 3 already; write each index once; (4) {GANG_MIN}:" in result
+    assert f"(6) {GROUP}/paused" in result
 
 
 def test_very_many_problems_stay_one_message_of_bounded_length() -> None:
@@ -379,24 +379,24 @@ def test_very_many_problems_stay_one_message_of_bounded_length() -> None:
 def test_names_of_253_characters_and_a_long_map_stay_bounded() -> None:
     text = "\n".join(f"{i}=n:{i % 8}" for i in range(20_000))
     body = mapped("n" * 251 + "-0", text + "\n\x1b]0;owned\x07=n:0", meta={"namespace": "x" * 63})
-    said = validate(body)
-    assert said.message.startswith(f"{MAP}: line 20001: '\\x1b]0;owned\\x07=n:0' is no entry")
-    assert len(said.log[0]) < 1000
+    result = validate(body)
+    assert result.message.startswith(f"{MAP}: line 20001: '\\x1b]0;owned\\x07=n:0' is no entry")
+    assert len(result.log[0]) < 1000
 
 
 def test_a_name_of_a_megabyte_is_cut_where_it_is_shown() -> None:
     body = pod("n" * 1_000_000, containers=[container(resources={"limits": {"r" * 1_000_000: "-1"}})])
-    said = validate(body)
-    assert said.message.startswith("spec.containers[0].resources.limits['rrr")
-    assert len(said.message) == 400
-    assert len(said.log[0]) < 1000
+    result = validate(body)
+    assert result.message.startswith("spec.containers[0].resources.limits['rrr")
+    assert len(result.message) == 400
+    assert len(result.log[0]) < 1000
 
 
 # -- later changes
 
 
 def bad(name: str = "w-0", **meta: object) -> Json:
-    """A pod that would not be let in today."""
+    """A pod that would be refused today."""
     return pod(name, {MAP: "a=b", GANG_MIN: "0", CUDA: "x"}, meta=meta, nodeName="node1")
 
 
@@ -413,24 +413,26 @@ def bad(name: str = "w-0", **meta: object) -> Json:
         ),
     ],
 )
-def test_a_pod_that_was_let_in_with_mistakes_can_still_be_changed_otherwise(new: Json, resource: str) -> None:
-    said = validate(new, resource, STRICT, operation="UPDATE", old=bad(finalizers=["batch.kubernetes.io/job-tracking"]))
-    assert (said.allowed, said.warnings) == (True, [])
+def test_an_existing_mistake_does_not_block_other_changes_of_a_pod(new: Json, resource: str) -> None:
+    result = validate(
+        new, resource, STRICT, operation="UPDATE", old=bad(finalizers=["batch.kubernetes.io/job-tracking"])
+    )
+    assert (result.allowed, result.warnings) == (True, [])
 
 
-def test_a_pod_that_is_going_away_may_be_as_wrong_as_it_likes() -> None:
+def test_a_pod_that_is_being_deleted_is_not_checked() -> None:
     gone = {"deletionTimestamp": "2025-01-01T00:00:00Z"}
     new = pod("w-0", {MAP: "a=b", GANG_MIN: "worse"}, meta=gone, nodeName="node1")
     assert validate(new, operation="UPDATE", old=bad(**gone)).allowed
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
-def test_nobody_is_kept_from_deleting(operation: str) -> None:
+def test_deletion_is_always_allowed(operation: str) -> None:
     assert validate(bad(), operation=operation, old=bad()).allowed
 
 
 @pytest.mark.parametrize(
-    ("new", "resource", "said"),
+    ("new", "resource", "result"),
     [
         pytest.param(pod("w-0", {MAP: "a=b"}), "pods", f"{MAP}: line 1: 'a=b' is no entry", id="map"),
         pytest.param(pod("w-0", {MAP: THREE, GANG_MIN: "0"}), "pods", f"{GANG_MIN}: '0' is no such", id="gang-min"),
@@ -442,23 +444,23 @@ def test_nobody_is_kept_from_deleting(operation: str) -> None:
         ),
     ],
 )
-def test_a_change_that_makes_a_pod_wrong_is_refused(new: Json, resource: str, said: str) -> None:
-    assert said in validate(new, resource, STRICT, operation="UPDATE", old=mapped("w-0")).message
+def test_a_change_that_makes_a_pod_wrong_is_refused(new: Json, resource: str, result: str) -> None:
+    assert result in validate(new, resource, STRICT, operation="UPDATE", old=mapped("w-0")).message
 
 
-def test_a_mistake_cannot_be_exchanged_for_another() -> None:
+def test_a_mistake_cannot_be_replaced_by_another() -> None:
     new, old = pod(annotations={f"{GROUP}/paused": "1"}), pod(annotations={f"{GROUP}/paused": "2"})
     assert not validate(new, operation="UPDATE", old=old).allowed
 
 
 INDEX = "apps.kubernetes.io/pod-index"
-MAP_STAYS = f"{MAP}: the pod got its GPUs when it was made; leave its line as it is, or make the pod again"
-SHARE_STAYS = f"{MILLI}: the pod got its share when it was made; leave it as it is, or make the pod again"
+MAP_STAYS = f"{MAP}: the GPUs of a pod cannot change once it exists; keep its line, or create the pod again"
+SHARE_STAYS = f"{MILLI}: the share of a pod cannot change once it exists; keep it, or create the pod again"
 
 
 @pytest.mark.parametrize("resource", ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"])
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "result"),
     [
         pytest.param(mapped(), mapped(text="0=node1:2,3"), MAP_STAYS, id="other-gpus"),
         pytest.param(mapped(), mapped(text="0=node2:0,1"), MAP_STAYS, id="another-node"),
@@ -473,25 +475,25 @@ SHARE_STAYS = f"{MILLI}: the pod got its share when it was made; leave it as it 
         pytest.param(pod(), pod(annotations={MILLI: "900"}), SHARE_STAYS, id="share-added"),
     ],
 )
-def test_what_a_pod_was_given_stays_whatever_is_edited(resource: str, old: Json, new: Json, said: str) -> None:
-    assert validate(new, resource, operation="UPDATE", old=old).message == said
+def test_the_map_entry_and_share_of_a_pod_are_immutable(resource: str, old: Json, new: Json, result: str) -> None:
+    assert validate(new, resource, operation="UPDATE", old=old).message == result
     theirs = [{**one, "spec": {**one["spec"], "schedulerName": "other"}} for one in (old, new)]
     assert validate(theirs[1], resource, operation="UPDATE", old=theirs[0]).allowed
 
 
-def test_even_on_its_way_out_a_pod_keeps_what_it_was_given() -> None:
+def test_the_map_entry_of_a_pod_that_is_being_deleted_is_immutable() -> None:
     gone = {"deletionTimestamp": "2025-01-01T00:00:00Z"}
     new, old = mapped(text="0=node1:5", meta=gone), mapped(meta=gone)
     assert validate(new, operation="UPDATE", old=old).message == MAP_STAYS
 
 
-def test_a_pod_may_ask_for_many_resources() -> None:
+def test_a_pod_may_request_many_resources() -> None:
     amounts = {f"example.com/r{i}": "1" for i in range(5000)}
     body = pod(containers=[container(resources={"requests": amounts, "limits": amounts})])
     assert validate(body).allowed
 
 
-def test_a_pod_that_asks_for_very_many_resources_is_refused_without_a_look_at_each() -> None:
+def test_a_pod_with_too_many_requests_is_refused_quickly() -> None:
     amounts = {f"example.com/r{i}": "wrong" for i in range(5001)}
     body = pod(containers=[container(resources={"requests": amounts, "limits": amounts})])
     assert validate(body).message == "spec.containers: 10002 requests and limits are too many; write at most 10000"

@@ -1,4 +1,4 @@
-"""AdmissionReviews themselves: what is answered, what is no review, and that nothing else can come of any bytes."""
+"""Responses to AdmissionReviews, invalid reviews, and property tests with arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, parse_map
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview, answer
+from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview, respond
 from tests.unit.webhook.reviewing import (
     GROUP,
     MAP,
@@ -33,8 +33,8 @@ Path = Literal["mutate", "validate"]
 PATHS: tuple[Path, ...] = ("mutate", "validate")
 
 
-def test_an_answer_carries_the_uid_and_nothing_that_is_not_needed() -> None:
-    body = answer("validate", msgspec.json.encode(review(pod())), POLICY, None).body
+def test_a_response_has_the_uid_and_no_needless_fields() -> None:
+    body = respond("validate", msgspec.json.encode(review(pod())), POLICY, None).body
     assert msgspec.json.decode(body) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -43,26 +43,26 @@ def test_an_answer_carries_the_uid_and_nothing_that_is_not_needed() -> None:
 
 
 def changed(**fields: Any) -> bytes:
-    """A good review with other fields at its top."""
+    """A valid review with other top-level fields."""
     return msgspec.json.encode({**review(mapped()), **fields})
 
 
 def asked(**fields: Any) -> bytes:
-    """A good review with other fields in its request."""
+    """A valid review with other fields of its request."""
     return msgspec.json.encode(review(mapped(), **fields))
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "result"),
     [
-        pytest.param(b"", "this is no AdmissionReview: Input data was truncated", id="empty"),
-        pytest.param(b"hello", "this is no AdmissionReview: JSON is malformed", id="no-json"),
-        pytest.param(b"[]", "this is no AdmissionReview: Expected `object`, got `array`", id="list"),
+        pytest.param(b"", "not an AdmissionReview: Input data was truncated", id="empty"),
+        pytest.param(b"hello", "not an AdmissionReview: JSON is malformed", id="no-json"),
+        pytest.param(b"[]", "not an AdmissionReview: Expected `object`, got `array`", id="list"),
         pytest.param(
             b"{}", "apiVersion and kind: '' and ''; send admission.k8s.io/v1 and AdmissionReview", id="nothing"
         ),
-        pytest.param(b'{"kind":"\xff"}', "this is no AdmissionReview: ", id="no-utf8"),
-        pytest.param(b"[" * 100_000, "this is no AdmissionReview: ", id="deep"),
+        pytest.param(b'{"kind":"\xff"}', "not an AdmissionReview: ", id="no-utf8"),
+        pytest.param(b"[" * 100_000, "not an AdmissionReview: ", id="deep"),
         pytest.param(
             changed(apiVersion="admission.k8s.io/v1beta1"),
             "apiVersion and kind: 'admission.k8s.io/v1beta1'",
@@ -74,10 +74,10 @@ def asked(**fields: Any) -> bytes:
         pytest.param(
             changed(request=None), "request: missing; send an AdmissionReview with a request", id="no-request"
         ),
-        pytest.param(changed(request={}), "this is no AdmissionReview: Object missing required field `uid`", id="bare"),
+        pytest.param(changed(request={}), "not an AdmissionReview: Object missing required field `uid`", id="bare"),
         pytest.param(asked(uid=""), "request.uid: send 1 to 253 characters", id="no-uid"),
         pytest.param(asked(uid="x" * 254), "request.uid: send 1 to 253 characters", id="long-uid"),
-        pytest.param(asked(uid=7), "this is no AdmissionReview: Expected `str`, got `int`", id="uid-number"),
+        pytest.param(asked(uid=7), "not an AdmissionReview: Expected `str`, got `int`", id="uid-number"),
         pytest.param(asked(object=None), "request.object: Expected `object`, got `null`", id="no-object"),
         pytest.param(
             asked(object={"metadata": {}}), "request.object: Object missing required field `spec`", id="no-pod"
@@ -89,29 +89,29 @@ def asked(**fields: Any) -> bytes:
         ),
     ],
 )
-def test_what_is_no_review_is_refused_in_one_printable_line(body: bytes, said: str) -> None:
+def test_an_invalid_review_is_refused_in_one_printable_line(body: bytes, result: str) -> None:
     for path in PATHS:
         with pytest.raises(BadReview) as caught:
-            answer(path, body, POLICY, None)
-        assert str(caught.value).startswith(said)
+            respond(path, body, POLICY, None)
+        assert str(caught.value).startswith(result)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("resource", ["configmaps", "apps/v1/daemonsets", "example.com/v1/widgets", "pods/log"])
-def test_other_kinds_are_let_through(resource: str) -> None:
-    for said in (mutate(mapped(text="a=b"), resource), validate(mapped(text="a=b"), resource)):
-        assert (said.allowed, said.patch, said.warnings) == (True, [], [])
+def test_other_kinds_are_allowed(resource: str) -> None:
+    for result in (mutate(mapped(text="a=b"), resource), validate(mapped(text="a=b"), resource)):
+        assert (result.allowed, result.patch, result.warnings) == (True, [], [])
 
 
-def test_a_pod_with_a_million_containers_is_refused_without_a_look_at_each() -> None:
+def test_a_pod_with_a_million_containers_is_refused_quickly() -> None:
     body = mapped()
     body["spec"]["containers"] = [{}] * 1_000_000
-    for said in (mutate(body), validate(body, policy=STRICT)):
-        assert said.message == "spec.containers: 1000000 are too many; write at most 1000"
+    for result in (mutate(body), validate(body, policy=STRICT)):
+        assert result.message == "spec.containers: 1000000 are too many; write at most 1000"
 
 
-def test_as_many_containers_as_are_allowed_are_all_covered() -> None:
+def test_the_largest_allowed_number_of_containers_is_patched() -> None:
     body = mapped(containers=[container(f"c{i}") for i in range(1000)])
     assert len(mutate(body).patch) == 1000
 
@@ -190,7 +190,7 @@ SCRAPS = st.sampled_from(
 
 @st.composite
 def damaged_bytes(draw: st.DrawFn) -> bytes:
-    """A good review in which some stretches of bytes became others."""
+    """A valid review with some bytes replaced."""
     body = msgspec.json.encode(draw(st.sampled_from(GOOD)))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(body)))
@@ -207,7 +207,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def damaged_values(draw: st.DrawFn) -> bytes:
-    """A good review in which some value, at any depth, became another."""
+    """A valid review with a value at any depth replaced."""
     body = msgspec.json.decode(msgspec.json.encode(draw(st.sampled_from(GOOD))))
     for _ in range(draw(st.integers(1, 3))):
         _damage(body, draw)
@@ -225,9 +225,9 @@ def _damage(body: Json, draw: st.DrawFn) -> None:
 
 
 @given(damaged_bytes() | damaged_values() | st.binary(max_size=200), st.sampled_from(PATHS), st.booleans())
-def test_any_bytes_are_answered_or_are_no_review(body: bytes, path: Path, strict: bool) -> None:
+def test_any_bytes_are_answered_or_refused(body: bytes, path: Path, strict: bool) -> None:
     try:
-        got = answer(path, body, STRICT if strict else POLICY, NODES)
+        got = respond(path, body, STRICT if strict else POLICY, NODES)
     except BadReview as error:
         got = AdmissionResponse(b'{"response":{"allowed":false}}', False, (str(error),))
     assert len(got.body) < 16_384 + 64 * len(body)
@@ -247,5 +247,5 @@ def test_any_text_is_a_map_or_has_mistakes_with_their_lines(text: str) -> None:
             parse_map(text)
     else:
         assert all(len(set(entry.devices)) == len(entry.devices) > 0 for entry in parse_map(text).values())
-    said = validate(mapped(text=text))
-    assert said.allowed or mistakes or "no line for pod index 0" in said.message
+    result = validate(mapped(text=text))
+    assert result.allowed or mistakes or "there is no line for pod index 0" in result.message

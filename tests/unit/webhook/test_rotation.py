@@ -1,4 +1,4 @@
-"""Renewing the webhook's certificate: whatever crashes, races or is overwritten, no admission fails."""
+"""Renewal of the webhook's certificate: no admission fails under crashes, races and overwrites."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONG = 10 * GRACE
 
 
 def carried(*served: SignedPair) -> tuple[TrustBundles, TrustBundles]:
-    """Both configurations with two webhooks each that trust these."""
+    """Both configurations, with two webhooks each that trust these authorities."""
     bundle = tuple(one.authority for one in served)
     return (TrustBundles((bundle, bundle)), TrustBundles((bundle, bundle)))
 
@@ -55,11 +55,11 @@ PROMOTED = stored(NEW, None, OLD, NEW)
 BOTH = (OLD.authority, NEW.authority)
 
 CASES: dict[str, tuple[RotationState, list[RotationStep]]] = {
-    "an empty secret and nobody trusted: the first pair": (
+    "an empty secret and empty bundles: the first pair": (
         RotationState(EMPTY, carried(), None, 0),
         [AddPair(EMPTY, first=True)],
     ),
-    "an empty secret, but somebody may serve": (
+    "an empty secret, but another replica may serve": (
         RotationState(EMPTY, carried(OLD), None, 0),
         [AddPair(stored(None, None, OLD))],
     ),
@@ -120,15 +120,15 @@ CASES: dict[str, tuple[RotationState, list[RotationStep]]] = {
         [TrustAuthorities(0, (NEW.authority,)), TrustAuthorities(1, (NEW.authority,))],
     ),
     "back after the old one has left": (RotationState(stored(NEW, None, NEW), carried(NEW), OLD, 0), [ServePair(NEW)]),
-    "somebody overwrote the bundles": (
+    "the bundles were overwritten": (
         RotationState(stored(OLD, None, OLD), carried(), OLD, LONG),
         [TrustAuthorities(0, (OLD.authority,)), TrustAuthorities(1, (OLD.authority,))],
     ),
-    "somebody emptied the secret: a new one, without haste": (
+    "the secret was emptied: a new pair as the next one": (
         RotationState(EMPTY, carried(OLD), OLD, 0),
         [AddPair(stored(OLD, None, OLD))],
     ),
-    "somebody broke the secret": (RotationState(BROKEN, carried(OLD), OLD, 0), [AddPair(stored(OLD, None, OLD))]),
+    "the secret was damaged": (RotationState(BROKEN, carried(OLD), OLD, 0), [AddPair(stored(OLD, None, OLD))]),
     "broken, with a next one": (
         RotationState(SecretContent(None, NEW.pair, (NEW.authority,)), carried(OLD), OLD, 0),
         [WriteSecret(stored(OLD, NEW, NEW, OLD))],
@@ -137,7 +137,7 @@ CASES: dict[str, tuple[RotationState, list[RotationStep]]] = {
         RotationState(BROKEN, carried(OLD), None, 0),
         [AddPair(stored(None, None, OLD))],
     ),
-    "somebody stored another pair: what is shown stays trusted": (
+    "another pair was stored: the served one stays trusted": (
         RotationState(stored(OTHER, None, OTHER), carried(OLD), OLD, 0),
         [WriteSecret(stored(OTHER, None, OTHER, OLD))],
     ),
@@ -154,11 +154,11 @@ CASES: dict[str, tuple[RotationState, list[RotationStep]]] = {
 
 
 @pytest.mark.parametrize(("found", "steps"), CASES.values(), ids=CASES.keys())
-def test_what_to_do_follows_from_what_is_found(found: RotationState, steps: list[RotationStep]) -> None:
+def test_the_plan_follows_from_the_state(found: RotationState, steps: list[RotationStep]) -> None:
     assert plan_rotation(found, NOW, POLICY) == steps
 
 
-def test_a_new_pair_is_the_next_one_unless_it_is_the_first() -> None:
+def test_a_new_pair_is_stored_as_the_next_one_unless_it_is_the_first() -> None:
     first = with_new_pair(AddPair(SecretContent(), first=True), NOW, POLICY)
     assert (first.upcoming, len(first.authorities)) == (None, 1)
     after = with_new_pair(AddPair(first), NOW, POLICY)
@@ -167,7 +167,7 @@ def test_a_new_pair_is_the_next_one_unless_it_is_the_first() -> None:
     assert read_names(after.upcoming.certificate) == set(POLICY.names)
 
 
-def test_the_webhook_is_called_by_its_service() -> None:
+def test_the_certificate_has_the_names_of_the_service() -> None:
     assert service_names("gpu-scheduler-system") == (
         "gpu-scheduler-webhook.gpu-scheduler-system.svc",
         "gpu-scheduler-webhook.gpu-scheduler-system.svc.cluster.local",
@@ -176,7 +176,7 @@ def test_the_webhook_is_called_by_its_service() -> None:
     )
 
 
-def test_looks_are_frequent_enough_for_the_grace_and_not_too_frequent() -> None:
+def test_the_poll_interval_follows_the_grace_period() -> None:
     assert [RotationPolicy((), 1, grace).poll_interval for grace in (0.1, 3, 30, 3000)] == [0.1, 0.5, 5.0, 5.0]
 
 
@@ -184,7 +184,7 @@ def test_looks_are_frequent_enough_for_the_grace_and_not_too_frequent() -> None:
 
 
 def started(replicas: int = 2) -> World:
-    """A world in which a first certificate is served."""
+    """A world in which the first certificate is served."""
     world = World(replicas)
     world.run(3)
     assert world.is_settled()
@@ -192,16 +192,16 @@ def started(replicas: int = 2) -> World:
 
 
 def due(world: World) -> None:
-    """Lets time pass until the certificate has to be renewed."""
+    """Advances the time until the certificate must be renewed."""
     while world.api.now < BEGIN + LIFETIME * 2 / 3:
         world.tick(2 * GRACE)
 
 
 SETTLING = round((GRACE * 13) / TICK) + 8
-"""How many ticks a renewal takes."""
+"""The number of ticks of a renewal."""
 
 
-def test_the_first_start_makes_a_certificate_that_all_replicas_adopt() -> None:
+def test_the_first_start_creates_a_certificate_that_all_replicas_serve() -> None:
     world = World(3)
     for replica in world.replicas:
         while not replica.step():
@@ -211,7 +211,7 @@ def test_the_first_start_makes_a_certificate_that_all_replicas_adopt() -> None:
     assert len({replica.served for replica in world.replicas}) == 1
 
 
-def test_certificates_are_renewed_again_and_again_and_never_expire() -> None:
+def test_certificates_are_renewed_before_they_expire() -> None:
     world = started()
     seen = set()
     for _ in range(round(3 * LIFETIME / TICK)):
@@ -221,12 +221,12 @@ def test_certificates_are_renewed_again_and_again_and_never_expire() -> None:
 
 
 WRITES = 7
-"""Those of one renewal: next, two bundles, promotion, the old authority out, two bundles."""
+"""The writes of one renewal: next pair, two bundles, promotion, removal of the old authority, two bundles."""
 
 
 @pytest.mark.parametrize("garbled", [False, True], ids=["crash", "answer lost, then crash"])
 @pytest.mark.parametrize("last", range(WRITES))
-def test_a_crash_after_any_write_of_a_renewal_does_no_harm(last: int, garbled: bool) -> None:
+def test_a_crash_after_any_write_of_a_renewal_is_harmless(last: int, garbled: bool) -> None:
     world = started(1)
     due(world)
     (replica,) = world.replicas
@@ -246,7 +246,7 @@ def test_a_crash_after_any_write_of_a_renewal_does_no_harm(last: int, garbled: b
 @pytest.mark.parametrize("poll_interval", range(1, 9))
 @pytest.mark.parametrize("phase", range(6))
 def test_a_replica_that_is_overtaken_between_two_requests_undoes_nothing(poll_interval: int, phase: int) -> None:
-    """One stops after some requests of a look, the other does whole looks, then the first goes on with what it saw."""
+    """One replica pauses after some requests of a reconcile, the other reconciles fully, then the first continues."""
     world = started()
     due(world)
     slow, quick = world.replicas
@@ -266,7 +266,7 @@ def test_a_replica_that_is_overtaken_between_two_requests_undoes_nothing(poll_in
 
 
 @pytest.mark.parametrize("plural", [*PLURALS, SECRETS.plural])
-def test_somebody_who_writes_labels_all_the_time_does_not_stop_a_renewal(plural: str) -> None:
+def test_frequent_label_changes_do_not_stop_a_renewal(plural: str) -> None:
     world = started()
     first = world.api.data()["tls.crt"]
     due(world)
@@ -278,14 +278,14 @@ def test_somebody_who_writes_labels_all_the_time_does_not_stop_a_renewal(plural:
 
 
 @pytest.mark.parametrize("plural", PLURALS)
-def test_a_bundle_that_somebody_overwrites_is_mended(plural: str) -> None:
+def test_an_overwritten_bundle_is_restored(plural: str) -> None:
     world = started()
     world.api.install(plural)
     world.run(2)
     assert world.is_settled()
 
 
-def test_a_configuration_that_is_missing_is_waited_for() -> None:
+def test_a_missing_configuration_is_waited_for() -> None:
     world = World(1)
     found = world.api.objects.pop(PLURALS[1])
     world.run(3)
@@ -295,14 +295,14 @@ def test_a_configuration_that_is_missing_is_waited_for() -> None:
     assert world.is_settled()
 
 
-def test_a_secret_that_is_missing_is_named() -> None:
+def test_a_missing_secret_is_named() -> None:
     world = World(1)
     del world.api.objects[SECRETS.plural]
-    with pytest.raises(NotFound, match="the secret ns/tls does not exist; create it, it may be empty"):
+    with pytest.raises(NotFound, match="the secret ns/tls does not exist; create it, even if empty"):
         world.replicas[0].reconcile()
 
 
-def test_emptying_the_secret_asks_for_a_new_certificate() -> None:
+def test_an_emptied_secret_gets_a_new_certificate() -> None:
     world = started()
     before = world.api.data()["tls.crt"]
     world.api.put(SECRETS.plural, {"data": None})
@@ -312,7 +312,7 @@ def test_emptying_the_secret_asks_for_a_new_certificate() -> None:
 
 
 @pytest.mark.parametrize("text", ["A", "\N{SNOWMAN}"], ids=["cut short", "no letters of base64"])
-def test_what_is_not_base64_counts_as_nothing_and_is_written_anew(text: str) -> None:
+def test_invalid_base64_counts_as_absent_and_is_replaced(text: str) -> None:
     world = World(1)
     world.api.objects[SECRETS.plural]["data"] = {"tls.crt": text, "tls.key": text, "ca.crt": text}
     for plural in PLURALS:
@@ -323,7 +323,7 @@ def test_what_is_not_base64_counts_as_nothing_and_is_written_anew(text: str) -> 
     assert world.is_settled()
 
 
-def test_what_others_keep_in_the_secret_stays() -> None:
+def test_other_entries_of_the_secret_are_kept() -> None:
     world = World(1)
     world.api.put(SECRETS.plural, {"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}})
     world.run(3)
@@ -344,7 +344,7 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.booleans(), st.lists(ACTIONS, max_size=40))
-def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
+def test_under_random_faults_the_served_pair_is_trusted_and_the_state_converges(
     renew: bool, actions: list[tuple[str, int]]
 ) -> None:
     world = started()
@@ -362,7 +362,7 @@ def test_whatever_happens_what_is_served_is_trusted_and_in_the_end_all_is_well(
                 world.tick(number * GRACE / 8)
             case "garble":
                 world.api.garbled = number
-            # If all were lost at once, nobody could know that there is a replica which serves.
+            # If all were lost at once, no replica could know which authority another one serves.
             case "overwrite" if world.api.data().get("tls.crt"):
                 world.api.install(PLURALS[number])
             case "empty" if all(bundle for plural in PLURALS for bundle in world.api.bundles(plural)):

@@ -1,4 +1,4 @@
-"""The webhook's server: every way to ask it, what it does to who asks badly, and how it stops."""
+"""The webhook's server: requests, invalid requests, limits and shutdown."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.unit.webhook.serving import Serving, head, served
 
 JSON = {"Content-Type": "application/json"}
 EDGES = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 2]
-"""Of the histogram, which dashboards and alerts go by."""
+"""The buckets of the histogram, which dashboards and alerts depend on."""
 LINE = "Injecting CUDA_VISIBLE_DEVICES=0,1 for pod webhook-test-0 (index 0)"
 
 
 async def status(reader: asyncio.StreamReader) -> tuple[int, str]:
-    """The status and the body of an answer after which the server hangs up."""
+    """The status and body of a response after which the server closes the connection."""
     answer = (await reader.read()).decode()
     return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
 
@@ -38,8 +38,8 @@ async def status(reader: asyncio.StreamReader) -> tuple[int, str]:
     [
         ("POST", "/mutate?timeout=5s", JSON, 200, "mutate: review"),
         ("POST", "/validate", {"Content-Type": "application/json; charset=utf-8"}, 200, "validate: review"),
-        ("GET", "/mutate", JSON, 405, "GET is not answered here; send an AdmissionReview by POST\n"),
-        ("PUT", "/validate", JSON, 405, "PUT is not answered here; send an AdmissionReview by POST\n"),
+        ("GET", "/mutate", JSON, 405, "GET is not supported; send an AdmissionReview by POST\n"),
+        ("PUT", "/validate", JSON, 405, "PUT is not supported; send an AdmissionReview by POST\n"),
         (
             "POST",
             "/mutate",
@@ -52,14 +52,14 @@ async def status(reader: asyncio.StreamReader) -> tuple[int, str]:
             "/mutate",
             {**JSON, "Content-Encoding": "gzip"},
             415,
-            "Content-Encoding must be left out: a compressed review is not read\n",
+            "Content-Encoding is not supported; send the review uncompressed\n",
         ),
         (
             "POST",
             "/elsewhere",
             JSON,
             404,
-            "nothing answers here; there is POST /mutate, /validate and GET /health, /healthz, /readyz, /metrics\n",
+            "not found; use POST /mutate, /validate or GET /health, /healthz, /readyz, /metrics\n",
         ),
         ("GET", "/health", {}, 200, '{"service":"gpu-scheduler-webhook","status":"healthy"}'),
         ("GET", "/healthz", {}, 200, "ok"),
@@ -67,7 +67,7 @@ async def status(reader: asyncio.StreamReader) -> tuple[int, str]:
     ],
     ids=lambda value: str(value) if isinstance(value, int | str) else "",
 )
-async def test_every_request_gets_the_status_and_the_line_it_deserves(
+async def test_invalid_requests_get_their_status_and_one_line(
     method: str, path: str, headers: dict[str, str], code: int, line: str
 ) -> None:
     async with served() as serving, serving.session() as session:
@@ -77,7 +77,7 @@ async def test_every_request_gets_the_status_and_the_line_it_deserves(
             assert "\n" not in line[:-1]
 
 
-async def test_a_body_that_is_no_review_is_refused_in_its_own_words() -> None:
+async def test_an_invalid_body_is_refused_with_its_problem() -> None:
     def refuse(_path: ReviewPath, _body: bytes) -> AdmissionResponse:
         raise BadReview("the body must be an AdmissionReview, not a list")
 
@@ -99,7 +99,7 @@ async def test_an_unexpected_error_is_one_line_for_the_caller_and_a_trace_in_the
         for _ in range(2):  # the connection and the server live on
             async with session.post("/validate", data=b"{}", headers=JSON) as answer:
                 assert answer.status == 500
-                assert await answer.text() == "the review failed by an error of the webhook's own, which its log has\n"
+                assert await answer.text() == "internal error of the webhook; its log has the details\n"
     logged = caplog.text + capsys.readouterr().out
     assert "ZeroDivisionError: no such thing" in logged
     assert 'reviews_total{outcome="failed",path="validate"} 2.0' in serving.metrics.text().decode()
@@ -116,7 +116,7 @@ async def test_lines_of_a_review_are_logged_by_root(caplog: pytest.LogCaptureFix
     ]
 
 
-async def test_numbers_tell_the_outcome_and_the_time() -> None:
+async def test_metrics_count_outcomes_and_durations() -> None:
     begun = time.perf_counter()
     async with served() as serving, serving.session() as session:
         serving.answer = lambda path, _body: AdmissionResponse(b"{}", path == "mutate")
@@ -146,7 +146,7 @@ async def test_the_largest_review_is_read(size: int) -> None:
             assert (answer.status, await answer.text()) == (200, str(size))
 
 
-async def test_a_review_that_says_it_is_too_large_is_refused_before_it_is_sent() -> None:
+async def test_a_review_with_too_large_a_content_length_is_refused_before_it_is_sent() -> None:
     async with served() as serving:
         reader, writer = await serving.open()
         writer.write(head(content_length=str(MAX_REVIEW_BYTES + 1)))
@@ -168,7 +168,7 @@ async def test_a_review_that_turns_out_too_large_is_refused_in_the_middle() -> N
         writer.close()
 
 
-async def test_a_review_that_trickles_in_is_given_up_and_others_are_answered_meanwhile(
+async def test_a_slow_review_times_out_while_others_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "READ_TIMEOUT", 0.2)
@@ -183,7 +183,7 @@ async def test_a_review_that_trickles_in_is_given_up_and_others_are_answered_mea
             writer.close()
 
 
-async def test_a_client_that_hangs_up_in_the_middle_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_disconnects_in_the_middle_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     async with served() as serving, serving.session() as session:
         _, writer = await serving.open()
         writer.write(head(content_length="100") + b"{")
@@ -246,15 +246,15 @@ async def test_certificates_change_under_traffic_and_no_handshake_fails() -> Non
 # -- starting and stopping
 
 
-async def test_an_address_that_is_taken_is_one_line() -> None:
+async def test_an_address_in_use_is_an_error_in_one_line() -> None:
     async with served() as serving:
         again = WebhookServer(serving.answer, WebhookMetrics(), lambda: True)
-        with pytest.raises(ConfigError, match=re.escape(f'address "127.0.0.1:{serving.port}" cannot be listened on')):
+        with pytest.raises(ConfigError, match=re.escape(f'cannot listen on "127.0.0.1:{serving.port}"')):
             async with again.serving(f"127.0.0.1:{serving.port}", serving.context):
                 pass
 
 
-async def test_a_server_that_is_not_ready_says_so_and_answers_all_the_same() -> None:
+async def test_a_server_that_is_not_ready_still_answers_reviews() -> None:
     async with served() as serving, serving.session() as session:
         serving.ready = False
         async with session.get("/readyz") as answer:
@@ -265,7 +265,7 @@ async def test_a_server_that_is_not_ready_says_so_and_answers_all_the_same() -> 
             assert answer.status == 200
 
 
-async def test_a_server_that_stops_says_so_first_then_finishes_what_it_has_begun() -> None:
+async def test_a_stopping_server_reports_not_ready_and_finishes_reviews() -> None:
     told: asyncio.Queue[Serving] = asyncio.Queue()
     stop = asyncio.Event()
 

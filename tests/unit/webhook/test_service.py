@@ -1,4 +1,4 @@
-"""The webhook put together: certificates of a folder, node names, and serving when nobody else answers."""
+"""The running webhook: certificate files, node cache, and serving without an API server."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from tests.unit.scheduler.reporting import until
 AUTHORITY = make_authority()
 RULES = AdmissionPolicy(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
 POLICY = RotationPolicy(("localhost", "127.0.0.1"), grace=0.6)
-NOBODY = Connection("http://127.0.0.1:1")
+NO_SERVER = Connection("http://127.0.0.1:1")
 
 
 @dataclass
 class Mounted:
-    """A folder as a kubelet mounts a secret: links to links, of which one is swapped."""
+    """A folder as a kubelet mounts a secret: symbolic links, of which one is swapped."""
 
     folder: Path
     version: int = 0
@@ -73,7 +73,7 @@ class Mounted:
 # -- files
 
 
-def test_a_pair_is_loaded_when_the_mounted_secret_is_swapped_and_only_then(tmp_path: Path) -> None:
+def test_a_pair_is_reloaded_only_when_the_mounted_secret_is_swapped(tmp_path: Path) -> None:
     mounted, served = Mounted(tmp_path), list[Certificate]()
     pairs = [issue(AUTHORITY, "server") for _ in range(2)]
     files = CertificateFiles(tmp_path, served.append)
@@ -84,7 +84,7 @@ def test_a_pair_is_loaded_when_the_mounted_secret_is_swapped_and_only_then(tmp_p
     assert served == pairs
 
 
-def test_a_broken_pair_is_named_and_the_one_before_it_stays(tmp_path: Path) -> None:
+def test_a_broken_pair_is_reported_and_the_previous_one_stays(tmp_path: Path) -> None:
     mounted, served = Mounted(tmp_path), list[Certificate]()
     one, other = issue(AUTHORITY, "server"), issue(AUTHORITY, "server")
     files = CertificateFiles(tmp_path, served.append)
@@ -106,7 +106,7 @@ def test_a_broken_pair_is_named_and_the_one_before_it_stays(tmp_path: Path) -> N
     assert served == [one, other]
 
 
-def test_a_pair_that_tls_does_not_accept_is_named_at_every_look_until_there_is_a_better_one(tmp_path: Path) -> None:
+def test_a_pair_that_tls_rejects_is_reported_until_it_is_replaced(tmp_path: Path) -> None:
     mounted, good = Mounted(tmp_path), issue(AUTHORITY, "server")
     context, served = server_context(good), list[Certificate]()
 
@@ -125,7 +125,7 @@ def test_a_pair_that_tls_does_not_accept_is_named_at_every_look_until_there_is_a
 
 
 def weak_pair() -> Certificate:
-    """A certificate that goes with its key, which is too short to be of use."""
+    """A certificate with a matching key that is too short for TLS."""
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
     period = make_period()
@@ -138,7 +138,7 @@ def weak_pair() -> Certificate:
 
 
 class Counted(CertificateFiles):
-    """Counts its looks."""
+    """Counts its reloads."""
 
     looks = 0
 
@@ -147,7 +147,7 @@ class Counted(CertificateFiles):
         super().reload()
 
 
-async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
+async def test_a_broken_pair_is_logged_once_and_again_after_a_good_one(
     tmp_path: Path, logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificate_files, "POLL_INTERVAL", 0.0)
@@ -163,7 +163,7 @@ async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
 
     for times in (1, 2):
         await look_more()
-        assert logs.text.count("the new certificate is not used") == times
+        assert logs.text.count("certificate not reloaded") == times
         mounted.swap(issue(AUTHORITY, "server"))
         await look_more()
         assert len(served) == times
@@ -174,7 +174,7 @@ async def test_a_broken_pair_is_said_once_and_again_after_a_good_one(
 # -- nodes
 
 
-async def test_node_names_are_unknown_until_heard_and_then_follow() -> None:
+async def test_nodes_are_unknown_until_listed_and_then_followed() -> None:
     async with api_server() as api, Client(Connection(str(api.client.make_url("")))) as client:
         nodes = NodeCache(client)
         assert nodes.known() is None
@@ -195,7 +195,7 @@ async def test_node_names_are_unknown_until_heard_and_then_follow() -> None:
 async def running(
     connection: Connection, options: WebhookOptions, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[int]:
-    """A webhook until the block ends; its port, as it logs it."""
+    """Runs a webhook until the block ends; yields the port from its log."""
     caplog.set_level("INFO")
     stop = asyncio.Event()
     task = asyncio.create_task(run_webhook(connection, options, stop))
@@ -212,7 +212,7 @@ def options(folder: Path | None, linger: float = 0.0) -> WebhookOptions:
 
 @pytest.fixture
 def logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What is logged, the values with it."""
+    """The log lines with their values."""
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.stdlib.render_to_log_kwargs, _as_text],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -225,12 +225,10 @@ def _as_text(_logger: Any, _method: str, line: Any) -> str:
     return f"{line['msg']} {line.get('extra') or ''}"
 
 
-async def test_with_a_folder_it_serves_though_no_api_server_answers(
-    tmp_path: Path, logs: pytest.LogCaptureFixture
-) -> None:
+async def test_with_a_folder_it_serves_without_an_api_server(tmp_path: Path, logs: pytest.LogCaptureFixture) -> None:
     issue(AUTHORITY, "server").write(tmp_path / "tls.crt", tmp_path / "tls.key")
     trust = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
-    async with running(NOBODY, options(tmp_path), logs) as port, aiohttp.ClientSession() as session:
+    async with running(NO_SERVER, options(tmp_path), logs) as port, aiohttp.ClientSession() as session:
         address = f"https://127.0.0.1:{port}"
         async with session.get(f"{address}/readyz", ssl=trust) as answer:
             assert answer.status == 200
@@ -244,7 +242,7 @@ async def test_with_a_folder_it_serves_though_no_api_server_answers(
             assert answer.status == 400
 
 
-async def test_it_ends_only_when_what_it_does_beside_serving_has_ended(
+async def test_it_ends_only_after_its_background_tasks(
     logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = list[str]()
@@ -257,28 +255,28 @@ async def test_it_ends_only_when_what_it_does_beside_serving_has_ended(
             ended.append("following nodes")
 
     monkeypatch.setattr(NodeCache, "run", follow)
-    async with running(NOBODY, options(None), logs):
+    async with running(NO_SERVER, options(None), logs):
         pass
     assert ended == ["following nodes"]
 
 
-async def test_without_a_trusted_certificate_it_is_well_but_not_ready(logs: pytest.LogCaptureFixture) -> None:
-    async with running(NOBODY, options(None), logs) as port, aiohttp.ClientSession() as session:
+async def test_without_a_trusted_certificate_it_is_alive_but_not_ready(logs: pytest.LogCaptureFixture) -> None:
+    async with running(NO_SERVER, options(None), logs) as port, aiohttp.ClientSession() as session:
         async with session.get(f"https://127.0.0.1:{port}/healthz", ssl=False) as answer:
             assert answer.status == 200
         async with session.get(f"https://127.0.0.1:{port}/readyz", ssl=False) as answer:
             assert answer.status == 503
 
 
-async def test_a_secret_that_does_not_exist_is_said_once(logs: pytest.LogCaptureFixture) -> None:
-    text = f"the secret {SYSTEM}/{WEBHOOK_SECRET} does not exist; create it, it may be empty"
+async def test_a_missing_secret_is_logged_once(logs: pytest.LogCaptureFixture) -> None:
+    text = f"the secret {SYSTEM}/{WEBHOOK_SECRET} does not exist; create it, even if empty"
     async with api_server() as api, running(Connection(str(api.client.make_url(""))), options(None), logs):
         await until(lambda: text in logs.text)
     assert logs.text.count(text) == 1
 
 
 class Failing(CertificateRenewal):
-    """Looks, and finds that it cannot."""
+    """A renewal whose requests fail."""
 
     looks = 0
 
@@ -287,15 +285,15 @@ class Failing(CertificateRenewal):
         raise ApiError(500, "InternalError", "the store is closed")
 
 
-async def test_what_goes_wrong_again_and_again_is_said_once(logs: pytest.LogCaptureFixture) -> None:
-    async with Client(NOBODY) as client:
+async def test_a_repeated_error_is_logged_once(logs: pytest.LogCaptureFixture) -> None:
+    async with Client(NO_SERVER) as client:
         renewal = Failing(client, CertificateLocation(), POLICY, lambda _: None)
         running = asyncio.create_task(renewal.run())
         await until(lambda: renewal.looks > 3)
         running.cancel()
-    assert logs.text.count("the certificate cannot be looked after: the store is closed") == 1
+    assert logs.text.count("certificate renewal failed: the store is closed") == 1
 
 
-async def test_a_folder_without_a_certificate_is_one_line(tmp_path: Path) -> None:
+async def test_a_folder_without_a_certificate_is_an_error_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/tls.crt: cannot be read: No such file or directory")):
-        await run_webhook(NOBODY, options(tmp_path), asyncio.Event())
+        await run_webhook(NO_SERVER, options(tmp_path), asyncio.Event())

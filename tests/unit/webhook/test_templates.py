@@ -1,4 +1,4 @@
-"""What makes pods: StatefulSets that would wait for themselves, templates, and minimums beyond what there will be."""
+"""Checks of pod templates: StatefulSets of gangs, template mistakes, and unreachable minimums."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PARALLEL_WARNING = {"op": "add", "path": "/spec/podManagementPolicy", "value": "
 
 
 def template(annotations: Json | None = None, labels: Json | None = None, **spec: Any) -> Json:
-    """A template that names our scheduler."""
+    """A template that names this scheduler."""
     body = {"schedulerName": "gpu-scheduler", "containers": [container()], **spec}
     return {"metadata": {"annotations": annotations or {}, "labels": labels or {}}, "spec": body}
 
 
 def maker(kind: str = "StatefulSet", of: Json | None = None, meta: Json | None = None, **spec: Any) -> Json:
-    """An object that makes pods from a template."""
+    """An object with a pod template."""
     group, version, _ = KINDS[kind].split("/")
     metadata = {"name": "train", "namespace": "x", **(meta or {})}
     body = {"template": of if of is not None else template(), **spec}
@@ -36,7 +36,7 @@ def maker(kind: str = "StatefulSet", of: Json | None = None, meta: Json | None =
 
 
 def check(body: Json, **extra: Any) -> Any:
-    """What /validate says of one of the plain kinds."""
+    """The response of /validate to an object of a plain kind."""
     return validate(body, KINDS[body["kind"]], **extra)
 
 
@@ -55,19 +55,19 @@ JOINS = {
 
 
 @pytest.mark.parametrize("joins", JOINS)
-def test_a_stateful_set_whose_pods_are_a_gang_makes_them_all_at_once(joins: str) -> None:
+def test_a_stateful_set_whose_pods_are_a_gang_is_made_parallel(joins: str) -> None:
     body = maker(of=JOINS[joins], replicas=2)
-    said = mutate(body, KINDS["StatefulSet"])
-    assert said.patch == [PARALLEL_WARNING]
-    assert said.warnings == [
-        "spec.podManagementPolicy: set to Parallel, because the pods start together as a gang; "
-        "made one by one, the first would wait for the others for ever"
+    result = mutate(body, KINDS["StatefulSet"])
+    assert result.patch == [PARALLEL_WARNING]
+    assert result.warnings == [
+        "spec.podManagementPolicy: set to Parallel, because the pods are a gang and start together; "
+        "with OrderedReady the first pod would wait for the others without end"
     ]
-    again = mutate(apply(body, said.patch), KINDS["StatefulSet"])
+    again = mutate(apply(body, result.patch), KINDS["StatefulSet"])
     assert (again.patch, again.warnings) == ([], [])
 
 
-def test_the_default_that_an_api_server_writes_is_replaced() -> None:
+def test_the_defaulted_policy_is_replaced() -> None:
     body = maker(of=JOINS["gang"], podManagementPolicy="OrderedReady")
     assert mutate(body, KINDS["StatefulSet"]).patch == [{**PARALLEL_WARNING, "op": "replace"}]
 
@@ -78,26 +78,26 @@ def test_the_default_that_an_api_server_writes_is_replaced() -> None:
         pytest.param(maker(), id="no-gang"),
         pytest.param(maker(of=JOINS["gang"], podManagementPolicy="Parallel"), id="parallel-already"),
         pytest.param(maker(of=template({GANG: "train", GANG_MIN: "2"}, schedulerName="other")), id="another-scheduler"),
-        pytest.param(maker(of=template({GANG_MIN: "1"})), id="nobody-waits-for-others"),
+        pytest.param(maker(of=template({GANG_MIN: "1"})), id="no-pod-waits-for-others"),
         pytest.param(maker(of=template({GANG_MIN: "many"})), id="wrong-anyway"),
         pytest.param(maker(of=template({MAP: THREE})), id="map-alone-is-no-gang"),
         pytest.param(maker(of={}), id="no-template"),
         pytest.param(maker(of={"spec": "x"}), id="nonsense"),
     ],
 )
-def test_other_stateful_sets_stay_as_they_are(body: Json) -> None:
-    said = mutate(body, KINDS["StatefulSet"])
-    assert (said.allowed, said.patch, said.warnings) == (True, [], [])
+def test_other_stateful_sets_are_not_changed(body: Json) -> None:
+    result = mutate(body, KINDS["StatefulSet"])
+    assert (result.allowed, result.patch, result.warnings) == (True, [], [])
 
 
 @pytest.mark.parametrize(("written", "operation"), [({}, "add"), ({"podManagementPolicy": "OrderedReady"}, "replace")])
-def test_a_stateful_set_that_was_made_parallel_stays_so_when_its_own_manifest_comes_again(
+def test_a_parallel_stateful_set_stays_parallel_when_its_manifest_is_applied_again(
     written: Json, operation: str
 ) -> None:
     old = maker(of=JOINS["gang"], podManagementPolicy="Parallel")
-    said = mutate(maker(of=JOINS["gang"], **written), KINDS["StatefulSet"], operation="UPDATE", old=old)
-    assert said.patch == [{**PARALLEL_WARNING, "op": operation}]
-    assert len(said.warnings) == 1
+    result = mutate(maker(of=JOINS["gang"], **written), KINDS["StatefulSet"], operation="UPDATE", old=old)
+    assert result.patch == [{**PARALLEL_WARNING, "op": operation}]
+    assert len(result.warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_stateful_set_that_was_made_parallel_stays_so_when_its_own_manifest_co
         ),
     ],
 )
-def test_otherwise_the_policy_of_a_stateful_set_that_exists_cannot_be_changed(body: Json, old: Json) -> None:
+def test_the_policy_of_an_existing_ordered_stateful_set_is_not_changed(body: Json, old: Json) -> None:
     assert mutate(body, KINDS["StatefulSet"], operation="UPDATE", old=old).patch == []
 
 
@@ -131,11 +131,11 @@ def test_otherwise_the_policy_of_a_stateful_set_that_exists_cannot_be_changed(bo
         pytest.param(maker("Job", template({GANG_MIN: "4"}), completions=8), 1, id="job-one-at-a-time"),
     ],
 )
-def test_a_minimum_beyond_the_pods_there_will_be_is_refused(body: Json, there: int) -> None:
+def test_a_minimum_above_the_number_of_pods_is_refused(body: Json, there: int) -> None:
     minimum = body["spec"]["template"]["metadata"]["annotations"][GANG_MIN]
-    said = check(body)
-    assert (said.allowed, said.code) == (False, 422)
-    assert said.message == (
+    result = check(body)
+    assert (result.allowed, result.code) == (False, 422)
+    assert result.message == (
         f"spec.template: {GANG_MIN}: {minimum} pods must start together, but there are {there}; write at most {there}"
     )
 
@@ -159,16 +159,16 @@ OWNED = {"ownerReferences": [{"kind": "Deployment", "name": "train", "uid": "u",
         ),
     ],
 )
-def test_what_can_start_is_let_in(body: Json) -> None:
-    said = check(body)
-    assert (said.allowed, said.warnings) == (True, [])
+def test_objects_that_can_start_are_allowed(body: Json) -> None:
+    result = check(body)
+    assert (result.allowed, result.warnings) == (True, [])
 
 
 def test_a_named_gang_may_get_its_pods_from_several_objects() -> None:
-    said = check(maker(of=template({GANG: "train", GANG_MIN: "4"}), replicas=3))
-    assert said.allowed
-    assert said.warnings == [
-        f"spec.template: {GANG_MIN}: 4 pods start together, but only 3 come from here; others must join the gang"
+    result = check(maker(of=template({GANG: "train", GANG_MIN: "4"}), replicas=3))
+    assert result.allowed
+    assert result.warnings == [
+        f"spec.template: {GANG_MIN}: 4 pods must start together, but this object creates 3; others must join the gang"
     ]
 
 
@@ -194,7 +194,7 @@ UNNAMED: Json = {"spec": {"containers": [container()]}}
 
 
 @pytest.mark.parametrize(
-    ("body", "resource", "said"),
+    ("body", "resource", "result"),
     [
         pytest.param(
             volcano(5, 1, 3),
@@ -228,10 +228,10 @@ UNNAMED: Json = {"spec": {"containers": [container()]}}
         ),
     ],
 )
-def test_a_minimum_beyond_a_jobs_replicas_is_refused(body: Json, resource: str, said: str) -> None:
+def test_a_minimum_above_the_replicas_of_a_job_is_refused(body: Json, resource: str, result: str) -> None:
     found = validate(body, resource)
     assert not found.allowed
-    assert found.message.startswith(said)
+    assert found.message.startswith(result)
 
 
 @pytest.mark.parametrize(
@@ -246,16 +246,16 @@ def test_a_minimum_beyond_a_jobs_replicas_is_refused(body: Json, resource: str, 
         pytest.param(pytorch(5, 1, 3, of=UNNAMED), PYTORCH, id="kubeflow-of-another-scheduler"),
     ],
 )
-def test_jobs_that_can_start_and_jobs_of_others_are_let_in(body: Json, resource: str) -> None:
-    said = validate(body, resource, STRICT)
-    assert (said.allowed, said.warnings) == (True, [])
+def test_jobs_that_can_start_and_jobs_of_other_schedulers_are_allowed(body: Json, resource: str) -> None:
+    result = validate(body, resource, STRICT)
+    assert (result.allowed, result.warnings) == (True, [])
 
 
 # -- templates
 
 
 @pytest.mark.parametrize(
-    ("of", "said"),
+    ("of", "result"),
     [
         pytest.param(template({MAP: "a=b"}), f"spec.template: {MAP}: line 1: 'a=b' is no entry", id="map"),
         pytest.param(template({GANG_MIN: "0"}), f"spec.template: {GANG_MIN}: '0' is no such number", id="gang-min"),
@@ -266,11 +266,11 @@ def test_jobs_that_can_start_and_jobs_of_others_are_let_in(body: Json, resource:
         pytest.param(
             template(containers=[container(gpus="many")]), "spec.template: spec.containers[0].resources.req", id="gpus"
         ),
-        pytest.param(template(nodeName="node1"), "spec.template: spec.nodeName: it takes the pod past", id="node-name"),
+        pytest.param(template(nodeName="node1"), "spec.template: spec.nodeName: bypasses", id="node-name"),
     ],
 )
-def test_a_wrong_template_is_refused_before_it_makes_pods(of: Json, said: str) -> None:
-    assert check(maker(of=of), policy=STRICT).message.startswith(said)
+def test_a_wrong_template_is_refused(of: Json, result: str) -> None:
+    assert check(maker(of=of), policy=STRICT).message.startswith(result)
 
 
 @pytest.mark.parametrize(
@@ -286,20 +286,20 @@ def test_a_wrong_template_is_refused_before_it_makes_pods(of: Json, said: str) -
         ),
     ],
 )
-def test_pods_to_come_without_a_line_in_the_map_are_warned_of(body: Json, lacking: str) -> None:
-    said = check(body)
-    assert said.allowed
-    right = "add a line for each, or they will be refused"
-    assert said.warnings == (
+def test_missing_lines_of_a_map_are_warned_of(body: Json, lacking: str) -> None:
+    result = check(body)
+    assert result.allowed
+    right = "add one for each, or these pods are refused"
+    assert result.warnings == (
         [f"spec.template: {MAP}: there is no line for pod index {lacking}; {right}"] if lacking else []
     )
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "Job"])
 def test_a_map_needs_pods_with_an_index(kind: str) -> None:
-    said = check(maker(kind, template({MAP: THREE})))
+    result = check(maker(kind, template({MAP: THREE})))
     right = "use a StatefulSet, or a Job with completionMode: Indexed"
-    assert said.message == f"spec.template: {MAP}: these pods have no index of their own; {right}"
+    assert result.message == f"spec.template: {MAP}: these pods have no index; {right}"
     named = template({MAP: THREE})
     named["metadata"]["name"] = "worker-0"
     assert not check(maker(kind, named)).allowed
@@ -308,21 +308,23 @@ def test_a_map_needs_pods_with_an_index(kind: str) -> None:
 
 
 def test_unknown_nodes_of_a_templates_map_are_warned_of_together() -> None:
-    said = check(maker(of=template({MAP: "0=node8:0\n1=node9:0"})))
-    assert said.allowed
-    assert said.warnings[0].startswith(f"spec.template: {MAP}: there is no node node8, node9; its pods wait")
+    result = check(maker(of=template({MAP: "0=node8:0\n1=node9:0"})))
+    assert result.allowed
+    assert result.warnings[0].startswith(f"spec.template: {MAP}: there is no node node8, node9; the pod waits")
 
 
 # -- later changes
 
 
-def test_only_what_a_change_makes_wrong_is_refused() -> None:
+def test_only_new_problems_of_an_update_are_refused() -> None:
     old = maker(of=template({GANG_MIN: "4", f"{GROUP}/paused": "1"}), replicas=3)
     same = maker(of=template({GANG_MIN: "4", f"{GROUP}/paused": "1"}), meta={"labels": {"a": "b"}}, replicas=3)
     assert check(same, operation="UPDATE", old=old).allowed
     worse = maker(of=template({GANG_MIN: "4", f"{GROUP}/paused": "1"}), replicas=2)
-    said = check(worse, operation="UPDATE", old=old)
-    assert said.message == (f"spec.template: {GANG_MIN}: 4 pods must start together, but there are 2; write at most 2")
+    result = check(worse, operation="UPDATE", old=old)
+    assert result.message == (
+        f"spec.template: {GANG_MIN}: 4 pods must start together, but there are 2; write at most 2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,12 +336,12 @@ def test_only_what_a_change_makes_wrong_is_refused() -> None:
     ],
     ids=["delete", "status", "scale"],
 )
-def test_what_is_no_change_of_the_object_is_let_through(request_: Json) -> None:
+def test_other_operations_on_the_object_are_allowed(request_: Json) -> None:
     wrong = maker(of=template({GANG_MIN: "4"}))
     assert check(wrong, old=maker(), **request_).allowed
 
 
-def test_an_object_that_is_going_away_may_be_as_wrong_as_it_likes() -> None:
+def test_an_object_that_is_being_deleted_is_not_checked() -> None:
     gone = maker(of=template({GANG_MIN: "4"}), meta={"deletionTimestamp": "2025-01-01T00:00:00Z"})
     assert check(gone, operation="UPDATE", old=maker()).allowed
 
@@ -348,22 +350,22 @@ def test_an_object_that_is_going_away_may_be_as_wrong_as_it_likes() -> None:
 
 
 def many_tasks(number: int, of: Json) -> Json:
-    """A Volcano Job with so many tasks alike."""
+    """A Volcano Job with a number of identical tasks."""
     tasks = [{"name": f"task{i}", "replicas": 1, "template": of} for i in range(number)]
     return {"kind": "Job", "metadata": {"name": "train", "namespace": "x"}, "spec": {"tasks": tasks}}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "result"),
     [
-        (many_tasks(1001, template()), "spec: more than 1000 templates of pods are too many; write at most 1000"),
+        (many_tasks(1001, template()), "spec: more than 1000 pod templates are too many; write at most 1000"),
         (
             many_tasks(101, template(containers=[{}] * 100)),
-            "spec: 10100 containers in its templates are too many; write at most 10000",
+            "spec: 10100 containers in pod templates are too many; write at most 10000",
         ),
         (
             many_tasks(2, template({MAP: "0=node1:0" + " " * 200_000})),
-            f"spec: {MAP}: 400018 characters in its templates are too many; write at most 262144",
+            f"spec: {MAP}: 400018 characters in pod templates are too many; write at most 262144",
         ),
         (
             many_tasks(101, template(resources={"requests": {f"example.com/r{i}": "1" for i in range(100)}})),
@@ -372,21 +374,21 @@ def many_tasks(number: int, of: Json) -> Json:
     ],
     ids=["templates", "containers", "maps", "amounts"],
 )
-def test_what_would_take_too_long_is_refused_without_a_look_at_each_part(body: Json, said: str) -> None:
-    assert validate(body, VOLCANO).message == said
+def test_objects_that_are_too_large_are_refused_quickly(body: Json, result: str) -> None:
+    assert validate(body, VOLCANO).message == result
 
 
-def test_a_thousand_tasks_are_all_looked_at() -> None:
+def test_a_thousand_tasks_are_all_checked() -> None:
     assert validate(many_tasks(1000, template()), VOLCANO).allowed
     assert validate(many_tasks(1000, template({MAP: "bad"})), VOLCANO).message.startswith("1000 problems: ")
 
 
-def test_as_many_tasks_of_others_as_they_like_are_let_in() -> None:
+def test_any_number_of_tasks_of_other_schedulers_is_allowed() -> None:
     assert validate(many_tasks(1001, {"spec": {"containers": [{}]}}), VOLCANO).allowed
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_a_gang_that_has_all_it_needs_from_one_object_is_not_warned_of_others(replicas: int) -> None:
-    said = check(maker("Deployment", template({GANG: "train", GANG_MIN: "2"}), replicas=replicas))
-    assert said.allowed
-    assert not said.warnings
+def test_a_gang_with_all_pods_from_one_object_is_no_warning(replicas: int) -> None:
+    result = check(maker("Deployment", template({GANG: "train", GANG_MIN: "2"}), replicas=replicas))
+    assert result.allowed
+    assert not result.warnings

@@ -1,1 +1,1 @@
-"""The checks of `doctor`: each one turns what was found in the cluster into a verdict and, where needed, a remedy."""
+"""The checks of `doctor`: each turns facts about the cluster into a verdict and, where needed, a remedy."""

@@ -1,4 +1,4 @@
-"""What the doctor looks at: each check turns what was found into a verdict and, where needed, what to do."""
+"""Checks of the API server, the installation, the leader, the gangs and the nodes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gpu_scheduler.core.state import State
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PLACEMENTS, QUEUES
 from gpu_scheduler.k8s.discovery import Served
 
-SLOW = 1.0
-"""An API server that takes longer than this to say its version is slow, in seconds."""
+SLOW_SECONDS = 1.0
+"""A slower answer to a version request is a warning."""
 
-SKEWED = 5.0
-"""Clocks further apart than this make ages and deadlines wrong, in seconds."""
+MAX_CLOCK_SKEW = 5.0
+"""With more seconds between two clocks, ages and timeouts are wrong."""
 
-LONG = 3600.0
-"""Who waits longer than this is worth a word, in seconds."""
+LONG_WAIT = 3600.0
+"""A gang that waits for more seconds is listed."""
 
 DAY = 86_400.0
 INSTALL = f"Install the CRDs: kubectl apply -f {files('gpu_scheduler.gangs') / 'crds'}"
 
 
 class CheckLevel(Enum):
-    """How a check went."""
+    """The verdict of a check."""
 
     OK = "ok"
     INFO = "info"
@@ -41,7 +41,7 @@ class CheckLevel(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One verdict; `remedy` says what to do about it."""
+    """The result of one check; `remedy` says what to do about it."""
 
     name: str
     level: CheckLevel
@@ -50,79 +50,83 @@ class Check:
 
 
 def check_api(server: str, version: str, seconds: float) -> Check:
-    """Whether the API server answers, and how fast."""
-    said = f"{server} answers in {seconds * 1000:.0f} ms, Kubernetes {version or 'of unknown version'}"
-    if seconds > SLOW:
-        return Check("api", CheckLevel.WARN, said, "Every bind will take as long: look at the API server's load.")
-    return Check("api", CheckLevel.OK, said)
+    """Checks how fast the API server answers."""
+    answer = f"{server} answers in {seconds * 1000:.0f} ms, Kubernetes {version or 'of unknown version'}"
+    if seconds > SLOW_SECONDS:
+        return Check("api", CheckLevel.WARN, answer, "Every bind takes as long; check the load of the API server.")
+    return Check("api", CheckLevel.OK, answer)
 
 
 def check_clock(asked: float, theirs: float, answered: float) -> Check:
-    """Whether our clock and the server's agree: theirs is to be a moment between our question and its answer."""
+    """Checks the clock skew: the server's time must lie between our request and its answer."""
     ours = min(max(asked, theirs), answered)
     apart = abs(ours - theirs)
-    if apart > SKEWED:
+    if apart > MAX_CLOCK_SKEW:
         side = "ahead of" if ours > theirs else "behind"
-        told = f"this machine's clock is {draw_age(apart)} {side} the API server's"
-        return Check("clock", CheckLevel.WARN, told, "Set the clock (NTP): time-outs and ages are wrong until then.")
-    return Check("clock", CheckLevel.OK, "agrees with the API server's")
+        skew = f"the clock of this machine is {draw_age(apart)} {side} that of the API server"
+        return Check(
+            "clock", CheckLevel.WARN, skew, "Synchronize the clocks (NTP): timeouts and ages are wrong until then."
+        )
+    return Check("clock", CheckLevel.OK, "agrees with that of the API server")
 
 
 def check_permissions(refused: Collection[Permission], asked: int) -> Check:
-    """Whether everything is allowed that the scheduler does."""
+    """Checks that the account has every permission that the scheduler needs."""
     if refused:
-        told = f"{len(refused)} of {asked} not allowed: {join([str(one) for one in refused], 8)}"
-        remedy = "Bind the scheduler's ClusterRole to this account, or run doctor with the scheduler's own account."
-        return Check("permissions", CheckLevel.FAIL, told, remedy)
-    return Check("permissions", CheckLevel.OK, f"all {asked} allowed")
+        denied = f"{len(refused)} of {asked} denied: {join([str(one) for one in refused], 8)}"
+        remedy = "Bind the scheduler's ClusterRole to this account, or run doctor with the account of the scheduler."
+        return Check("permissions", CheckLevel.FAIL, denied, remedy)
+    return Check("permissions", CheckLevel.OK, f"all {asked} granted")
 
 
 def check_kinds(served: Served) -> Iterator[Check]:
-    """Whether our own kinds are installed, and which kinds of gangs can be read."""
+    """Checks that the CRDs are installed, and lists the kinds of gangs that the cluster serves."""
     if served.has(PLACEMENTS):
         yield Check("placements", CheckLevel.OK, f"{PLACEMENTS.plural}.{PLACEMENTS.api_version} installed")
     else:
-        told = f"the kind {PLACEMENTS.plural}.{PLACEMENTS.group} is not installed: nothing can be committed"
-        yield Check("placements", CheckLevel.FAIL, told, INSTALL)
+        missing = f"the CRD {PLACEMENTS.plural}.{PLACEMENTS.group} is not installed: the scheduler cannot commit"
+        yield Check("placements", CheckLevel.FAIL, missing, INSTALL)
     if served.has(QUEUES):
         yield Check("queues", CheckLevel.OK, f"{QUEUES.plural}.{QUEUES.api_version} installed")
     else:
-        told = f"the kind {QUEUES.plural}.{QUEUES.group} is not installed: there are no quotas"
-        yield Check("queues", CheckLevel.WARN, told, INSTALL)
+        missing = f"the CRD {QUEUES.plural}.{QUEUES.group} is not installed: there are no quotas"
+        yield Check("queues", CheckLevel.WARN, missing, INSTALL)
     kinds = [f"{kind.plural}.{kind.api_version}" for kind in gang_kinds(served)]
     found = join([*kinds, "annotations"], 8)
     yield Check("dialects", CheckLevel.OK, f"gangs can be written as {found}")
 
 
 def check_leader(lease: Leadership | None, now: float, committed: int) -> Check:
-    """Whether somebody decides."""
+    """Checks that a scheduler leads."""
     problem = leader_problem(lease, now)
     if problem or lease is None:
         remedy = "Start one: gpu-scheduler scheduler."
         if committed:
-            remedy += f" {count(committed, 'commit')} will be carried out first."
+            remedy += f" It completes {count(committed, 'open commit')} first."
         return Check("leader", CheckLevel.WARN, problem.rstrip("."), remedy)
     age = draw_age(now - (lease.renewed or now))
-    return Check("leader", CheckLevel.OK, f"{lease.holder}, heard of {age} ago, {count(committed, 'open commit')}")
+    return Check("leader", CheckLevel.OK, f"{lease.holder}, renewed {age} ago, {count(committed, 'open commit')}")
 
 
 def check_placements(names: Mapping[str, str], committed: Mapping[str, str]) -> Check:
-    """Whether every decision that is written down is one that counts, and the other way round; names with uids."""
+    """Checks that every Placement is committed in the Lease and the other way round; both map names to uids."""
     missing = [name for name, uid in committed.items() if names.get(name) != uid]
     if missing:
-        told = f"the Lease names {count(len(missing), 'Placement')} that {'do' if len(missing) > 1 else 'does'} not "
-        remedy = "Somebody deleted them. Check that no two pods use one GPU, then take the names out of the Lease."
-        return Check("leftovers", CheckLevel.FAIL, f"{told}exist: {join(missing)}", remedy)
+        lost = (
+            f"the Lease names {count(len(missing), 'Placement')} that {'do' if len(missing) > 1 else 'does'} not exist"
+        )
+        remedy = "They were deleted. Check that no two pods use one GPU, then remove the names from the Lease."
+        return Check("leftovers", CheckLevel.FAIL, f"{lost}: {join(missing)}", remedy)
     void = [name for name in names if name not in committed]
     if void:
-        remedy = "None are bound to happen; the next leader deletes them. kubectl delete is safe too."
-        told = f"{count(len(void), 'Placement')} outside the committed set: {join(void)}"
-        return Check("leftovers", CheckLevel.INFO, told, remedy)
+        remedy = "They have no effect. The next leader deletes them; kubectl delete is safe too."
+        uncommitted = f"{count(len(void), 'Placement')} not committed: {join(void)}"
+        return Check("leftovers", CheckLevel.INFO, uncommitted, remedy)
     return Check("leftovers", CheckLevel.OK, "none: every Placement is committed")
 
 
 def check_gangs(state: State, now: float) -> Iterator[Check]:
-    """Whether pods name gangs that do not exist, and who waits too long."""
+    """Lists pods whose gang does not exist, and gangs that have waited for long."""
     lost, slow = [], []
     for record in state.records.values():
         seen = look_at(state, record)
@@ -130,48 +134,48 @@ def check_gangs(state: State, now: float) -> Iterator[Check]:
         if seen.phase is Phase.ORPHANED:
             lost.append(f"{name} ({count(len(record.members), 'pod')})")
         since = waiting_since(record, seen.facts) if seen.status.waiting else None
-        if since is not None and now - since > LONG:
+        if since is not None and now - since > LONG_WAIT:
             slow.append((since, name))
     if lost:
-        remedy = "Create the gang objects again, or delete the pods: those that wait cannot start."
+        remedy = "Create the gang objects again, or delete the pods: they cannot start."
         yield Check("gangs", CheckLevel.WARN, f"pods name gangs that do not exist: {join(lost)}", remedy)
     else:
         yield Check("gangs", CheckLevel.OK, "every gang that pods name exists")
     if slow:
-        told = [f"{name} ({draw_age(now - since)})" for since, name in sorted(slow)]
+        waits = [f"{name} ({draw_age(now - since)})" for since, name in sorted(slow)]
         remedy = f"gpu-scheduler explain {min(slow)[1]}"
-        yield Check("waiting", CheckLevel.WARN, f"{count(len(slow), 'gang')} for over an hour: {join(told)}", remedy)
+        yield Check("waiting", CheckLevel.WARN, f"{count(len(slow), 'gang')} for over an hour: {join(waits)}", remedy)
     else:
-        yield Check("waiting", CheckLevel.OK, "nobody for over an hour")
+        yield Check("waiting", CheckLevel.OK, "no gang for over an hour")
 
 
 def check_nodes(state: State) -> Check:
-    """Whether there are GPUs, and where their indices are ours to choose."""
+    """Checks that nodes have healthy GPUs, and lists nodes on which GPUs are only counted."""
     nodes = [node for node in state.cluster.table.nodes if node is not None and node.gpus]
     counted = sorted(node.name for node in nodes if not node.assigns_devices)
     sick = sorted(node.name for node in nodes if not node.ready or node.unhealthy)
     if not nodes:
-        told = f"no node offers {' or '.join(state.config.gpu_resources)}"
-        remedy = "Install the GPU vendor's device plugin, or name the resource in --config."
-        return Check("nodes", CheckLevel.WARN, told, remedy)
+        none = f"no node offers {' or '.join(state.config.gpu_resources)}"
+        remedy = "Install the GPU vendor's device plugin, or set gpuResources in --config."
+        return Check("nodes", CheckLevel.WARN, none, remedy)
     gpus = count(sum(node.gpus for node in nodes), "GPU")
-    told = f"{gpus} on {count(len(nodes), 'node')}"
+    total = f"{gpus} on {count(len(nodes), 'node')}"
     if sick:
         remedy = f"gpu-scheduler nodes {sick[0]}"
-        return Check("nodes", CheckLevel.WARN, f"{told}; not ready or with unhealthy GPUs: {join(sick)}", remedy)
+        return Check("nodes", CheckLevel.WARN, f"{total}; not ready or with unhealthy GPUs: {join(sick)}", remedy)
     if counted:
-        remedy = f"Label nodes {ASSIGNS_DEVICES}=true where no device plugin chooses the GPUs; else all is well."
-        return Check("nodes", CheckLevel.INFO, f"{told}; only counted, not assigned by index: {join(counted)}", remedy)
-    return Check("nodes", CheckLevel.OK, told)
+        remedy = f"Label nodes {ASSIGNS_DEVICES}=true where no device plugin chooses the GPUs; otherwise this is fine."
+        return Check("nodes", CheckLevel.INFO, f"{total}; only counted, not assigned by index: {join(counted)}", remedy)
+    return Check("nodes", CheckLevel.OK, total)
 
 
 def worst(checks: Iterable[Check]) -> CheckLevel:
-    """The worst verdict of all."""
+    """The worst verdict."""
     order = list(CheckLevel)
     return max((check.level for check in checks), key=order.index, default=CheckLevel.OK)
 
 
 def sum_up(checks: Sequence[Check]) -> str:
-    """All verdicts in one line."""
+    """The number of checks of each level, in one line."""
     numbers = [(sum(check.level is level for check in checks), level) for level in CheckLevel]
     return ", ".join(f"{number} {level.value}" for number, level in numbers if number)

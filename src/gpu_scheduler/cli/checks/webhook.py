@@ -1,4 +1,4 @@
-"""What the doctor says about the webhook: is it configured, whom do API servers trust, does anybody answer?"""
+"""Checks of the webhook: configuration, certificate and endpoints."""
 
 from __future__ import annotations
 
@@ -18,122 +18,124 @@ from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, NotFound
 from gpu_scheduler.k8s.resources import ENDPOINT_SLICES, MUTATING, SECRETS, SERVICES, VALIDATING
 
-SOON = 14 * DAY
-REFUSED = "pods that name this scheduler are refused"
+EXPIRES_SOON = 14 * DAY
+CONSEQUENCE = "pods that name this scheduler are refused"
 
 
 @dataclass
 class WebhookStatus:
-    """The webhook as the API shows it; what this account may not see has the reason in `hidden`."""
+    """The objects of the webhook in the API; `hidden` has the error for each that this account may not read."""
 
     missing: list[str] = field(default_factory=list)
     hidden: dict[str, str] = field(default_factory=dict)
     hooks: list[dict[str, Any]] = field(default_factory=list)
-    served: float | None = None
-    """When the certificate in the secret ends."""
+    certificate_ends: float | None = None
+    """When the certificate in the secret expires."""
     endpoints: dict[str, int | None] = field(default_factory=dict)
-    """How many are ready behind each Service; None for a Service that does not exist."""
+    """The number of ready endpoints of each Service; None for a Service that does not exist."""
 
 
 async def read_webhook_status(client: Client, system: str) -> WebhookStatus:
-    """Everything that there is to see of the webhook."""
-    seen = WebhookStatus()
+    """Reads the configurations, Services, endpoints and secret of the webhook."""
+    status = WebhookStatus()
     for kind in (MUTATING, VALIDATING):
         try:
             found = await client.get(kind, WEBHOOK)
         except NotFound:
-            seen.missing.append(kind.kind)
+            status.missing.append(kind.kind)
         except ApiError as error:
-            seen.hidden[kind.kind] = error.message
+            status.hidden[kind.kind] = error.message
         else:
-            seen.hooks += found.get("webhooks") or ()
-    for namespace, name in dict.fromkeys(_services(seen.hooks)):
-        await _count_endpoints(client, namespace, name, seen)
-    if seen.hooks:
-        await _read_secret(client, system, seen)
-    return seen
+            status.hooks += found.get("webhooks") or ()
+    for namespace, name in dict.fromkeys(_services(status.hooks)):
+        await _count_endpoints(client, namespace, name, status)
+    if status.hooks:
+        await _read_secret(client, system, status)
+    return status
 
 
-async def _count_endpoints(client: Client, namespace: str, name: str, seen: WebhookStatus) -> None:
+async def _count_endpoints(client: Client, namespace: str, name: str, status: WebhookStatus) -> None:
     place = f"{namespace}/{name}"
     try:
         await client.get(SERVICES, name, namespace)
         slices = await client.list(ENDPOINT_SLICES, namespace, labels=f"kubernetes.io/service-name={name}")
     except NotFound:
-        seen.endpoints[place] = None
+        status.endpoints[place] = None
     except ApiError as error:
-        seen.hidden[place] = error.message
+        status.hidden[place] = error.message
     else:
-        all_of_them = [one for found in slices.items for one in found.get("endpoints") or ()]
-        seen.endpoints[place] = sum((one.get("conditions") or {}).get("ready") is not False for one in all_of_them)
+        endpoints = [one for found in slices.items for one in found.get("endpoints") or ()]
+        status.endpoints[place] = sum((one.get("conditions") or {}).get("ready") is not False for one in endpoints)
 
 
-async def _read_secret(client: Client, system: str, seen: WebhookStatus) -> None:
+async def _read_secret(client: Client, system: str, status: WebhookStatus) -> None:
     try:
         secret = await client.get(SECRETS, WEBHOOK_SECRET, system)
-        seen.served = read_period(base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))).ends
+        status.certificate_ends = read_period(base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))).ends
     except (ApiError, ValueError):
-        pass  # it may be hidden, empty or called otherwise: what API servers trust says as much
+        pass  # it may be hidden, empty or have another name; the bundles of the configurations are checked as well
 
 
-def check_webhook(seen: WebhookStatus, now: float) -> Iterator[Check]:
-    """Whether the webhook is there, its certificate good for a while, and somebody answers."""
-    if len(seen.missing) == 2:
-        told = "not installed: containers are not told their GPUs by CUDA_VISIBLE_DEVICES"
-        remedy = "Install the chart with webhook.enabled=true; until then a container reads the annotation itself."
-        yield Check("webhook", CheckLevel.WARN, told, remedy)
+def check_webhook(status: WebhookStatus, now: float) -> Iterator[Check]:
+    """Checks that the webhook is installed, its certificate valid, and an endpoint ready."""
+    if len(status.missing) == 2:
+        missing = "not installed: CUDA_VISIBLE_DEVICES is not set in containers"
+        remedy = "Install the chart with webhook.enabled=true; until then a container must read the annotation itself."
+        yield Check("webhook", CheckLevel.WARN, missing, remedy)
         return
-    kinds = [kind for kind in (MUTATING.kind, VALIDATING.kind) if kind in seen.hidden]
-    if seen.missing:
-        told = f"the {seen.missing[0]} {WEBHOOK} does not exist"
-        yield Check("webhook", CheckLevel.FAIL, told, "Install the chart again.")
+    kinds = [kind for kind in (MUTATING.kind, VALIDATING.kind) if kind in status.hidden]
+    if status.missing:
+        missing = f"the {status.missing[0]} {WEBHOOK} does not exist"
+        yield Check("webhook", CheckLevel.FAIL, missing, "Install the chart again.")
     elif kinds:
-        yield Check("webhook", CheckLevel.INFO, f"cannot be seen: {seen.hidden[kinds[0]]}")
+        yield Check("webhook", CheckLevel.INFO, f"cannot be read: {status.hidden[kinds[0]]}")
     else:
-        yield Check("webhook", CheckLevel.OK, f"{count(len(seen.hooks), 'webhook')} configured")
-    if seen.hooks:
-        yield _check_certificate(seen, now)
-        yield _check_answering(seen)
+        yield Check("webhook", CheckLevel.OK, f"{count(len(status.hooks), 'webhook')} configured")
+    if status.hooks:
+        yield _check_certificate(status, now)
+        yield _check_endpoints(status)
 
 
-def _check_certificate(seen: WebhookStatus, now: float) -> Check:
-    name, remedy = "certificate", f"Renew what the secret {WEBHOOK_SECRET} holds; gpu-scheduler certs makes a new one."
-    bundles = [(hook.get("name", ""), _read_bundle(hook)) for hook in seen.hooks if _needs_bundle(hook)]
-    bare = [hook for hook, bundle in bundles if not bundle]
-    if bare:
-        told = f"no authority is trusted (caBundle is empty) by {join(bare)}: {REFUSED}"
-        return Check(name, CheckLevel.FAIL, told, "Wait for the webhook to enter its own, or set webhook.caBundle.")
-    # An authority that is being replaced may end before the other one.
+def _check_certificate(status: WebhookStatus, now: float) -> Check:
+    name, remedy = "certificate", f"Renew the secret {WEBHOOK_SECRET}; gpu-scheduler certs creates a new one."
+    bundles = [(hook.get("name", ""), _read_bundle(hook)) for hook in status.hooks if _needs_bundle(hook)]
+    without_bundle = [hook for hook, bundle in bundles if not bundle]
+    if without_bundle:
+        untrusted = f"the caBundle of {join(without_bundle)} is empty: {CONSEQUENCE}"
+        return Check(
+            name, CheckLevel.FAIL, untrusted, "Wait until the webhook has set its own, or set webhook.caBundle."
+        )
+    # During a rotation the old authority may expire first.
     ends = [max(read_period(pem).ends for pem in bundle) for _, bundle in bundles]
-    ends += [seen.served] if seen.served is not None else []
+    ends += [status.certificate_ends] if status.certificate_ends is not None else []
     if not ends:
-        return Check(name, CheckLevel.OK, "of an authority that API servers trust by themselves")
+        return Check(name, CheckLevel.OK, "of an authority that API servers trust by default")
     left = min(ends) - now
     if left < 0:
-        return Check(name, CheckLevel.FAIL, f"expired {draw_age(-left)} ago: {REFUSED}", remedy)
-    if left < SOON:
+        return Check(name, CheckLevel.FAIL, f"expired {draw_age(-left)} ago: {CONSEQUENCE}", remedy)
+    if left < EXPIRES_SOON:
         return Check(name, CheckLevel.WARN, f"expires in {draw_age(left)}", remedy)
-    return Check(name, CheckLevel.OK, f"good for {draw_age(left)}")
+    return Check(name, CheckLevel.OK, f"valid for {draw_age(left)}")
 
 
-def _check_answering(seen: WebhookStatus) -> Check:
+def _check_endpoints(status: WebhookStatus) -> Check:
     name = "endpoints"
-    for place, ready in seen.endpoints.items():
+    for place, ready in status.endpoints.items():
         if ready is None:
             return Check(
-                name, CheckLevel.FAIL, f"the Service {place} does not exist: {REFUSED}", "Install the chart again."
+                name, CheckLevel.FAIL, f"the Service {place} does not exist: {CONSEQUENCE}", "Install the chart again."
             )
         if ready == 0:
             namespace = place.partition("/")[0]
-            remedy = f"kubectl -n {namespace} get pods shows why; its log says more."
-            return Check(name, CheckLevel.FAIL, f"nobody is ready behind the Service {place}: {REFUSED}", remedy)
-    hidden = [why for place, why in seen.hidden.items() if "/" in place]
+            remedy = f"kubectl -n {namespace} get pods shows why; see also the log of the pod."
+            return Check(name, CheckLevel.FAIL, f"the Service {place} has no ready endpoint: {CONSEQUENCE}", remedy)
+    hidden = [why for place, why in status.hidden.items() if "/" in place]
     if hidden:
-        return Check(name, CheckLevel.INFO, f"cannot be seen: {hidden[0]}")
-    if seen.endpoints:
-        return Check(name, CheckLevel.OK, f"{sum(ready or 0 for ready in seen.endpoints.values())} ready")
-    hosts = {urlsplit(hook["clientConfig"]["url"]).netloc for hook in seen.hooks if hook["clientConfig"].get("url")}
-    return Check(name, CheckLevel.OK, f"asked at {join(sorted(hosts))}")
+        return Check(name, CheckLevel.INFO, f"cannot be read: {hidden[0]}")
+    if status.endpoints:
+        return Check(name, CheckLevel.OK, f"{sum(ready or 0 for ready in status.endpoints.values())} ready")
+    hosts = {urlsplit(hook["clientConfig"]["url"]).netloc for hook in status.hooks if hook["clientConfig"].get("url")}
+    return Check(name, CheckLevel.OK, f"reached at {join(sorted(hosts))}")
 
 
 def _services(hooks: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -144,7 +146,7 @@ def _services(hooks: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def _needs_bundle(hook: dict[str, Any]) -> bool:
-    """Whether nobody is trusted without a bundle; an address may have a certificate that everybody trusts."""
+    """Whether the webhook needs a caBundle: one with a URL may have a publicly trusted certificate."""
     client = hook.get("clientConfig", {})
     return not client.get("url") or bool(client.get("caBundle"))
 

@@ -1,1 +1,1 @@
-"""The demonstration: the same jobs pod by pod and as gangs, watched through the API."""
+"""The implementation of `demo`: runs the same jobs pod by pod and as gangs, and observes them through the API."""

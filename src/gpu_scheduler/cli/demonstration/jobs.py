@@ -1,4 +1,4 @@
-"""The jobs of the demonstration, and the pods that they are."""
+"""The jobs of the demonstration, and their pods."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpu_scheduler.k8s.objects import Json
 
 NAMESPACE = "default"
 JOB = "demo/job"
-"""The label that says whose a pod is."""
+"""The label with the name of a pod's job."""
 
 GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """So many pods with so many GPUs each; all of them have to run before any of them computes."""
+    """A job of pods with GPUs each; it computes once all of its pods run."""
 
     name: str
     pods: int
     gpus: int
     seconds: float = 0.0
-    """How long it computes."""
+    """How long the job computes."""
 
     @property
     def total(self) -> int:
@@ -33,13 +33,13 @@ class DemoJob:
 
 
 JOBS = (DemoJob("vision", 8, 1, 3), DemoJob("speech", 8, 1, 4), DemoJob("text", 8, 2, 6), DemoJob("robots", 8, 2, 4))
-"""48 GPUs together. On 32 the first three fit at once, and the fourth when two of them have ended."""
+"""48 GPUs together. On 32 the first three jobs fit at once, and the fourth when two of them have finished."""
 
-# As training does: a rank reports itself and computes once all ranks are there. Here a file is a report.
+# Like distributed training: a rank registers, here with a file, and computes once all ranks have registered.
 _TRAIN = """\
 touch "$RENDEZVOUS/$JOB-$RANK"
 until set -- "$RENDEZVOUS/$JOB"-* && [ $# -ge "$WORLD_SIZE" ]; do sleep 0.3; done
-echo "All $WORLD_SIZE ranks are here. Rank $RANK computes on GPU $CUDA_VISIBLE_DEVICES."
+echo "All $WORLD_SIZE ranks are running. Rank $RANK computes on GPU $CUDA_VISIBLE_DEVICES."
 sleep "$COMPUTE"
 """
 _SLEEP = "exec sleep 600"
@@ -48,7 +48,7 @@ _TELL = "echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES; exec sleep 600"
 
 @dataclass(frozen=True, slots=True)
 class _DemoContainer:
-    """What a pod runs."""
+    """The container of a pod."""
 
     script: str
     gpus: int = 0
@@ -56,7 +56,7 @@ class _DemoContainer:
 
 
 def interleave(jobs: Sequence[DemoJob]) -> list[list[tuple[DemoJob, int]]]:
-    """Who comes when jobs are submitted at the same time: in each round the next pod of every job."""
+    """The order in which pods of jobs that are submitted together arrive: in each round the next pod of every job."""
     most = max(job.pods for job in jobs)
     return [[(job, rank) for job in jobs if rank < job.pods] for rank in range(most)]
 
@@ -74,12 +74,12 @@ def train_pod(job: DemoJob, rank: int, rendezvous: Path) -> Json:
 
 
 def idle_pod(job: DemoJob, rank: int) -> Json:
-    """A member that runs until it is deleted; a job of one pod is no gang."""
+    """A pod that runs until it is deleted; a job of one pod is no gang."""
     return _make_pod(job.name, rank, _DemoContainer(_SLEEP, job.gpus), _gang(job) if job.pods > 1 else {})
 
 
 def mapped_pod(name: str, rank: int, device_map: str) -> Json:
-    """A pod whose map says its node and its GPUs; it prints what it sees."""
+    """A pod with a device map, which prints CUDA_VISIBLE_DEVICES."""
     return _make_pod(name, rank, _DemoContainer(_TELL), {DEVICE_MAP: device_map})
 
 

@@ -1,4 +1,4 @@
-"""What was seen of the pods, and what follows from it: who holds what, who is locked, who computed when."""
+"""Observations of pods, and what they show: holders of GPUs, deadlocks, and when each job computed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpu_scheduler.gangs.contract import DEVICES
 from gpu_scheduler.k8s.objects import PodObject
 
 GpuId = tuple[str, int]
-"""A node and the index of a GPU on it."""
+"""A node and the index of a GPU."""
 
 
 class PodState(Enum):
-    """How far a pod is."""
+    """The state of a pod."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -31,7 +31,7 @@ _PHASES = {"Running": PodState.RUNNING, "Succeeded": PodState.SUCCEEDED, "Failed
 
 @dataclass(frozen=True, slots=True)
 class PodObservation:
-    """A pod as the API showed it at some moment, in seconds since the run began."""
+    """A pod as the API showed it at a time, in seconds since the run started."""
 
     when: float
     uid: str
@@ -40,21 +40,21 @@ class PodObservation:
     state: PodState
     gpus: tuple[GpuId, ...] = ()
     node: str = ""
-    said: str = ""
-    """What the scheduler says about why it waits."""
+    message: str = ""
+    """The scheduler's message about why the pod waits."""
 
     @property
     def holds(self) -> bool:
-        """Whether its GPUs are nobody else's."""
+        """Whether the pod holds its GPUs."""
         return self.state in (PodState.STARTING, PodState.RUNNING)
 
-    def is_like(self, other: PodObservation) -> bool:
-        """Whether the pod has not moved in between; new words are no movement."""
+    def is_same_state(self, other: PodObservation) -> bool:
+        """Whether nothing but the message has changed."""
         return (self.state, self.gpus, self.node) == (other.state, other.gpus, other.node)
 
 
 def observe_pod(pod: PodObject, when: float, *, gone: bool = False) -> PodObservation:
-    """A sighting out of what the API tells of a pod."""
+    """Makes an observation from a pod object."""
     meta, node = pod.metadata, pod.spec.node_name
     state = PodState.GONE if gone else _PHASES.get(pod.status.phase, PodState.STARTING if node else PodState.WAITING)
     devices = (meta.annotations or {}).get(DEVICES, "")
@@ -67,52 +67,52 @@ def observe_pod(pod: PodObject, when: float, *, gone: bool = False) -> PodObserv
 
 @dataclass
 class Observations:
-    """Everything that was seen in one run, in order."""
+    """All observations of one run, in order."""
 
     history: list[PodObservation] = field(default_factory=list)
     latest: dict[str, PodObservation] = field(default_factory=dict)
-    """Every pod by its uid, since when it is as it is."""
-    moved: float = 0.0
-    """When a pod moved last."""
+    """The latest observation of each pod by uid, with the time of its last change."""
+    last_change: float = 0.0
+    """When a pod last changed."""
 
     def add(self, seen: PodObservation) -> None:
-        """Takes a sighting down."""
+        """Adds an observation."""
         before = self.latest.get(seen.uid)
-        if before is not None and before.is_like(seen):
+        if before is not None and before.is_same_state(seen):
             self.latest[seen.uid] = replace(seen, when=before.when)
             return
         self.latest[seen.uid] = seen
         self.history.append(seen)
-        self.moved = seen.when
+        self.last_change = seen.when
 
     def members(self, job: str) -> list[PodObservation]:
-        """The pods of a job that are still there, as they were seen last."""
+        """The latest observations of the pods of a job that still exist."""
         return [seen for seen in self.latest.values() if seen.job == job and seen.state is not PodState.GONE]
 
     def find(self, pod: str) -> PodObservation | None:
-        """A pod by its name; of several that had it, the last one."""
+        """The latest pod with this name."""
         return next((seen for seen in reversed(self.latest.values()) if seen.pod == pod), None)
 
     def held(self) -> dict[GpuId, PodObservation]:
-        """Every GPU that is held, and by whom."""
+        """The holder of each GPU that is held."""
         return {gpu: seen for seen in self.latest.values() if seen.holds for gpu in seen.gpus}
 
     def is_whole(self, job: DemoJob) -> bool:
-        """Whether all members run, so that they can compute, or have done so."""
+        """Whether all pods of a job run, so that it can compute, or have succeeded."""
         done = (PodState.RUNNING, PodState.SUCCEEDED)
         return sum(seen.state in done for seen in self.members(job.name)) == job.pods
 
     def is_finished(self, job: DemoJob) -> bool:
-        """Whether all members succeeded."""
+        """Whether all pods of a job have succeeded."""
         return sum(seen.state is PodState.SUCCEEDED for seen in self.members(job.name)) == job.pods
 
 
-# -- the lock
+# -- deadlocks
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlockedJob:
-    """A job that holds GPUs and cannot compute: how many of its pods have theirs, and who holds what it waits for."""
+    """A job that holds GPUs and cannot compute: its placed pods, and the GPUs of the jobs that it waits for."""
 
     job: DemoJob
     placed: int
@@ -120,25 +120,25 @@ class DeadlockedJob:
 
     @property
     def holds(self) -> int:
-        """Its GPUs."""
+        """The GPUs that the job holds."""
         return self.placed * self.job.gpus
 
     @property
     def lacks(self) -> int:
-        """The GPUs that it waits for."""
+        """The GPUs that the job waits for."""
         return self.job.total - self.holds
 
 
 def find_deadlock(
     record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]
 ) -> tuple[DeadlockedJob, ...]:
-    """Those who wait for each other for ever; nobody, as long as any pod could still start or any job could end."""
+    """The jobs that wait for each other; none as long as a pod can start or a job can finish."""
     if any(record.is_whole(job) for job in jobs if not record.is_finished(job)):
         return ()
     held = record.held()
     free = [gpus - sum(node == name for node, _ in held) for name, gpus in capacity.items()]
     waiting = [job for job in jobs if any(seen.state is PodState.WAITING for seen in record.members(job.name))]
-    if any(job.gpus <= room for job in waiting for room in free):
+    if any(job.gpus <= gpus_free for job in waiting for gpus_free in free):
         return ()
     placed = {job.name: sum(seen.holds for seen in record.members(job.name)) for job in jobs}
     stuck = [job for job in waiting if placed[job.name]]
@@ -154,7 +154,7 @@ def find_deadlock(
 
 @dataclass(frozen=True, slots=True)
 class GpuSpan:
-    """A GPU that was held by a pod from `start` to `end`, computing or waiting for the pod's siblings."""
+    """A GPU that a pod held from `start` to `end`, computing or waiting for other pods of its job."""
 
     gpu: GpuId
     job: str
@@ -165,12 +165,12 @@ class GpuSpan:
 
     @property
     def length(self) -> float:
-        """In seconds."""
+        """The duration in seconds."""
         return self.end - self.start
 
 
 def find_spans(history: Iterable[PodObservation], jobs: Sequence[DemoJob], end: float) -> list[GpuSpan]:
-    """Who held every GPU from when to when, until `end`."""
+    """The holders of every GPU over time, until `end`."""
     history = list(history)
     began = {job.name: _find_beginning(history, job) for job in jobs}
     open_: dict[str, PodObservation] = {}
@@ -187,7 +187,7 @@ def find_spans(history: Iterable[PodObservation], jobs: Sequence[DemoJob], end: 
 
 
 def _find_beginning(history: Sequence[PodObservation], job: DemoJob) -> float | None:
-    """When the last member came and the job could compute."""
+    """When the last pod of a job ran, so that the job could compute."""
     running: set[str] = set()
     for seen in history:
         if seen.job == job.name and seen.state is PodState.RUNNING:
@@ -198,9 +198,9 @@ def _find_beginning(history: Sequence[PodObservation], job: DemoJob) -> float | 
 
 
 def _split(first: PodObservation, end: float, began: Mapping[str, float | None]) -> list[GpuSpan]:
-    """The spans of one pod: until its job began, and from then on."""
-    turn = began.get(first.job)
-    middle = end if turn is None else min(max(turn, first.when), end)
+    """The spans of one pod: before and after its job could compute."""
+    job_began = began.get(first.job)
+    middle = end if job_began is None else min(max(job_began, first.when), end)
     parts = ((first.when, middle, False), (middle, end, True))
     return [
         GpuSpan(gpu, first.job, first.pod, start, stop, computing)
@@ -211,7 +211,7 @@ def _split(first: PodObservation, end: float, began: Mapping[str, float | None])
 
 
 def find_double_allocation(spans: Iterable[GpuSpan]) -> tuple[GpuSpan, GpuSpan] | None:
-    """Two pods that held the same GPU at the same time, if there are any."""
+    """Two spans of the same GPU that overlap, if any."""
     ordered = sorted(spans, key=lambda span: (span.gpu, span.start))
     for one, next_ in pairwise(ordered):
         if one.gpu == next_.gpu and next_.start < one.end:
@@ -219,12 +219,12 @@ def find_double_allocation(spans: Iterable[GpuSpan]) -> tuple[GpuSpan, GpuSpan] 
     return None
 
 
-# -- a whole run
+# -- runs
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """One run of the jobs: what every GPU did, when each job finished, and since when nothing moves if it is locked."""
+    """The summary of one run: the spans of every GPU, when jobs finished, and since when they are deadlocked."""
 
     title: str
     jobs: tuple[DemoJob, ...]
@@ -233,27 +233,27 @@ class DemoRun:
     finished: Mapping[str, float]
     length: float
     submitted: float = 0.0
-    """When the last pod came."""
+    """When the last pod was created."""
     deadlocked_at: float | None = None
 
     @property
     def computed(self) -> float:
-        """GPU-seconds in which something was computed."""
+        """GPU-seconds in which a job computed."""
         return sum(span.length for span in self.spans if span.computing)
 
     @property
     def idle(self) -> float:
-        """GPU-seconds in which a GPU was held by a pod that waited for its siblings."""
+        """GPU-seconds in which a GPU was held by a pod that waited for other pods of its job."""
         return sum(span.length for span in self.spans if not span.computing)
 
 
 def summarize_run(
     title: str, record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], end: float
 ) -> DemoRun:
-    """A run out of what was seen until `end`."""
+    """Summarizes the observations until `end`."""
     ends = {job.name: [s.when for s in record.members(job.name) if s.state is PodState.SUCCEEDED] for job in jobs}
     finished = {job.name: max(ends[job.name]) for job in jobs if record.is_finished(job)}
-    deadlocked_at = record.moved if find_deadlock(record, jobs, capacity) else None
+    deadlocked_at = record.last_change if find_deadlock(record, jobs, capacity) else None
     spans = tuple(find_spans(record.history, jobs, end))
     submitted = max((seen.when for seen in record.history if seen.state is PodState.WAITING), default=0.0)
     return DemoRun(title, tuple(jobs), dict(capacity), spans, finished, end, submitted, deadlocked_at)

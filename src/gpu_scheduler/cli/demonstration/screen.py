@@ -1,4 +1,4 @@
-"""The screen of the demonstration: in colour and moving on a terminal, plain lines elsewhere."""
+"""The screen of the demonstration: an animated status on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_scheduler.cli.render.text import Row, TableColumn, cut, draw_table, fol
 from gpu_scheduler.cli.screen import make_console, screen_width
 
 NARROW, WIDE = 80, 100
-"""As wide as lines are where nobody says how wide the screen is, and as wide as they become at most."""
+"""The width of lines if the output is no terminal, and the largest width."""
 
 COLOURS = ("cyan", "yellow", "magenta", "green")
 IDLE, PLACED, DONE = "·", "■", "✓"
@@ -33,86 +33,86 @@ class DemoScreen:
         self._live: Live | None = None
         self._moving = sys.stdout.isatty() and not self._console.is_dumb_terminal
         self._width = min(screen_width() or NARROW, WIDE)
-        self._told = ""
-        self._told_at = 0.0
+        self._last_line = ""
+        self._last_line_at = 0.0
 
     def close(self) -> None:
-        """Leaves the screen as it is for whoever comes next."""
+        """Stops the animation."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def head(self, title: str) -> None:
-        """The title of what comes next."""
-        self._told = ""
+    def heading(self, title: str) -> None:
+        """Prints a heading."""
+        self._last_line = ""
         self.lines([Text(), Text(title, "bold")])
 
-    def say(self, text: str) -> None:
-        """A sentence or more."""
+    def text(self, text: str) -> None:
+        """Prints wrapped text."""
         self.lines(fold(text, self._width, INDENT))
 
     def quote(self, text: str) -> None:
-        """What belongs to the claim above it, such as the words of the scheduler."""
+        """Prints text that belongs to the claim above it, such as a message of the scheduler."""
         lines = fold(text, self._width, INDENT * 3)
         for line in lines:
             line.stylize("italic")
         self.lines(lines)
 
     def claim(self, text: str) -> None:
-        """A claim that was seen to be true."""
+        """Prints a claim that holds."""
         first, *more = fold(text, self._width, INDENT * 2)
         self.lines([Text.assemble(INDENT, (DONE, "bold green"), " ", first.plain.strip()), *more])
 
     def lines(self, lines: Sequence[Text]) -> None:
-        """Lines as they are; what moves stays below them."""
+        """Prints lines unchanged, above the animation."""
         for line in lines:
             self._console.print(line, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
 
-    def follow(self, record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], now: float) -> None:
-        """How it stands now: a picture that moves, or a line when something has changed."""
+    def update(self, observed: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], now: float) -> None:
+        """Updates the animation; elsewhere prints a line when something has changed."""
         if self._moving:
             if self._live is None:
                 self._live = Live(console=self._console, auto_refresh=False, transient=True)
                 self._live.start()
             clock = Text(f"{INDENT}{now:.0f} s", "dim")
-            self._live.update(Group(*draw_standing(record, jobs, capacity, self._width), clock), refresh=True)
+            self._live.update(Group(*draw_status(observed, jobs, capacity, self._width), clock), refresh=True)
             return
-        said = say_standing(record, jobs, capacity)
-        if said != self._told and time.monotonic() - self._told_at > 1:
-            self._told, self._told_at = said, time.monotonic()
-            self.lines([cut(Text(f"{INDENT}{now:4.1f} s  {said}"), self._width)])
+        message = describe_status(observed, jobs, capacity)
+        if message != self._last_line and time.monotonic() - self._last_line_at > 1:
+            self._last_line, self._last_line_at = message, time.monotonic()
+            self.lines([cut(Text(f"{INDENT}{now:4.1f} s  {message}"), self._width)])
 
-    def settle(self, record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]) -> None:
-        """The picture as it stays on the screen."""
+    def print_status(self, observed: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]) -> None:
+        """Prints the status, and stops the animation."""
         self.close()
-        self.lines(draw_standing(record, jobs, capacity, self._width))
+        self.lines(draw_status(observed, jobs, capacity, self._width))
 
     def table(self, columns: Sequence[TableColumn], rows: Sequence[Row]) -> None:
-        """A table."""
+        """Prints a table."""
         self.lines([Text(INDENT) + line for line in draw_table(columns, rows, self._width - len(INDENT))])
 
 
-# -- what is drawn
+# -- drawing
 
 
-def draw_standing(
-    record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], width: int | None = NARROW
+def draw_status(
+    observed: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int], width: int | None = NARROW
 ) -> list[Text]:
-    """The GPUs of every node on the left, the jobs on the right; a small letter holds a GPU and cannot compute."""
-    nodes = [_draw_node(record, jobs, name, gpus) for name, gpus in capacity.items()]
+    """The GPUs of every node on the left, the jobs on the right. Lower case: held by a job that cannot compute yet."""
+    nodes = [_draw_node(observed, jobs, name, gpus) for name, gpus in capacity.items()]
     most = max(job.pods for job in jobs)
-    told = [_draw_job(record, job, COLOURS[i % len(COLOURS)], most) for i, job in enumerate(jobs)]
+    reported = [_draw_job(observed, job, COLOURS[i % len(COLOURS)], most) for i, job in enumerate(jobs)]
     left = max(line.cell_len for line in nodes)
     drawn = []
-    for node, job in zip_longest(nodes, told, fillvalue=Text()):
+    for node, job in zip_longest(nodes, reported, fillvalue=Text()):
         line = Text(INDENT) + node + " " * (left - node.cell_len + 3) + job
         line.rstrip()
         drawn.append(cut(line, width))
     return drawn
 
 
-def _draw_node(record: Observations, jobs: Sequence[DemoJob], name: str, gpus: int) -> Text:
-    held = record.held()
+def _draw_node(observed: Observations, jobs: Sequence[DemoJob], name: str, gpus: int) -> Text:
+    held = observed.held()
     ranks = {job.name: i for i, job in enumerate(jobs)}
     line = Text(f"{name} ")
     for index in range(gpus):
@@ -121,55 +121,55 @@ def _draw_node(record: Observations, jobs: Sequence[DemoJob], name: str, gpus: i
             line.append(f" {IDLE}", "dim")
             continue
         colour = COLOURS[ranks[holder.job] % len(COLOURS)]
-        whole = record.is_whole(jobs[ranks[holder.job]])
+        whole = observed.is_whole(jobs[ranks[holder.job]])
         letter = holder.job[0].upper() if whole else holder.job[0]
         line.append(f" {letter}", f"bold {colour}" if whole else colour)
     return line
 
 
-def _draw_job(record: Observations, job: DemoJob, colour: str, most: int) -> Text:
-    states = [seen.state for seen in record.members(job.name)]
-    done, placed = states.count(PodState.SUCCEEDED), sum(seen.holds for seen in record.members(job.name))
+def _draw_job(observed: Observations, job: DemoJob, colour: str, most: int) -> Text:
+    states = [seen.state for seen in observed.members(job.name)]
+    done, placed = states.count(PodState.SUCCEEDED), sum(seen.holds for seen in observed.members(job.name))
     line = Text(f"{job.name:<7}", colour)
     line.append(
         f" {DONE * done}{PLACED * placed}{IDLE * (job.pods - done - placed)}{' ' * (most - job.pods)}  ", colour
     )
-    return line.append(_say_job(record, job, placed))
+    return line.append(_describe_job(observed, job, placed))
 
 
-def _say_job(record: Observations, job: DemoJob, placed: int) -> str:
-    """How it stands with a job, in a few words."""
+def _describe_job(observed: Observations, job: DemoJob, placed: int) -> str:
+    """The status of a job in a few words."""
     holds = placed * job.gpus
-    if record.is_finished(job):
+    if observed.is_finished(job):
         return "finished"
-    if record.is_whole(job):
+    if observed.is_whole(job):
         return f"computes on {count(holds, 'GPU')}"
     if placed == job.pods:
         return f"starts on {count(holds, 'GPU')}"
-    if not record.members(job.name):
-        return "not there yet"
-    lacks = f"waits for {count(job.total - holds, 'GPU')}"
-    return f"holds {holds}, {lacks}" if holds else lacks
+    if not observed.members(job.name):
+        return "not submitted"
+    waits = f"waits for {count(job.total - holds, 'GPU')}"
+    return f"holds {holds}, {waits}" if holds else waits
 
 
-def say_standing(record: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]) -> str:
-    """The same in one line: how many GPUs are held, and how many pods of each job got theirs."""
-    held = f"{len(record.held())} of {sum(capacity.values())} GPUs held"
-    return f"{held}: {', '.join(_count_pods(record, job) for job in jobs)}"
+def describe_status(observed: Observations, jobs: Sequence[DemoJob], capacity: Mapping[str, int]) -> str:
+    """The status in one line: held GPUs, and the placed pods of each job."""
+    held = f"{len(observed.held())} of {sum(capacity.values())} GPUs held"
+    return f"{held}: {', '.join(_count_pods(observed, job) for job in jobs)}"
 
 
-def _count_pods(record: Observations, job: DemoJob) -> str:
-    if record.is_finished(job):
+def _count_pods(observed: Observations, job: DemoJob) -> str:
+    if observed.is_finished(job):
         return f"{job.name} done"
-    # Who has ended had its GPUs: a job that ends is not one that lacks some.
-    placed = sum(seen.holds or seen.state is PodState.SUCCEEDED for seen in record.members(job.name))
+    # A pod that has succeeded had its GPUs.
+    placed = sum(seen.holds or seen.state is PodState.SUCCEEDED for seen in observed.members(job.name))
     return f"{job.name} {placed}/{job.pods}"
 
 
-def describe_deadlock(stuck: DeadlockedJob) -> str:
-    """Who a job waits for."""
-    rivals = ", ".join(f"{name} {'has ' if not i else ''}{gpus}" for i, (name, gpus) in enumerate(stuck.rivals.items()))
-    return f"{stuck.job.name} lacks {count(stuck.lacks, 'GPU')}: {rivals}."
+def describe_deadlock(deadlocked: DeadlockedJob) -> str:
+    """The GPUs that a job waits for, and their holders."""
+    rivals = ", ".join(f"{name} holds {gpus}" for name, gpus in deadlocked.rivals.items())
+    return f"{deadlocked.job.name} lacks {count(deadlocked.lacks, 'GPU')}: {rivals}."
 
 
 JOB_COLUMNS = (
@@ -182,7 +182,7 @@ JOB_COLUMNS = (
 
 
 def list_jobs(jobs: Sequence[DemoJob]) -> list[Row]:
-    """A row for every job, in its colour."""
+    """A row for each job, in its colour."""
     return [
         (Text(job.name, COLOURS[i % len(COLOURS)]), str(job.pods), str(job.gpus), str(job.total), f"{job.seconds:g} s")
         for i, job in enumerate(jobs)
@@ -190,20 +190,20 @@ def list_jobs(jobs: Sequence[DemoJob]) -> list[Row]:
 
 
 def compare(runs: Sequence[DemoRun]) -> tuple[list[TableColumn], list[Row]]:
-    """The runs side by side."""
+    """A table that compares the runs."""
     columns = [TableColumn(""), *(TableColumn(run.title.upper(), right=True) for run in runs)]
     rows: list[Row] = [
-        ("jobs that finished", *(f"{len(run.finished)} of {len(run.jobs)}" for run in runs)),
-        ("the last one after", *(_say_end(run) for run in runs)),
+        ("jobs finished", *(f"{len(run.finished)} of {len(run.jobs)}" for run in runs)),
+        ("last job finished after", *(_describe_end(run) for run in runs)),
         ("GPU-seconds computed", *(f"{run.computed:.0f}" for run in runs)),
-        ("GPU-seconds held for nothing", *(_say_idle(run) for run in runs)),
+        ("GPU-seconds held while waiting", *(_describe_idle(run) for run in runs)),
     ]
     return columns, rows
 
 
-def _say_end(run: DemoRun) -> str:
+def _describe_end(run: DemoRun) -> str:
     return f"{max(run.finished.values()):.1f} s" if len(run.finished) == len(run.jobs) else "never"
 
 
-def _say_idle(run: DemoRun) -> str:
+def _describe_idle(run: DemoRun) -> str:
     return f"{run.idle:.0f}" + (" and counting" if run.deadlocked_at is not None else "")

@@ -1,4 +1,4 @@
-"""Where the acts are played: a cluster, what is seen of it, the screen, and the claims that must hold."""
+"""A demonstration session: a client of one cluster, the observed pods, the screen, and the claims."""
 
 from __future__ import annotations
 
@@ -20,87 +20,87 @@ from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS
 
 POLL_INTERVAL = 0.1
-"""Seconds between two looks at what the watch has told."""
+"""Seconds between two checks of a condition."""
 
 STALL_TIMEOUT = 30.0
-"""When nothing has moved for so many seconds, what is waited for does not come."""
+"""A condition is given up when no pod has changed for so many seconds."""
 
 WAIT_TIMEOUT = 120.0
-"""Nothing is waited for longer, in seconds."""
+"""The longest wait for a condition, in seconds."""
 
 
 class ClaimError(Exception):
-    """What was shown to be false."""
+    """A claim of the demonstration does not hold."""
 
 
 @dataclass
 class DemoSession:
-    """One cluster, watched from `begin` on."""
+    """One cluster, observed from `start_run` on."""
 
     client: Client
     screen: DemoScreen
     folder: Path
-    """Where the ranks of jobs meet."""
+    """The folder in which the ranks of a job register."""
     capacity: dict[str, int] = field(default_factory=dict)
-    """How many GPUs every node has."""
-    record: Observations = field(default_factory=Observations)
-    _began: float = 0.0
+    """The number of GPUs of each node."""
+    observed: Observations = field(default_factory=Observations)
+    _started: float = 0.0
 
     @property
     def now(self) -> float:
         """Seconds since the run began."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started
 
     @property
     def gpus(self) -> int:
-        """How many GPUs there are."""
+        """The number of GPUs of the cluster."""
         return sum(self.capacity.values())
 
-    def begin(self) -> None:
-        """Begins a run: what was seen before is forgotten, and time starts at zero."""
-        self.record, self._began = Observations(), time.monotonic()
+    def start_run(self) -> None:
+        """Starts a run: discards earlier observations and sets the time to zero."""
+        self.observed, self._started = Observations(), time.monotonic()
 
-    def take(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
-        """Takes down what the watch tells."""
+    def on_changes(self, changes: Sequence[ObjectChange[PodObject]]) -> None:
+        """Records changes of pods."""
         for change in changes:
-            self.record.add(observe_pod(change.object, self.now, gone=change.kind is ChangeKind.DELETED))
+            self.observed.add(observe_pod(change.object, self.now, gone=change.kind is ChangeKind.DELETED))
 
     def claim(self, holds: bool, claim: str, seen: str = "") -> None:
-        """Says something that was seen to be true, or ends the demonstration because it is not."""
+        """Prints a claim that holds; raises ClaimError for one that does not."""
         if not holds:
-            raise ClaimError(f"{claim.rstrip('.:')}: " + (seen or "this was not seen"))
+            raise ClaimError(f"{claim.rstrip('.:')}: " + (seen or "this was not observed"))
         self.screen.claim(claim)
 
-    async def until(self, happened: Callable[[], bool], jobs: Sequence[DemoJob] = ()) -> bool:
-        """Waits for something, drawing meanwhile what there is; False when it does not come."""
-        begin = self.now
-        while not happened():
-            if self.now - max(self.record.moved, begin) > STALL_TIMEOUT or self.now - begin > WAIT_TIMEOUT:
+    async def wait_for(self, condition: Callable[[], bool], jobs: Sequence[DemoJob] = ()) -> bool:
+        """Waits for a condition and updates the screen meanwhile; False when it does not become true."""
+        started = self.now
+        while not condition():
+            if self.now - max(self.observed.last_change, started) > STALL_TIMEOUT or self.now - started > WAIT_TIMEOUT:
                 return False
             self.draw(jobs)
             await asyncio.sleep(POLL_INTERVAL)
         self.draw(jobs)
         return True
 
-    async def stays(self, so: Callable[[], bool], seconds: float, jobs: Sequence[DemoJob] = ()) -> bool:
-        """Whether something stays as it is for so long."""
+    async def holds_for(self, condition: Callable[[], bool], seconds: float, jobs: Sequence[DemoJob] = ()) -> bool:
+        """Whether a condition stays true for so many seconds."""
         end = self.now + seconds
-        while so() and self.now < end:
+        while condition() and self.now < end:
             self.draw(jobs)
             await asyncio.sleep(POLL_INTERVAL)
-        return so()
+        return condition()
 
     def draw(self, jobs: Sequence[DemoJob]) -> None:
-        """Shows how it stands with these jobs."""
+        """Updates the status of these jobs on the screen."""
         if jobs:
-            self.screen.follow(self.record, jobs, self.capacity, self.now)
+            self.screen.update(self.observed, jobs, self.capacity, self.now)
 
     # -- requests
 
-    async def look(self) -> None:
-        """Asks for the pods as they are now: a watch that tells nothing may also have broken."""
+    async def refresh(self) -> None:
+        """Lists the pods: a watch without events may also be broken."""
         for pod in (await self.client.list(PODS, NAMESPACE, type=PodObject)).items:
-            self.record.add(observe_pod(pod, self.now))
+            self.observed.add(observe_pod(pod, self.now))
 
     async def create(self, pods: Iterable[Json]) -> None:
         """Creates pods, one after the other."""
@@ -108,10 +108,10 @@ class DemoSession:
             await self.client.create(PODS, pod, NAMESPACE)
 
     async def delete(self, *jobs: str) -> None:
-        """Deletes the pods of jobs, and waits until they are gone."""
-        for seen in [seen for job in jobs for seen in self.record.members(job)]:
+        """Deletes the pods of jobs, and waits until they no longer exist."""
+        for seen in [seen for job in jobs for seen in self.observed.members(job)]:
             await self.delete_pod(seen)
-        await self.until(lambda: not any(self.record.members(job) for job in jobs))
+        await self.wait_for(lambda: not any(self.observed.members(job) for job in jobs))
 
     async def delete_pod(self, seen: PodObservation) -> None:
         """Deletes a pod."""
@@ -119,26 +119,26 @@ class DemoSession:
             await self.client.delete(PODS, seen.pod, NAMESPACE, uid=seen.uid)
 
     async def read_log(self, pod: str) -> str:
-        """What a pod has printed, as `kubectl logs` reads it."""
+        """The log of a pod."""
         return (await self.client.request("GET", PODS.path(NAMESPACE, pod, "log"))).decode(errors="replace")
 
     def is_running(self, pod: str) -> bool:
-        """Whether a pod of this name runs."""
-        seen = self.record.find(pod)
+        """Whether the pod with this name runs."""
+        seen = self.observed.find(pod)
         return seen is not None and seen.state is PodState.RUNNING
 
 
 @asynccontextmanager
 async def watched(connection: Connection, screen: DemoScreen, folder: Path) -> AsyncIterator[DemoSession]:
-    """A stage in this cluster, with its nodes known and its pods watched."""
+    """Opens a session in a cluster: reads its nodes and watches its pods."""
     async with Client(connection, agent="gpu-scheduler-demo") as client:
         session = DemoSession(client, screen, folder)
         for node in (await client.list(NODES)).items:
             if gpus := int(node["status"].get("allocatable", {}).get(GPU, 0)):
                 session.capacity[node["metadata"]["name"]] = gpus
-        folder.mkdir()  # noqa: ASYNC240 - takes no time
-        session.begin()
-        informer = Informer(client, PODS, PodObject, session.take, namespace=NAMESPACE)
+        folder.mkdir()  # noqa: ASYNC240 - fast
+        session.start_run()
+        informer = Informer(client, PODS, PodObject, session.on_changes, namespace=NAMESPACE)
         watch = asyncio.create_task(informer.run())
         try:
             await informer.wait_synced()

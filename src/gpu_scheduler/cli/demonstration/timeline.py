@@ -1,4 +1,4 @@
-"""The timeline of runs as a picture, alone and as a page: GPUs as rows, time across, jobs as colours."""
+"""The timeline of runs as SVG and as an HTML page: a row for each GPU, time to the right, a colour for each job."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ HEAD, FOOT = 72.0, 26.0
 MARGIN, BETWEEN = 28.0, 22.0
 """The space around the picture, and between its parts."""
 ENTRY, LINE = 240.0, 26.0
-"""The room of a job in the legend."""
+"""The width and height of an entry of the legend."""
 
 LABEL = (64.0, 18.0)
-"""From this width and height on a block bears its job's name."""
-TOLD = 180.0
-"""How wide the words about a lock are."""
+"""The smallest block, width and height, that is labelled with its job."""
+LABEL_WIDTH = 180.0
+"""The width of the label of a deadlock."""
 
 COLOURS = (("#0969a8", "#4aa8e0"), ("#c2571a", "#f0924f"), ("#7a4fb5", "#b08ce8"), ("#17825a", "#45c08f"))
-"""For every job: on light ground, and on dark."""
+"""The colour of each job on a light and on a dark background."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where a moment and a GPU are in the picture of a run."""
+    """The coordinates of times and GPUs."""
 
     seconds: float
     rows: dict[tuple[str, int], float]
@@ -48,7 +48,7 @@ class _Scale:
 
 
 def draw_page(runs: Sequence[DemoRun]) -> str:
-    """The picture as a page. It loads nothing."""
+    """The picture as an HTML page that loads nothing else."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The same jobs, twice</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -57,9 +57,9 @@ def draw_page(runs: Sequence[DemoRun]) -> str:
 
 
 def draw_picture(runs: Sequence[DemoRun]) -> str:
-    """All runs above each other on one scale of time, as an SVG of its own; every name is escaped."""
+    """All runs as one SVG with a common time scale; every name is escaped."""
     jobs = list(dict.fromkeys(job.name for run in runs for job in run.jobs))
-    # A second more than the longest run, so that what goes on can be seen to.
+    # One second more than the longest run, to show that a deadlock goes on.
     seconds = ceil(max(run.length for run in runs)) + 1
     legend, y = _draw_legend(runs[0], jobs)
     parts = []
@@ -79,7 +79,7 @@ def draw_picture(runs: Sequence[DemoRun]) -> str:
 
 
 def _draw_colours(jobs: Sequence[str]) -> str:
-    """A colour for each job."""
+    """The CSS of the job colours."""
 
     def list_fills(ground: int) -> str:
         colours = [(i, COLOURS[i % len(COLOURS)][ground]) for i in range(len(jobs))]
@@ -90,7 +90,7 @@ def _draw_colours(jobs: Sequence[str]) -> str:
 
 
 def _draw_patterns(jobs: Sequence[str]) -> str:
-    """Stripes in every job's colour, for GPUs that are held and do nothing."""
+    """Striped patterns in the job colours, for GPUs that are held by waiting pods."""
     return "".join(
         f'<pattern id="wait{i}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="6" height="6" class="job{i}" opacity=".18"/><rect width="2" height="6" class="job{i}"/>'
@@ -100,31 +100,31 @@ def _draw_patterns(jobs: Sequence[str]) -> str:
 
 
 def _draw_legend(run: DemoRun, jobs: Sequence[str]) -> tuple[str, float]:
-    """The title, every job and every sign; and how far down that reaches."""
+    """The legend and its height."""
     asked = {job.name: f"{job.pods} pods x {count(job.gpus, 'GPU')}" for job in run.jobs}
     y = MARGIN + 20
     drawn = [f'<text x="{MARGIN:g}" y="{y:g}" class="head">The same {count(len(jobs), "job")}, twice</text>']
     columns = int(WIDTH // ENTRY)
     for i, name in enumerate(jobs):
         x, line = MARGIN + i % columns * ENTRY, y + 34 + i // columns * LINE
-        told = f'<tspan class="who">{escape(name)}</tspan> {escape(asked.get(name, ""))}'
-        drawn.append(_draw_entry(x, line, 14, f"job{i}", told))
+        text = f'<tspan class="who">{escape(name)}</tspan> {escape(asked.get(name, ""))}'
+        drawn.append(_draw_entry(x, line, 14, f"job{i}", text))
     y += 34 + -(-len(jobs) // columns) * LINE
-    signs = (("job0", "computes"), ("wait0", "holds a GPU and waits for its siblings"), ("free", "free"))
-    for (style, told), x in zip(signs, (0, ENTRY / 2, 2 * ENTRY), strict=True):
-        drawn.append(_draw_entry(MARGIN + x, y, 22, style, told))
+    symbols = (("job0", "computes"), ("wait0", "holds a GPU while waiting for other pods"), ("free", "free"))
+    for (style, text), x in zip(symbols, (0, ENTRY / 2, 2 * ENTRY), strict=True):
+        drawn.append(_draw_entry(MARGIN + x, y, 22, style, text))
     return "".join(drawn), y
 
 
-def _draw_entry(x: float, y: float, width: float, style: str, told: str) -> str:
+def _draw_entry(x: float, y: float, width: float, style: str, text: str) -> str:
     return (
         f'<rect x="{x:g}" y="{y - 12:g}" width="{width:g}" height="14" rx="3" class="{style}"/>'
-        f'<text x="{x + width + 8:g}" y="{y:g}" class="entry">{told}</text>'
+        f'<text x="{x + width + 8:g}" y="{y:g}" class="entry">{text}</text>'
     )
 
 
-def say_verdict(run: DemoRun) -> str:
-    """How a run ended, in one sentence."""
+def describe_outcome(run: DemoRun) -> str:
+    """The outcome of a run in one sentence."""
     done = f"{len(run.finished)} of {count(len(run.jobs), 'job')} finished"
     if run.finished:
         return f"{done}, the last one after {max(run.finished.values()):.1f} s."
@@ -144,7 +144,7 @@ def _draw_run(run: DemoRun, jobs: Sequence[str], scale: _Scale, top: float) -> s
         f'<svg class="run" x="{MARGIN:g}" y="{top:g}" width="{WIDTH:g}" height="{height:g}" '
         f'viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}" data-run="{escape(run.title)}">'
         f'<text x="0" y="20" class="title">{escape(title)}</text>'
-        f'<text x="0" y="39" class="{verdict}">{escape(say_verdict(run))}</text>'
+        f'<text x="0" y="39" class="{verdict}">{escape(describe_outcome(run))}</text>'
         f"{_draw_ground(run, scale)}{spans}{_draw_rest(run, jobs, scale)}{labels}{_draw_marks(run, scale)}</svg>"
     )
 
@@ -161,7 +161,7 @@ def _make_scale(run: DemoRun, seconds: float) -> _Scale:
 
 
 def _draw_ground(run: DemoRun, scale: _Scale) -> str:
-    """Rows of free GPUs, the names of nodes, and the seconds below."""
+    """The background: rows of free GPUs, node names, and the time axis."""
     drawn = [
         f'<rect x="{LEFT:g}" y="{y:g}" width="{WIDTH - LEFT - RIGHT:g}" height="{ROW - 1:g}" class="free">'
         f"<title>{escape(node)} GPU {index}</title></rect>"
@@ -180,17 +180,17 @@ def _draw_ground(run: DemoRun, scale: _Scale) -> str:
 def _draw_span(span: GpuSpan, jobs: Sequence[str], scale: _Scale) -> str:
     x, width = scale.x(span.start), scale.x(span.end) - scale.x(span.start)
     rank = jobs.index(span.job)
-    does = "computes" if span.computing else "waits for its siblings"
-    told = f"{span.pod}: {span.gpu[0]} GPU {span.gpu[1]}, {span.start:.1f} s to {span.end:.1f} s, {does}"
+    activity = "computes" if span.computing else "waits for other pods of its job"
+    text = f"{span.pod}: {span.gpu[0]} GPU {span.gpu[1]}, {span.start:.1f} s to {span.end:.1f} s, {activity}"
     return (
         f'<rect x="{x:.1f}" y="{scale.rows[span.gpu]:g}" width="{width:.1f}" height="{ROW - 1:g}" '
         f'class="span {"job" if span.computing else "wait"}{rank}" data-job="{escape(span.job)}" '
-        f'data-pod="{escape(span.pod)}"><title>{escape(told)}</title></rect>'
+        f'data-pod="{escape(span.pod)}"><title>{escape(text)}</title></rect>'
     )
 
 
 def _draw_rest(run: DemoRun, jobs: Sequence[str], scale: _Scale) -> str:
-    """What a lock goes on to hold after the last look, fading."""
+    """What a deadlock keeps holding after the last observation, faded."""
     if run.deadlocked_at is None:
         return ""
     x = scale.x(run.length)
@@ -204,7 +204,7 @@ def _draw_rest(run: DemoRun, jobs: Sequence[str], scale: _Scale) -> str:
 
 
 def _find_blocks(spans: Iterable[GpuSpan]) -> list[list[GpuSpan]]:
-    """Spans of one job that compute on neighbouring GPUs at the same time."""
+    """Groups of computing spans of one job on adjacent GPUs."""
     ordered = sorted((span for span in spans if span.computing), key=lambda s: (s.job, s.gpu[0], s.gpu[1], s.start))
     numbered = enumerate(ordered)
     groups = groupby(numbered, key=lambda item: (item[1].job, item[1].gpu[0], item[1].gpu[1] - item[0]))
@@ -212,19 +212,19 @@ def _find_blocks(spans: Iterable[GpuSpan]) -> list[list[GpuSpan]]:
 
 
 def _draw_label(block: Sequence[GpuSpan], jobs: Sequence[str], scale: _Scale) -> str:
-    """The job's name in the middle of a block that has room for it."""
+    """The name of the job in the middle of a block that is large enough."""
     start, end = scale.x(max(span.start for span in block)), scale.x(min(span.end for span in block))
     top, bottom = scale.rows[block[0].gpu], scale.rows[block[-1].gpu] + ROW
     if end - start < LABEL[0] or bottom - top < LABEL[1]:
         return ""
-    # In the middle of a row: between two of them the gap would strike it through.
+    # In the middle of a row: a gap between rows would cross the text.
     middle = scale.rows[block[len(block) // 2].gpu] + ROW / 2
     job, x, y = block[0].job, (start + end) / 2, middle + 4
     return f'<text x="{x:.1f}" y="{y:g}" class="label name{jobs.index(job)}">{escape(job)}</text>'
 
 
 def _draw_marks(run: DemoRun, scale: _Scale) -> str:
-    """When all pods were there, and since when nothing moves."""
+    """The marks for the last submitted pod and for the deadlock."""
     x = scale.x(run.submitted)
     drawn = (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="arrived"/>'
@@ -233,12 +233,12 @@ def _draw_marks(run: DemoRun, scale: _Scale) -> str:
     if run.deadlocked_at is None:
         return drawn
     x, last = scale.x(run.deadlocked_at), scale.x(run.length)
-    told = "locked: nothing moves" if last - x > TOLD else "locked"
+    text = "deadlock: nothing changes" if last - x > LABEL_WIDTH else "deadlock"
     return drawn + (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="lock"/>'
-        f'<text x="{x + 6:.1f}" y="{HEAD - 8:g}" class="locked">{told}</text>'
+        f'<text x="{x + 6:.1f}" y="{HEAD - 8:g}" class="locked">{text}</text>'
         f'<line x1="{last:.1f}" x2="{last:.1f}" y1="{HEAD - 18:g}" y2="{scale.bottom:g}" class="lock"/>'
-        f'<text x="{last + 6:.1f}" y="{HEAD - 8:g}" class="locked">for ever …</text>'
+        f'<text x="{last + 6:.1f}" y="{HEAD - 8:g}" class="locked">without end …</text>'
     )
 
 
@@ -250,7 +250,7 @@ main{max-width:64rem;margin:auto;overflow-x:auto}
 @media(prefers-color-scheme:dark){body{background:#11151b}}
 """
 
-# Colours are written out: not everything that shows an SVG knows variables.
+# Colours are literal: not every SVG viewer supports CSS variables.
 _STYLE = """
 .card{fill:#fff;stroke:#dde2ea}
 .head,.title,.who{fill:#1c2430;font-weight:600}

@@ -1,1 +1,1 @@
-"""From what a cluster is like to lines of text: pure functions, so that a screen can be tested letter by letter."""
+"""Rendering: pure functions from engine state to lines of text and JSON."""

@@ -1,4 +1,4 @@
-"""The doctor's verdicts as text."""
+"""The report of `doctor` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STYLES = {CheckLevel.OK: "green", CheckLevel.INFO: "cyan", CheckLevel.WARN: "ye
 
 
 def draw_checks(checks: Sequence[Check], width: int | None) -> list[Text]:
-    """One paragraph a check: the verdict, what was found, and what to do about it."""
+    """One paragraph for each check: verdict, message and remedy."""
     size = max((len(check.name) for check in checks), default=0)
     lines = []
     for check in checks:
@@ -28,7 +28,7 @@ def draw_checks(checks: Sequence[Check], width: int | None) -> list[Text]:
 
 
 def checks_as_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """The verdicts for programs."""
+    """The checks as JSON."""
     return [
         {"check": check.name, "level": check.level.value, "message": check.message, "remedy": check.remedy or None}
         for check in checks

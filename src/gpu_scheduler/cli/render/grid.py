@@ -1,4 +1,4 @@
-"""Drawing the grid of nodes: letters for gangs, one line for nodes that look the same, a legend below."""
+"""The grid of `nodes`: a letter for each gang, identical nodes folded, and a legend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpu_scheduler.cli.render.nodes import DeviceShare, HoldKind, NodeLine
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_indices, draw_table, fold, letters
 from gpu_scheduler.core.model import MILLI
 
-ALIKE = 6
-"""From so many nodes on that look the same only the first two are drawn."""
+FOLD_FROM = 6
+"""Of so many identical nodes only the first two are shown."""
 
-MOST_NAMES = 26
-"""How many gangs the legend names."""
+MAX_LEGEND = 26
+"""The most gangs in the legend."""
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 IDLE, BROKEN, GONE, MIXED = "·", "x", "~", "+"
@@ -24,14 +24,14 @@ IDLE, BROKEN, GONE, MIXED = "·", "x", "~", "+"
 
 @dataclass(frozen=True)
 class HolderLabel:
-    """A holder's short name and colour."""
+    """The letter and colour of a holder."""
 
     letter: str
     colour: str
 
 
 def name_holders(lines: Sequence[NodeLine]) -> dict[str, HolderLabel]:
-    """Short names for all who hold something, in the order in which they are met."""
+    """A label for every holder, in the order of first appearance."""
     met: dict[str, HolderLabel] = {}
     for line in lines:
         parts = [part.holder for parts in line.devices for part in parts]
@@ -42,7 +42,7 @@ def name_holders(lines: Sequence[NodeLine]) -> dict[str, HolderLabel]:
 
 
 def draw_nodes(lines: Sequence[NodeLine], width: int | None, *, every: bool = False) -> list[Text]:
-    """The grid with its legend; nodes without GPUs or that look the same are left out unless `every` one is wanted."""
+    """The grid with its legend. Unless `every` is set, identical nodes and those without GPUs are omitted."""
     if not lines:
         return [Text("No nodes.")]
     interesting = [line for line in lines if every or line.gpus or line.counted] or lines
@@ -66,7 +66,7 @@ def draw_nodes(lines: Sequence[NodeLine], width: int | None, *, every: bool = Fa
         TableColumn("GPUS"),
         TableColumn("", drop=1, least=6),
     )
-    more = [cut(Text(f"… {_call(alike)}", "dim"), width) for alike in folded]
+    more = [cut(Text(f"… {_describe_folded(alike)}", "dim"), width) for alike in folded]
     used, total = sum(line.used for line in lines), sum(line.gpus for line in lines)
     foot = cut(Text(f"{used} of {total} GPUs used on {count(len(lines), 'node')}."), width)
     rest = [cut(Text(f"Not shown: {count(bare, 'node')} without GPUs (--all).", "dim"), width)] if bare else []
@@ -74,24 +74,24 @@ def draw_nodes(lines: Sequence[NodeLine], width: int | None, *, every: bool = Fa
 
 
 def _fold(lines: Sequence[NodeLine]) -> tuple[list[NodeLine], list[list[NodeLine]]]:
-    """The lines to draw, and the groups of lines of which only the first two are among them."""
+    """The lines to show, and the groups of identical lines of which only the first two are shown."""
     groups: dict[object, list[NodeLine]] = {}
     for line in lines:
-        groups.setdefault(_looks(line), []).append(line)
-    folded = [alike for alike in groups.values() if len(alike) >= ALIKE]
+        groups.setdefault(_appearance(line), []).append(line)
+    folded = [alike for alike in groups.values() if len(alike) >= FOLD_FROM]
     hidden = {line.name for alike in folded for line in alike[2:]}
     return [line for line in lines if line.name not in hidden], folded
 
 
-def _looks(line: NodeLine) -> object:
-    """What a line looks like but for its name."""
+def _appearance(line: NodeLine) -> object:
+    """Everything that a line shows except for its name."""
     counted = tuple(line.counted.items())
     state = (line.ready, line.schedulable, line.drained_for, line.assigns_devices, line.unhealthy)
     return (line.gpus, line.devices, counted, state)
 
 
-def _call(alike: Sequence[NodeLine]) -> str:
-    """A word for the nodes that are not drawn."""
+def _describe_folded(alike: Sequence[NodeLine]) -> str:
+    """Describes the nodes that are not shown."""
     more, first = len(alike) - 2, alike[0]
     if first.used or not first.ready or not first.schedulable or first.unhealthy or first.drained_for:
         return f"{more} more nodes like {first.name}"
@@ -102,7 +102,7 @@ def _call(alike: Sequence[NodeLine]) -> str:
 
 
 def _is_narrow(lines: Sequence[NodeLine], names: Mapping[str, HolderLabel], width: int) -> bool:
-    """Whether cells have to go without their percentages to fit."""
+    """Whether percentages must be omitted to fit the width."""
     devices = max(len(line.devices) for line in lines)
     label = min(max(len(line.name) for line in lines), 20)
     return label + 9 + devices * (_cell_width(lines, names, False) + 1) > width
@@ -114,7 +114,7 @@ def _cell_width(lines: Sequence[NodeLine], names: Mapping[str, HolderLabel], tig
 
 
 def _draw_devices(line: NodeLine, names: Mapping[str, HolderLabel], width: int, tight: bool) -> Text:
-    """A cell for each device, or a count where devices are not ours to assign."""
+    """A cell for each device, or a count where devices are not assigned by index."""
     drawn = Text()
     if not line.assigns_devices:
         parts = [f"{number} {names[holder].letter}" for holder, number in line.counted.items()]
@@ -129,7 +129,7 @@ def _draw_devices(line: NodeLine, names: Mapping[str, HolderLabel], width: int, 
 
 
 def _cell(line: NodeLine, index: int, names: Mapping[str, HolderLabel], tight: bool) -> Text:
-    """One device: its holder's letter, small when only kept for it, and the percentage of a share."""
+    """One device: the letter of its holder, in lower case if only kept for it, and the percentage of a share."""
     parts = line.devices[index]
     broken = index in line.unhealthy
     if not parts:
@@ -149,7 +149,7 @@ def _letter(part: DeviceShare, name: HolderLabel) -> str:
 
 
 def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
-    """What is wrong or special about a node."""
+    """Notes about a node: not ready, cordoned, unhealthy, drained, shared."""
     notes = []
     if not line.ready:
         notes.append(("not ready", "red"))
@@ -167,8 +167,8 @@ def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
         shares: dict[str, int] = {}
         for part in line.devices[index]:
             shares[names[part.holder].letter] = shares.get(names[part.holder].letter, 0) + part.milli
-        told = ", ".join(f"{letter} {milli // 10}%" for letter, milli in shares.items())
-        notes.append((f"GPU {index}: {told}", ""))
+        text = ", ".join(f"{letter} {milli // 10}%" for letter, milli in shares.items())
+        notes.append((f"GPU {index}: {text}", ""))
     drawn = Text()
     for i, (note, style) in enumerate(notes):
         drawn.append("; " if i else "").append(note, style)
@@ -180,22 +180,22 @@ def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
 
 def _draw_legend(lines: Sequence[NodeLine], names: Mapping[str, HolderLabel], width: int | None) -> list[Text]:
     drawn = []
-    for holder, name in list(names.items())[:MOST_NAMES]:
+    for holder, name in list(names.items())[:MAX_LEGEND]:
         mine = [(line, _gpus_of(line, holder)) for line in lines]
         number, nodes = sum(gpus for _, gpus in mine), sum(bool(gpus) for _, gpus in mine)
         text = Text(f"  {name.letter}", name.colour)
         text.append(f" {holder}: {_amount(number)} on {count(nodes, 'node')}", "")
         drawn.append(cut(text, width))
-    if len(names) > MOST_NAMES:
-        drawn.append(cut(Text(f"  … and {len(names) - MOST_NAMES} more: -o json names all", "dim"), width))
-    signs = ", ".join(f"{sign} {meaning}" for sign, meaning in _signs(lines))
-    if signs:
-        drawn += fold(signs, width, "  ")
+    if len(names) > MAX_LEGEND:
+        drawn.append(cut(Text(f"  … and {len(names) - MAX_LEGEND} more: -o json names all", "dim"), width))
+    symbols = ", ".join(f"{symbol} {meaning}" for symbol, meaning in _symbols(lines))
+    if symbols:
+        drawn += fold(symbols, width, "  ")
     return drawn
 
 
 def _gpus_of(line: NodeLine, holder: str) -> int:
-    """How much of a node somebody has, in thousandths of a GPU."""
+    """The GPUs of a node that a holder has, in thousandths."""
     milli = sum(part.milli for parts in line.devices for part in parts if part.holder == holder)
     return milli + line.counted.get(holder, 0) * MILLI
 
@@ -204,17 +204,17 @@ def _amount(milli: int) -> str:
     return count(milli // MILLI, "GPU") if milli % MILLI == 0 else f"{milli / MILLI:g} GPUs"
 
 
-def _signs(lines: Sequence[NodeLine]) -> list[tuple[str, str]]:
-    """The signs that appear, with what they mean."""
+def _symbols(lines: Sequence[NodeLine]) -> list[tuple[str, str]]:
+    """The symbols that the grid uses, with their meaning."""
     parts = [part for line in lines for device in line.devices for part in device]
     idle = any(not device for line in lines for device in line.devices)
-    signs = [(IDLE, "idle")] if idle else []
+    symbols = [(IDLE, "idle")] if idle else []
     if any(part.hold is HoldKind.KEPT for part in parts):
-        signs.append(("a", "kept for members that are not there yet"))
+        symbols.append(("a", "kept for members that do not exist yet"))
     if any(part.hold is HoldKind.QUARANTINED for part in parts):
-        signs.append((GONE, "of a pod that vanished, free again soon"))
+        symbols.append((GONE, "of a pod that disappeared; free again soon"))
     if any(line.unhealthy for line in lines):
-        signs.append((BROKEN, "unhealthy"))
+        symbols.append((BROKEN, "unhealthy"))
     if any(len({part.holder for part in device}) > 1 for line in lines for device in line.devices):
-        signs.append((MIXED, "shared by several"))
-    return signs
+        symbols.append((MIXED, "shared by several"))
+    return symbols

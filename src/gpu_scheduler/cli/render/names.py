@@ -1,36 +1,111 @@
-"""From a name that a person typed to the gang that is meant."""
+"""Name lookup: which gang a name on the command line means, and what to say when it means none."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 
+from gpu_scheduler.base.text import join
 from gpu_scheduler.cli.dry_run import name_of
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import State
+from gpu_scheduler.k8s.objects import PodObject
+
+JOB_LABELS = (
+    "batch.kubernetes.io/job-name",
+    "training.kubeflow.org/job-name",
+    "volcano.sh/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "leaderworkerset.sigs.k8s.io/name",
+    "ray.io/cluster",
+)
+"""Labels by which controllers name the job of a pod where its owner is an object in between."""
+_TEMPLATE_HASH = "pod-template-hash"
 
 
-def find_keys(state: State, namespace: str, name: str) -> list[GangKey]:
-    """The gangs a name may mean: the gang's own name, else that of a member, else that of the object it comes from."""
-    near = [record for record in state.records.values() if record.key.namespace == namespace]
-    named = [record.key for record in near if name_of(record) == name]
-    if not named:
-        named = [record.key for record in near if any(pod.name == name for pod in record.members.values())]
-    return sorted(named or (record.key for record in near if name in _origin(record)))
+@dataclass(frozen=True, slots=True)
+class NameLookup:
+    """The gangs of a view and all pods of the cluster, by the names that people use for them."""
+
+    state: State
+    pods: Mapping[str, PodObject]
+    scheduler_names: Collection[str]
+
+    def find(self, namespace: str, name: str) -> list[GangKey]:
+        """The gangs that a name may mean.
+
+        A gang's own name comes first, then that of a member, then that of the object that the gang is part of, then
+        that of the Job, StatefulSet or other object that owns its pods.
+        """
+        near = [record for record in self.state.records.values() if record.key.namespace == namespace]
+        return sorted(
+            [record.key for record in near if name_of(record) == name]
+            or [record.key for record in near if any(pod.name == name for pod in record.members.values())]
+            or [record.key for record in near if name in _object_names(record)]
+            or [record.key for record in near if any(name in owners for owners in self._owners(record))]
+        )
+
+    def describe_missing(self, namespace: str, name: str, program: str) -> str:
+        """Why a name means no gang, and what to try instead, in one line."""
+        missing = f"no gang, pod or job is called {namespace}/{name}"
+        foreign = self._find_foreign(namespace, name)
+        if foreign:
+            return foreign
+        others = sorted({key.namespace for key in self.state.records if key.namespace != namespace})
+        there = [other for other in others if self.find(other, name)]
+        if there:
+            have = f"namespaces {join(there)} have one each" if len(there) > 1 else f"namespace {there[0]} has one"
+            return f"{missing}, but {have}: {program} explain -n {there[0]} {name}"
+        near = self._nearest(namespace, name)
+        if near:
+            either = f"{', '.join(near[:-1])} or {near[-1]}" if len(near) > 1 else near[0]
+            return f"{missing}; did you mean {either}?"
+        return f"{missing}; {program} gangs -A lists all"
+
+    def _owners(self, record: GangRecord) -> Iterator[set[str]]:
+        for uid in record.members:
+            if uid in self.pods:
+                yield _owner_names(self.pods[uid])
+
+    def _find_foreign(self, namespace: str, name: str) -> str:
+        """What to say of a pod, or of a job whose pods, name a scheduler that is not served; "" when there is none."""
+        for pod in self.pods.values():
+            meta, scheduler = pod.metadata, pod.spec.scheduler_name
+            if meta.namespace != namespace or scheduler in self.scheduler_names:
+                continue
+            if name == meta.name or name in _owner_names(pod):
+                what = "pod" if name == meta.name else f"pod {meta.name} of"
+                served = join(sorted(self.scheduler_names), 8)
+                right = f"spec.schedulerName must be one that this scheduler serves: {served}"
+                return f"{what} {namespace}/{name} names the scheduler {scheduler!r}; {right}"
+        return ""
+
+    def _nearest(self, namespace: str, name: str) -> list[str]:
+        """Up to three names that look like it; those of other namespaces are written with the namespace."""
+        known: dict[str, None] = {}
+        for record in self.state.records.values():
+            prefix = "" if record.key.namespace == namespace else f"{record.key.namespace}/"
+            names = (name_of(record), *(pod.name for pod in record.members.values()))
+            owners = (owner for owners in self._owners(record) for owner in sorted(owners) if "/" not in owner)
+            known |= dict.fromkeys(prefix + one for one in (*names, *owners))
+        return get_close_matches(name, known, n=3)
 
 
-def _origin(record: GangRecord) -> tuple[str, ...]:
-    """What the object is called that a gang is part of, or that makes its pods."""
+def _object_names(record: GangRecord) -> tuple[str, ...]:
+    """The names of the object that a gang is part of, with and without its kind."""
     first, _, rest = name_of(record).partition("/")
     return first, rest, f"{first.lower()}/{rest}"
 
 
-def nearest_names(state: State, namespace: str, name: str) -> list[str]:
-    """Up to three names that look like it, those of the namespace as they are, others with theirs."""
-    known: dict[str, str] = {}
-    for record in state.records.values():
-        prefix = "" if record.key.namespace == namespace else f"{record.key.namespace}/"
-        for own in (name_of(record), *(pod.name for pod in record.members.values())):
-            known.setdefault(prefix + own, own)
-    exact = [shown for shown, own in known.items() if own == name]
-    return (exact + [near for near in get_close_matches(name, known, n=3) if near not in exact])[:3]
+def _owner_names(pod: PodObject) -> set[str]:
+    """The names of the objects that a pod comes from, for owners also with their kind: "train", "job/train"."""
+    meta, labels = pod.metadata, pod.metadata.labels or {}
+    found = {labels[label] for label in JOB_LABELS if labels.get(label)}
+    for owner in meta.owner_references or ():
+        kind, name = owner.kind, owner.name
+        if kind == "ReplicaSet" and labels.get(_TEMPLATE_HASH) and name.endswith(f"-{labels[_TEMPLATE_HASH]}"):
+            kind, name = "Deployment", name.removesuffix(f"-{labels[_TEMPLATE_HASH]}")
+        found |= {name, f"{kind}/{name}", f"{kind.lower()}/{name}"}
+    return found

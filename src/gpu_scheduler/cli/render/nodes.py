@@ -1,4 +1,4 @@
-"""The grid of nodes: every GPU a cell that says who holds it."""
+"""The GPUs of every node and their holders, for the grid of `nodes`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_scheduler.gangs.dialects import show_key
 
 
 class HoldKind(Enum):
-    """How a GPU is taken."""
+    """Why a GPU is not free."""
 
     USED = "used"
     BINDING = "binding"
@@ -26,7 +26,7 @@ class HoldKind(Enum):
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """Who takes how much of a GPU, in thousandths, and how."""
+    """A holder's share of a GPU, in thousandths."""
 
     holder: str
     milli: int
@@ -35,7 +35,7 @@ class DeviceShare:
 
 @dataclass(frozen=True)
 class NodeLine:
-    """A node as it is shown: what each device carries where devices are known, and who uses how many elsewhere."""
+    """One row: the shares of each device, and the GPUs per holder where devices are only counted."""
 
     name: str
     ready: bool
@@ -49,11 +49,11 @@ class NodeLine:
 
     @property
     def used(self) -> int:
-        """How many GPUs somebody has, wholly or in part."""
+        """The number of GPUs that are held, wholly or in part."""
         return sum(bool(parts) for parts in self.devices) + sum(self.counted.values())
 
     def as_json(self) -> dict[str, Any]:
-        """The line for programs."""
+        """The row as JSON."""
         found: dict[str, Any] = {
             "name": self.name,
             "ready": self.ready,
@@ -75,11 +75,13 @@ class NodeLine:
 
 
 def list_nodes(state: State) -> list[NodeLine]:
-    """Every node with what its GPUs carry, in the order of their names."""
+    """Every node with the holders of its GPUs, sorted by name."""
     kept = {uid: record for record in state.records.values() for uid in record.reserved}
     drained: dict[str, str] = {}
     for record in state.records.values():
-        if record.gang is not None:  # as noted on the gang: what the dry run would drain is nobody's decision yet
+        if (
+            record.gang is not None
+        ):  # as noted on the gang: the dry run's own drain targets are no decision of the scheduler
             drained |= dict.fromkeys(record.gang.notes.target, f"{record.key.namespace}/{name_of(record)}")
     lines = []
     for node in state.cluster.table.nodes:
@@ -91,7 +93,7 @@ def list_nodes(state: State) -> list[NodeLine]:
 
 @dataclass(frozen=True)
 class _GpuUse:
-    """One pod's, or one kept slot's, hold on a node's GPUs."""
+    """The GPUs of a node that a pod, or a kept slot, holds."""
 
     holder: str
     usage: Usage
@@ -99,7 +101,7 @@ class _GpuUse:
 
 
 def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _GpuUse | None:
-    """Who a usage belongs to; None when it takes no GPU, or when only the dry run put it there."""
+    """The holder of a usage; None when it needs no GPU or only the dry run placed it."""
     pod, uid = usage.pod, usage.pod.uid
     if not pod.shape.wants_devices or state.ledger.committed.get(uid) is False:
         return None
@@ -112,7 +114,7 @@ def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _GpuUse | No
 
 
 def holder_of(gang: GangKey | None, namespace: str, name: str) -> str:
-    """What a holder is called: its gang, or the pod itself."""
+    """The name of a holder: its gang, or the pod itself."""
     return show_key(gang) if gang is not None else f"{namespace}/{name}"
 
 
@@ -141,5 +143,5 @@ def _line_of(node: Node, uses: Sequence[_GpuUse]) -> NodeLine:
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts node2 before node10."""
+    """A sort key that puts node2 before node10."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]

@@ -1,4 +1,4 @@
-"""The queues: what each may use, what it uses, and who waits in it."""
+"""The table of queues: quota, use, and running and waiting gangs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpu_scheduler.gangs.options import NO_QUEUE
 BAR = 24
 _BUSY = (Phase.RUNNING, Phase.BINDING, Phase.COMMITTING, Phase.HOLDING, Phase.DEGRADED, Phase.RESTARTING)
 ROOT = "root"
-"""What Volcano calls the queue above all others: nobody is in it."""
+"""Volcano's root queue, which holds no gangs itself."""
 
 
 @dataclass(frozen=True)
 class ResourceLine:
-    """One resource of a queue, in thousandths for GPUs; `total` is what the whole cluster has."""
+    """One resource of a queue, GPUs in thousandths; `total` is that of the whole cluster."""
 
     resource: str
     used: int
@@ -36,13 +36,13 @@ class ResourceLine:
     gpu: bool
 
     def draw(self, amount: int) -> str:
-        """An amount of this resource in words."""
+        """An amount of this resource as text."""
         return f"{amount / MILLI:g}" if self.gpu else format_number(self.resource, amount).removesuffix(" of")
 
 
 @dataclass(frozen=True)
 class QueueLine:
-    """One queue as it is shown. `share` is its largest part of the cluster's resources, before the weight."""
+    """One queue. `share` is its dominant share of the cluster, before the weight."""
 
     name: str
     weight: int
@@ -54,7 +54,7 @@ class QueueLine:
     resources: tuple[ResourceLine, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The line for programs; amounts in the units of requests."""
+        """The line as JSON; amounts in the units of requests."""
         resources = {
             line.resource: {
                 "used": _units(line, line.used),
@@ -78,7 +78,7 @@ def _units(line: ResourceLine, amount: int | None) -> int | float | None:
 def list_queues(state: State, queues: Mapping[str, Queue], system: str = "") -> list[QueueLine]:
     """Every queue with its use and the number of gangs in it; the default queue only when a gang is in it.
 
-    Pods of the namespace `system` are the scheduler's own and count as nobody's gangs.
+    Pods of the namespace `system` are the scheduler's own and count as no gangs.
     """
     counts: dict[str, list[int]] = {}
     for record in state.records.values():
@@ -99,7 +99,7 @@ def list_queues(state: State, queues: Mapping[str, Queue], system: str = "") -> 
 
 
 def _used_by(state: State) -> dict[str, dict[str, int]]:
-    """What each queue uses, GPUs in milli, without what only the dry run has placed."""
+    """The use of each queue, GPUs in milli, without placements of the dry run."""
     used = {name: dict(state.quota.used(name)) for name in {state.queue_of(r) for r in state.records.values()}}
     for record in state.records.values():
         placed = [uid for uid in record.members if state.ledger.committed.get(uid) is False]
@@ -137,10 +137,10 @@ _COLUMNS = (
 
 
 def draw_queues(lines: list[QueueLine], width: int | None, *, wide: bool = False) -> list[Text]:
-    """The table, and below each queue a bar for every resource that it is granted or that is a GPU."""
+    """The table, with a bar below each queue for every GPU resource and every resource with a quota or limit."""
     lines = [line for line in lines if wide or line.name != ROOT or line.running or line.waiting]
     if not lines:
-        return [Text("No queues, and nothing that would be in one.")]
+        return [Text("No queues and no gangs.")]
     rows = []
     for line in lines:
         state = Text("open", "green") if line.open else Text("closed", "red")
@@ -157,23 +157,23 @@ def draw_queues(lines: list[QueueLine], width: int | None, *, wide: bool = False
 
 
 def _draw_resource(line: ResourceLine, label: int, width: int | None) -> Text:
-    """A bar up to the limit (else to what the cluster has, or the quota), with the quota marked."""
+    """One bar up to the limit, else to the total of the cluster or the quota, with a mark at the quota."""
     whole = f" of {line.draw(line.total)}" if line.quota is None and line.limit is None else ""
     parts = [f"{line.draw(line.used)}{whole} used"]
     if line.quota is not None:
         parts.append(f"quota {line.draw(line.quota)}")
     if line.limit is not None:
         parts.append(f"limit {line.draw(line.limit)}")
-    words = ", ".join(parts)
-    size = BAR if width is None else min(BAR, width - len(words) - label - 6)
+    text = ", ".join(parts)
+    size = BAR if width is None else min(BAR, width - len(text) - label - 6)
     drawn = Text(f"  {line.resource:<{label}}  ")
     if size >= 6:
         drawn.append_text(draw_bar(line, size)).append("  ")
-    return drawn.append(words)
+    return drawn.append(text)
 
 
 def draw_bar(line: ResourceLine, size: int) -> Text:
-    """Used within the quota, borrowed beyond it, and what is left; a stroke stands where the quota ends."""
+    """The bar: use within the quota, use above it, and the rest; a stroke marks the quota."""
     end = max(1, line.limit if line.limit is not None else max(line.total, line.quota or 0), line.used)
     used = round(size * line.used / end) or int(line.used > 0)
     mark = None if line.quota is None else min(size - 1, round(size * line.quota / end))

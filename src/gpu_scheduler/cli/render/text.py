@@ -1,4 +1,4 @@
-"""Text that fits a terminal: tables whose columns are cut or left out, sentences, ages."""
+"""Text that fits a terminal: tables, wrapped sentences, durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GAP = 2
 
 
 class TableColumn(NamedTuple):
-    """A column of a table: the higher `drop`, the sooner it is left out (0: never); it may be cut down to `least`."""
+    """A column. A narrow table omits the column with the highest `drop` first (0: never) and cuts others to `least`."""
 
     title: str
     drop: int = 0
@@ -25,7 +25,7 @@ Row = Sequence[Text | str]
 
 
 def draw_table(columns: Sequence[TableColumn], rows: Sequence[Row], width: int | None) -> list[Text]:
-    """A table of one line a row, no wider than `width`; columns in which nothing stands are left out."""
+    """A table with one line for each row, at most `width` wide. Empty columns are omitted."""
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     natural = [
         max([len(column.title), *(row[i].cell_len for row in cells)]) if any(row[i].cell_len for row in cells) else 0
@@ -38,7 +38,7 @@ def draw_table(columns: Sequence[TableColumn], rows: Sequence[Row], width: int |
 
 
 def _fit(columns: Sequence[TableColumn], natural: list[int], shown: list[int], width: int | None) -> list[int]:
-    """The width of every column; those that find no room are taken out of `shown`."""
+    """The width of every column; removes columns that do not fit from `shown`."""
     widths = list(natural)
     if width is None:
         return widths
@@ -73,19 +73,19 @@ def _draw_row(
 
 
 def cut(line: Text, width: int | None) -> Text:
-    """The line, cut off with an ellipsis where it would not fit."""
+    """Cuts a line at `width`, with an ellipsis."""
     if width is not None:
         line.truncate(width, overflow="ellipsis")
     return line
 
 
 def fold(text: str, width: int | None, indent: str = "") -> list[Text]:
-    """A sentence over as many indented lines as it needs."""
+    """Wraps a text into indented lines of at most `width`."""
     lines = [""]
-    room = None if width is None else max(20, width - len(indent))
+    available = None if width is None else max(20, width - len(indent))
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if room is None or len(longer) <= room or not lines[-1]:
+        if available is None or len(longer) <= available or not lines[-1]:
             lines[-1] = longer
         else:
             lines.append(word)
@@ -93,7 +93,7 @@ def fold(text: str, width: int | None, indent: str = "") -> list[Text]:
 
 
 def draw_age(seconds: float) -> str:
-    """A stretch of time in at most two units: 45s, 3m10s, 12m, 5h20m, 3d4h."""
+    """A duration in at most two units: 45s, 3m10s, 12m, 5h20m, 3d4h."""
     total = max(0, int(seconds))
     if total < 120:
         return f"{total}s"
@@ -112,12 +112,12 @@ def draw_age(seconds: float) -> str:
 
 
 def draw_moment(when: float | None) -> str | None:
-    """A moment as the API writes it."""
+    """A time in the format of the API."""
     return None if when is None else format_time(when)
 
 
 def draw_indices(numbers: Iterable[int]) -> str:
-    """Numbers with their runs drawn together: 0-3,6."""
+    """Numbers with consecutive ones as ranges: 0-3,6."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -128,7 +128,7 @@ def draw_indices(numbers: Iterable[int]) -> str:
 
 
 def letters(number: int) -> str:
-    """A, B, ... Z, AA, AB, ...: short names in order."""
+    """The nth of A, B, ... Z, AA, AB, ..."""
     name = ""
     number += 1
     while number:

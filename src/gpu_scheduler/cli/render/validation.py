@@ -1,4 +1,4 @@
-"""The report of `validate`, for people and for programs."""
+"""The report of `validate` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gpu_scheduler.cli.render.text import Row, TableColumn, draw_table
 from gpu_scheduler.cli.validation.comparison import (
     ObservedPod,
     Validation,
-    call_node,
+    describe_node,
+    describe_value,
     find_advice,
     find_differences,
-    say_node,
-    say_value,
+    map_name_of,
 )
 from gpu_scheduler.k8s.times import format_time
 
 MOST_NODES = 20
-"""More nodes than this are only counted."""
+"""The most nodes that are listed."""
 
 
 def draw_report(found: Validation) -> str:
-    """The report as a text that ends with the verdict."""
+    """The report as text, which ends with the verdict."""
     parts = [
         ("GPU Scheduler Validation Report", [f"{format_time(found.cluster.now)}  {found.cluster.server}"]),
         ("Cluster Status", _draw_cluster(found)),
@@ -37,14 +37,14 @@ def draw_report(found: Validation) -> str:
 
 
 def say_verdict(found: Validation) -> str:
-    """The outcome in one line."""
+    """The verdict in one line."""
     total = count(len(found.pods), "pod")
     wrong = sum(bool(find_differences(pod, found.cluster)) for pod in found.pods)
     if wrong:
-        return f"Validation failed: {wrong} of {total} {'is' if wrong == 1 else 'are'} not as the map says."
+        return f"Validation failed: {wrong} of {total} {'does' if wrong == 1 else 'do'} not match the map."
     if found.left_behind:
-        return f"Validation failed: all {total} were as the map says, but not everything could be removed again."
-    return f"Validation passed: all {total} run where the map says, with the GPUs that it says."
+        return f"Validation failed: all {total} match the map, but not everything could be removed."
+    return f"Validation passed: all {total} run on the nodes and with the GPUs of the map."
 
 
 def _draw_cluster(found: Validation) -> list[str]:
@@ -70,19 +70,19 @@ def _draw_scheduler(found: Validation) -> list[str]:
 def _draw_pods(found: Validation) -> list[str]:
     columns = (TableColumn("POD"), TableColumn("STATUS"), TableColumn("NODE"), TableColumn("EXPECTED"))
     rows: list[Row] = [
-        (pod.wanted.pod, pod.status, say_node(pod.node, found.cluster) if pod.node else "", pod.wanted.node)
+        (pod.wanted.pod, pod.status, describe_node(pod.node, found.cluster) if pod.node else "", pod.wanted.node)
         for pod in found.pods
     ]
     return _draw_table(columns, rows)
 
 
 def _draw_pod(pod: ObservedPod, found: Validation) -> list[str]:
-    """One line a pod, and below it every difference."""
+    """One line for a pod, and one below it for each difference."""
     differences = find_differences(pod, found.cluster)
-    where = f"Scheduled to {call_node(pod.node, found.cluster)}" if pod.node else "Not scheduled"
+    where = f"Scheduled to {map_name_of(pod.node, found.cluster)}" if pod.node else "Not scheduled"
     mark = "❌" if differences else "✅"
-    told = pod.status if pod.values is None else say_value(pod.value)
-    lines = [f"{pod.wanted.pod}: {told}    {mark} ({where})"]
+    value = pod.status if pod.values is None else describe_value(pod.value)
+    lines = [f"{pod.wanted.pod}: {value}    {mark} ({where})"]
     lines += [f"    {difference}" for difference in differences]
     if pod.log_problem:
         lines.append(f"    its log was not compared: {pod.log_problem}")
@@ -98,7 +98,7 @@ def _draw_table(columns: tuple[TableColumn, ...], rows: list[Row]) -> list[str]:
 
 
 def report_as_json(found: Validation) -> dict[str, Any]:
-    """The same for programs."""
+    """The report as JSON."""
     cluster, seen = found.cluster, found.scheduler
     return {
         "passed": found.passed,

@@ -1,1 +1,1 @@
-"""`validate` behind the command: starts test pods with a GPU map and compares what runs with what the map says."""
+"""The implementation of `validate`: starts test pods with a GPU map and compares them with the map."""

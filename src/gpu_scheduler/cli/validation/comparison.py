@@ -1,4 +1,4 @@
-"""What `validate` compares: what the map of the test pods says, what was seen in the cluster, and the differences."""
+"""The comparison of `validate`: what the map of the test pods says, what the cluster shows, and the differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_manifest() -> list[Json]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPlacement:
-    """What the map says about a pod: the node's name in it, and the GPUs as the variable has to name them."""
+    """What the map says about a pod: its node, and the value of CUDA_VISIBLE_DEVICES."""
 
     pod: str
     node: str
@@ -36,17 +36,17 @@ class ExpectedPlacement:
 
 
 def read_wanted(pod: Json) -> ExpectedPlacement:
-    """The pod's line of its own map."""
+    """The line of a pod in its own map."""
     meta: Json = pod["metadata"]
     index = pod_index(Meta(name=meta["name"], labels=meta.get("labels")))
-    assert index is not None, f"{meta['name']} has no number"
+    assert index is not None, f"{meta['name']} has no index"
     entry = parse_map(meta["annotations"][DEVICE_MAP])[index]
     return ExpectedPlacement(meta["name"], entry.node, ",".join(map(str, entry.devices)))
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedNode:
-    """A node: its name, its label gpu-node-name, whether it is ready, and how many GPUs it offers."""
+    """A node: its name, its gpu-node-name label, whether it is ready, and its number of GPUs."""
 
     name: str
     label: str = ""
@@ -54,29 +54,29 @@ class ObservedNode:
     gpus: int = 0
 
     @property
-    def called(self) -> str:
-        """What a map calls it."""
+    def map_name(self) -> str:
+        """The name of the node in a map."""
         return self.label or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedCluster:
-    """The cluster that was looked at, and when."""
+    """The cluster, and when it was read."""
 
     server: str
     version: str
     nodes: tuple[ObservedNode, ...]
     now: float
 
-    def find(self, called: str) -> list[ObservedNode]:
-        """The nodes that a map means by a name: one, unless something is wrong."""
-        labelled = [node for node in self.nodes if node.label == called]
-        return labelled or [node for node in self.nodes if node.name == called]
+    def find(self, map_name: str) -> list[ObservedNode]:
+        """The nodes that a name in a map means: exactly one in a valid cluster."""
+        labelled = [node for node in self.nodes if node.label == map_name]
+        return labelled or [node for node in self.nodes if node.name == map_name]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedScheduler:
-    """Who decides, and how the webhook is; an empty text where there is nothing to say."""
+    """The leader and the webhook, each with its problem if any."""
 
     leader: str = ""
     leader_problem: str = ""
@@ -86,56 +86,56 @@ class ObservedScheduler:
 
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
-    """What became of a pod. `values` is the variable as each container has it, `printed` as the log says it."""
+    """The outcome of a pod. `values` is the variable of each container, `printed` the value in its log."""
 
     wanted: ExpectedPlacement
     status: str
     node: str = ""
     values: Mapping[str, str | None] | None = None
     trouble: str = ""
-    """Why it does not run: what the API, the scheduler or the node says."""
+    """Why the pod does not run, as reported by the API server, the scheduler or the node."""
     printed: str | None = None
     log_problem: str = ""
 
     @property
     def value(self) -> str | None:
-        """The variable as all containers have it; where they differ, one that is wrong."""
+        """The value of all containers; if they differ, a wrong one."""
         values = list((self.values or {}).values())
         return next((value for value in values if value != self.wanted.devices), values[0] if values else None)
 
 
 def read_values(pod: Json) -> dict[str, str | None]:
-    """The variable in every container of a pod as it was admitted; None where it is not set."""
+    """The variable in every container of an admitted pod; None where it is not set."""
     spec: Json = pod["spec"]
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
     return {container["name"]: _read_value(container) for container in containers}
 
 
 def _read_value(container: Json) -> str | None:
-    found = [_say_value(entry) for entry in container.get("env") or () if entry.get("name") == VARIABLE]
+    found = [_literal_value(entry) for entry in container.get("env") or () if entry.get("name") == VARIABLE]
     return " and ".join(found) if found else None
 
 
-def _say_value(entry: Json) -> str:
+def _literal_value(entry: Json) -> str:
     return "(not a literal value)" if "valueFrom" in entry else str(entry.get("value", ""))
 
 
 def read_printed(log: str) -> str | None:
-    """The variable as the container printed it; None when it has not."""
+    """The value that the container printed; None if it has not."""
     start = f"{VARIABLE}="
     return next((line[len(start) :].strip() for line in log.splitlines() if line.startswith(start)), None)
 
 
 def read_trouble(pod: Json) -> tuple[str, str]:
-    """A pod's state in one word, as kubectl shows it, and what is said about why it does not run."""
+    """The status of a pod as kubectl shows it, and the reason why it does not run."""
     status: Json = pod.get("status") or {}
     phase = str(status.get("phase", "Pending"))
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         state: Json = container.get("state") or {}
         for kind in ("waiting", "terminated"):
             if (found := state.get(kind)) and found.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-                said = f"container {container['name']}: {found['reason']} {found.get('message', '')}"
-                return str(found["reason"]), one_line(said)
+                reason = f"container {container['name']}: {found['reason']} {found.get('message', '')}"
+                return str(found["reason"]), one_line(reason)
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] != "True":
             return phase, one_line(str(condition.get("message", "")))
@@ -144,7 +144,7 @@ def read_trouble(pod: Json) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """All that was seen, and what could not be removed again."""
+    """The result of a run, and the objects that could not be removed."""
 
     cluster: ObservedCluster
     scheduler: ObservedScheduler
@@ -153,17 +153,17 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Whether everything is as the map says, and nothing is left."""
+        """Whether every pod is as the map says, and everything was removed."""
         return not self.left_behind and not any(find_differences(pod, self.cluster) for pod in self.pods)
 
 
 def find_differences(pod: ObservedPod, cluster: ObservedCluster) -> list[str]:
-    """Everything about a pod that is not as the map says, with what was expected and what is."""
+    """Each difference between a pod and the map, with the expected and the actual value."""
     wanted = pod.wanted
     if pod.values is None:
-        return [_because(f"expected the pod to be there, actual: {pod.status}", pod.trouble)]
+        return [_because(f"expected the pod to exist, actual: {pod.status}", pod.trouble)]
     found = [
-        f"expected {VARIABLE}={wanted.devices} in container {name}, actual: {say_value(value)}"
+        f"expected {VARIABLE}={wanted.devices} in container {name}, actual: {describe_value(value)}"
         for name, value in pod.values.items()
         if value != wanted.devices
     ]
@@ -172,58 +172,58 @@ def find_differences(pod: ObservedPod, cluster: ObservedCluster) -> list[str]:
         return [_because(f"expected on {wanted.node}, actual: not scheduled", why), *found]
     meant = cluster.find(wanted.node)
     if pod.node not in {node.name for node in meant}:
-        found.insert(0, f"expected on {wanted.node}, actual: on {say_node(pod.node, cluster)}")
+        found.insert(0, f"expected on {wanted.node}, actual: on {describe_node(pod.node, cluster)}")
     if pod.status != "Running":
         found.append(_because(f"expected Running, actual: {pod.status}", pod.trouble))
     elif pod.printed is not None and pod.printed != wanted.devices and pod.value == wanted.devices:
-        # Where the pod itself is wrong already, its log says nothing new.
+        # Only if the pod itself is right: otherwise its log repeats the difference.
         found.append(f"expected {VARIABLE}={wanted.devices} in its log, actual: {VARIABLE}={pod.printed}")
     return found
 
 
-def _because(told: str, why: str) -> str:
-    return f"{told}: {why}" if why else told
+def _because(difference: str, why: str) -> str:
+    return f"{difference}: {why}" if why else difference
 
 
 def _why_waiting(pod: ObservedPod, cluster: ObservedCluster) -> str:
     name = pod.wanted.node
     meant = cluster.find(name)
     if not meant:
-        return f"no node is called {name}: kubectl label node <node> {NODE_LABEL}={name}"
+        return f"no node is called {name}; run kubectl label node <node> {NODE_LABEL}={name}"
     if len(meant) > 1:
         names = ", ".join(node.name for node in meant)
-        return f"several nodes are called {name}: {names}. Give all but one of them another {NODE_LABEL}."
+        return f"several nodes are called {name}: {names}; give all but one of them another {NODE_LABEL}"
     return pod.trouble
 
 
-def say_value(value: str | None) -> str:
-    """The variable and its value, or that it has none."""
+def describe_value(value: str | None) -> str:
+    """The variable with its value, or "is not set"."""
     return f"{VARIABLE} is not set" if value is None else f"{VARIABLE}={value}"
 
 
-def call_node(name: str, cluster: ObservedCluster) -> str:
-    """A node as a map calls it."""
-    return next((node.called for node in cluster.nodes if node.name == name), name)
+def map_name_of(name: str, cluster: ObservedCluster) -> str:
+    """The name of a node in a map."""
+    return next((node.map_name for node in cluster.nodes if node.name == name), name)
 
 
-def say_node(name: str, cluster: ObservedCluster) -> str:
-    """The same, with its own name where that is another."""
-    called = call_node(name, cluster)
-    return called if called == name else f"{called} ({name})"
+def describe_node(name: str, cluster: ObservedCluster) -> str:
+    """The name of a node in a map, followed by its own name if it differs."""
+    map_name = map_name_of(name, cluster)
+    return map_name if map_name == name else f"{map_name} ({name})"
 
 
 def find_advice(found: Validation) -> list[str]:
     """What to do about the differences."""
     advice = []
     if any(pod.status == REFUSED for pod in found.pods):
-        advice.append(f"The API server refused pods. See {GUIDE}.")
+        advice.append(f"The API server refused pods; see {GUIDE}.")
     unset = any(value is None for pod in found.pods for value in (pod.values or {}).values())
     if unset and not found.scheduler.webhook and not found.scheduler.webhook_problem:
-        advice.append(f"The webhook configuration {WEBHOOK} is not installed, so nothing sets {VARIABLE}. See {GUIDE}.")
+        advice.append(f"The webhook configuration {WEBHOOK} is not installed, so nothing sets {VARIABLE}; see {GUIDE}.")
     elif unset:
-        advice.append(f"The webhook has not set {VARIABLE}. Its log and {GUIDE} tell why.")
+        advice.append(f"The webhook did not set {VARIABLE}; see its log and {GUIDE}.")
     if found.scheduler.leader_problem and _are_waiting(found.pods):
-        advice.append(f"{found.scheduler.leader_problem} Nothing starts until one runs. See {GUIDE}.")
+        advice.append(f"{found.scheduler.leader_problem} Nothing starts until a scheduler runs; see {GUIDE}.")
     return advice
 
 

@@ -1,4 +1,4 @@
-"""How `validate` goes about it: looks at the cluster, starts the test pods, waits for them, and removes them again."""
+"""The test run of `validate`: reads the cluster, starts the test pods, waits for them, and removes them."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from gpu_scheduler.scheduler.snapshot import LeaseView
 
 T = TypeVar("T")
 
-EVERY = 0.5
-"""How often the pods are looked at, in seconds."""
+POLL_INTERVAL = 0.5
+"""Seconds between two reads of the pods."""
 
-LOG_PATIENCE = 30.0
-"""How long a container that runs may take to print its line, in seconds; simulated ones never do."""
+LOG_TIMEOUT = 30.0
+"""Seconds until a running container must have printed its line; a simulated one never does."""
 
-ACCOUNT_PATIENCE = 15.0
-"""How long a new namespace may take to get the account without which there are no pods, in seconds."""
+ACCOUNT_TIMEOUT = 15.0
+"""Seconds until a new namespace must have its default service account, without which no pod can be created."""
 
-CLEANING = 60.0
-"""How long removing everything may take, in seconds."""
+CLEANUP_TIMEOUT = 60.0
+"""Seconds for the removal of all objects."""
 
 
 class ValidationSetupError(Exception):
-    """Why the test pods cannot even be started."""
+    """The test pods cannot be started."""
 
 
-# -- looking
+# -- the cluster
 
 
-async def look_at_cluster(client: Client, gpu_resources: Iterable[str]) -> ObservedCluster:
-    """The server and its nodes."""
+async def read_cluster(client: Client, gpu_resources: Iterable[str]) -> ObservedCluster:
+    """Reads the server version and the nodes."""
     version = await client.server_version()
     nodes = (await client.list(NODES)).items
     seen = sorted((_read_node(node, gpu_resources) for node in nodes), key=lambda node: node.name)
@@ -73,14 +73,14 @@ def _read_node(node: Json, gpu_resources: Iterable[str]) -> ObservedNode:
     return ObservedNode(meta["name"], (meta.get("labels") or {}).get(NODE_LABEL, ""), ready, gpus)
 
 
-async def look_at_scheduler(client: Client, settings: Settings) -> ObservedScheduler:
-    """Who leads, and how the webhook is."""
-    leader, problem = await _look_at_leader(client, settings)
-    webhook, trouble = await _look_at_webhook(client, settings.namespace)
+async def read_scheduler(client: Client, settings: Settings) -> ObservedScheduler:
+    """Reads the leader and the state of the webhook."""
+    leader, problem = await _read_leader(client, settings)
+    webhook, trouble = await _read_webhook(client, settings.namespace)
     return ObservedScheduler(leader, problem, webhook, trouble)
 
 
-async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]:
+async def _read_leader(client: Client, settings: Settings) -> tuple[str, str]:
     lease = None
     try:
         found = await client.get(LEASES, settings.lease_name, settings.namespace, type=CommitLease)
@@ -88,22 +88,22 @@ async def _look_at_leader(client: Client, settings: Settings) -> tuple[str, str]
     except NotFound:
         pass
     except ApiError as error:
-        return "", f"The Lease cannot be looked at: {one_line(error.message)}"
+        return "", f"Cannot read the Lease: {one_line(error.message)}"
     now = time.time()
     problem = leader_problem(lease, now)
     if problem or lease is None:
         return "", problem
-    return f"{lease.holder}, heard of {draw_age(now - (lease.renewed or now))} ago", ""
+    return f"{lease.holder}, renewed {draw_age(now - (lease.renewed or now))} ago", ""
 
 
-async def _look_at_webhook(client: Client, system: str) -> tuple[str, str]:
-    """What is good about the webhook, and what is not, as the doctor says it; nothing when there is none."""
-    seen = await read_webhook_status(client, system)
-    if not seen.hooks and not seen.hidden:
+async def _read_webhook(client: Client, system: str) -> tuple[str, str]:
+    """What is in order about the webhook and what is not, as `doctor` reports it; empty when there is none."""
+    status = await read_webhook_status(client, system)
+    if not status.hooks and not status.hidden:
         return "", ""
-    checks = list(check_webhook(seen, time.time()))
-    told = {check: check.message if check.name == "webhook" else f"{check.name} {check.message}" for check in checks}
-    good = [text for check, text in told.items() if check.level is CheckLevel.OK]
+    checks = list(check_webhook(status, time.time()))
+    texts = {check: check.message if check.name == "webhook" else f"{check.name} {check.message}" for check in checks}
+    good = [text for check, text in texts.items() if check.level is CheckLevel.OK]
     return ", ".join(good), "; ".join(check.message for check in checks if check.level is not CheckLevel.OK)
 
 
@@ -111,78 +111,78 @@ async def _look_at_webhook(client: Client, system: str) -> tuple[str, str]:
 
 
 class ValidationRun:
-    """The test pods of one run. Whatever it made is known to it, so that `clean_up` can remove it, and no more."""
+    """The test pods of one run. It records every object that it creates, so that `clean_up` removes exactly those."""
 
-    def __init__(self, client: Client, manifest: list[Json], tell: Callable[[str], None]) -> None:
+    def __init__(self, client: Client, manifest: list[Json], report: Callable[[str], None]) -> None:
         self._client = client
         self._namespace, *self._pods = manifest
-        self._tell = tell
+        self._report = report
         self._namespace_uid: str | None = None
         self._uids: dict[str, str] = {}
-        """The pods we made; without a uid while it is not known whether the server has made them."""
+        """The created pods by name; the uid is empty while it is unknown whether the server has created the pod."""
         self._refusals: dict[str, str] = {}
         self._running_since: dict[str, float] = {}
 
-    async def prepare(self, replace: bool, patience: float) -> None:
-        """Makes the namespace if it is not there, and room in it for the pods."""
-        async with asyncio.timeout(patience):
+    async def prepare(self, replace: bool, timeout: float) -> None:  # noqa: ASYNC109
+        """Creates the namespace if it does not exist; with `replace`, deletes existing pods with the same names."""
+        async with asyncio.timeout(timeout):
             while (found := await self._find_namespace()) is not None and found["metadata"].get("deletionTimestamp"):
-                self._tell(f"Namespace {NAMESPACE} is being deleted; waiting until it is gone.")
+                self._report(f"Namespace {NAMESPACE} is being deleted; waiting.")
                 await self._until_gone(self._find_namespace)
             if found is None:
-                await _to_the_end(self._make_namespace())
+                await _uncancelled(self._create_namespace())
                 return
             taken = await self._find_pods({pod["metadata"]["name"] for pod in self._pods})
             if taken and not replace:
                 names = ", ".join(sorted(taken))
                 raise ValidationSetupError(
-                    f"{names} in namespace {NAMESPACE} exist already, from an earlier run or from examples/08-gpu-map; "
-                    "--replace deletes them first"
+                    f"{names} already exist in namespace {NAMESPACE}, from an earlier run or from examples/08-gpu-map; "
+                    "delete them, or use --replace"
                 )
             for name, pod in taken.items():
-                self._tell(f"Deleting {name}, which was there already.")
+                self._report(f"Deleting {name} of an earlier run.")
                 await self._delete(name, pod["metadata"]["uid"])
             await self._until_gone(lambda: self._find_pods(set(taken)))
 
     async def start(self) -> None:
-        """Makes the pods. One that the server refuses is remembered with the reason."""
-        end = time.monotonic() + ACCOUNT_PATIENCE
+        """Creates the pods, and records the reason for each that the server refuses."""
+        end = time.monotonic() + ACCOUNT_TIMEOUT
         for pod in self._pods:
             name = pod["metadata"]["name"]
             while True:
                 try:
-                    await _to_the_end(self._make_pod(name, pod))
+                    await _uncancelled(self._create_pod(name, pod))
                 except ApiError as error:
-                    early = error.status == 403 and "serviceaccount" in error.message and time.monotonic() < end
-                    if early:
-                        await asyncio.sleep(EVERY)
+                    no_account = error.status == 403 and "serviceaccount" in error.message and time.monotonic() < end
+                    if no_account:
+                        await asyncio.sleep(POLL_INTERVAL)
                         continue
                     self._refusals[name] = one_line(error.message)
                 break
 
-    async def wait(self, cluster: ObservedCluster, patience: float) -> tuple[ObservedPod, ...]:
-        """The pods once all of them are as they will stay, or when time is up."""
-        end, told = time.monotonic() + patience, ""
+    async def wait(self, cluster: ObservedCluster, timeout: float) -> tuple[ObservedPod, ...]:  # noqa: ASYNC109
+        """Waits until no pod will change any more, or for the timeout; returns the pods."""
+        end, reported = time.monotonic() + timeout, ""
         while True:
             found = await self._find_pods(set(self._uids))
-            seen = [await self._see(pod, found.get(pod["metadata"]["name"])) for pod in self._pods]
+            seen = [await self._observe(pod, found.get(pod["metadata"]["name"])) for pod in self._pods]
             scheduled, running = sum(bool(p.node) for p in seen), sum(p.status == "Running" for p in seen)
             progress = f"{scheduled} of {count(len(seen), 'pod')} scheduled, {running} running"
-            if progress != told:
-                self._tell(progress)
-                told = progress
+            if progress != reported:
+                self._report(progress)
+                reported = progress
             if time.monotonic() >= end or all(_is_settled(pod, cluster) for pod in seen):
                 return tuple(seen)
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(POLL_INTERVAL)
 
     async def clean_up(self) -> list[str]:
-        """Removes the pods and, where we made it, the namespace; what could not be removed, and why."""
-        return await _to_the_end(self._clean_up())
+        """Removes the pods, and the namespace if it was created; returns what could not be removed, and why."""
+        return await _uncancelled(self._clean_up())
 
     async def _clean_up(self) -> list[str]:
         left: list[str] = []
         try:
-            async with asyncio.timeout(CLEANING):
+            async with asyncio.timeout(CLEANUP_TIMEOUT):
                 for name, uid in self._uids.items():
                     await _collect(left, f"pod {NAMESPACE}/{name}", self._delete(name, uid))
                 await _collect(left, f"pods in {NAMESPACE}", self._until_gone(lambda: self._find_pods(set(self._uids))))
@@ -190,7 +190,7 @@ class ValidationRun:
                     await _collect(left, f"namespace {NAMESPACE}", self._remove_namespace(self._namespace_uid))
         except TimeoutError:
             names = join(sorted(self._uids))
-            left.append(f"{names} in {NAMESPACE}: not gone within {CLEANING:g} s")
+            left.append(f"{names} in {NAMESPACE}: not deleted within {CLEANUP_TIMEOUT:g} s")
         return left
 
     # -- single requests
@@ -207,58 +207,58 @@ class ValidationRun:
         found = {pod["metadata"]["name"]: pod for pod in (await self._client.list(PODS, NAMESPACE)).items}
         return {name: found[name] for name in found if name in names and _is_ours(found[name], self._uids)}
 
-    async def _make_namespace(self) -> None:
+    async def _create_namespace(self) -> None:
         self._namespace_uid = ""
         try:
-            made = await self._client.create(NAMESPACES, self._namespace)
+            created = await self._client.create(NAMESPACES, self._namespace)
         except ApiError as error:
             if not isinstance(error, Undecided):
                 self._namespace_uid = None
             raise
-        self._namespace_uid = made["metadata"]["uid"]
+        self._namespace_uid = created["metadata"]["uid"]
 
-    async def _make_pod(self, name: str, pod: Json) -> None:
+    async def _create_pod(self, name: str, pod: Json) -> None:
         self._uids[name] = ""
         try:
-            made = await self._client.create(PODS, pod, NAMESPACE)
+            created = await self._client.create(PODS, pod, NAMESPACE)
         except ApiError as error:
             if not isinstance(error, Undecided):
                 del self._uids[name]
             raise
-        self._uids[name] = made["metadata"]["uid"]
+        self._uids[name] = created["metadata"]["uid"]
 
     async def _delete(self, name: str, uid: str) -> None:
-        with suppress(NotFound, Conflict):  # gone, or by now another pod of this name, which is not ours
+        with suppress(NotFound, Conflict):  # deleted, or replaced by another pod with this name
             await self._client.delete(PODS, name, NAMESPACE, uid=uid)
 
     async def _remove_namespace(self, uid: str) -> None:
         others = [pod["metadata"]["name"] for pod in (await self._client.list(PODS, NAMESPACE)).items]
         if others:
-            self._tell(f"Namespace {NAMESPACE} stays: {join(others)} came into it meanwhile.")
+            self._report(f"Namespace {NAMESPACE} is kept: it now contains {join(others)}.")
             return
         with suppress(NotFound, Conflict):
             await self._client.delete(NAMESPACES, NAMESPACE, uid=uid)
 
     async def _until_gone(self, find: Callable[[], Awaitable[object]]) -> None:
-        while await find():  # noqa: ASYNC110 - what is waited for happens elsewhere
-            await asyncio.sleep(EVERY)
+        while await find():  # noqa: ASYNC110 - polls the API
+            await asyncio.sleep(POLL_INTERVAL)
 
-    # -- what became of a pod
+    # -- the outcome of a pod
 
-    async def _see(self, pod: Json, found: Json | None) -> ObservedPod:
+    async def _observe(self, pod: Json, found: Json | None) -> ObservedPod:
         wanted = read_wanted(pod)
         if found is None:
             refusal = self._refusals.get(wanted.pod)
             if refusal is not None:
                 return ObservedPod(wanted, REFUSED, trouble=refusal)
-            return ObservedPod(wanted, "gone", trouble="somebody deleted it")
+            return ObservedPod(wanted, "gone", trouble="it was deleted")
         status, trouble = read_trouble(found)
         printed, problem = await self._read_log(found) if status == "Running" else (None, "")
         node = found["spec"].get("nodeName", "")
         return ObservedPod(wanted, status, node, read_values(found), trouble, printed, problem)
 
     async def _read_log(self, pod: Json) -> tuple[str | None, str]:
-        """What the container printed, or why that is not known; neither while there is still hope."""
+        """The value that the container printed, or the problem with its log; neither while it may still come."""
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
         since = self._running_since.setdefault(name, time.monotonic())
         try:
@@ -266,22 +266,22 @@ class ValidationRun:
             text = (await self._client.request("GET", path, params={"container": container})).decode(errors="replace")
         except Refused as error:
             problem = one_line(error.message)
-            return None, problem if error.status != 400 or time.monotonic() - since > LOG_PATIENCE else ""
+            return None, problem if error.status != 400 or time.monotonic() - since > LOG_TIMEOUT else ""
         except ApiError as error:
             return None, one_line(error.message)
         printed = read_printed(text)
-        late = printed is None and time.monotonic() - since > LOG_PATIENCE
-        return printed, "nothing stands in it" if late else ""
+        late = printed is None and time.monotonic() - since > LOG_TIMEOUT
+        return printed, "it is empty" if late else ""
 
 
 def _is_ours(pod: Json, uids: dict[str, str]) -> bool:
-    """Whether a pod is one we made, as far as we know."""
+    """Whether this run created the pod, as far as is known."""
     known = uids.get(pod["metadata"]["name"], "")
     return not known or pod["metadata"]["uid"] == known
 
 
 def _is_settled(pod: ObservedPod, cluster: ObservedCluster) -> bool:
-    """Whether waiting longer would change nothing."""
+    """Whether the pod will not change any more."""
     if pod.values is None or pod.status in ("Succeeded", "Failed"):
         return True
     if not pod.node:
@@ -296,8 +296,8 @@ async def _collect(left: list[str], what: str, work: Awaitable[None]) -> None:
         left.append(f"{what}: {one_line(error.message)}")
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Lets work finish even when we are told to stop meanwhile: only what is known to be made can be removed."""
+async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Completes a request even when the task is cancelled: only recorded objects can be removed."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
