@@ -21,7 +21,7 @@ from embedded_kube.storage.store import NamespacedName, Store, StoreEntry
 from gpu_scheduler.k8s.objects import Json
 
 
-class ListPage(NamedTuple):
+class EntryPage(NamedTuple):
     """The entries and the metadata of a list response."""
 
     entries: list[StoreEntry]
@@ -44,11 +44,11 @@ def make_predicate(info: RequestInfo) -> SelectionPredicate:
     return SelectionPredicate(info.kind, info.namespace, info.query.get("labelSelector", ""), fields)
 
 
-def list_page(store: Store, info: RequestInfo) -> ListPage:
+def list_page(store: Store, info: RequestInfo) -> EntryPage:
     """One page of a list, or all of it."""
     query = info.query
     if not query:
-        return ListPage(list(store.entries(info.kind.resource, info.namespace)), _meta(store.revision))
+        return EntryPage(list(store.entries(info.kind.resource, info.namespace)), _meta(store.revision))
     predicate = make_predicate(info)
     limit = info.number("limit") or 0
     info.number("timeoutSeconds")
@@ -68,13 +68,13 @@ def list_page(store: Store, info: RequestInfo) -> ListPage:
         entries = [entry for entry in entries if predicate.matches(entry)]
     found = list(entries)
     if limit <= 0 or len(found) <= limit:
-        return ListPage(found, _meta(revision))
+        return EntryPage(found, _meta(revision))
     meta = _meta(revision)
     last = found[limit - 1]
     meta["continue"] = _encode_token(_ContinueToken(revision, last.namespace, last.name))
     if not predicate.selective:
         meta["remainingItemCount"] = len(found) - limit
-    return ListPage(found[:limit], meta)
+    return EntryPage(found[:limit], meta)
 
 
 def _meta(revision: int) -> Json:
